@@ -1,0 +1,1 @@
+//! The smallest Provost service

@@ -1,0 +1,1 @@
+//! A key-value service and its client, the project's demonstration

@@ -1,0 +1,1 @@
+//! Compiles .proto files into Provost clients, servers and message types

@@ -1,0 +1,1 @@
+//! Application library: typed RPCs through the node's managed service

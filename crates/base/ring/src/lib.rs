@@ -1,0 +1,1 @@
+//! Single-producer single-consumer rings and wake words over memory given to them

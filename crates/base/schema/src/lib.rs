@@ -1,0 +1,9 @@
+//! Typed schemas: messages, enums and services with the native layout computed, a content hash, and the rules by
+//! which two schemas are compatible. A schema is made from a `FileDescriptorSet`, whoever brought it.
+//!
+//! The layout is specified in `docs/layout.md`; this crate is the one place that computes it.
+#![forbid(unsafe_code)]
+
+mod model;
+
+pub use model::*;

@@ -1,0 +1,46 @@
+//! The bounds that hold everywhere. A configuration may lower most of them, never raise them past the maximum.
+
+/// Alignment of every block in a heap, and the unit of every offset in the native layout, in bytes.
+pub const BLOCK_ALIGN_BYTES: usize = 8;
+/// Largest message, in native or protobuf form, in bytes.
+pub const MESSAGE_BYTES_MAX: u32 = 64 << 20;
+/// Largest encoded metadata block of one call step, in bytes.
+pub const METADATA_BYTES_MAX: u32 = 16 << 10;
+/// Entries in one metadata block.
+pub const METADATA_ENTRIES_MAX: usize = 256;
+/// How deep messages may nest (protobuf's own default).
+pub const NESTING_MAX: u32 = 100;
+/// Segments of one message that are gathered from the app's heap without a copy; past it they are copied.
+pub const GATHER_SEGMENTS_MAX: usize = 64;
+/// A string, bytes or list of scalars of at least this many bytes is gathered in place, a smaller one is copied.
+pub const GATHER_SEGMENT_BYTES_MIN: u32 = 4 << 10;
+/// Largest piece of one message on the wire before other calls get their turn, in bytes.
+pub const CHUNK_BYTES_MAX: u32 = 64 << 10;
+/// Bytes of messages that a stream's sender may have unacknowledged by its reader, by default.
+pub const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// What each streamed message costs of the window beside its own bytes.
+pub const STREAM_MESSAGE_COST_BYTES: u32 = 64;
+/// Calls in flight on one connection.
+pub const CALLS_IN_FLIGHT_MAX: usize = 16 << 10;
+/// Slots of a ring: the least, what an app gets when it does not ask, and the most. Powers of two.
+pub const RING_SLOTS_MIN: u32 = 16;
+/// See [`RING_SLOTS_MIN`].
+pub const RING_SLOTS_DEFAULT: u32 = 1024;
+/// See [`RING_SLOTS_MIN`].
+pub const RING_SLOTS_MAX: u32 = 16 << 10;
+/// Largest region (a send heap, or all segments of a receive heap) in bytes.
+pub const REGION_BYTES_MAX: u64 = 8 << 30;
+/// Largest descriptor set that an app may bring, in bytes.
+pub const SCHEMA_BYTES_MAX: usize = 4 << 20;
+/// Messages, enums, services and fields of one schema.
+pub const SCHEMA_TYPES_MAX: usize = 4096;
+/// Fields of one message.
+pub const MESSAGE_FIELDS_MAX: usize = 4096;
+/// Methods of one service.
+pub const SERVICE_METHODS_MAX: usize = 1024;
+/// One control message on the Unix socket, in bytes (descriptors travel in memfds beside it).
+pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Length of a service's or an app's name, in bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+/// Largest handshake body on the wire, in bytes: a schema and a service name.
+pub const HANDSHAKE_BYTES_MAX: u32 = (SCHEMA_BYTES_MAX + 4096) as u32;

@@ -1,0 +1,157 @@
+//! What moves between engines: steps of calls.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+
+use crate::{Buffer, Nanos};
+
+/// One step of one call. See [`Parts`] for what a step can carry.
+#[derive(Debug)]
+pub struct Step {
+    /// Which call of the datapath.
+    pub call: u64,
+    /// Which parts the step has.
+    pub parts: Parts,
+    /// Index of the method in the app's own schema (`BEGIN` only).
+    pub method: u16,
+    /// The status of `STATUS` and `CANCEL`.
+    pub status: Code,
+    /// The bytes of `WINDOW`.
+    pub window_bytes: u32,
+    /// When the call must end; 0 for never (`BEGIN` only).
+    pub deadline: Nanos,
+    /// Metadata and message.
+    pub body: Body,
+}
+
+impl Step {
+    /// A step with no body and all fields at rest.
+    #[must_use]
+    pub fn new(call: u64, parts: Parts) -> Step {
+        Step { call, parts, method: 0, status: Code::Ok, window_bytes: 0, deadline: 0, body: Body::Empty }
+    }
+
+    /// A step that ends a call at the service's own initiative, with a message that says why.
+    #[must_use]
+    pub fn cancel(call: u64, status: Code) -> Step {
+        Step { status, ..Step::new(call, Parts::CANCEL) }
+    }
+}
+
+/// Metadata and message of a step, wherever they are.
+#[derive(Debug, Default)]
+pub enum Body {
+    /// Neither.
+    #[default]
+    Empty,
+    /// Outbound, typed: a private copy of the structure, and the large leaves still in the app's send heap.
+    Gathered(Gathered),
+    /// Inbound: a block of the app's receive heap, not yet published.
+    Received(ReceivedBody),
+    /// Metadata and message in one private buffer: protobuf on its way out or in, or a message that the service made.
+    Encoded(EncodedBody),
+}
+
+/// An outbound message: metadata and the message's head in private memory, its large leaves still in the app's.
+#[derive(Debug)]
+pub struct Gathered {
+    /// Bytes: metadata (`metadata_bytes`) padded to 8 bytes, then the head of the linear native message. Foreign
+    /// ranges: the large leaves, in the order in which they continue the message, each padded to 8 bytes but the last.
+    pub buffer: Buffer,
+    /// Bytes of metadata at the start of the buffer.
+    pub metadata_bytes: u32,
+    /// Length of the whole linear message, head and leaves (0 without `MESSAGE`).
+    pub message_bytes: u32,
+    /// What the app gets back when its memory has been read to the end; 0 asks for no notice.
+    pub token: u64,
+}
+
+/// An inbound message in the app's receive heap: metadata padded to 8 bytes, then the linear native message.
+#[derive(Debug)]
+pub struct ReceivedBody {
+    /// Where it is.
+    pub block: ReceivedBlock,
+    /// Bytes of metadata at the start of the block.
+    pub metadata_bytes: u32,
+    /// Length of the message (0 without `MESSAGE`).
+    pub message_bytes: u32,
+}
+
+/// Metadata padded to 8 bytes and then a message, in one private buffer.
+#[derive(Debug)]
+pub struct EncodedBody {
+    /// The bytes.
+    pub buffer: Buffer,
+    /// Bytes of metadata at the start of the buffer.
+    pub metadata_bytes: u32,
+    /// Length of the message (0 without `MESSAGE`).
+    pub message_bytes: u32,
+}
+
+/// Where the message begins in a body whose metadata has this length.
+#[must_use]
+pub const fn message_offset(metadata_bytes: u32) -> usize {
+    (metadata_bytes as usize).next_multiple_of(8)
+}
+
+/// A block of the app's receive heap, owned by the service until it is published. Not `Clone`: it is freed or
+/// published exactly once, by [`crate::ReceiveHeap::free`] or by the frontend.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ReceivedBlock {
+    /// Where the block is in the app's window, in units of 8 bytes. Never 0.
+    pub at: u32,
+    /// Its length in bytes as asked for.
+    pub bytes: u32,
+}
+
+/// A range of memory that an app can write. It is never borrowed: the kernel reads it (gather I/O), or it is copied.
+#[derive(Clone)]
+pub struct ForeignBytes {
+    address: NonZeroUsize,
+    bytes: u32,
+    keepalive: Arc<dyn Keepalive>,
+}
+
+/// Whatever keeps foreign memory mapped, such as the mapping of a send heap.
+pub trait Keepalive: Send + Sync {}
+
+impl ForeignBytes {
+    /// Names a range. It must lie in memory that `keepalive` keeps mapped; reading it is up to those who may.
+    #[must_use]
+    pub fn new(address: NonZeroUsize, bytes: u32, keepalive: Arc<dyn Keepalive>) -> ForeignBytes {
+        ForeignBytes { address, bytes, keepalive }
+    }
+
+    /// Address of the first byte.
+    #[must_use]
+    pub fn address(&self) -> NonZeroUsize {
+        self.address
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Whether the range is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// What keeps the range mapped.
+    #[must_use]
+    pub fn keepalive(&self) -> &Arc<dyn Keepalive> {
+        &self.keepalive
+    }
+}
+
+impl std::fmt::Debug for ForeignBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ForeignBytes({} bytes)", self.bytes)
+    }
+}

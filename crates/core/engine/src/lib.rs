@@ -1,0 +1,92 @@
+//! The engine trait, the items that move between engines, the queues that they move through, and saved state.
+//!
+//! A *datapath* is the ordered list of engines between one app and one peer. Items move in one direction through
+//! each of its two lanes: `tx` from the app towards the wire, `rx` from the wire towards the app. An engine knows
+//! its own queues and nothing else. Datapaths of one app live on one runtime thread; nothing here locks.
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod item;
+mod queue;
+mod state;
+
+pub use buffer::{Buffer, BufferPool};
+pub use item::{
+    Body, EncodedBody, ForeignBytes, Gathered, Keepalive, ReceivedBlock, ReceivedBody, Step, message_offset,
+};
+pub use queue::{Full, Queue};
+pub use state::{RestoreError, SavedState};
+
+/// Nanoseconds of a monotonic clock; in the simulator, of its own.
+pub type Nanos = u64;
+
+/// One stage of a datapath: a frontend, a policy, an encoding or a transport.
+pub trait Engine: Send {
+    /// What kind of engine this is, such as `policy-null`. The same for all its instances and versions.
+    fn kind(&self) -> &'static str;
+
+    /// Moves what it can from its input to its output queues, a batch at most, and says whether it did anything.
+    /// It never blocks, allocates, locks or logs.
+    fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress;
+
+    /// The earliest time at which the engine wants to be polled though nothing arrives, if any.
+    fn wake_at(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Takes the engine apart into its saved state, so that another version can take its place.
+    fn decompose(self: Box<Self>) -> SavedState;
+}
+
+/// Whether a poll of an engine did anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing to do.
+    Idle,
+    /// Something moved; poll again.
+    Busy,
+    /// The datapath has ended: its transport or its app is gone and everything that was owed has been delivered.
+    Ended,
+}
+
+/// The queues around one engine. The first engine's `tx_in` and `rx_out` belong to the app's port, the last one's
+/// `tx_out` and `rx_in` are unused.
+pub struct Ports<'a> {
+    /// From the app's side.
+    pub tx_in: &'a mut Queue<Step>,
+    /// To the wire's side.
+    pub tx_out: &'a mut Queue<Step>,
+    /// From the wire's side.
+    pub rx_in: &'a mut Queue<Step>,
+    /// To the app's side.
+    pub rx_out: &'a mut Queue<Step>,
+}
+
+/// What a runtime lends an engine for one poll.
+pub struct Context<'a> {
+    /// The time, read once per round.
+    pub now: Nanos,
+    /// Private buffers of this runtime.
+    pub buffers: &'a mut BufferPool,
+    /// The receive heap of the app whose datapath this is.
+    pub receive: &'a mut dyn ReceiveHeap,
+    /// Tokens of messages that have been read to their end, to be told to the app (see [`Body::Gathered`]).
+    pub sent: &'a mut Vec<u64>,
+}
+
+/// The receive heap of one app: memory that the service writes and the app can only read.
+pub trait ReceiveHeap {
+    /// Takes a block of `bytes` bytes (8-aligned), or says why there is none.
+    fn allocate(&mut self, bytes: u32) -> Result<ReceivedBlock, HeapFull>;
+
+    /// The bytes of a block. The app does not know of it yet.
+    fn bytes_mut(&mut self, block: &mut ReceivedBlock) -> &mut [u8];
+
+    /// Gives a block back that was never published to the app.
+    fn free(&mut self, block: ReceivedBlock);
+}
+
+/// The app's receive heap is at its limit: it holds on to too many received messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the app's receive heap is full: it holds on to too many received messages")]
+pub struct HeapFull;

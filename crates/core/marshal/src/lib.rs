@@ -1,0 +1,1 @@
+//! Op tables compiled from a schema: gather, check, protobuf, field access

@@ -1,0 +1,1 @@
+//! The native stream protocol, without I/O

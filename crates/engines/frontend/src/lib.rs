@@ -1,0 +1,1 @@
+//! The engine between an app's rings and its datapaths

@@ -1,0 +1,1 @@
+//! The engine between typed messages and a transport's encoding

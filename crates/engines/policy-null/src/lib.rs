@@ -1,0 +1,1 @@
+//! The policy that does nothing: how little an engine needs

@@ -1,0 +1,1 @@
+//! Both ends on one node: one copy between heaps, no socket

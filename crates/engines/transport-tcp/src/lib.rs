@@ -1,0 +1,1 @@
+//! The native protocol over TCP, plain or mutual TLS

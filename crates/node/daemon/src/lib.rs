@@ -1,0 +1,1 @@
+//! The managed RPC service of a node

@@ -1,0 +1,1 @@
+//! Sockets, readiness and gather I/O for the data plane

@@ -1,0 +1,1 @@
+//! Sealed memfds, mappings, descriptor passing and doorbells

@@ -1,0 +1,1 @@
+//! Benchmarks of Provost beside raw TCP, tonic and Envoy

@@ -1,0 +1,1 @@
+//! Seeded simulator of whole nodes

@@ -1,0 +1,1 @@
+//! An application that attacks the service it is attached to
