@@ -66,7 +66,9 @@ impl std::ops::BitOr for Parts {
 
 impl std::fmt::Debug for Parts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const NAMES: [&str; 8] = ["BEGIN", "HEADERS", "MESSAGE", "END", "STATUS", "CANCEL", "WINDOW", "?"];
+        const NAMES: [&str; 8] = [
+            "BEGIN", "HEADERS", "MESSAGE", "END", "STATUS", "CANCEL", "WINDOW", "?",
+        ];
         let present = NAMES.iter().enumerate().filter(|(bit, _)| self.0 >> bit & 1 == 1);
         f.write_str(&present.map(|(_, name)| *name).collect::<Vec<_>>().join("|"))
     }

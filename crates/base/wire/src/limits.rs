@@ -30,6 +30,11 @@ pub const RING_SLOTS_DEFAULT: u32 = 1024;
 pub const RING_SLOTS_MAX: u32 = 16 << 10;
 /// Largest region (a send heap, or all segments of a receive heap) in bytes.
 pub const REGION_BYTES_MAX: u64 = 8 << 30;
+/// Where an app's send heap begins in its window, in units of 8 bytes (the first 2 MiB of a window stay unmapped, so
+/// that offset 0 and small offsets by mistake point at nothing).
+pub const SEND_WINDOW: u32 = (2 << 20) / BLOCK_ALIGN_BYTES as u32;
+/// Size of an app's window: what `u32` offsets in units of 8 bytes reach.
+pub const WINDOW_BYTES: u64 = (u32::MAX as u64 + 1) * BLOCK_ALIGN_BYTES as u64;
 /// Largest descriptor set that an app may bring, in bytes.
 pub const SCHEMA_BYTES_MAX: usize = 4 << 20;
 /// Messages, enums, services and fields of one schema.

@@ -30,7 +30,9 @@ pub enum MetadataError {
         at: usize,
     },
     /// A value has a byte that it cannot have.
-    #[error("metadata value at byte {at}: not printable ASCII; give the key the suffix -bin to send any bytes")]
+    #[error(
+        "metadata value at byte {at}: not printable ASCII; give the key the suffix -bin to send any bytes"
+    )]
     Value {
         /// Where the entry begins.
         at: usize,
@@ -51,7 +53,9 @@ pub fn append(block: &mut Vec<u8>, key: &str, value: &[u8]) -> Result<(), Metada
     let at = block.len();
     check_entry(at, key.as_bytes(), value)?;
     if at + ENTRY_HEADER_BYTES + key.len() + value.len() > METADATA_BYTES_MAX as usize {
-        return Err(MetadataError::TooLong { bytes: at + ENTRY_HEADER_BYTES + key.len() + value.len() });
+        return Err(MetadataError::TooLong {
+            bytes: at + ENTRY_HEADER_BYTES + key.len() + value.len(),
+        });
     }
     block.extend_from_slice(&(key.len() as u16).to_le_bytes());
     block.extend_from_slice(&(value.len() as u32).to_le_bytes());
@@ -145,8 +149,14 @@ mod tests {
     #[test]
     fn bad_keys_values_and_lengths_are_refused_with_their_place() {
         let mut block = Vec::new();
-        assert_eq!(append(&mut block, "X-User", b""), Err(MetadataError::Key { at: 0 }));
-        assert_eq!(append(&mut block, "a", b"\n"), Err(MetadataError::Value { at: 0 }));
+        assert_eq!(
+            append(&mut block, "X-User", b""),
+            Err(MetadataError::Key { at: 0 })
+        );
+        assert_eq!(
+            append(&mut block, "a", b"\n"),
+            Err(MetadataError::Value { at: 0 })
+        );
         append(&mut block, "a", b"b").unwrap();
         let whole = block.len();
         block.extend_from_slice(&[9, 0, 9, 0, 0, 0]);

@@ -64,7 +64,10 @@ impl Code {
     /// The code with this number; a number that gRPC does not define is [`Code::Unknown`], as gRPC has it.
     #[must_use]
     pub fn from_number(number: u32) -> Code {
-        usize::try_from(number).ok().and_then(|at| Self::ALL.get(at).copied()).unwrap_or(Code::Unknown)
+        usize::try_from(number)
+            .ok()
+            .and_then(|at| Self::ALL.get(at).copied())
+            .unwrap_or(Code::Unknown)
     }
 
     /// The code's number.

@@ -34,9 +34,10 @@ impl BufferPool {
     /// An empty buffer, a used one where there is one.
     #[must_use]
     pub fn take(&mut self) -> Buffer {
-        self.free
-            .pop()
-            .unwrap_or_else(|| Buffer { bytes: Vec::with_capacity(FRESH_BYTES), foreign: Vec::new() })
+        self.free.pop().unwrap_or_else(|| Buffer {
+            bytes: Vec::with_capacity(FRESH_BYTES),
+            foreign: Vec::new(),
+        })
     }
 
     /// Gives a buffer back. (One that is only dropped is freed; that is correct, but allocates again later.)

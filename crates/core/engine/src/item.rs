@@ -31,13 +31,24 @@ impl Step {
     /// A step with no body and all fields at rest.
     #[must_use]
     pub fn new(call: u64, parts: Parts) -> Step {
-        Step { call, parts, method: 0, status: Code::Ok, window_bytes: 0, deadline: 0, body: Body::Empty }
+        Step {
+            call,
+            parts,
+            method: 0,
+            status: Code::Ok,
+            window_bytes: 0,
+            deadline: 0,
+            body: Body::Empty,
+        }
     }
 
     /// A step that ends a call at the service's own initiative, with a message that says why.
     #[must_use]
     pub fn cancel(call: u64, status: Code) -> Step {
-        Step { status, ..Step::new(call, Parts::CANCEL) }
+        Step {
+            status,
+            ..Step::new(call, Parts::CANCEL)
+        }
     }
 }
 
@@ -122,7 +133,11 @@ impl ForeignBytes {
     /// Names a range. It must lie in memory that `keepalive` keeps mapped; reading it is up to those who may.
     #[must_use]
     pub fn new(address: NonZeroUsize, bytes: u32, keepalive: Arc<dyn Keepalive>) -> ForeignBytes {
-        ForeignBytes { address, bytes, keepalive }
+        ForeignBytes {
+            address,
+            bytes,
+            keepalive,
+        }
     }
 
     /// Address of the first byte.

@@ -34,6 +34,11 @@ pub trait Engine: Send {
         None
     }
 
+    /// The socket that the runtime shall watch for this engine while it sleeps, if it has one.
+    fn interest(&self) -> Option<Interest> {
+        None
+    }
+
     /// Takes the engine apart into its saved state, so that another version can take its place.
     fn decompose(self: Box<Self>) -> SavedState;
 }
@@ -62,8 +67,28 @@ pub struct Ports<'a> {
     pub rx_out: &'a mut Queue<Step>,
 }
 
+/// What to watch a socket for. Reading is always watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest {
+    /// The socket's descriptor; the engine owns it and outlives the watch.
+    pub socket: i32,
+    /// Whether the engine also waits for room to write.
+    pub write: bool,
+}
+
+/// Whether a transport should spend a system call on its socket in this poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketHint {
+    /// It was readable or writable, or it is worth a try: read (and write what is waiting).
+    Try,
+    /// Nothing is known to have come in: do not read. Sending new output is always allowed.
+    Skip,
+}
+
 /// What a runtime lends an engine for one poll.
 pub struct Context<'a> {
+    /// Whether to try the socket.
+    pub socket: SocketHint,
     /// The time, read once per round.
     pub now: Nanos,
     /// Private buffers of this runtime.

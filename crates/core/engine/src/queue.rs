@@ -17,7 +17,10 @@ impl<T> Queue<T> {
     /// An empty queue for at most `bound` items.
     #[must_use]
     pub fn with_bound(bound: usize) -> Queue<T> {
-        Queue { items: VecDeque::with_capacity(bound), bound }
+        Queue {
+            items: VecDeque::with_capacity(bound),
+            bound,
+        }
     }
 
     /// Appends an item.
