@@ -8,6 +8,9 @@ use provost_wire::descriptor::Parts;
 
 use crate::{Buffer, Nanos};
 
+/// The `call` of steps that concern the connection as a whole: [`Step::going_away`] and [`Step::closed`].
+pub const CONNECTION: u64 = 0;
+
 /// One step of one call. See [`Parts`] for what a step can carry.
 #[derive(Debug)]
 pub struct Step {
@@ -42,6 +45,21 @@ impl Step {
         }
     }
 
+    /// Of the whole connection. Towards the wire: ask the peer to begin no new call (`GO_AWAY`). From the wire: the
+    /// peer asks for that. Calls in flight are finished.
+    #[must_use]
+    pub fn going_away() -> Step {
+        Step::new(CONNECTION, Parts::END)
+    }
+
+    /// Of the whole connection, the last step in its direction. Towards the wire: send what was given before, then
+    /// close. From the wire: the connection is gone, `status` says why (a transport pushes it and then reports
+    /// [`crate::Progress::Ended`] for good); the frontend ends the calls that are open.
+    #[must_use]
+    pub fn closed(status: Code) -> Step {
+        Step::cancel(CONNECTION, status)
+    }
+
     /// A step that ends a call at the service's own initiative, with a message that says why.
     #[must_use]
     pub fn cancel(call: u64, status: Code) -> Step {
@@ -58,12 +76,27 @@ pub enum Body {
     /// Neither.
     #[default]
     Empty,
+    /// Outbound, between the app's port and the frontend only: where the app alleges its metadata and message to be.
+    Alleged(Alleged),
     /// Outbound, typed: a private copy of the structure, and the large leaves still in the app's send heap.
     Gathered(Gathered),
     /// Inbound: a block of the app's receive heap, not yet published.
     Received(ReceivedBody),
     /// Metadata and message in one private buffer: protobuf on its way out or in, or a message that the service made.
     Encoded(EncodedBody),
+}
+
+/// What an app alleges about the body of a step, copied from its descriptor and not checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alleged {
+    /// The root struct of the message in the app's window, in units of 8 bytes.
+    pub root: u32,
+    /// The metadata block in the app's window, in units of 8 bytes.
+    pub metadata: u32,
+    /// Length of the metadata block in bytes.
+    pub metadata_bytes: u32,
+    /// What the app gets back when its memory has been read to the end; 0 asks for no notice.
+    pub token: u64,
 }
 
 /// An outbound message: metadata and the message's head in private memory, its large leaves still in the app's.

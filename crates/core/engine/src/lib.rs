@@ -12,7 +12,8 @@ mod state;
 
 pub use buffer::{Buffer, BufferPool};
 pub use item::{
-    Body, EncodedBody, ForeignBytes, Gathered, Keepalive, ReceivedBlock, ReceivedBody, Step, message_offset,
+    Alleged, Body, CONNECTION, EncodedBody, ForeignBytes, Gathered, Keepalive, ReceivedBlock, ReceivedBody,
+    Step, message_offset,
 };
 pub use queue::{Full, Queue};
 pub use state::{RestoreError, SavedState};
