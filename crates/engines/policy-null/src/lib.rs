@@ -1,1 +1,127 @@
-//! The policy that does nothing: how little an engine needs
+//! The policy that does nothing: how little an engine needs, and what each policy costs at least.
+#![forbid(unsafe_code)]
+
+use provost_engine::{Context, Engine, Ports, Progress, Queue, RestoreError, SavedState, Step};
+
+/// [`Engine::kind`] of this engine.
+pub const KIND: &str = "policy-null";
+
+/// Version of its saved state, which is empty.
+const STATE_VERSION: u32 = 1;
+
+/// Steps that one poll moves in each direction, at most.
+const BATCH_STEPS: usize = 64;
+
+/// The policy.
+#[derive(Debug, Default)]
+pub struct NullPolicy;
+
+impl NullPolicy {
+    /// The policy from the saved state of another version of it.
+    pub fn restore(state: &SavedState) -> Result<NullPolicy, RestoreError> {
+        if state.kind != KIND {
+            return Err(RestoreError::Kind {
+                expected: KIND,
+                found: state.kind.clone(),
+            });
+        }
+        if state.version > STATE_VERSION {
+            return Err(RestoreError::Version {
+                kind: KIND,
+                found: state.version,
+                newest: STATE_VERSION,
+            });
+        }
+        if !state.bytes.is_empty() {
+            return Err(RestoreError::Damaged {
+                kind: KIND,
+                reason: format!("{} bytes where none belong", state.bytes.len()),
+            });
+        }
+        Ok(NullPolicy)
+    }
+}
+
+impl Engine for NullPolicy {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn do_work(&mut self, ports: Ports<'_>, _context: &mut Context<'_>) -> Progress {
+        let outbound = forward(ports.tx_in, ports.tx_out);
+        let inbound = forward(ports.rx_in, ports.rx_out);
+        if outbound + inbound == 0 {
+            Progress::Idle
+        } else {
+            Progress::Busy
+        }
+    }
+
+    fn decompose(self: Box<Self>) -> SavedState {
+        SavedState {
+            kind: KIND.to_owned(),
+            version: STATE_VERSION,
+            bytes: Vec::new(),
+        }
+    }
+}
+
+/// Moves what there is room for and says how many steps that were.
+fn forward(from: &mut Queue<Step>, to: &mut Queue<Step>) -> usize {
+    let count = from.len().min(to.room()).min(BATCH_STEPS);
+    for _ in 0..count {
+        // Cannot be refused: the count was bounded by the room.
+        let _ = from.pop().map(|step| to.push(step));
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use provost_wire::Code;
+
+    #[test]
+    fn steps_keep_their_order_and_a_full_output_leaves_them_in_the_input() {
+        let mut from = Queue::with_bound(4);
+        let mut to = Queue::with_bound(2);
+        for call in 1..=3 {
+            from.push(Step::cancel(call, Code::Cancelled)).unwrap();
+        }
+        assert_eq!(forward(&mut from, &mut to), 2);
+        assert_eq!(forward(&mut from, &mut to), 0);
+        let calls: Vec<_> = std::iter::from_fn(|| to.pop()).map(|step| step.call).collect();
+        assert_eq!(calls, [1, 2]);
+        assert_eq!(from.peek().map(|step| step.call), Some(3));
+    }
+
+    #[test]
+    fn saved_state_round_trips_and_a_stranger_is_refused() {
+        let saved = Box::new(NullPolicy).decompose();
+        assert!(NullPolicy::restore(&saved).is_ok());
+        let newer = SavedState {
+            version: 2,
+            ..saved.clone()
+        };
+        assert!(matches!(
+            NullPolicy::restore(&newer),
+            Err(RestoreError::Version { found: 2, .. })
+        ));
+        let stranger = SavedState {
+            kind: "policy-rate".to_owned(),
+            ..saved.clone()
+        };
+        assert!(matches!(
+            NullPolicy::restore(&stranger),
+            Err(RestoreError::Kind { .. })
+        ));
+        let damaged = SavedState {
+            bytes: vec![1],
+            ..saved
+        };
+        assert!(matches!(
+            NullPolicy::restore(&damaged),
+            Err(RestoreError::Damaged { .. })
+        ));
+    }
+}
