@@ -4,6 +4,14 @@
 //! The layout is specified in `docs/layout.md`; this crate is the one place that computes it.
 #![forbid(unsafe_code)]
 
+mod compatibility;
+mod error;
+mod hash;
+mod load;
 mod model;
+mod prune;
 
+pub use compatibility::{Compatibility, Incompatibility, compatibility};
+pub use error::{SchemaError, SchemaErrorKind};
+pub use hash::{HashError, SchemaHash};
 pub use model::*;

@@ -11,6 +11,18 @@ pub struct Schema {
     pub services: Vec<Service>,
 }
 
+impl Schema {
+    /// The message of this index, which must be of this schema.
+    pub fn message(&self, id: MessageId) -> &Message {
+        &self.messages[id.0 as usize]
+    }
+
+    /// The enum of this index, which must be of this schema.
+    pub fn enumeration(&self, id: EnumId) -> &Enum {
+        &self.enums[id.0 as usize]
+    }
+}
+
 /// Index of a message in [`Schema::messages`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(pub u32);
@@ -32,6 +44,21 @@ pub struct Message {
     pub size: u32,
     /// Alignment of the native struct: 1, 4 or 8.
     pub align: u32,
+}
+
+impl Message {
+    /// All its fields, those of oneofs among them, in layout order.
+    pub fn fields(&self) -> impl Iterator<Item = &Field> {
+        self.slots.iter().flat_map(|slot| match slot {
+            Slot::Field(field) => std::slice::from_ref(field),
+            Slot::Oneof(oneof) => oneof.members.as_slice(),
+        })
+    }
+
+    /// The name without package and outer messages.
+    pub fn name(&self) -> &str {
+        self.full_name.rsplit('.').next().unwrap_or_default()
+    }
 }
 
 /// A member of a native struct.
