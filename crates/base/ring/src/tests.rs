@@ -1,0 +1,1 @@
+//! Tests of the rings as one model, and of peers that lie.

@@ -1,0 +1,1 @@
+//! Every interleaving and ordering that loom knows, of a tiny ring and its wake word.
