@@ -1,1 +1,4 @@
-//! A key-value service and its client, the project's demonstration
+//! A key-value service and its client, the project's demonstration.
+#![forbid(unsafe_code)]
+
+pub mod data;
