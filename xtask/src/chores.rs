@@ -1,0 +1,109 @@
+//! Chores that start other programs of the workspace.
+
+use crate::Complaints;
+use crate::workspace::{Workspace, WorkspaceError, run};
+
+/// What to do with golden files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Golden {
+    /// Compare them with what the code makes now.
+    Check,
+    /// Write them anew.
+    Bless,
+}
+
+/// Packages whose tests compare golden files; each writes them anew when `PROVOST_BLESS` is set.
+const GOLDEN_PACKAGES: [&str; 3] = ["provost-schema", "provost-marshal", "provost-build"];
+
+/// Runs the golden tests.
+pub(crate) fn codegen(workspace: &Workspace, golden: Golden) -> Result<(), Complaints> {
+    let mut arguments = vec!["test", "--quiet"];
+    arguments.extend(GOLDEN_PACKAGES.iter().flat_map(|package| ["--package", package]));
+    arguments.push("golden");
+    let mut command = workspace.cargo(&arguments);
+    if golden == Golden::Bless {
+        command.env("PROVOST_BLESS", "1");
+    }
+    reported(run(&mut command))
+}
+
+/// Runs fuzz targets with the built-in driver, which needs nothing but the stable toolchain.
+pub(crate) fn fuzz(workspace: &Workspace, target: Option<&str>, seconds: u64) -> Result<(), Complaints> {
+    let seconds = seconds.to_string();
+    let mut arguments = vec![
+        "run",
+        "--quiet",
+        "--package",
+        "provost-fuzz",
+        "--",
+        "--seconds",
+        &seconds,
+    ];
+    arguments.extend(target);
+    reported(run(&mut workspace.cargo(&arguments)))
+}
+
+/// Runs one fuzz target, or each in turn, under libFuzzer.
+pub(crate) fn fuzz_deep(workspace: &Workspace, target: Option<&str>, seconds: u64) -> Result<(), Complaints> {
+    let limit = format!("-max_total_time={seconds}");
+    let targets = match target {
+        Some(target) => vec![target.to_string()],
+        None => libfuzzer_targets(workspace)?,
+    };
+    for target in targets {
+        let mut command = std::process::Command::new("cargo");
+        // The toolchain that runs us would be handed down to the nightly cargo.
+        command
+            .env_remove("CARGO")
+            .env_remove("RUSTUP_TOOLCHAIN")
+            .current_dir(&workspace.root);
+        command.args([
+            "+nightly",
+            "fuzz",
+            "run",
+            "--fuzz-dir",
+            "fuzz/libfuzzer",
+            &target,
+            "--",
+            &limit,
+        ]);
+        reported(run(&mut command))?;
+    }
+    Ok(())
+}
+
+fn libfuzzer_targets(workspace: &Workspace) -> Result<Vec<String>, Complaints> {
+    let folder = workspace.root.join("fuzz/libfuzzer/fuzz_targets");
+    let entries =
+        std::fs::read_dir(&folder).map_err(|error| vec![format!("{}: {error}", folder.display())])?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut names: Vec<String> = paths
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_string()))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Builds what the benchmarks start (themselves and the service) in release mode, then runs them.
+pub(crate) fn bench(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
+    let built = [
+        "build",
+        "--release",
+        "--quiet",
+        "--package",
+        "provost-bench",
+        "--package",
+        "provostd",
+    ];
+    reported(run(&mut workspace.cargo(&built)))?;
+    let program = workspace.target.join("release/provost-bench");
+    let mut command = std::process::Command::new(program);
+    command
+        .args(arguments)
+        .env("PROVOST_BENCH_CACHE", workspace.target.join("bench"));
+    reported(run(&mut command))
+}
+
+pub(crate) fn reported(outcome: Result<(), WorkspaceError>) -> Result<(), Complaints> {
+    outcome.map_err(|error| vec![error.to_string()])
+}

@@ -1,0 +1,92 @@
+//! What continuous integration checks, cheap things first, each step with its time.
+
+use std::time::Instant;
+
+use crate::workspace::{Workspace, WorkspaceError, run};
+use crate::{Complaints, chores, layering, licences, none, tidy};
+
+/// Each fuzz target's share of a CI run.
+const FUZZ_SECONDS: u64 = 3;
+/// The simulator's share of a CI run.
+const SIMULATOR_SECONDS: &str = "60";
+/// The hostile app's share of a CI run.
+const HOSTILE_SECONDS: &str = "10";
+
+type Step = (&'static str, fn(&Workspace) -> Result<(), Complaints>);
+
+/// The tests come last, so that their counts end the log.
+const STEPS: [Step; 10] = [
+    ("format", |workspace| {
+        cargo(workspace, &["fmt", "--all", "--check"])
+    }),
+    ("tidy", |workspace| none(tidy::complaints(workspace))),
+    ("layering", |workspace| none(layering::complaints(workspace))),
+    ("licences", |workspace| none(licences::complaints(workspace))),
+    ("clippy", |workspace| {
+        cargo(
+            workspace,
+            &[
+                "clippy",
+                "--quiet",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ],
+        )
+    }),
+    ("fuzz", |workspace| chores::fuzz(workspace, None, FUZZ_SECONDS)),
+    ("simulator", simulator),
+    ("hostile app", hostile),
+    ("bench smoke", |workspace| {
+        chores::bench(workspace, &["smoke".into()])
+    }),
+    ("tests", |workspace| cargo(workspace, &["test", "--workspace"])),
+];
+
+/// Runs the steps until one fails.
+pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
+    for (name, step) in STEPS {
+        let began = Instant::now();
+        eprintln!("== {name}");
+        step(workspace)?;
+        eprintln!("== {name}: done in {} s", began.elapsed().as_secs());
+    }
+    Ok(())
+}
+
+fn simulator(workspace: &Workspace) -> Result<(), Complaints> {
+    cargo(
+        workspace,
+        &[
+            "run",
+            "--quiet",
+            "--package",
+            "provost-sim",
+            "--",
+            "--seconds",
+            SIMULATOR_SECONDS,
+        ],
+    )
+}
+
+fn hostile(workspace: &Workspace) -> Result<(), Complaints> {
+    cargo(
+        workspace,
+        &[
+            "run",
+            "--quiet",
+            "--package",
+            "provost-hostile",
+            "--",
+            "--seconds",
+            HOSTILE_SECONDS,
+        ],
+    )
+}
+
+fn cargo(workspace: &Workspace, arguments: &[&str]) -> Result<(), Complaints> {
+    let outcome: Result<(), WorkspaceError> = run(&mut workspace.cargo(arguments));
+    chores::reported(outcome)
+}

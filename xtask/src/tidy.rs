@@ -1,0 +1,210 @@
+//! What a reader expects of every file: that it is short, named for what it does, free of unfinished work, and that
+//! unsafe code lives where it is looked for.
+
+use std::path::Path;
+
+use crate::Complaints;
+use crate::layering;
+use crate::source::{code_only, has_word};
+use crate::workspace::{Package, Workspace};
+
+/// Lines of a Rust file with its tests.
+const FILE_LINES_MAX: usize = 900;
+
+/// Files that may be longer, each with the reason.
+const LONG_FILES: [(&str, &str); 0] = [];
+
+/// File names that say nothing about what is inside.
+const EMPTY_NAMES: [&str; 8] = [
+    "util", "utils", "common", "helper", "helpers", "manager", "misc", "stuff",
+];
+
+/// Words that belong to a place where the project was worked on, not to the project. In two pieces each, so that
+/// this file passes its own rule.
+const WORKPLACE_WORDS: [(&str, &str); 9] = [
+    ("/wor", "k/"),
+    ("/far", "m/"),
+    ("../sha", "red"),
+    ("sub", "agent"),
+    ("farm-", "bench"),
+    ("before-", "stop"),
+    ("closing", " note"),
+    ("/tmp/", "t-"),
+    ("clau", "de"),
+];
+
+/// Macros of unfinished work.
+const UNFINISHED: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
+
+/// Where unsafe code may be, each with the reason. Every other crate forbids it.
+const UNSAFE_ALLOWED: [(&str, &str); 7] = [
+    ("crates/base/ring/", "slots shared between two processes"),
+    ("crates/sys/shm/", "mapping memory"),
+    ("crates/sys/net/", "system calls that have no safe wrapper"),
+    (
+        "crates/core/marshal/",
+        "one module that reads memory an app can write",
+    ),
+    ("crates/engines/frontend/", "reads memory an app can write"),
+    (
+        "crates/engines/transport-local/",
+        "copies between the heaps of two apps",
+    ),
+    ("crates/app/provost/", "containers that live in shared memory"),
+];
+
+/// Everything in the repository that breaks a rule.
+pub(crate) fn complaints(workspace: &Workspace) -> Complaints {
+    let files = match workspace.files() {
+        Ok(files) => files,
+        Err(error) => return vec![error.to_string()],
+    };
+    let mut complaints = layering::complaints(workspace);
+    for path in &files {
+        complaints.extend(name_complaint(path));
+        // Binary files have nothing that the rules below are about.
+        if let Ok(text) = std::fs::read_to_string(workspace.root.join(path)) {
+            complaints.extend(text_complaints(path, &text));
+        }
+    }
+    for package in &workspace.members {
+        complaints.extend(package_complaints(workspace, package));
+    }
+    complaints.extend(licence_file_complaints(&workspace.root));
+    complaints
+}
+
+fn name_complaint(path: &Path) -> Option<String> {
+    let stem = path.file_stem()?.to_str()?.to_lowercase();
+    EMPTY_NAMES
+        .contains(&stem.as_str())
+        .then(|| format!("{}: name the file for what it does, not '{stem}'", path.display()))
+}
+
+fn text_complaints(path: &Path, text: &str) -> Complaints {
+    let mut complaints = workplace_complaints(path, text);
+    if path.extension().is_some_and(|extension| extension == "rs") {
+        complaints.extend(length_complaint(path, text));
+        complaints.extend(code_complaints(path, text));
+    }
+    complaints
+}
+
+fn workplace_complaints(path: &Path, text: &str) -> Complaints {
+    let mut complaints = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let lower = line.to_lowercase();
+        for (head, tail) in WORKPLACE_WORDS {
+            let word = format!("{head}{tail}");
+            if lower.contains(&word) {
+                complaints.push(format!(
+                    "{}:{}: '{word}' does not belong here",
+                    path.display(),
+                    number + 1
+                ));
+            }
+        }
+    }
+    complaints
+}
+
+fn length_complaint(path: &Path, text: &str) -> Option<String> {
+    let lines = text.lines().count();
+    let listed = LONG_FILES.iter().any(|(name, _)| path == Path::new(name));
+    (lines > FILE_LINES_MAX && !listed).then(|| {
+        format!(
+            "{}: {lines} lines, over {FILE_LINES_MAX}: split it",
+            path.display()
+        )
+    })
+}
+
+fn code_complaints(path: &Path, text: &str) -> Complaints {
+    let may_be_unsafe = UNSAFE_ALLOWED.iter().any(|(folder, _)| path.starts_with(folder));
+    let mut complaints = Vec::new();
+    for (number, line) in code_only(text).lines().enumerate() {
+        let place = format!("{}:{}", path.display(), number + 1);
+        for unfinished in UNFINISHED
+            .into_iter()
+            .filter(|unfinished| has_word(line, unfinished))
+        {
+            complaints.push(format!("{place}: {unfinished} is unfinished work"));
+        }
+        if !may_be_unsafe && has_word(line, "unsafe") {
+            complaints.push(format!(
+                "{place}: unsafe code is allowed only in the crates that `tidy` lists"
+            ));
+        }
+    }
+    complaints
+}
+
+fn package_complaints(workspace: &Workspace, package: &Package) -> Complaints {
+    let mut complaints = Vec::new();
+    if package.license.as_deref() != Some("Apache-2.0 OR MIT") {
+        complaints.push(format!(
+            "{}: put `license.workspace = true` into its Cargo.toml",
+            package.name
+        ));
+    }
+    let roots = package
+        .targets
+        .iter()
+        .filter(|target| target.kind.iter().any(|kind| is_shipped(kind)));
+    for root in roots {
+        let path = workspace.relative(&root.src_path);
+        let may_be_unsafe = UNSAFE_ALLOWED.iter().any(|(folder, _)| path.starts_with(folder));
+        let text = std::fs::read_to_string(&root.src_path).unwrap_or_default();
+        if !may_be_unsafe && !text.contains("#![forbid(unsafe_code)]") {
+            complaints.push(format!(
+                "{}: put `#![forbid(unsafe_code)]` at its top",
+                path.display()
+            ));
+        }
+    }
+    complaints
+}
+
+/// Whether a target is code that is built for users (not a test, example, bench or build script).
+fn is_shipped(kind: &str) -> bool {
+    matches!(kind, "lib" | "bin" | "proc-macro" | "rlib" | "cdylib")
+}
+
+fn licence_file_complaints(root: &Path) -> Complaints {
+    let missing = ["LICENSE-APACHE", "LICENSE-MIT"]
+        .into_iter()
+        .filter(|name| !root.join(name).is_file());
+    missing.map(|name| format!("{name} is missing")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_bites() {
+        let path = Path::new("crates/base/wire/src/lib.rs");
+        assert!(name_complaint(Path::new("a/utils.rs")).is_some());
+        assert!(name_complaint(Path::new("a/frame.rs")).is_none());
+        assert_eq!(text_complaints(path, "fn a() { dbg!(1); }").len(), 1);
+        assert_eq!(text_complaints(path, "unsafe fn a() {}").len(), 1);
+        assert_eq!(
+            text_complaints(Path::new("crates/sys/shm/src/lib.rs"), "unsafe fn a() {}"),
+            Complaints::new()
+        );
+        assert_eq!(
+            text_complaints(path, "// unsafe, todo!\nfn a() {}"),
+            Complaints::new()
+        );
+        assert_eq!(text_complaints(path, &"\n".repeat(FILE_LINES_MAX + 1)).len(), 1);
+        assert_eq!(
+            text_complaints(Path::new("a.md"), &format!("see {}{}x", "/wor", "k/")).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn the_repository_is_tidy() {
+        assert_eq!(complaints(&Workspace::load().unwrap()), Complaints::new());
+    }
+}

@@ -1,0 +1,169 @@
+//! The workspace as `cargo metadata` tells it, and the commands that chores run in it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+
+/// Why the workspace or a command in it was of no use.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WorkspaceError {
+    /// A program could not be started.
+    #[error("cannot start {program}: {source}")]
+    Start {
+        /// The program.
+        program: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A program failed.
+    #[error("failed ({status}): {command}")]
+    Failed {
+        /// What was run.
+        command: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+    },
+    /// `cargo metadata` said something else than expected.
+    #[error("cannot read cargo metadata: {0}")]
+    Metadata(#[from] serde_json::Error),
+}
+
+/// The repository: its root and its member crates.
+pub(crate) struct Workspace {
+    /// Where the root `Cargo.toml` lies.
+    pub(crate) root: PathBuf,
+    /// Where cargo builds.
+    pub(crate) target: PathBuf,
+    /// The members, without what they depend on from elsewhere.
+    pub(crate) members: Vec<Package>,
+}
+
+/// One package of `cargo metadata`.
+#[derive(Deserialize)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) manifest_path: PathBuf,
+    pub(crate) license: Option<String>,
+    pub(crate) license_file: Option<String>,
+    pub(crate) dependencies: Vec<Dependency>,
+    pub(crate) targets: Vec<Target>,
+}
+
+/// An edge of the dependency graph, of any kind (normal, build, dev).
+#[derive(Deserialize)]
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    pub(crate) kind: Option<String>,
+}
+
+/// A crate of a package.
+#[derive(Deserialize)]
+pub(crate) struct Target {
+    pub(crate) kind: Vec<String>,
+    pub(crate) src_path: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+}
+
+impl Workspace {
+    /// Asks cargo for the workspace that this program belongs to.
+    pub(crate) fn load() -> Result<Workspace, WorkspaceError> {
+        let metadata = metadata(&["--no-deps"])?;
+        Ok(Workspace {
+            root: metadata.workspace_root,
+            target: metadata.target_directory,
+            members: metadata.packages,
+        })
+    }
+
+    /// Every package in the lock file's graph, members included.
+    pub(crate) fn packages_all() -> Result<Vec<Package>, WorkspaceError> {
+        Ok(metadata(&[])?.packages)
+    }
+
+    /// A path below the root, as the repository names it.
+    pub(crate) fn relative<'a>(&self, path: &'a Path) -> &'a Path {
+        path.strip_prefix(&self.root).unwrap_or(path)
+    }
+
+    /// Files that git tracks or would track.
+    pub(crate) fn files(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
+        let mut git = Command::new("git");
+        git.current_dir(&self.root)
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+        let listed = output(&mut git)?;
+        let names = listed.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        let paths = names.map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned()));
+        Ok(paths.filter(|path| self.root.join(path).is_file()).collect())
+    }
+
+    /// `cargo` with these arguments, at the root.
+    pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(cargo_program());
+        command.current_dir(&self.root).args(arguments);
+        command
+    }
+}
+
+/// Runs a command with its output where ours goes, and says first what it is.
+pub(crate) fn run(command: &mut Command) -> Result<(), WorkspaceError> {
+    let shown = show(command);
+    eprintln!("xtask: {shown}");
+    let status = command.status().map_err(|source| start_error(command, source))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(WorkspaceError::Failed {
+            command: shown,
+            status,
+        })
+    }
+}
+
+fn metadata(arguments: &[&str]) -> Result<Metadata, WorkspaceError> {
+    let mut command = Command::new(cargo_program());
+    command
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["metadata", "--format-version", "1"])
+        .args(arguments);
+    Ok(serde_json::from_slice(&output(&mut command)?)?)
+}
+
+fn output(command: &mut Command) -> Result<Vec<u8>, WorkspaceError> {
+    command.stderr(std::process::Stdio::inherit());
+    let output = command.output().map_err(|source| start_error(command, source))?;
+    if !output.status.success() {
+        return Err(WorkspaceError::Failed {
+            command: show(command),
+            status: output.status,
+        });
+    }
+    Ok(output.stdout)
+}
+
+fn start_error(command: &Command, source: std::io::Error) -> WorkspaceError {
+    WorkspaceError::Start {
+        program: command.get_program().to_string_lossy().into_owned(),
+        source,
+    }
+}
+
+fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// The cargo that runs us, so that a toolchain chosen on the command line stays chosen.
+fn cargo_program() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
+}
