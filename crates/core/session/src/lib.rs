@@ -1,1 +1,6 @@
-//! The native stream protocol, without I/O
+//! The native stream protocol (`docs/protocol.md`), without I/O: bytes and a time go in, bytes and steps come out.
+//!
+//! A connection begins with a [`handshake`], by which the two ends agree on what they speak.
+#![forbid(unsafe_code)]
+
+pub mod handshake;

@@ -1,0 +1,963 @@
+//! The opening of a connection: who speaks which version of what, for which service, in which encoding.
+//!
+//! ```text
+//! client                               server
+//!   preamble, HELLO  ───────────────►    decides
+//!                    ◄───────────────  preamble, WELCOME          (go on)
+//!                    ◄───────────────  preamble, REFUSE           (no, and why; the connection closes)
+//!                    ◄───────────────  preamble, SEND_SCHEMA      (the hashes differ)
+//!   SCHEMA           ───────────────►    compares
+//!                    ◄───────────────  WELCOME or REFUSE
+//! ```
+//!
+//! Both machines take whatever bytes have come and say what to do next. What a peer can make them keep is bounded.
+
+use provost_wire::Code;
+use provost_wire::frame::{FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION, frame_kind};
+use provost_wire::limits::{
+    CALLS_IN_FLIGHT_MAX, HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, SERVICE_METHODS_MAX,
+    STREAM_WINDOW_BYTES,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Length of what opens a connection in each direction: magic, version, two zero bytes.
+pub const PREAMBLE_BYTES: usize = 8;
+/// Length of a schema's content hash.
+pub const SCHEMA_HASH_BYTES: usize = 32;
+/// Longest reason of a refusal, in bytes; a longer one is cut.
+pub const REASON_BYTES_MAX: usize = 4096;
+/// Longest body of a `HELLO`: every name as long as it can be.
+pub const HELLO_BYTES_MAX: u32 = (64 + NAME_BYTES_MAX + SERVICE_METHODS_MAX * (NAME_BYTES_MAX + 3)) as u32;
+
+/// Which messages of a method are streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct MethodKind {
+    /// Whether the client sends any number of messages.
+    pub client_streaming: bool,
+    /// Whether the server sends any number of messages.
+    pub server_streaming: bool,
+}
+
+/// A method as an end names it to the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Method {
+    /// Name within its service.
+    pub name: String,
+    /// Which of its messages are streams.
+    pub kind: MethodKind,
+}
+
+/// In which form messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// The linear native form; both ends have the same schema.
+    Native,
+    /// Protobuf; the ends' schemas are compatible but not equal.
+    Protobuf,
+}
+
+/// What an end is ready to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest message in bytes.
+    pub message_bytes_max: u32,
+    /// Window of each stream at its start, in bytes.
+    pub stream_window_bytes: u32,
+    /// Calls in flight on the connection.
+    pub calls_in_flight_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            stream_window_bytes: STREAM_WINDOW_BYTES,
+            calls_in_flight_max: CALLS_IN_FLIGHT_MAX as u32,
+        }
+    }
+}
+
+/// What a client says first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Full name of the service that it wants.
+    pub service: String,
+    /// Content hash of its schema.
+    pub schema_hash: [u8; SCHEMA_HASH_BYTES],
+    /// The service's methods as the client knows them; a frame's `method` is an index of this list.
+    pub methods: Vec<Method>,
+    /// What the client is ready to receive.
+    pub limits: Limits,
+}
+
+/// What the two ends agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// In which form messages travel.
+    pub encoding: Encoding,
+    /// What the peer is ready to receive.
+    pub peer_limits: Limits,
+    /// For each method index of a frame: the index in this end's own schema and the method's kind, or nothing where
+    /// this end has no such method. On the client's side, its own list.
+    pub methods: Vec<Option<(u16, MethodKind)>>,
+}
+
+/// How a server answers a `HELLO` or a schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Go on. `methods` are the server's own, in schema order; they are matched with the client's by name.
+    Welcome {
+        /// In which form messages travel.
+        encoding: Encoding,
+        /// The server's methods.
+        methods: Vec<Method>,
+        /// What the server is ready to receive.
+        limits: Limits,
+    },
+    /// The hashes differ and the client's schema is not known: ask for it. Only as an answer to a `HELLO`.
+    NeedSchema,
+    /// No, and why; for incompatible schemas the reason names the field.
+    Refuse {
+        /// The status that the client's caller gets.
+        code: Code,
+        /// What is wrong, where, what to do.
+        reason: String,
+    },
+}
+
+/// Why a handshake failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// The first bytes are not ours.
+    #[error(
+        "the peer does not speak this protocol: it sent {found:02x?} where \"PVST\" was due{}",
+        hint(found)
+    )]
+    NotOurs {
+        /// What came, as far as it is wrong.
+        found: Vec<u8>,
+    },
+    /// The peer speaks another version.
+    #[error("the peer speaks protocol version {theirs}, this end version {ours}: upgrade the older one")]
+    Version {
+        /// The peer's.
+        theirs: u16,
+        /// This end's.
+        ours: u16,
+    },
+    /// The peer refused.
+    #[error("{reason}")]
+    Refused {
+        /// Its status code.
+        code: Code,
+        /// Its reason.
+        reason: String,
+    },
+    /// The peer broke the protocol.
+    #[error("malformed handshake: {what}")]
+    Malformed {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A frame is longer than it may be.
+    #[error("malformed handshake: a frame of {bytes} bytes, where at most {bytes_max} are allowed")]
+    TooLong {
+        /// Its length.
+        bytes: u32,
+        /// The bound.
+        bytes_max: u32,
+    },
+    /// This end refused the peer (server only); the refusal is in the output.
+    #[error("refused: {reason}")]
+    Refusing {
+        /// The status code that was sent.
+        code: Code,
+        /// The reason that was sent.
+        reason: String,
+    },
+}
+
+fn hint(found: &[u8]) -> &'static str {
+    match found {
+        [0x16, ..] => " (this looks like TLS: one end has TLS configured, the other has not)",
+        [0x15, ..] => " (this looks like a TLS alert: one end has TLS configured, the other has not)",
+        b"GET " | b"POST" | b"HEAD" | b"PUT " | b"HTTP" => " (this looks like HTTP)",
+        b"PRI " => " (this looks like HTTP/2 or gRPC)",
+        _ => "",
+    }
+}
+
+impl HandshakeError {
+    /// The status of calls that wait for this connection.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            HandshakeError::Refused { code, .. } | HandshakeError::Refusing { code, .. } => *code,
+            HandshakeError::Version { .. } => Code::FailedPrecondition,
+            _ => Code::Unavailable,
+        }
+    }
+}
+
+/// What to do after [`ClientHandshake::input`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// Send the output, if any, and read on.
+    Pending,
+    /// Both ends agree; what was read past the handshake is in `leftover`.
+    Done {
+        /// What they agreed on.
+        agreement: Agreement,
+        /// Bytes that belong to the connection already.
+        leftover: Vec<u8>,
+    },
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub struct ClientHandshake {
+    input: Input,
+    output: Vec<u8>,
+    methods: Vec<Method>,
+    schema: Vec<u8>,
+    schema_state: SchemaState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SchemaState {
+    NotSent,
+    Sent,
+}
+
+impl ClientHandshake {
+    /// Begins; the first output is ready. `schema` is the serialized descriptor set, sent only when asked for.
+    #[must_use]
+    pub fn new(hello: &Hello, schema: Vec<u8>) -> ClientHandshake {
+        let mut output = preamble().to_vec();
+        put_frame(&mut output, frame_kind::HELLO, &encode_hello(hello));
+        ClientHandshake {
+            input: Input::new(),
+            output,
+            methods: hello.methods.clone(),
+            schema,
+            schema_state: SchemaState::NotSent,
+        }
+    }
+
+    /// Takes what is to be sent now.
+    pub fn output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    /// Takes bytes that have come.
+    pub fn input(&mut self, bytes: &[u8]) -> Result<ClientEvent, HandshakeError> {
+        self.input.push(bytes);
+        self.input.take_preamble()?;
+        while let Some((kind, body)) = self.input.take_frame(answer_bytes_max)? {
+            match (kind, self.schema_state) {
+                (frame_kind::WELCOME, _) => return self.welcomed(&body),
+                (frame_kind::REFUSE, _) => return Err(decode_refusal(&body)),
+                (frame_kind::SEND_SCHEMA, SchemaState::NotSent) => {
+                    self.schema_state = SchemaState::Sent;
+                    let schema = std::mem::take(&mut self.schema);
+                    put_frame(&mut self.output, frame_kind::SCHEMA, &schema);
+                }
+                _ => return Err(malformed("the server's answer is out of turn")),
+            }
+        }
+        Ok(ClientEvent::Pending)
+    }
+
+    fn welcomed(&mut self, body: &[u8]) -> Result<ClientEvent, HandshakeError> {
+        let (encoding, peer_limits) = decode_welcome(body)?;
+        let methods = self.methods.iter().enumerate();
+        let agreement = Agreement {
+            encoding,
+            peer_limits,
+            methods: methods
+                .map(|(at, method)| Some((at as u16, method.kind)))
+                .collect(),
+        };
+        Ok(ClientEvent::Done {
+            agreement,
+            leftover: self.input.take_rest(),
+        })
+    }
+}
+
+fn answer_bytes_max(kind: u8) -> Option<u32> {
+    match kind {
+        frame_kind::WELCOME => Some(64),
+        frame_kind::REFUSE => Some(REASON_BYTES_MAX as u32 + 4),
+        frame_kind::SEND_SCHEMA => Some(0),
+        _ => None,
+    }
+}
+
+/// What to do after [`ServerHandshake::input`] or [`ServerHandshake::decide`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// Send the output, if any, and read on.
+    Pending,
+    /// The client said hello: [`ServerHandshake::decide`].
+    Hello,
+    /// The client sent its schema (a serialized `FileDescriptorSet`): [`ServerHandshake::decide`].
+    Schema(Vec<u8>),
+    /// Both ends agree: send the output; what was read past the handshake is in `leftover`.
+    Done {
+        /// What they agreed on.
+        agreement: Agreement,
+        /// Bytes that belong to the connection already.
+        leftover: Vec<u8>,
+    },
+}
+
+/// The server's side.
+#[derive(Debug)]
+pub struct ServerHandshake {
+    input: Input,
+    output: Vec<u8>,
+    state: ServerState,
+    hello: Option<Hello>,
+}
+
+/// ```text
+/// AwaitHello ──► Deciding ──► Done
+///                  │  ▲
+///                  ▼  │
+///              AwaitSchema
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServerState {
+    AwaitHello,
+    Deciding,
+    AwaitSchema,
+    Done,
+}
+
+impl Default for ServerHandshake {
+    fn default() -> ServerHandshake {
+        ServerHandshake::new()
+    }
+}
+
+impl ServerHandshake {
+    /// Waits for a client's first bytes.
+    #[must_use]
+    pub fn new() -> ServerHandshake {
+        ServerHandshake {
+            input: Input::new(),
+            output: Vec::new(),
+            state: ServerState::AwaitHello,
+            hello: None,
+        }
+    }
+
+    /// Takes what is to be sent now, also after an error: it holds the refusal.
+    pub fn output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    /// What the client said, once it has.
+    #[must_use]
+    pub fn hello(&self) -> Option<&Hello> {
+        self.hello.as_ref()
+    }
+
+    /// Takes bytes that have come.
+    pub fn input(&mut self, bytes: &[u8]) -> Result<ServerEvent, HandshakeError> {
+        self.input.push(bytes);
+        let result = self.advance();
+        if let Err(error) = &result {
+            self.refuse_malformed(error);
+        }
+        result
+    }
+
+    fn advance(&mut self) -> Result<ServerEvent, HandshakeError> {
+        let state = self.state;
+        if !matches!(state, ServerState::AwaitHello | ServerState::AwaitSchema) {
+            return match self.input.bytes.len() > HELLO_BYTES_MAX as usize {
+                true => Err(malformed("the client does not wait for the answer")),
+                false => Ok(ServerEvent::Pending),
+            };
+        }
+        self.input.take_preamble()?;
+        let bytes_max = move |kind| match (kind, state) {
+            (frame_kind::HELLO, ServerState::AwaitHello) => Some(HELLO_BYTES_MAX),
+            (frame_kind::SCHEMA, ServerState::AwaitSchema) => Some(HANDSHAKE_BYTES_MAX),
+            _ => None,
+        };
+        let Some((kind, body)) = self.input.take_frame(bytes_max)? else {
+            return Ok(ServerEvent::Pending);
+        };
+        self.state = ServerState::Deciding;
+        if kind == frame_kind::SCHEMA {
+            return Ok(ServerEvent::Schema(body));
+        }
+        self.hello = Some(decode_hello(&body)?);
+        self.output = preamble().to_vec();
+        Ok(ServerEvent::Hello)
+    }
+
+    /// Answers the client.
+    pub fn decide(&mut self, decision: Decision) -> Result<ServerEvent, HandshakeError> {
+        assert_eq!(
+            self.state,
+            ServerState::Deciding,
+            "decide() answers a Hello or Schema event"
+        );
+        match decision {
+            Decision::Welcome {
+                encoding,
+                methods,
+                limits,
+            } => self.welcome(encoding, &methods, limits),
+            Decision::NeedSchema => {
+                put_frame(&mut self.output, frame_kind::SEND_SCHEMA, &[]);
+                self.state = ServerState::AwaitSchema;
+                Ok(ServerEvent::Pending)
+            }
+            Decision::Refuse { code, reason } => Err(self.refuse(code, reason)),
+        }
+    }
+
+    fn welcome(
+        &mut self,
+        encoding: Encoding,
+        own: &[Method],
+        limits: Limits,
+    ) -> Result<ServerEvent, HandshakeError> {
+        let Some(hello) = self.hello.as_ref() else {
+            return Err(malformed("no hello to welcome"));
+        };
+        let methods = match match_methods(&hello.methods, own) {
+            Ok(methods) => methods,
+            Err(reason) => return Err(self.refuse(Code::FailedPrecondition, reason)),
+        };
+        let agreement = Agreement {
+            encoding,
+            peer_limits: hello.limits,
+            methods,
+        };
+        put_frame(
+            &mut self.output,
+            frame_kind::WELCOME,
+            &encode_welcome(encoding, limits),
+        );
+        self.state = ServerState::Done;
+        Ok(ServerEvent::Done {
+            agreement,
+            leftover: self.input.take_rest(),
+        })
+    }
+
+    fn refuse(&mut self, code: Code, reason: String) -> HandshakeError {
+        put_frame(
+            &mut self.output,
+            frame_kind::REFUSE,
+            &encode_refusal(code, &reason),
+        );
+        self.state = ServerState::Done;
+        HandshakeError::Refusing { code, reason }
+    }
+
+    /// Tells a client that made a mistake what it was. A stranger gets nothing but our preamble.
+    fn refuse_malformed(&mut self, error: &HandshakeError) {
+        self.state = ServerState::Done;
+        if self.hello.is_none() {
+            self.output = preamble().to_vec();
+        }
+        if !matches!(error, HandshakeError::NotOurs { .. }) {
+            let refusal = encode_refusal(error.code(), &error.to_string());
+            put_frame(&mut self.output, frame_kind::REFUSE, &refusal);
+        }
+    }
+}
+
+fn match_methods(theirs: &[Method], own: &[Method]) -> Result<Vec<Option<(u16, MethodKind)>>, String> {
+    let by_name: std::collections::HashMap<&str, usize> = own
+        .iter()
+        .enumerate()
+        .map(|(at, method)| (method.name.as_str(), at))
+        .collect();
+    theirs
+        .iter()
+        .map(|method| match by_name.get(method.name.as_str()) {
+            None => Ok(None),
+            Some(&at) if own[at].kind == method.kind => Ok(Some((at as u16, method.kind))),
+            Some(_) => Err(format!(
+                "method {}: client and server disagree on whether its messages are streams",
+                method.name
+            )),
+        })
+        .collect()
+}
+
+/// Bytes that have come and were not yet used.
+#[derive(Debug)]
+struct Input {
+    bytes: Vec<u8>,
+    preamble_seen: bool,
+}
+
+impl Input {
+    fn new() -> Input {
+        Input {
+            bytes: Vec::new(),
+            preamble_seen: false,
+        }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Checks as much of the preamble as is there, so that a stranger is recognized by its first byte.
+    fn take_preamble(&mut self) -> Result<(), HandshakeError> {
+        if self.preamble_seen {
+            return Ok(());
+        }
+        let magic = &self.bytes[..self.bytes.len().min(MAGIC.len())];
+        if !MAGIC.starts_with(magic) {
+            return Err(HandshakeError::NotOurs {
+                found: magic.to_vec(),
+            });
+        }
+        let Some(preamble) = self.bytes.first_chunk::<PREAMBLE_BYTES>() else {
+            return Ok(());
+        };
+        let version = u16::from_le_bytes([preamble[4], preamble[5]]);
+        if version != PROTOCOL_VERSION {
+            return Err(HandshakeError::Version {
+                theirs: version,
+                ours: PROTOCOL_VERSION,
+            });
+        }
+        if preamble[6..] != [0, 0] {
+            return Err(malformed("the preamble's last two bytes are not zero"));
+        }
+        self.bytes.drain(..PREAMBLE_BYTES);
+        self.preamble_seen = true;
+        Ok(())
+    }
+
+    /// Takes a whole frame, if there is one. `bytes_max` says how long a frame of a kind may be, or that it is not
+    /// due; it is asked as soon as the header is there, so that no more than an allowed frame is ever kept.
+    fn take_frame(
+        &mut self,
+        bytes_max: impl Fn(u8) -> Option<u32>,
+    ) -> Result<Option<(u8, Vec<u8>)>, HandshakeError> {
+        if !self.preamble_seen {
+            return Ok(None);
+        }
+        let Ok((header, _)) = FrameHeader::read_from_prefix(&self.bytes) else {
+            return Ok(None);
+        };
+        let bytes = header.body_bytes.get();
+        match bytes_max(header.kind) {
+            None => return Err(malformed("a frame of an unknown kind, or out of turn")),
+            Some(bytes_max) if bytes > bytes_max => return Err(HandshakeError::TooLong { bytes, bytes_max }),
+            Some(_) => {}
+        }
+        let plain = FrameHeader {
+            body_bytes: header.body_bytes,
+            kind: header.kind,
+            ..FrameHeader::default()
+        };
+        if header.as_bytes() != plain.as_bytes() {
+            return Err(malformed("a header field that has no meaning here is not zero"));
+        }
+        let end = HEADER_BYTES + bytes as usize;
+        let Some(body) = self.bytes.get(HEADER_BYTES..end) else {
+            return Ok(None);
+        };
+        let body = body.to_vec();
+        self.bytes.drain(..end);
+        Ok(Some((header.kind, body)))
+    }
+
+    fn take_rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+fn malformed(what: &'static str) -> HandshakeError {
+    HandshakeError::Malformed { what }
+}
+
+fn preamble() -> [u8; PREAMBLE_BYTES] {
+    let [a, b, c, d] = MAGIC;
+    let [low, high] = PROTOCOL_VERSION.to_le_bytes();
+    [a, b, c, d, low, high, 0, 0]
+}
+
+fn put_frame(out: &mut Vec<u8>, kind: u8, body: &[u8]) {
+    let header = FrameHeader {
+        body_bytes: (body.len() as u32).into(),
+        kind,
+        ..FrameHeader::default()
+    };
+    out.extend_from_slice(header.as_bytes());
+    out.extend_from_slice(body);
+}
+
+fn put_name(out: &mut Vec<u8>, name: &str) {
+    out.extend_from_slice(&(name.len() as u16).to_le_bytes());
+    out.extend_from_slice(name.as_bytes());
+}
+
+fn put_limits(out: &mut Vec<u8>, limits: Limits) {
+    out.extend_from_slice(&limits.message_bytes_max.to_le_bytes());
+    out.extend_from_slice(&limits.stream_window_bytes.to_le_bytes());
+    out.extend_from_slice(&limits.calls_in_flight_max.to_le_bytes());
+}
+
+fn encode_hello(hello: &Hello) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_limits(&mut out, hello.limits);
+    out.extend_from_slice(&hello.schema_hash);
+    put_name(&mut out, &hello.service);
+    out.extend_from_slice(&(hello.methods.len() as u16).to_le_bytes());
+    for method in &hello.methods {
+        out.push(u8::from(method.kind.client_streaming) | u8::from(method.kind.server_streaming) << 1);
+        put_name(&mut out, &method.name);
+    }
+    out
+}
+
+fn encode_welcome(encoding: Encoding, limits: Limits) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_limits(&mut out, limits);
+    out.push(match encoding {
+        Encoding::Native => 0,
+        Encoding::Protobuf => 1,
+    });
+    out
+}
+
+fn encode_refusal(code: Code, reason: &str) -> Vec<u8> {
+    let mut end = reason.len().min(REASON_BYTES_MAX);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    [&code.number().to_le_bytes(), &reason.as_bytes()[..end]].concat()
+}
+
+/// Reads the fields of a handshake body one after the other.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], HandshakeError> {
+        let (field, rest) = self
+            .0
+            .split_first_chunk::<N>()
+            .ok_or(malformed("a frame is shorter than its fields"))?;
+        self.0 = rest;
+        Ok(*field)
+    }
+
+    fn u32(&mut self) -> Result<u32, HandshakeError> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+
+    fn name(&mut self) -> Result<String, HandshakeError> {
+        let bytes = usize::from(u16::from_le_bytes(self.take()?));
+        if bytes == 0 || bytes > NAME_BYTES_MAX {
+            return Err(malformed("a name is empty or too long"));
+        }
+        let (name, rest) = self
+            .0
+            .split_at_checked(bytes)
+            .ok_or(malformed("a frame is shorter than its fields"))?;
+        self.0 = rest;
+        String::from_utf8(name.to_vec()).map_err(|_| malformed("a name is not UTF-8"))
+    }
+
+    fn limits(&mut self) -> Result<Limits, HandshakeError> {
+        let limits = Limits {
+            message_bytes_max: self.u32()?,
+            stream_window_bytes: self.u32()?,
+            calls_in_flight_max: self.u32()?,
+        };
+        match limits {
+            Limits {
+                stream_window_bytes: 0,
+                ..
+            } => Err(malformed("a stream window of 0 bytes")),
+            Limits {
+                stream_window_bytes, ..
+            } if stream_window_bytes > i32::MAX as u32 => {
+                Err(malformed("a stream window over 2^31 - 1 bytes"))
+            }
+            _ => Ok(limits),
+        }
+    }
+
+    fn end(self) -> Result<(), HandshakeError> {
+        match self.0 {
+            [] => Ok(()),
+            _ => Err(malformed("a frame is longer than its fields")),
+        }
+    }
+}
+
+fn decode_hello(body: &[u8]) -> Result<Hello, HandshakeError> {
+    let mut fields = Fields(body);
+    let limits = fields.limits()?;
+    let schema_hash = fields.take()?;
+    let service = fields.name()?;
+    let count = usize::from(u16::from_le_bytes(fields.take()?));
+    if count > SERVICE_METHODS_MAX {
+        return Err(malformed("a service with too many methods"));
+    }
+    let methods = (0..count)
+        .map(|_| decode_method(&mut fields))
+        .collect::<Result<_, _>>()?;
+    fields.end()?;
+    Ok(Hello {
+        service,
+        schema_hash,
+        methods,
+        limits,
+    })
+}
+
+fn decode_method(fields: &mut Fields<'_>) -> Result<Method, HandshakeError> {
+    let [kind] = fields.take()?;
+    if kind > 3 {
+        return Err(malformed("a method of an unknown kind"));
+    }
+    let kind = MethodKind {
+        client_streaming: kind & 1 != 0,
+        server_streaming: kind & 2 != 0,
+    };
+    Ok(Method {
+        name: fields.name()?,
+        kind,
+    })
+}
+
+fn decode_welcome(body: &[u8]) -> Result<(Encoding, Limits), HandshakeError> {
+    let mut fields = Fields(body);
+    let limits = fields.limits()?;
+    let encoding = match fields.take()? {
+        [0] => Encoding::Native,
+        [1] => Encoding::Protobuf,
+        _ => return Err(malformed("a welcome to an unknown encoding")),
+    };
+    fields.end()?;
+    Ok((encoding, limits))
+}
+
+fn decode_refusal(body: &[u8]) -> HandshakeError {
+    let mut fields = Fields(body);
+    match fields.u32() {
+        Ok(code) => HandshakeError::Refused {
+            code: Code::from_number(code),
+            reason: String::from_utf8_lossy(fields.0).into_owned(),
+        },
+        Err(error) => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn method(name: &str, client_streaming: bool) -> Method {
+        Method {
+            name: name.into(),
+            kind: MethodKind {
+                client_streaming,
+                server_streaming: false,
+            },
+        }
+    }
+
+    fn hello() -> Hello {
+        Hello {
+            service: "kv.Kv".into(),
+            schema_hash: [7; 32],
+            methods: vec![method("Get", false), method("Load", true)],
+            limits: Limits::default(),
+        }
+    }
+
+    fn welcome(encoding: Encoding) -> Decision {
+        Decision::Welcome {
+            encoding,
+            methods: vec![method("Load", true), method("Get", false)],
+            limits: Limits {
+                calls_in_flight_max: 5,
+                ..Limits::default()
+            },
+        }
+    }
+
+    /// Feeds bytes in pieces of `piece` bytes, and gives the last event.
+    fn feed(
+        bytes: &[u8],
+        piece: usize,
+        mut input: impl FnMut(&[u8]) -> Result<ServerEvent, HandshakeError>,
+    ) -> Result<ServerEvent, HandshakeError> {
+        let mut last = ServerEvent::Pending;
+        for piece in bytes.chunks(piece) {
+            last = input(piece)?;
+        }
+        Ok(last)
+    }
+
+    #[test]
+    fn equal_schemas_agree_in_one_round_trip_and_methods_match_by_name() {
+        for piece in [1, 7, 4096] {
+            let mut client = ClientHandshake::new(&hello(), Vec::new());
+            let mut server = ServerHandshake::new();
+            let event = feed(&client.output(), piece, |bytes| server.input(bytes)).unwrap();
+            assert_eq!(event, ServerEvent::Hello);
+            assert_eq!(server.hello(), Some(&hello()));
+            let ServerEvent::Done { agreement, leftover } = server.decide(welcome(Encoding::Native)).unwrap()
+            else {
+                panic!("not done");
+            };
+            assert_eq!(
+                agreement.methods,
+                [
+                    Some((1, hello().methods[0].kind)),
+                    Some((0, hello().methods[1].kind))
+                ]
+            );
+            assert!(leftover.is_empty());
+            let mut answer = server.output();
+            answer.extend_from_slice(b"and more");
+            let ClientEvent::Done { agreement, leftover } = client.input(&answer).unwrap() else {
+                panic!("not done");
+            };
+            assert_eq!(
+                (agreement.encoding, agreement.peer_limits.calls_in_flight_max),
+                (Encoding::Native, 5)
+            );
+            assert_eq!(leftover, b"and more");
+        }
+    }
+
+    #[test]
+    fn a_schema_is_sent_when_asked_for_and_a_refusal_names_the_field() {
+        let mut client = ClientHandshake::new(&hello(), b"descriptors".to_vec());
+        let mut server = ServerHandshake::new();
+        server.input(&client.output()).unwrap();
+        assert_eq!(server.decide(Decision::NeedSchema), Ok(ServerEvent::Pending));
+        assert_eq!(client.input(&server.output()), Ok(ClientEvent::Pending));
+        assert_eq!(
+            server.input(&client.output()),
+            Ok(ServerEvent::Schema(b"descriptors".to_vec()))
+        );
+        let (code, reason) = (
+            Code::FailedPrecondition,
+            "kv.Entry.key: string became bytes".to_owned(),
+        );
+        let refusal = Decision::Refuse {
+            code,
+            reason: reason.clone(),
+        };
+        assert!(matches!(
+            server.decide(refusal),
+            Err(HandshakeError::Refusing { .. })
+        ));
+        assert_eq!(
+            client.input(&server.output()),
+            Err(HandshakeError::Refused { code, reason })
+        );
+    }
+
+    #[test]
+    fn another_version_is_named_on_both_sides() {
+        let mut client = ClientHandshake::new(&hello(), Vec::new());
+        let mut first = client.output();
+        first[4] = 9;
+        let mut server = ServerHandshake::new();
+        let error = server.input(&first).unwrap_err();
+        assert_eq!(
+            error,
+            HandshakeError::Version {
+                theirs: 9,
+                ours: PROTOCOL_VERSION
+            }
+        );
+        let mut answer = server.output();
+        assert!(
+            matches!(client.input(&answer), Err(HandshakeError::Refused { reason, .. }) if reason.contains("version 9") && reason.contains("version 1"))
+        );
+        answer[4] = 3;
+        let mut client = ClientHandshake::new(&hello(), Vec::new());
+        assert_eq!(
+            client.input(&answer),
+            Err(HandshakeError::Version { theirs: 3, ours: 1 })
+        );
+    }
+
+    #[test]
+    fn strangers_are_recognized_by_their_first_byte() {
+        for stranger in [&b"GET / HTTP/1.1\r\n"[..], &[0x16, 3, 1, 0], b"P", b"\0"] {
+            let mut server = ServerHandshake::new();
+            let result = server.input(stranger);
+            match stranger {
+                b"P" => assert_eq!(result, Ok(ServerEvent::Pending)),
+                _ => assert!(
+                    matches!(result, Err(HandshakeError::NotOurs { .. })),
+                    "{result:?}"
+                ),
+            }
+        }
+        let error = ServerHandshake::new().input(&[0x16, 3, 1, 0]).unwrap_err();
+        assert!(error.to_string().contains("TLS"), "{error}");
+    }
+
+    #[test]
+    fn a_frame_over_its_bound_is_refused_by_its_header() {
+        let mut bytes = preamble().to_vec();
+        let header = FrameHeader {
+            body_bytes: u32::MAX.into(),
+            kind: frame_kind::HELLO,
+            ..FrameHeader::default()
+        };
+        bytes.extend_from_slice(header.as_bytes());
+        assert!(matches!(
+            ServerHandshake::new().input(&bytes),
+            Err(HandshakeError::TooLong { .. })
+        ));
+    }
+
+    #[test]
+    fn methods_that_stream_on_one_side_only_are_refused_by_name() {
+        let mut client = ClientHandshake::new(&hello(), Vec::new());
+        let mut server = ServerHandshake::new();
+        server.input(&client.output()).unwrap();
+        let decision = Decision::Welcome {
+            encoding: Encoding::Protobuf,
+            methods: vec![method("Load", false)],
+            limits: Limits::default(),
+        };
+        let error = server.decide(decision).unwrap_err();
+        assert!(error.to_string().contains("Load"), "{error}");
+        assert!(matches!(
+            client.input(&server.output()),
+            Err(HandshakeError::Refused { .. })
+        ));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic_and_keep_no_more_than_the_bound(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300),
+            ours in proptest::bool::ANY,
+        ) {
+            let mut input = if ours { preamble().to_vec() } else { Vec::new() };
+            input.extend(bytes);
+            let mut server = ServerHandshake::new();
+            let _ = server.input(&input);
+            let mut client = ClientHandshake::new(&hello(), Vec::new());
+            let _ = client.input(&input);
+        }
+    }
+}
