@@ -22,7 +22,9 @@ pub struct Step {
     pub method: u16,
     /// The status of `STATUS` and `CANCEL`.
     pub status: Code,
-    /// The bytes of `WINDOW`.
+    /// The bytes of `WINDOW`. Beside a streamed `MESSAGE`: what it costs of the stream's window, inbound as the
+    /// transport counted it (what the app gives back), outbound as the sending app counted it, so that what comes back
+    /// is in its own count (0: as the transport counts, message bytes and `STREAM_MESSAGE_COST_BYTES`).
     pub window_bytes: u32,
     /// When the call must end; 0 for never (`BEGIN` only).
     pub deadline: Nanos,

@@ -7,6 +7,7 @@
 
 mod buffer;
 mod item;
+mod link;
 mod queue;
 mod state;
 
@@ -15,6 +16,7 @@ pub use item::{
     Alleged, Body, CONNECTION, EncodedBody, ForeignBytes, Gathered, Keepalive, ReceivedBlock, ReceivedBody,
     Step, message_offset,
 };
+pub use link::{Link, LinkEnd};
 pub use queue::{Full, Queue};
 pub use state::{RestoreError, SavedState};
 

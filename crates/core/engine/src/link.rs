@@ -1,0 +1,80 @@
+//! What a transport and the node around it tell each other about one connection, beside the steps.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use provost_wire::Code;
+
+const DRAIN: u8 = 1;
+const CLOSE: u8 = 2;
+const PEER_DRAINS: u8 = 4;
+
+/// Shared by a transport engine and whoever made its datapath. All of it is lock-free; a transport looks at it each
+/// time it is polled.
+#[derive(Debug, Default)]
+pub struct Link {
+    flags: AtomicU8,
+    ended: OnceLock<LinkEnd>,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkEnd {
+    /// [`Code::Ok`] for an orderly end, else the status that its open calls got.
+    pub code: Code,
+    /// What happened, for people.
+    pub reason: String,
+}
+
+impl Link {
+    /// A link of which nothing was asked.
+    #[must_use]
+    pub fn new() -> Link {
+        Link::default()
+    }
+
+    /// Asks the transport to begin no new call, to let those in flight finish, and then to end.
+    pub fn drain(&self) {
+        self.flags.fetch_or(DRAIN, Ordering::Relaxed);
+    }
+
+    /// Asks the transport to send what it was given, and then to end whatever is in flight.
+    pub fn close(&self) {
+        self.flags.fetch_or(CLOSE, Ordering::Relaxed);
+    }
+
+    /// Says that the peer wants no new calls (set by the transport).
+    pub fn set_peer_drains(&self) {
+        self.flags.fetch_or(PEER_DRAINS, Ordering::Relaxed);
+    }
+
+    /// Whether [`Link::drain`] was called.
+    #[must_use]
+    pub fn drain_requested(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & DRAIN != 0
+    }
+
+    /// Whether [`Link::close`] was called.
+    #[must_use]
+    pub fn close_requested(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & CLOSE != 0
+    }
+
+    /// Whether the peer wants no new calls.
+    #[must_use]
+    pub fn peer_drains(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & PEER_DRAINS != 0
+    }
+
+    /// Says why the connection ended (set once, by the transport, before it reports [`crate::Progress::Ended`]).
+    pub fn set_ended(&self, end: LinkEnd) {
+        // The first reason is the cause; later ones are its consequences.
+        let _ = self.ended.set(end);
+    }
+
+    /// Why the connection ended, if it has.
+    #[must_use]
+    pub fn ended(&self) -> Option<&LinkEnd> {
+        self.ended.get()
+    }
+}
