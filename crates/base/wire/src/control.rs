@@ -126,7 +126,7 @@ pub struct Reply {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The reply itself.
-    #[prost(oneof = "reply::Body", tags = "2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "reply::Body", tags = "2, 3, 4, 5, 6, 7")]
     pub body: Option<reply::Body>,
 }
 
