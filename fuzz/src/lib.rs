@@ -1,0 +1,78 @@
+//! Fuzz targets for everything that reads what somebody else wrote, as plain functions.
+//!
+//! A target takes any bytes and must not panic, hang, or break what it asserts. [`TARGETS`] lists them with seeds of
+//! well-formed input; [`drive`](driver::drive) mutates those on the stable toolchain, `fuzz/libfuzzer` hands the same
+//! functions to libFuzzer.
+#![forbid(unsafe_code)]
+
+pub mod driver;
+mod random;
+mod wire;
+
+/// A parser under test.
+pub struct Target {
+    /// What the command line calls it.
+    pub name: &'static str,
+    /// Reads any bytes.
+    pub run: fn(&[u8]),
+    /// Well-formed inputs to start from.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "metadata",
+        run: wire::metadata,
+        seeds: wire::metadata_seeds,
+    },
+    Target {
+        name: "control",
+        run: wire::control,
+        seeds: wire::control_seeds,
+    },
+    Target {
+        name: "frame_header",
+        run: wire::frame_header,
+        seeds: wire::frame_header_seeds,
+    },
+];
+
+/// The target of this name.
+#[must_use]
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_takes_its_seeds_and_their_prefixes() {
+        for target in TARGETS {
+            let seeds = (target.seeds)();
+            assert!(!seeds.is_empty(), "{} has no seed", target.name);
+            for seed in seeds {
+                (target.run)(&seed);
+                let cuts = (0..seed.len()).step_by(seed.len() / 64 + 1);
+                cuts.for_each(|cut| (target.run)(&seed[..cut]));
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_each_has_its_libfuzzer_target() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/libfuzzer/fuzz_targets");
+        for target in TARGETS {
+            assert_eq!(
+                TARGETS.iter().filter(|other| other.name == target.name).count(),
+                1,
+                "{}",
+                target.name
+            );
+            let file = format!("{folder}/{}.rs", target.name);
+            assert!(std::fs::exists(&file).unwrap(), "{file} is missing");
+        }
+    }
+}
