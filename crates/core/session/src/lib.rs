@@ -4,3 +4,12 @@
 #![forbid(unsafe_code)]
 
 pub mod handshake;
+
+/// Which end of a connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The end that opened the connection, and that calls.
+    Client,
+    /// The end that serves.
+    Server,
+}

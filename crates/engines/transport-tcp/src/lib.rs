@@ -1,1 +1,16 @@
-//! The native protocol over TCP, plain or mutual TLS
+//! The native protocol over TCP, plain or mutual TLS.
+//!
+//! A connection is opened by blocking code ([`connect`], [`accept`]), off the data plane, and then carried by an
+//! engine, [`TcpTransport`], on it. Large leaves of messages go to the kernel straight from the app's heap, large
+//! messages come from it straight into the app's receive heap.
+#![forbid(unsafe_code)]
+
+mod engine;
+mod establish;
+mod tls;
+
+pub use engine::{TcpTransport, TransportConfig};
+pub use establish::{AcceptError, ConnectError, ConnectParams, Established, PeerIdentity, accept, connect};
+pub use provost_session::Role;
+pub use provost_session::handshake::{Agreement, Decision, Encoding, Hello, Limits, Method, MethodKind};
+pub use tls::{TlsConfig, TlsConfigError};
