@@ -1,1 +1,23 @@
-//! Op tables compiled from a schema: gather, check, protobuf, field access
+//! Messages in the native layout: gathering them from memory that an app can write, checking them, and turning them
+//! into protobuf and back.
+//!
+//! Everything is driven by [`Tables`], which are compiled from a schema once and shared by all its connections. They
+//! are flat data, walked by small loops: no code is generated, and nothing that a peer or an app sends can reach past
+//! the bytes that it sent. The layout itself is specified in `docs/layout.md`.
+#![deny(unsafe_code)]
+
+mod decode;
+mod encode;
+mod error;
+mod foreign;
+mod gather;
+mod path;
+mod tables;
+mod validate;
+
+pub use decode::Scratch;
+pub use error::{DecodeError, EncodeError, GatherError, MessageError, PathError, ReadError, TableError};
+pub use foreign::{ForeignRegion, copy_foreign};
+pub use gather::Leaf;
+pub use path::{FieldPath, Value, View};
+pub use tables::Tables;
