@@ -8,9 +8,6 @@ use provost_wire::descriptor::Parts;
 
 use crate::{Buffer, Nanos};
 
-/// The `call` of steps that concern the connection as a whole: [`Step::going_away`] and [`Step::closed`].
-pub const CONNECTION: u64 = 0;
-
 /// One step of one call. See [`Parts`] for what a step can carry.
 #[derive(Debug)]
 pub struct Step {
@@ -45,21 +42,6 @@ impl Step {
             deadline: 0,
             body: Body::Empty,
         }
-    }
-
-    /// Of the whole connection. Towards the wire: ask the peer to begin no new call (`GO_AWAY`). From the wire: the
-    /// peer asks for that. Calls in flight are finished.
-    #[must_use]
-    pub fn going_away() -> Step {
-        Step::new(CONNECTION, Parts::END)
-    }
-
-    /// Of the whole connection, the last step in its direction. Towards the wire: send what was given before, then
-    /// close. From the wire: the connection is gone, `status` says why (a transport pushes it and then reports
-    /// [`crate::Progress::Ended`] for good); the frontend ends the calls that are open.
-    #[must_use]
-    pub fn closed(status: Code) -> Step {
-        Step::cancel(CONNECTION, status)
     }
 
     /// A step that ends a call at the service's own initiative, with a message that says why.

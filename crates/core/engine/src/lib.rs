@@ -13,8 +13,8 @@ mod state;
 
 pub use buffer::{Buffer, BufferPool};
 pub use item::{
-    Alleged, Body, CONNECTION, EncodedBody, ForeignBytes, Gathered, Keepalive, ReceivedBlock, ReceivedBody,
-    Step, message_offset,
+    Alleged, Body, EncodedBody, ForeignBytes, Gathered, Keepalive, ReceivedBlock, ReceivedBody, Step,
+    message_offset,
 };
 pub use link::{Link, LinkEnd};
 pub use queue::{Full, Queue};
