@@ -1,0 +1,256 @@
+//! [`Request`] and [`Response`]: a message, or a stream of them, and what travels beside it.
+
+use std::time::Duration;
+
+use crate::codegen::{Message, Stream};
+use crate::metadata::MetadataMap;
+
+/// A request: a message (or a stream of messages), metadata, and how long the call may take.
+///
+/// Client functions take anything that is [`IntoRequest`], so a bare message will do where nothing else is to be said.
+#[derive(Clone, Debug)]
+pub struct Request<T> {
+    message: T,
+    metadata: MetadataMap,
+    limits: CallLimits,
+}
+
+/// How long a call may take, and what it does when there is no connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CallLimits {
+    pub(crate) timeout: Option<Duration>,
+    /// In nanoseconds of CLOCK_MONOTONIC; 0 for none.
+    pub(crate) deadline_ns: u64,
+    pub(crate) readiness: Readiness,
+}
+
+/// What a call does when there is no connection to the service now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Readiness {
+    /// It fails at once with `UNAVAILABLE`.
+    #[default]
+    FailFast,
+    /// It waits for a connection as long as its deadline allows.
+    Wait,
+}
+
+impl<T> Request<T> {
+    /// A request with no metadata and no time limit of its own.
+    #[must_use]
+    pub fn new(message: T) -> Request<T> {
+        Request {
+            message,
+            metadata: MetadataMap::new(),
+            limits: CallLimits::default(),
+        }
+    }
+
+    /// The message, or the stream of messages.
+    #[must_use]
+    pub fn get_ref(&self) -> &T {
+        &self.message
+    }
+
+    /// The message, to be changed.
+    #[must_use]
+    pub fn get_mut(&mut self) -> &mut T {
+        &mut self.message
+    }
+
+    /// The message alone.
+    #[must_use]
+    pub fn into_inner(self) -> T {
+        self.message
+    }
+
+    /// The metadata.
+    #[must_use]
+    pub fn metadata(&self) -> &MetadataMap {
+        &self.metadata
+    }
+
+    /// The metadata, to be changed.
+    #[must_use]
+    pub fn metadata_mut(&mut self) -> &mut MetadataMap {
+        &mut self.metadata
+    }
+
+    /// Bounds the time from now that the call may take. Within a server's handler, a call never takes longer than
+    /// what is left of the handler's own call, whatever is set here.
+    pub fn set_timeout(&mut self, timeout: Duration) -> &mut Request<T> {
+        self.limits.timeout = Some(timeout);
+        self
+    }
+
+    /// Says what the call does when there is no connection to the service now.
+    pub fn set_readiness(&mut self, readiness: Readiness) -> &mut Request<T> {
+        self.limits.readiness = readiness;
+        self
+    }
+
+    /// How much time is left for the call, in a server's handler. `None` when its caller set no limit.
+    #[must_use]
+    pub fn time_left(&self) -> Option<Duration> {
+        match self.limits.deadline_ns {
+            0 => self.limits.timeout,
+            deadline_ns => Some(Duration::from_nanos(deadline_ns.saturating_sub(crate::clock::now_ns()))),
+        }
+    }
+
+    /// The same request with another message.
+    #[must_use]
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Request<U> {
+        Request {
+            message: change(self.message),
+            metadata: self.metadata,
+            limits: self.limits,
+        }
+    }
+
+    pub(crate) fn from_parts(message: T, metadata: MetadataMap, limits: CallLimits) -> Request<T> {
+        Request {
+            message,
+            metadata,
+            limits,
+        }
+    }
+
+    pub(crate) fn into_parts(self) -> (T, MetadataMap, CallLimits) {
+        (self.message, self.metadata, self.limits)
+    }
+}
+
+/// A response: a message (or a stream of messages) and the metadata around it.
+#[derive(Clone, Debug)]
+pub struct Response<T> {
+    message: T,
+    metadata: MetadataMap,
+    trailers: MetadataMap,
+}
+
+impl<T> Response<T> {
+    /// A response with no metadata.
+    #[must_use]
+    pub fn new(message: T) -> Response<T> {
+        Response {
+            message,
+            metadata: MetadataMap::new(),
+            trailers: MetadataMap::new(),
+        }
+    }
+
+    /// The message, or the stream of messages.
+    #[must_use]
+    pub fn get_ref(&self) -> &T {
+        &self.message
+    }
+
+    /// The message, to be changed.
+    #[must_use]
+    pub fn get_mut(&mut self) -> &mut T {
+        &mut self.message
+    }
+
+    /// The message alone.
+    #[must_use]
+    pub fn into_inner(self) -> T {
+        self.message
+    }
+
+    /// The metadata that precedes the message.
+    #[must_use]
+    pub fn metadata(&self) -> &MetadataMap {
+        &self.metadata
+    }
+
+    /// The metadata that precedes the message, to be changed.
+    #[must_use]
+    pub fn metadata_mut(&mut self) -> &mut MetadataMap {
+        &mut self.metadata
+    }
+
+    /// The metadata that follows the last message. For a response that streams, see
+    /// [`Streaming::trailers`](crate::Streaming::trailers).
+    #[must_use]
+    pub fn trailers(&self) -> &MetadataMap {
+        &self.trailers
+    }
+
+    /// The metadata that follows the last message, to be changed.
+    #[must_use]
+    pub fn trailers_mut(&mut self) -> &mut MetadataMap {
+        &mut self.trailers
+    }
+
+    /// The same response with another message.
+    #[must_use]
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Response<U> {
+        Response {
+            message: change(self.message),
+            metadata: self.metadata,
+            trailers: self.trailers,
+        }
+    }
+
+    pub(crate) fn from_parts(message: T, metadata: MetadataMap, trailers: MetadataMap) -> Response<T> {
+        Response {
+            message,
+            metadata,
+            trailers,
+        }
+    }
+
+    pub(crate) fn into_parts(self) -> (T, MetadataMap, MetadataMap) {
+        (self.message, self.metadata, self.trailers)
+    }
+}
+
+impl<T> From<T> for Response<T> {
+    fn from(message: T) -> Response<T> {
+        Response::new(message)
+    }
+}
+
+/// What client functions take as the request: a message, or a [`Request`] with one.
+pub trait IntoRequest<T> {
+    /// The request.
+    fn into_request(self) -> Request<T>;
+}
+
+impl<T: Message> IntoRequest<T> for T {
+    fn into_request(self) -> Request<T> {
+        Request::new(self)
+    }
+}
+
+impl<T> IntoRequest<T> for Request<T> {
+    fn into_request(self) -> Request<T> {
+        self
+    }
+}
+
+/// What client functions take as a stream of requests: a stream of messages, or a [`Request`] with one.
+pub trait IntoStreamingRequest {
+    /// The stream.
+    type Stream: Stream<Item = Self::Message> + Send + 'static;
+    /// The message.
+    type Message;
+    /// The request.
+    fn into_streaming_request(self) -> Request<Self::Stream>;
+}
+
+impl<S: Stream + Send + 'static> IntoStreamingRequest for S {
+    type Stream = S;
+    type Message = S::Item;
+    fn into_streaming_request(self) -> Request<S> {
+        Request::new(self)
+    }
+}
+
+impl<S: Stream + Send + 'static> IntoStreamingRequest for Request<S> {
+    type Stream = S;
+    type Message = S::Item;
+    fn into_streaming_request(self) -> Request<S> {
+        self
+    }
+}
