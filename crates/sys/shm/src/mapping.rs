@@ -1,0 +1,98 @@
+//! A memfd's bytes in the address space.
+
+use std::ptr::NonNull;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::{Memfd, ShmError};
+
+/// What a mapping allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+impl Access {
+    pub(crate) fn protection(self) -> ProtFlags {
+        match self {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        }
+    }
+}
+
+/// A whole memfd, mapped wherever the kernel likes, until it is dropped.
+///
+/// Other processes may write to it at any time, so it lends no references, only its address.
+#[derive(Debug)]
+pub struct Mapping {
+    address: NonNull<u8>,
+    bytes: usize,
+    access: Access,
+}
+
+// SAFETY: a mapping is an address and a length; the memory is the same for every thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method changes the mapping.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps all of it.
+    pub fn new(memfd: &Memfd, access: Access) -> Result<Mapping, ShmError> {
+        let bytes = usize::try_from(memfd.bytes()).map_err(|_| out_of_address_space())?;
+        // SAFETY: the kernel chooses a range that nothing else uses.
+        let address = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                access.protection(),
+                MapFlags::SHARED,
+                memfd,
+                0,
+            )
+        }
+        .map_err(ShmError::kernel("mmap of a memfd"))?;
+        let address = NonNull::new(address.cast()).ok_or_else(out_of_address_space)?;
+        Ok(Mapping {
+            address,
+            bytes,
+            access,
+        })
+    }
+
+    /// Where it begins; page-aligned.
+    #[must_use]
+    pub fn address(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    /// How long it is.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What it allows.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is this mapping's; users of its address promised not to outlive it. Failing would leave
+        // it mapped, which is safe.
+        let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.bytes) };
+    }
+}
+
+pub(crate) fn out_of_address_space() -> ShmError {
+    ShmError::Kernel {
+        operation: "mmap",
+        source: rustix::io::Errno::NOMEM,
+    }
+}

@@ -1,0 +1,159 @@
+//! Sleeping until one of many descriptors is ready.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::io::Errno;
+
+/// Events that one [`Poller::wait`] reports; the others come with the next.
+pub const POLL_EVENTS_MAX: usize = 256;
+
+/// What to watch a descriptor for. Hang-ups and errors are always reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Bytes to read, or a peer to accept.
+    Readable,
+    /// Room to write.
+    Writable,
+    /// Either.
+    Both,
+}
+
+/// How long to sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    Now,
+    /// At most so many nanoseconds.
+    AtMost(u64),
+    /// Until something is ready.
+    Forever,
+}
+
+/// A descriptor that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it was added with.
+    pub token: u64,
+    /// Reading will not block (it may report the end, or an error).
+    pub readable: bool,
+    /// Writing will not block (it may report an error).
+    pub writable: bool,
+    /// The peer is gone, or an error is pending.
+    pub hung_up: bool,
+}
+
+/// Watches descriptors (level-triggered epoll).
+pub struct Poller {
+    epoll: OwnedFd,
+    ready: Vec<epoll::Event>,
+}
+
+impl Poller {
+    /// Watches nothing yet.
+    pub fn create() -> io::Result<Poller> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Poller {
+            epoll,
+            ready: Vec::with_capacity(POLL_EVENTS_MAX),
+        })
+    }
+
+    /// Watches a descriptor too. It must be removed before it is closed, if any copy of it stays open anywhere.
+    pub fn add(&self, descriptor: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.epoll, descriptor, data, interest.flags())?)
+    }
+
+    /// Watches a descriptor that was added for something else, under another token.
+    pub fn modify(&self, descriptor: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::modify(&self.epoll, descriptor, data, interest.flags())?)
+    }
+
+    /// Watches a descriptor no more.
+    pub fn remove(&self, descriptor: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, descriptor)?)
+    }
+
+    /// Sleeps, and says what is ready. A signal ends the sleep with nothing.
+    pub fn wait(&mut self, wait: Wait) -> io::Result<impl Iterator<Item = Event> + '_> {
+        self.ready.clear();
+        let timeout = wait.timeout();
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut self.ready),
+            timeout.as_ref(),
+        ) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(self.ready.iter().map(|event| {
+            let flags = event.flags;
+            let hung_up = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+            Event {
+                token: event.data.u64(),
+                readable: hung_up || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP),
+                writable: hung_up || flags.contains(epoll::EventFlags::OUT),
+                hung_up,
+            }
+        }))
+    }
+}
+
+impl std::fmt::Debug for Poller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Poller").field(&self.epoll).finish()
+    }
+}
+
+/// A poller can be watched by another.
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// Sleeps until one descriptor is ready, and says whether it is.
+pub fn wait_for(descriptor: impl AsFd, interest: Interest, wait: Wait) -> io::Result<bool> {
+    let flags = match interest {
+        Interest::Readable => PollFlags::IN,
+        Interest::Writable => PollFlags::OUT,
+        Interest::Both => PollFlags::IN | PollFlags::OUT,
+    };
+    let mut watched = [PollFd::new(&descriptor, flags)];
+    match rustix::event::poll(&mut watched, wait.timeout().as_ref()) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        let (read, write) = (
+            epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
+            epoll::EventFlags::OUT,
+        );
+        match self {
+            Interest::Readable => read,
+            Interest::Writable => write,
+            Interest::Both => read | write,
+        }
+    }
+}
+
+impl Wait {
+    fn timeout(self) -> Option<Timespec> {
+        let nanoseconds = match self {
+            Wait::Now => 0,
+            Wait::AtMost(nanoseconds) => nanoseconds,
+            Wait::Forever => return None,
+        };
+        Some(Timespec {
+            tv_sec: (nanoseconds / 1_000_000_000) as i64,
+            tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+        })
+    }
+}
