@@ -8,6 +8,7 @@ use provost_wire::Code;
 const DRAIN: u8 = 1;
 const CLOSE: u8 = 2;
 const PEER_DRAINS: u8 = 4;
+const DELIVERED: u8 = 8;
 
 /// Shared by a transport engine and whoever made its datapath. All of it is lock-free; a transport looks at it each
 /// time it is polled.
@@ -64,6 +65,18 @@ impl Link {
     #[must_use]
     pub fn peer_drains(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & PEER_DRAINS != 0
+    }
+
+    /// Says that the transport has ended and that all it delivered has gone through the engines before it (set by the
+    /// runtime): nothing more comes, so the frontend ends what is open.
+    pub fn set_delivered(&self) {
+        self.flags.fetch_or(DELIVERED, Ordering::Relaxed);
+    }
+
+    /// Whether nothing more comes from the transport.
+    #[must_use]
+    pub fn delivered(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & DELIVERED != 0
     }
 
     /// Says why the connection ended (set once, by the transport, before it reports [`crate::Progress::Ended`]).
