@@ -94,7 +94,8 @@ pub mod completion_kind {
     pub const CLOSED: u8 = 3;
     /// A receive segment holds no block and was unmapped by the service; the app unmaps it. `call` is its id.
     pub const SEGMENT_RETIRED: u8 = 4;
-    /// A server's listening side got a new peer connection `connection` (its steps follow).
+    /// A server's listening side got a new peer connection `connection` (its steps follow). `call` is the id of the
+    /// `Bind` request that offered the service.
     pub const ACCEPTED: u8 = 5;
     /// The service drains: begin no new call on `connection`, finish those in flight.
     pub const GOING_AWAY: u8 = 6;
