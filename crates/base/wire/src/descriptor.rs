@@ -124,7 +124,8 @@ pub struct Submission {
     pub metadata: u32,
     /// Length of the metadata block in bytes.
     pub metadata_bytes: u32,
-    /// A status code (`STATUS`, `CANCEL`) or the bytes of a `WINDOW`.
+    /// A status code (`STATUS`, `CANCEL`) or the bytes of a `WINDOW`. With `MESSAGE` of a stream and none of these:
+    /// what the app counts the message as in its window, and gets back when it was read (0: as the service counts).
     pub status_or_window: u32,
     /// When the call must end, in nanoseconds of CLOCK_MONOTONIC; 0 for never (`BEGIN` only).
     pub deadline_ns: u64,
