@@ -3,11 +3,39 @@
 use std::fmt;
 use std::str::FromStr;
 
+use sha2::{Digest, Sha256};
+
+use crate::{Cardinality, Field, Message, Schema, Service, Slot, Type};
+
+/// What the hashed bytes begin with; another serialization gets another.
+const DOMAIN: &[u8] = b"provost schema 1\n";
+
 /// What two nodes compare to know that they speak of the same service in the same layout.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SchemaHash(pub [u8; 32]);
 
 impl SchemaHash {
+    /// Hashes a whole schema as it stands, which must be in canonical order.
+    pub(crate) fn of(schema: &Schema) -> SchemaHash {
+        let mut serializer = Serializer(Sha256::new_with_prefix(DOMAIN));
+        serializer.list(&schema.services, Serializer::service);
+        serializer.list(&schema.messages, Serializer::message);
+        serializer.list(&schema.enums, |serializer, enumeration| {
+            serializer.text(&enumeration.full_name);
+            let mut values: Vec<_> = enumeration
+                .values
+                .iter()
+                .map(|value| (value.number, &value.name))
+                .collect();
+            values.sort();
+            serializer.list(&values, |serializer, (number, name)| {
+                serializer.word(*number as u32);
+                serializer.text(name);
+            });
+        });
+        SchemaHash(serializer.0.finalize().into())
+    }
+
     /// Its bytes, as in the handshake.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
@@ -61,5 +89,92 @@ impl FromStr for SchemaHash {
             bytes[place / 2] = bytes[place / 2] << 4 | value as u8;
         }
         Ok(SchemaHash(bytes))
+    }
+}
+
+/// Writes what means the same in every file order: words are little-endian `u32`, texts and lists follow their length.
+struct Serializer(Sha256);
+
+impl Serializer {
+    fn word(&mut self, word: u32) {
+        self.0.update(word.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.word(text.len() as u32);
+        self.0.update(text);
+    }
+
+    fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) {
+        self.word(items.len() as u32);
+        items.iter().for_each(|item| write(self, item));
+    }
+
+    fn service(&mut self, service: &Service) {
+        self.text(&service.full_name);
+        self.list(&service.methods, |serializer, method| {
+            serializer.text(&method.name);
+            serializer.word(method.input.0);
+            serializer.word(method.output.0);
+            serializer.word(u32::from(method.client_streaming) | u32::from(method.server_streaming) << 1);
+        });
+    }
+
+    fn message(&mut self, message: &Message) {
+        self.text(&message.full_name);
+        self.list(&message.slots, |serializer, slot| match slot {
+            Slot::Field(field) => {
+                serializer.word(0);
+                serializer.field(field);
+            }
+            Slot::Oneof(oneof) => {
+                serializer.word(1);
+                serializer.text(&oneof.name);
+                serializer.list(&oneof.members, Self::field);
+            }
+        });
+    }
+
+    fn field(&mut self, field: &Field) {
+        self.text(&field.name);
+        self.word(field.number);
+        self.ty(field.ty);
+        match &field.cardinality {
+            Cardinality::Implicit => self.word(0),
+            Cardinality::Optional { .. } => self.word(1),
+            Cardinality::Repeated { packed } => self.word(2 + u32::from(*packed)),
+            Cardinality::Map(pair) => {
+                self.word(4);
+                self.ty(pair.key);
+            }
+            Cardinality::OneofMember => self.word(5),
+        }
+    }
+
+    /// Writes a type as its number in `descriptor.proto`, and its index if it has one.
+    fn ty(&mut self, ty: Type) {
+        let (number, index) = match ty {
+            Type::Double => (1, None),
+            Type::Float => (2, None),
+            Type::Int64 => (3, None),
+            Type::Uint64 => (4, None),
+            Type::Int32 => (5, None),
+            Type::Fixed64 => (6, None),
+            Type::Fixed32 => (7, None),
+            Type::Bool => (8, None),
+            Type::String => (9, None),
+            Type::Message(id) => (11, Some(id.0)),
+            Type::Bytes => (12, None),
+            Type::Uint32 => (13, None),
+            Type::Enum(id) => (14, Some(id.0)),
+            Type::Sfixed32 => (15, None),
+            Type::Sfixed64 => (16, None),
+            Type::Sint32 => (17, None),
+            Type::Sint64 => (18, None),
+        };
+        self.word(number);
+        if let Some(index) = index {
+            self.word(index);
+        }
     }
 }

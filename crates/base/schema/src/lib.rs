@@ -4,14 +4,18 @@
 //! The layout is specified in `docs/layout.md`; this crate is the one place that computes it.
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod compatibility;
 mod error;
 mod hash;
+mod layout;
 mod load;
 mod model;
 mod prune;
 
+pub use bounds::DESCRIPTOR_NODES_MAX;
 pub use compatibility::{Compatibility, Incompatibility, compatibility};
 pub use error::{SchemaError, SchemaErrorKind};
 pub use hash::{HashError, SchemaHash};
+pub use load::SCHEMA_FIELDS_MAX;
 pub use model::*;

@@ -1,13 +1,42 @@
 //! From a `FileDescriptorSet`, which may be hostile, to a checked [`Schema`].
+//!
+//! Two passes: the first declares every type under its full name, the second defines their insides, when every name
+//! can be resolved. Layout comes last.
 
-use crate::{Schema, SchemaError};
+mod declare;
+mod define;
+mod place;
+
+use prost::Message as _;
+use prost_types::FileDescriptorSet;
+
+use crate::layout::{lay_out, lay_out_pairs};
+use crate::{Schema, SchemaError, SchemaErrorKind, bounds};
+use declare::{Declarations, Files};
+pub use define::SCHEMA_FIELDS_MAX;
 
 impl Schema {
     /// Checks a serialized `google.protobuf.FileDescriptorSet` and lays its messages out. The bytes may come from
     /// anybody: whatever they hold, this returns in time and memory proportional to their length. Files may stand
     /// in any order; every file that a type is used from must be there.
+    ///
+    /// `google/protobuf/descriptor.proto` may be there, for options, but its types (which are proto2) are not loaded.
     pub fn from_descriptor_set(bytes: &[u8]) -> Result<Schema, SchemaError> {
-        let _ = bytes;
-        todo!()
+        bounds::check(bytes).map_err(of_the_whole)?;
+        let set = FileDescriptorSet::decode(bytes).map_err(|_| of_the_whole(SchemaErrorKind::Encoding))?;
+        let files = Files::of(&set);
+        let mut schema = define::define(&Declarations::of(&files)?)?;
+        schema.messages.iter_mut().for_each(lay_out);
+        lay_out_pairs(&mut schema.messages);
+        Ok(schema)
+    }
+}
+
+fn of_the_whole(kind: SchemaErrorKind) -> SchemaError {
+    SchemaError {
+        file: String::new(),
+        element: String::new(),
+        path: Vec::new(),
+        kind,
     }
 }

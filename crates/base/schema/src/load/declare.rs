@@ -1,0 +1,211 @@
+//! First pass: every type of every file under its full name.
+
+use std::collections::{BTreeSet, HashMap};
+
+use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet, ServiceDescriptorProto};
+use provost_wire::limits::SCHEMA_TYPES_MAX;
+
+use super::place::{File, Place, is_identifier};
+use crate::bounds::too_many;
+use crate::{EnumId, MessageId, SchemaError, SchemaErrorKind};
+
+/// The one proto2 file that proto3 files import, to declare options of their own.
+const DESCRIPTOR_PROTO: &str = "google/protobuf/descriptor.proto";
+
+/// Field numbers of `descriptor.proto`, of which paths consist.
+pub(super) mod number {
+    pub(in super::super) const FILE_PACKAGE: i32 = 2;
+    pub(in super::super) const FILE_MESSAGE: i32 = 4;
+    pub(in super::super) const FILE_ENUM: i32 = 5;
+    pub(in super::super) const FILE_SERVICE: i32 = 6;
+    pub(in super::super) const FILE_SYNTAX: i32 = 12;
+    pub(in super::super) const MESSAGE_FIELD: i32 = 2;
+    pub(in super::super) const MESSAGE_NESTED: i32 = 3;
+    pub(in super::super) const MESSAGE_ENUM: i32 = 4;
+    pub(in super::super) const MESSAGE_ONEOF: i32 = 8;
+    pub(in super::super) const FIELD_NUMBER: i32 = 3;
+    pub(in super::super) const FIELD_LABEL: i32 = 4;
+    pub(in super::super) const FIELD_TYPE: i32 = 5;
+    pub(in super::super) const FIELD_TYPE_NAME: i32 = 6;
+    pub(in super::super) const ENUM_VALUE: i32 = 2;
+    pub(in super::super) const VALUE_NUMBER: i32 = 2;
+    pub(in super::super) const SERVICE_METHOD: i32 = 2;
+    pub(in super::super) const METHOD_INPUT: i32 = 2;
+    pub(in super::super) const METHOD_OUTPUT: i32 = 3;
+}
+
+/// A type and where it stands.
+pub(super) struct Declared<'a, P> {
+    pub(super) place: Place<'a>,
+    pub(super) proto: &'a P,
+}
+
+/// A map entry, which is no message of the schema.
+pub(super) struct Entry<'a> {
+    pub(super) declared: Declared<'a, DescriptorProto>,
+    /// Full name of the message that it is nested in.
+    pub(super) parent: String,
+}
+
+/// What a full name means.
+#[derive(Clone, Copy)]
+pub(super) enum Symbol {
+    Message(MessageId),
+    /// Index in [`Declarations::entries`].
+    Entry(usize),
+    Enum(EnumId),
+    Service,
+}
+
+/// All that the files declare.
+#[derive(Default)]
+pub(super) struct Declarations<'a> {
+    pub(super) messages: Vec<Declared<'a, DescriptorProto>>,
+    pub(super) entries: Vec<Entry<'a>>,
+    pub(super) enums: Vec<Declared<'a, EnumDescriptorProto>>,
+    pub(super) services: Vec<Declared<'a, ServiceDescriptorProto>>,
+    pub(super) symbols: HashMap<String, Symbol>,
+    /// Whether descriptor.proto is in the set, so that an unknown name may be one of its.
+    pub(super) has_descriptor_proto: bool,
+}
+
+/// The files of a set: what declarations borrow.
+pub(super) struct Files<'a>(Vec<File<'a>>);
+
+impl<'a> Files<'a> {
+    pub(super) fn of(set: &'a FileDescriptorSet) -> Self {
+        Files(set.file.iter().map(File::new).collect())
+    }
+}
+
+impl<'a> Declarations<'a> {
+    pub(super) fn of(files: &'a Files<'a>) -> Result<Self, SchemaError> {
+        let mut declarations = Declarations::default();
+        let mut names = BTreeSet::new();
+        for file in &files.0 {
+            let place = Place::of_file(file);
+            if !names.insert(file.proto.name()) {
+                return Err(place.error(SchemaErrorKind::DuplicateName(file.proto.name().to_owned())));
+            }
+            declarations.declare_file(&place)?;
+        }
+        Ok(declarations)
+    }
+
+    fn declare_file(&mut self, place: &Place<'a>) -> Result<(), SchemaError> {
+        let file = place.file.proto;
+        if file.name() == DESCRIPTOR_PROTO && file.syntax() != "proto3" {
+            self.has_descriptor_proto = true;
+            return Ok(());
+        }
+        check_syntax(place)?;
+        check_package(place)?;
+        for (index, message) in file.message_type.iter().enumerate() {
+            self.declare_message(
+                place,
+                place.element(number::FILE_MESSAGE, index, message.name())?,
+                message,
+            )?;
+        }
+        for (index, proto) in file.enum_type.iter().enumerate() {
+            self.declare_enum(place.element(number::FILE_ENUM, index, proto.name())?, proto)?;
+        }
+        for (index, proto) in file.service.iter().enumerate() {
+            let place = place.element(number::FILE_SERVICE, index, proto.name())?;
+            check_count(&place, self.services.len(), "services")?;
+            self.declare(&place, Symbol::Service)?;
+            self.services.push(Declared { place, proto });
+        }
+        Ok(())
+    }
+
+    /// Declares a message and what is nested in it. The decoder bounds how deep messages nest.
+    fn declare_message(
+        &mut self,
+        parent: &Place<'a>,
+        place: Place<'a>,
+        proto: &'a DescriptorProto,
+    ) -> Result<(), SchemaError> {
+        if proto.options.as_ref().is_some_and(|options| options.map_entry()) {
+            return self.declare_entry(parent, place, proto);
+        }
+        check_count(&place, self.messages.len(), "messages")?;
+        self.declare(&place, Symbol::Message(MessageId(self.messages.len() as u32)))?;
+        self.messages.push(Declared {
+            place: place.clone(),
+            proto,
+        });
+        for (index, nested) in proto.nested_type.iter().enumerate() {
+            self.declare_message(
+                &place,
+                place.element(number::MESSAGE_NESTED, index, nested.name())?,
+                nested,
+            )?;
+        }
+        for (index, nested) in proto.enum_type.iter().enumerate() {
+            self.declare_enum(place.element(number::MESSAGE_ENUM, index, nested.name())?, nested)?;
+        }
+        Ok(())
+    }
+
+    fn declare_entry(
+        &mut self,
+        parent: &Place<'a>,
+        place: Place<'a>,
+        proto: &'a DescriptorProto,
+    ) -> Result<(), SchemaError> {
+        if !proto.nested_type.is_empty() || !proto.enum_type.is_empty() {
+            return Err(place.error(SchemaErrorKind::Map("its entry has nested types")));
+        }
+        self.declare(&place, Symbol::Entry(self.entries.len()))?;
+        let parent = parent.full_name.clone();
+        self.entries.push(Entry {
+            declared: Declared { place, proto },
+            parent,
+        });
+        Ok(())
+    }
+
+    fn declare_enum(&mut self, place: Place<'a>, proto: &'a EnumDescriptorProto) -> Result<(), SchemaError> {
+        check_count(&place, self.enums.len(), "enums")?;
+        self.declare(&place, Symbol::Enum(EnumId(self.enums.len() as u32)))?;
+        self.enums.push(Declared { place, proto });
+        Ok(())
+    }
+
+    fn declare(&mut self, place: &Place<'a>, symbol: Symbol) -> Result<(), SchemaError> {
+        match self.symbols.insert(place.full_name.clone(), symbol) {
+            None => Ok(()),
+            Some(_) => Err(place.error(SchemaErrorKind::DuplicateName(place.full_name.clone()))),
+        }
+    }
+}
+
+fn check_count(place: &Place<'_>, count: usize, what: &'static str) -> Result<(), SchemaError> {
+    match count < SCHEMA_TYPES_MAX {
+        true => Ok(()),
+        false => Err(place.error(too_many(what, SCHEMA_TYPES_MAX))),
+    }
+}
+
+fn check_syntax(place: &Place<'_>) -> Result<(), SchemaError> {
+    let syntax = match place.file.proto.syntax() {
+        "proto3" => return Ok(()),
+        "" => "proto2",
+        other => other,
+    };
+    let syntax = syntax.chars().take(64).collect();
+    Err(place.error_in(number::FILE_SYNTAX, SchemaErrorKind::Syntax { syntax }))
+}
+
+fn check_package(place: &Place<'_>) -> Result<(), SchemaError> {
+    let package = place.file.proto.package();
+    if package.is_empty() || package.split('.').all(is_identifier) {
+        return Ok(());
+    }
+    let kind = SchemaErrorKind::Name {
+        name: package.chars().take(64).collect(),
+        max: provost_wire::limits::NAME_BYTES_MAX,
+    };
+    Err(place.error_in(number::FILE_PACKAGE, kind))
+}
