@@ -1,1 +1,3 @@
 //! The managed RPC service of a node
+
+pub mod config;
