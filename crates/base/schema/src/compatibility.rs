@@ -338,14 +338,10 @@ fn check_oneofs(side: &'static str, writer: &Message, reader: &Message) -> Resul
         .slots
         .iter()
         .enumerate()
-        .flat_map(|(index, slot)| match slot {
-            Slot::Field(field) => std::slice::from_ref(field)
+        .flat_map(|(index, slot)| {
+            slot.fields()
                 .iter()
-                .map(move |field| (field.number, (index, field))),
-            Slot::Oneof(oneof) => oneof
-                .members
-                .iter()
-                .map(move |field| (field.number, (index, field))),
+                .map(move |field| (field.number, (index, field)))
         })
         .collect();
     for oneof in oneofs {

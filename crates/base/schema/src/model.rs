@@ -49,10 +49,7 @@ pub struct Message {
 impl Message {
     /// All its fields, those of oneofs among them, in layout order.
     pub fn fields(&self) -> impl Iterator<Item = &Field> {
-        self.slots.iter().flat_map(|slot| match slot {
-            Slot::Field(field) => std::slice::from_ref(field),
-            Slot::Oneof(oneof) => oneof.members.as_slice(),
-        })
+        self.slots.iter().flat_map(Slot::fields)
     }
 
     /// The name without package and outer messages.
@@ -68,6 +65,16 @@ pub enum Slot {
     Field(Field),
     /// A oneof: a tag and room for the largest of its members.
     Oneof(Oneof),
+}
+
+impl Slot {
+    /// The field, or the members of the oneof.
+    pub fn fields(&self) -> &[Field] {
+        match self {
+            Slot::Field(field) => std::slice::from_ref(field),
+            Slot::Oneof(oneof) => &oneof.members,
+        }
+    }
 }
 
 /// A field.
