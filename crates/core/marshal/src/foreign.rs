@@ -1,11 +1,20 @@
 //! Reading memory that an app can write at any time. The only unsafe code of this crate.
+//!
+//! No reference to such memory is ever formed: it is read by relaxed atomic loads, one aligned word at a time, into
+//! private memory. What the loads return may be torn between words; whoever reads the copy checks the copy.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use provost_engine::ForeignBytes;
 
 use crate::GatherError;
+
+/// Bytes that are read at once.
+const WORD: usize = size_of::<u64>();
+/// Words that one turn of the copying loop moves.
+const WORDS_PER_TURN: usize = 8;
 
 /// A region of memory that others may write while it is read: an app's send heap. Bytes are only ever copied out.
 #[derive(Clone, Copy, Debug)]
@@ -33,15 +42,152 @@ impl ForeignRegion {
 
     /// Appends `bytes` bytes at window offset `off8` (in units of 8 bytes) to `out`.
     pub fn copy(&self, off8: u32, bytes: u32, out: &mut Vec<u8>) -> Result<(), GatherError> {
-        let _ = (self.address, self.bytes, self.window_at, out);
-        Err(GatherError::Outside {
-            offset: off8,
-            bytes: u64::from(bytes),
-        })
+        let from = self.locate(off8, u64::from(bytes))?;
+        // SAFETY: `locate` found the bytes inside the region, which is readable.
+        unsafe { append(from, bytes as usize, out) };
+        Ok(())
+    }
+
+    /// Appends a block as `copy` does, and zeros up to the next multiple of 8 bytes.
+    pub(crate) fn copy_padded(&self, off8: u32, bytes: u32, out: &mut Vec<u8>) -> Result<(), GatherError> {
+        let from = self.locate(off8, u64::from(bytes))?;
+        let words = (bytes as usize).div_ceil(WORD);
+        let start = out.len();
+        // SAFETY: `locate` found the block, with its padding, inside the region, which is readable; its address is a
+        // multiple of 8 because the region's is.
+        unsafe { append_words(from.get(), words, out) };
+        out[start + bytes as usize..].fill(0);
+        Ok(())
+    }
+
+    /// Address of a block, if the block with its padding to 8 bytes is inside the region.
+    pub(crate) fn locate(&self, off8: u32, bytes: u64) -> Result<NonZeroUsize, GatherError> {
+        let outside = GatherError::Outside { offset: off8, bytes };
+        let start = u64::from(off8.checked_sub(self.window_at).ok_or(outside)?) * WORD as u64;
+        let room = (self.bytes & !(WORD as u64 - 1))
+            .checked_sub(start)
+            .ok_or(outside)?;
+        if bytes > room {
+            return Err(outside);
+        }
+        self.address.checked_add(start as usize).ok_or(outside)
     }
 }
 
 /// Appends a range of foreign memory to `out`.
 pub fn copy_foreign(range: &ForeignBytes, out: &mut Vec<u8>) {
-    let _ = (range, out);
+    // SAFETY: whoever made the range vouched that it lies in memory that its `keepalive` keeps mapped, and `range`
+    // holds that for the duration of the call.
+    unsafe { append(range.address(), range.len() as usize, out) };
+}
+
+/// # Safety
+/// The `bytes` bytes from `from` are mapped and readable.
+unsafe fn append(from: NonZeroUsize, bytes: usize, out: &mut Vec<u8>) {
+    let from = from.get();
+    let unaligned = (from.wrapping_neg() % WORD).min(bytes);
+    let words = (bytes - unaligned) / WORD;
+    // SAFETY: the three pieces together are the range; the middle one begins at a multiple of 8.
+    unsafe {
+        append_bytes(from, unaligned, out);
+        append_words(from + unaligned, words, out);
+        append_bytes(
+            from + unaligned + words * WORD,
+            bytes - unaligned - words * WORD,
+            out,
+        );
+    }
+}
+
+/// # Safety
+/// The `bytes` bytes from `from` are mapped and readable.
+unsafe fn append_bytes(from: usize, bytes: usize, out: &mut Vec<u8>) {
+    for at in 0..bytes {
+        let byte = std::ptr::with_exposed_provenance::<AtomicU8>(from + at);
+        // SAFETY: the byte is readable, and atomic loads are the only access from here to memory that others write.
+        out.push(unsafe { (*byte).load(Ordering::Relaxed) });
+    }
+}
+
+/// # Safety
+/// The `words` words from `from`, a multiple of 8, are mapped and readable.
+unsafe fn append_words(from: usize, words: usize, out: &mut Vec<u8>) {
+    let bytes = words * WORD;
+    out.reserve(bytes);
+    let from = std::ptr::with_exposed_provenance::<AtomicU64>(from);
+    // SAFETY: `reserve` made room for `bytes` bytes behind the length.
+    let to = unsafe { out.as_mut_ptr().add(out.len()) }.cast::<u64>();
+    let load = |at: usize| {
+        // SAFETY: `at` is below `words`; atomic loads are the only access from here to memory that others write.
+        let word = unsafe { (*from.add(at)).load(Ordering::Relaxed) };
+        // SAFETY: `at` is below `words`, for which there is room; a `Vec<u8>` need not be aligned.
+        unsafe { to.add(at).write_unaligned(word) };
+    };
+    let mut at = 0;
+    while at + WORDS_PER_TURN <= words {
+        for step in 0..WORDS_PER_TURN {
+            load(at + step);
+        }
+        at += WORDS_PER_TURN;
+    }
+    while at < words {
+        load(at);
+        at += 1;
+    }
+    // SAFETY: the loops wrote all `bytes` bytes behind the length.
+    unsafe { out.set_len(out.len() + bytes) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(words: &[u64], window_at: u32) -> ForeignRegion {
+        let address = NonZeroUsize::new(words.as_ptr().expose_provenance()).unwrap();
+        // SAFETY: the words outlive the region in these tests, and nothing writes them.
+        unsafe { ForeignRegion::new(address, size_of_val(words) as u64, window_at) }
+    }
+
+    #[test]
+    fn copies_of_every_length_and_place_are_exact() {
+        let words: Vec<u64> = (0..64u64).map(|n| n * 0x0101_0203_0507_0b0d + 7).collect();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let region = region(&words, 100);
+        for start in 0..64usize {
+            for len in 0..=bytes.len() - start * 8 {
+                let mut out = vec![1, 2, 3];
+                region.copy(100 + start as u32, len as u32, &mut out).unwrap();
+                assert_eq!(out[3..], bytes[start * 8..][..len]);
+                out.clear();
+                region
+                    .copy_padded(100 + start as u32, len as u32, &mut out)
+                    .unwrap();
+                assert_eq!(out.len(), len.next_multiple_of(8));
+                assert_eq!(out[..len], bytes[start * 8..][..len]);
+                assert!(out[len..].iter().all(|byte| *byte == 0));
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_outside_the_region_is_located() {
+        let words = [0u64; 4];
+        let region = region(&words, 10);
+        let refused = [
+            (9, 1),
+            (14, 1),
+            (13, 9),
+            (10, 33),
+            (10, u64::MAX),
+            (u32::MAX, 1),
+            (0, 0),
+        ];
+        for (off8, bytes) in refused {
+            let outside = GatherError::Outside { offset: off8, bytes };
+            assert_eq!(region.locate(off8, bytes), Err(outside));
+        }
+        assert!(
+            region.locate(10, 32).is_ok() && region.locate(13, 8).is_ok() && region.locate(14, 0).is_ok()
+        );
+    }
 }

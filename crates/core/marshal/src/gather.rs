@@ -1,9 +1,16 @@
 //! Outbound: from an app's memory to a private copy.
+//!
+//! Each struct is copied first and then read from the copy, so that nothing is read twice from memory that the app
+//! can change in between.
 
+use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 
 use provost_schema::MessageId;
+use provost_wire::limits::{GATHER_SEGMENT_BYTES_MIN, GATHER_SEGMENTS_MAX, MESSAGE_BYTES_MAX, NESTING_MAX};
 
+use crate::native::{self, UNIT};
+use crate::tables::{Op, REFERENCE_BYTES, StructIndex, WORD_BYTES};
 use crate::{ForeignRegion, GatherError, MessageError, Tables};
 
 /// A large string, byte string or list of scalars that was left where it is, in the app's memory.
@@ -34,7 +41,319 @@ impl Tables {
         leaves: &mut Vec<Leaf>,
         message_bytes_max: u32,
     ) -> Result<u32, GatherError> {
-        let _ = (root, source, head, leaves, message_bytes_max);
-        Err(MessageError::Unknown(message).into())
+        let index = self.message(message).ok_or(MessageError::Unknown(message))?;
+        let (head_before, leaves_before) = (head.len(), leaves.len());
+        head.resize(head_before.next_multiple_of(UNIT as usize), 0);
+        let mut gatherer = Gatherer {
+            tables: self,
+            source,
+            base: head.len(),
+            head,
+            first_leaf: leaves_before,
+            leaves,
+            tail_bytes: 0,
+            last_leaf_at: NO_LEAF,
+            end: 0,
+            bytes_max: message_bytes_max.min(MESSAGE_BYTES_MAX),
+        };
+        let outcome = gatherer.message(index, root);
+        if outcome.is_err() {
+            head.truncate(head_before);
+            leaves.truncate(leaves_before);
+        }
+        outcome
+    }
+}
+
+/// The end of the chain of leaves.
+const NO_LEAF: u32 = u32::MAX;
+
+struct Gatherer<'a> {
+    tables: &'a Tables,
+    source: &'a ForeignRegion,
+    head: &'a mut Vec<u8>,
+    /// Where the message begins in `head`, a multiple of 8. All places are relative to it.
+    base: usize,
+    leaves: &'a mut Vec<Leaf>,
+    /// How many leaves were there before.
+    first_leaf: usize,
+    /// Length of the leaves, each padded to 8 bytes.
+    tail_bytes: u32,
+    /// Where the reference to the newest leaf is. While the head grows, the offset in it is the place of the reference
+    /// before it, and so on back to `NO_LEAF`.
+    last_leaf_at: u32,
+    /// Where the last block of the head ends, without padding.
+    end: u32,
+    bytes_max: u32,
+}
+
+impl Gatherer<'_> {
+    fn message(&mut self, index: StructIndex, root: u32) -> Result<u32, GatherError> {
+        let at = self.block(root, u64::from(self.tables.of(index).size))?;
+        self.follow(index, at, 0)?;
+        let bytes = self.finish();
+        if bytes > self.bytes_max {
+            return Err(self.too_long());
+        }
+        Ok(bytes)
+    }
+
+    /// Gives the leaves their places behind the head, and returns the length of the whole message.
+    fn finish(&mut self) -> u32 {
+        let leaves = &self.leaves[self.first_leaf..];
+        let Some(last) = leaves.last() else {
+            self.head.truncate(self.base + self.end as usize);
+            return self.end;
+        };
+        let mut place = self.end.next_multiple_of(UNIT) + self.tail_bytes;
+        let bytes = place - (last.bytes.next_multiple_of(UNIT) - last.bytes);
+        let mut reference_at = self.last_leaf_at;
+        for leaf in leaves.iter().rev() {
+            place -= leaf.bytes.next_multiple_of(UNIT);
+            let slot = &mut self.head[self.base + reference_at as usize..][..WORD_BYTES as usize];
+            reference_at = u32::from_le_bytes([slot[0], slot[1], slot[2], slot[3]]);
+            slot.copy_from_slice(&(place / UNIT).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Does all that there is to do with the struct whose copy is at `at`.
+    fn follow(&mut self, index: StructIndex, at: u32, depth: u32) -> Result<(), GatherError> {
+        if depth > NESTING_MAX {
+            return Err(MessageError::Nesting { at }.into());
+        }
+        let tables = self.tables;
+        let mut ops = tables.ops(tables.of(index)).iter();
+        while let Some(&op) = ops.next() {
+            if let Op::Presence {
+                at: word_at,
+                value_at,
+                value_bytes,
+                skip,
+            } = op
+            {
+                if !self.is_present(at + word_at)? {
+                    self.clear(at + value_at, u32::from(value_bytes));
+                    ops = ops.as_slice()[usize::from(skip)..].iter();
+                }
+            } else {
+                self.apply(op, at, depth)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, op: Op, base: u32, depth: u32) -> Result<(), GatherError> {
+        match op {
+            Op::Bool { at } => self.check_bools(base + at, base + at, 1),
+            Op::Scalars { at, element_bytes } => self.scalars(base + at, element_bytes),
+            Op::Text { at } => self.text(base + at),
+            Op::KeyText { at } => self.copied_text(base + at),
+            Op::Bools { at } => match self.list(base + at, 1)? {
+                Some((place, count)) => self.check_bools(base + at, place, count),
+                None => Ok(()),
+            },
+            Op::Texts { at } => self.references(base + at, Gatherer::text),
+            Op::Blobs { at } => self.references(base + at, |gatherer, at| gatherer.scalars(at, 1)),
+            Op::Structs { at, index } => self.structs(base + at, index, depth),
+            Op::Pairs { at, index } => self.pairs(base + at, index, depth),
+            Op::Boxed { at, index } => self.boxed(base + at, index, depth),
+            Op::Inline { at, index } => self.follow(index, base + at, depth + 1),
+            Op::Oneof {
+                at,
+                value_at,
+                value_bytes,
+                choices,
+            } => {
+                let tag = self.word(base + at);
+                let Some(choice) = self.tables.choice(choices, tag) else {
+                    if tag != 0 {
+                        return Err(MessageError::Tag { at: base + at, tag }.into());
+                    }
+                    self.clear(base + value_at, value_bytes);
+                    return Ok(());
+                };
+                self.clear(
+                    base + value_at + choice.value_bytes,
+                    value_bytes - choice.value_bytes,
+                );
+                choice.op.map_or(Ok(()), |op| self.apply(op, base, depth))
+            }
+            Op::Padding { at, bytes } => {
+                self.clear(base + at, bytes);
+                Ok(())
+            }
+            // Only `follow` can skip what belongs to an absent value.
+            Op::Presence { .. } => Ok(()),
+        }
+    }
+
+    fn text(&mut self, at: u32) -> Result<(), GatherError> {
+        if self.take_leaf(at, 1)? {
+            Ok(())
+        } else {
+            self.copied_text(at)
+        }
+    }
+
+    fn copied_text(&mut self, at: u32) -> Result<(), GatherError> {
+        let Some((place, bytes)) = self.list(at, 1)? else {
+            return Ok(());
+        };
+        match std::str::from_utf8(self.bytes(place, bytes)) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(MessageError::Utf8 { at }.into()),
+        }
+    }
+
+    fn scalars(&mut self, at: u32, element_bytes: u32) -> Result<(), GatherError> {
+        if !self.take_leaf(at, element_bytes)? {
+            self.list(at, element_bytes)?;
+        }
+        Ok(())
+    }
+
+    fn references(
+        &mut self,
+        at: u32,
+        each: impl Fn(&mut Self, u32) -> Result<(), GatherError>,
+    ) -> Result<(), GatherError> {
+        let Some((place, count)) = self.list(at, REFERENCE_BYTES)? else {
+            return Ok(());
+        };
+        (0..count).try_for_each(|element| each(self, place + element * REFERENCE_BYTES))
+    }
+
+    fn structs(&mut self, at: u32, index: StructIndex, depth: u32) -> Result<(), GatherError> {
+        let size = self.tables.of(index).size;
+        let Some((place, count)) = self.list(at, size)? else {
+            return Ok(());
+        };
+        if self.tables.ops(self.tables.of(index)).is_empty() {
+            return self.check_depth(at, depth + 1);
+        }
+        (0..count).try_for_each(|element| self.follow(index, place + element * size, depth + 1))
+    }
+
+    fn pairs(&mut self, at: u32, index: StructIndex, depth: u32) -> Result<(), GatherError> {
+        let of = self.tables.of(index);
+        let Some((place, count)) = self.list(at, of.size)? else {
+            return Ok(());
+        };
+        for pair in (0..count).map(|element| place + element * of.size) {
+            self.follow(index, pair, depth)?;
+            if pair == place {
+                continue;
+            }
+            let message = &self.head[self.base..];
+            let order = of
+                .key
+                .and_then(|ty| native::compare_keys(message, 0, ty, pair - of.size, pair));
+            if order != Some(Ordering::Less) {
+                return Err(MessageError::KeyOrder { at: pair }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn boxed(&mut self, at: u32, index: StructIndex, depth: u32) -> Result<(), GatherError> {
+        let of = self.tables.of(index);
+        let place = self.block(self.word(at), u64::from(of.size))?;
+        self.set_word(at, place / UNIT);
+        self.follow(index, place, depth + 1)
+    }
+
+    /// Leaves a large leaf where it is. Whether it did.
+    fn take_leaf(&mut self, at: u32, element_bytes: u32) -> Result<bool, GatherError> {
+        let (off8, count) = self.reference(at);
+        let bytes = u64::from(count) * u64::from(element_bytes);
+        let taken = self.leaves.len() - self.first_leaf;
+        if bytes < u64::from(GATHER_SEGMENT_BYTES_MIN) || taken >= GATHER_SEGMENTS_MAX {
+            return Ok(false);
+        }
+        let bytes = self.within_budget(bytes)?;
+        let address = self.source.locate(off8, u64::from(bytes))?;
+        self.leaves.push(Leaf { address, bytes });
+        self.tail_bytes += bytes.next_multiple_of(UNIT);
+        self.set_word(at, self.last_leaf_at);
+        self.last_leaf_at = at;
+        Ok(true)
+    }
+
+    /// Copies what a reference names, and has the reference name the copy. Its place and count, `None` if empty.
+    fn list(&mut self, at: u32, element_bytes: u32) -> Result<Option<(u32, u32)>, GatherError> {
+        let (off8, count) = self.reference(at);
+        if count == 0 {
+            self.set_word(at, 0);
+            return Ok(None);
+        }
+        let place = self.block(off8, u64::from(count) * u64::from(element_bytes))?;
+        self.set_word(at, place / UNIT);
+        Ok(Some((place, count)))
+    }
+
+    /// Copies a block to the end of the head.
+    fn block(&mut self, off8: u32, bytes: u64) -> Result<u32, GatherError> {
+        let bytes = self.within_budget(bytes)?;
+        let place = (self.head.len() - self.base) as u32;
+        self.source.copy_padded(off8, bytes, self.head)?;
+        self.end = place + bytes;
+        Ok(place)
+    }
+
+    /// Checks that the message stays within its limit with this many bytes more.
+    fn within_budget(&self, bytes: u64) -> Result<u32, GatherError> {
+        let so_far = (self.head.len() - self.base) as u64 + u64::from(self.tail_bytes);
+        if so_far + bytes > u64::from(self.bytes_max) {
+            return Err(self.too_long());
+        }
+        Ok(bytes as u32)
+    }
+
+    fn too_long(&self) -> GatherError {
+        MessageError::TooLong { max: self.bytes_max }.into()
+    }
+
+    fn check_depth(&self, at: u32, depth: u32) -> Result<(), GatherError> {
+        if depth > NESTING_MAX {
+            Err(MessageError::Nesting { at }.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn is_present(&self, at: u32) -> Result<bool, GatherError> {
+        match self.word(at) {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(MessageError::Presence { at }.into()),
+        }
+    }
+
+    fn check_bools(&self, at: u32, place: u32, count: u32) -> Result<(), GatherError> {
+        if self.bytes(place, count).iter().fold(0, |all, byte| all | byte) > 1 {
+            return Err(MessageError::Bool { at }.into());
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self, at: u32, bytes: u32) {
+        self.head[self.base + at as usize..][..bytes as usize].fill(0);
+    }
+
+    fn bytes(&self, at: u32, bytes: u32) -> &[u8] {
+        &self.head[self.base + at as usize..][..bytes as usize]
+    }
+
+    fn word(&self, at: u32) -> u32 {
+        native::word(&self.head[self.base..], at).unwrap_or_default()
+    }
+
+    fn reference(&self, at: u32) -> (u32, u32) {
+        native::reference(&self.head[self.base..], at).unwrap_or_default()
+    }
+
+    fn set_word(&mut self, at: u32, word: u32) {
+        self.head[self.base + at as usize..][..WORD_BYTES as usize].copy_from_slice(&word.to_le_bytes());
     }
 }

@@ -11,7 +11,10 @@ mod encode;
 mod error;
 mod foreign;
 mod gather;
+mod native;
 mod path;
+mod protobuf;
+mod records;
 mod tables;
 mod validate;
 

@@ -1,12 +1,19 @@
 //! Reading single fields, for policies that look at content.
 
-use provost_schema::MessageId;
+use provost_schema::{MessageId, Type};
+use provost_wire::limits::{MESSAGE_BYTES_MAX, NESTING_MAX};
 
+use crate::native;
+use crate::tables::{Field, Shape, scalar_bytes};
 use crate::{PathError, ReadError, Tables};
 
 /// A field of a message or of the messages in it, found once by name and then read of many messages.
 #[derive(Clone, Debug)]
-pub struct FieldPath {}
+pub struct FieldPath {
+    /// Singular messages on the way.
+    through: Vec<Field>,
+    last: Field,
+}
 
 /// A whole message in the native layout.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +33,14 @@ impl<'a> View<'a> {
     #[must_use]
     pub const fn relocated(bytes: &'a [u8], window_at: u32) -> View<'a> {
         View { bytes, window_at }
+    }
+
+    fn word(&self, at: u32) -> Result<u32, ReadError> {
+        native::word(self.bytes, at).ok_or(ReadError)
+    }
+
+    fn referent(&self, at: u32) -> Result<&'a [u8], ReadError> {
+        native::referent(self.bytes, at, self.window_at).ok_or(ReadError)
     }
 }
 
@@ -52,13 +67,104 @@ pub enum Value<'a> {
 impl Tables {
     /// Finds the field that `path` names: field names separated by dots, all but the last of singular messages.
     pub fn field_path(&self, message: MessageId, path: &str) -> Result<FieldPath, PathError> {
-        let _ = path;
-        Err(PathError::Unknown(message))
+        let mut within = message;
+        self.message(message).ok_or(PathError::Unknown(message))?;
+        let (through, last) = path
+            .rsplit_once('.')
+            .map_or((None, path), |(through, last)| (Some(through), last));
+        let mut fields = Vec::new();
+        for name in through.into_iter().flat_map(|through| through.split('.')) {
+            let field = self.step(within, name)?;
+            within = match (field.ty, field.shape) {
+                (Type::Message(inner), Shape::Optional { .. } | Shape::Member { .. }) => inner,
+                _ => {
+                    return Err(PathError::NotAMessage {
+                        message: self.name(within),
+                        field: name.to_owned(),
+                    });
+                }
+            };
+            fields.push(field);
+            if fields.len() > NESTING_MAX as usize {
+                return Err(PathError::TooLong);
+            }
+        }
+        Ok(FieldPath {
+            through: fields,
+            last: self.step(within, last)?,
+        })
     }
 
     /// Reads a field of a validated message. `None` when it is absent; a field without presence has its default then.
+    /// Of a message that is not whole, such as a gathered one whose leaves are elsewhere, what is not there cannot be
+    /// told from the rest: that is an error, never `None`.
     pub fn read<'a>(&self, path: &FieldPath, message: View<'a>) -> Result<Option<Value<'a>>, ReadError> {
-        let _ = (path, message.bytes, message.window_at);
-        Err(ReadError)
+        // So that a place within the bytes and one within a struct can be added.
+        if message.bytes.len() > MESSAGE_BYTES_MAX as usize {
+            return Err(ReadError);
+        }
+        let mut base = 0;
+        for field in &path.through {
+            if !is_present(field, base, message)? {
+                return Ok(None);
+            }
+            let off8 = message.word(base + field.at)?;
+            base = native::place(off8, message.window_at).ok_or(ReadError)?;
+            if base as usize >= message.bytes.len() {
+                return Err(ReadError);
+            }
+        }
+        if !is_present(&path.last, base, message)? {
+            return Ok(None);
+        }
+        value(&path.last, base, message).map(Some)
     }
+
+    fn step(&self, within: MessageId, name: &str) -> Result<Field, PathError> {
+        let field = self
+            .message(within)
+            .and_then(|index| self.field_named(self.of(index), name));
+        field.copied().ok_or_else(|| PathError::NoField {
+            message: self.name(within),
+            field: name.to_owned(),
+        })
+    }
+
+    fn name(&self, message: MessageId) -> String {
+        self.message_name(message).to_owned()
+    }
+}
+
+fn is_present(field: &Field, base: u32, message: View<'_>) -> Result<bool, ReadError> {
+    Ok(match field.shape {
+        Shape::Optional { present_at } => message.word(base + present_at)? != 0,
+        Shape::Member { tag_at, .. } => message.word(base + tag_at)? == field.number,
+        Shape::Implicit | Shape::Always | Shape::List { .. } | Shape::Map { .. } => true,
+    })
+}
+
+fn value<'a>(field: &Field, base: u32, message: View<'a>) -> Result<Value<'a>, ReadError> {
+    let at = base + field.at;
+    if let Shape::List { .. } | Shape::Map { .. } = field.shape {
+        return Ok(Value::List(
+            native::reference(message.bytes, at).ok_or(ReadError)?.1,
+        ));
+    }
+    let bits = || match scalar_bytes(field.ty) {
+        Some(1) => native::byte(message.bytes, at).map(u64::from).ok_or(ReadError),
+        Some(4) => message.word(at).map(u64::from),
+        _ => native::long(message.bytes, at).ok_or(ReadError),
+    };
+    Ok(match field.ty {
+        Type::Message(_) => Value::Message,
+        Type::String => Value::String(std::str::from_utf8(message.referent(at)?).map_err(|_| ReadError)?),
+        Type::Bytes => Value::Bytes(message.referent(at)?),
+        Type::Bool => Value::Bool(bits()? != 0),
+        Type::Int32 | Type::Sint32 | Type::Sfixed32 => Value::Int(i64::from(bits()? as i32)),
+        Type::Int64 | Type::Sint64 | Type::Sfixed64 => Value::Int(bits()? as i64),
+        Type::Uint32 | Type::Fixed32 | Type::Uint64 | Type::Fixed64 => Value::Uint(bits()?),
+        Type::Float => Value::Float(f32::from_bits(bits()? as u32)),
+        Type::Double => Value::Double(f64::from_bits(bits()?)),
+        Type::Enum(_) => Value::Enum(bits()? as i32),
+    })
 }

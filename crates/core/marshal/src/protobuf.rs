@@ -1,0 +1,71 @@
+//! What both directions know of protobuf's encoding.
+
+use provost_schema::Type;
+
+/// How the value of a record is delimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Wire {
+    Varint = 0,
+    Fixed64 = 1,
+    Len = 2,
+    GroupStart = 3,
+    GroupEnd = 4,
+    Fixed32 = 5,
+}
+
+impl Wire {
+    pub(crate) fn from_tag(tag: u32) -> Option<Wire> {
+        Some(match tag & 7 {
+            0 => Wire::Varint,
+            1 => Wire::Fixed64,
+            2 => Wire::Len,
+            3 => Wire::GroupStart,
+            4 => Wire::GroupEnd,
+            5 => Wire::Fixed32,
+            _ => return None,
+        })
+    }
+
+    /// How a single value of a type is delimited.
+    pub(crate) fn of(ty: Type) -> Wire {
+        match ty {
+            Type::Bool | Type::Enum(_) => Wire::Varint,
+            Type::Int32 | Type::Sint32 | Type::Uint32 | Type::Int64 | Type::Sint64 | Type::Uint64 => {
+                Wire::Varint
+            }
+            Type::Fixed32 | Type::Sfixed32 | Type::Float => Wire::Fixed32,
+            Type::Fixed64 | Type::Sfixed64 | Type::Double => Wire::Fixed64,
+            Type::String | Type::Bytes | Type::Message(_) => Wire::Len,
+        }
+    }
+
+    pub(crate) fn tag(self, number: u32) -> u32 {
+        number << 3 | self as u32
+    }
+}
+
+/// The varint of a native value, given its bits (those of a 32-bit value in the low half).
+pub(crate) fn to_varint(ty: Type, bits: u64) -> u64 {
+    let word = bits as u32 as i32;
+    match ty {
+        Type::Int32 | Type::Enum(_) => i64::from(word) as u64,
+        Type::Sint32 => u64::from((word << 1 ^ word >> 31) as u32),
+        Type::Sint64 => ((bits as i64) << 1 ^ (bits as i64) >> 63) as u64,
+        _ => bits,
+    }
+}
+
+/// The bits of the native value of a varint or of fixed bytes (those of a 32-bit value in the low half, sign-extended
+/// if it is signed).
+pub(crate) fn native_bits(ty: Type, raw: u64) -> u64 {
+    let word = raw as u32;
+    match ty {
+        Type::Bool => u64::from(raw != 0),
+        Type::Int32 | Type::Sfixed32 | Type::Enum(_) => word as i32 as u64,
+        Type::Uint32 => u64::from(word),
+        Type::Sint32 => ((word >> 1) as i32 ^ -((word & 1) as i32)) as u64,
+        Type::Sint64 => raw >> 1 ^ (raw & 1).wrapping_neg(),
+        _ => raw,
+    }
+}
