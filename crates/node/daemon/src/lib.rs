@@ -1,3 +1,7 @@
 //! The managed RPC service of a node
 
+pub mod access;
 pub mod config;
+pub mod log;
+pub mod notify;
+pub mod schemas;

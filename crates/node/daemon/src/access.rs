@@ -1,0 +1,89 @@
+//! Who may attach: the kernel's word about a process (`SO_PEERCRED`) against the configuration.
+
+use crate::config::ControlConfig;
+
+/// What the kernel says of a process at the other end of a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Its number.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its primary group.
+    pub gid: u32,
+}
+
+/// The process may not attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "process {pid} of user {uid}, group {gid} may not attach: add the user to control.allow_uids or the group to \
+     control.allow_gids"
+)]
+pub struct Denied {
+    pid: i32,
+    uid: u32,
+    gid: u32,
+}
+
+/// Whether a process may attach to a service that runs as `own_uid`.
+pub fn check(config: &ControlConfig, own_uid: u32, peer: Credentials) -> Result<(), Denied> {
+    let Credentials { pid, uid, gid } = peer;
+    let allowed = config.allow_any_user
+        || uid == 0
+        || uid == own_uid
+        || config.allow_uids.contains(&uid)
+        || config.allow_gids.contains(&gid);
+    if allowed {
+        Ok(())
+    } else {
+        Err(Denied { pid, uid, gid })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(uid: u32, gid: u32) -> Credentials {
+        Credentials { pid: 1, uid, gid }
+    }
+
+    #[test]
+    fn root_and_the_own_user_always_may() {
+        let config = ControlConfig::default();
+        assert!(check(&config, 990, peer(0, 0)).is_ok());
+        assert!(check(&config, 990, peer(990, 1)).is_ok());
+        assert!(check(&config, 990, peer(1000, 1000)).is_err());
+    }
+
+    #[test]
+    fn others_may_by_user_group_or_wholesale() {
+        let by_user = ControlConfig {
+            allow_uids: vec![1000],
+            ..Default::default()
+        };
+        assert!(check(&by_user, 990, peer(1000, 5)).is_ok());
+        assert!(check(&by_user, 990, peer(1001, 1000)).is_err());
+        let by_group = ControlConfig {
+            allow_gids: vec![7],
+            ..Default::default()
+        };
+        assert!(check(&by_group, 990, peer(1001, 7)).is_ok());
+        let any = ControlConfig {
+            allow_any_user: true,
+            ..Default::default()
+        };
+        assert!(check(&any, 990, peer(1001, 8)).is_ok());
+    }
+
+    #[test]
+    fn a_denial_says_who_and_what_to_do() {
+        let denied = check(&ControlConfig::default(), 990, peer(1001, 8))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            denied.contains("user 1001") && denied.contains("control.allow_uids"),
+            "{denied}"
+        );
+    }
+}
