@@ -1,9 +1,26 @@
 //! The native stream protocol (`docs/protocol.md`), without I/O: bytes and a time go in, bytes and steps come out.
 //!
-//! A connection begins with a [`handshake`], by which the two ends agree on what they speak.
+//! A connection begins with a [`handshake`], by which the two ends agree on what they speak. Then a [`Connection`]
+//! carries the steps of many calls at once over one ordered stream of bytes:
+//!
+//! ```text
+//!  app's side                                                     peer's side
+//!    send(step) ──► queues of each call ──► fill() ─► pieces() ──► writev ─► advance(n)
+//!    poll_step() ◄── inbox ◄── parser ◄── input(bytes) / direct() ◄── readv
+//! ```
 #![forbid(unsafe_code)]
 
+mod calls;
+mod connection;
+mod error;
 pub mod handshake;
+mod legal;
+mod receive;
+mod send;
+
+pub use connection::{Config, Connection};
+pub use error::ProtocolError;
+pub use send::Piece;
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,4 +29,15 @@ pub enum Role {
     Client,
     /// The end that serves.
     Server,
+}
+
+impl Role {
+    /// The other end.
+    #[must_use]
+    pub const fn peer(self) -> Role {
+        match self {
+            Role::Client => Role::Server,
+            Role::Server => Role::Client,
+        }
+    }
 }
