@@ -1,5 +1,8 @@
 //! Every interleaving and ordering that loom knows, of a tiny ring and its wake words. Run with
 //! `RUSTFLAGS="--cfg loom" cargo test -p provost-ring --release`.
+//!
+//! Loom does not let a load see a store that is yet to come, so it cannot miss the Acquire of `Producer::read_head`
+//! (which keeps the consumer's loads ahead of the producer's next stores). All other orderings fail here when weakened.
 
 use loom::sync::{Arc, Notify};
 use loom::thread;
@@ -130,5 +133,5 @@ fn two_slots_arrive_in_order_and_wake_the_consumer() {
 
 #[test]
 fn a_ring_that_wraps_wakes_both_sides() {
-    explore(CAPACITY as u64 + 2, Some(3));
+    explore(CAPACITY as u64 + 1, Some(3));
 }
