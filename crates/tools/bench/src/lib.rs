@@ -1,1 +1,42 @@
-//! Benchmarks of Provost beside raw TCP, tonic and Envoy
+//! Benchmarks of Provost beside raw TCP, tonic, and tonic behind two Envoys, in one run on the same cores.
+//!
+//! `call` runs every setup of [`plan`] in turn, round after round, so that a noisy minute does not hit all runs of one
+//! cell. Each role (server, sidecar, service, client) is a process of its own: this program started again with a
+//! hidden subcommand. A client measures itself by HDR histogram over a window in the middle of its load, and the CPU
+//! time of every process over the same window.
+#![deny(unsafe_code)]
+
+mod arguments;
+mod bench;
+mod envoy;
+mod failure;
+mod idle;
+mod load;
+mod machine;
+#[allow(unsafe_code, reason = "shared memory of the floor's own")]
+mod mailbox;
+mod plan;
+mod process;
+mod report;
+mod roles;
+mod stack;
+mod summary;
+mod syscalls;
+mod table;
+mod targets;
+
+use std::process::ExitCode;
+
+pub use failure::Failure;
+
+/// Runs the program with the process's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    match arguments::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("provost-bench: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

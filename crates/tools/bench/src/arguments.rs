@@ -1,0 +1,106 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::bench;
+use crate::failure::Failure;
+use crate::plan::Scope;
+use crate::roles::{self, Role};
+use crate::syscalls;
+
+/// Benchmarks of Provost beside raw TCP, tonic and Envoy.
+#[derive(Parser)]
+#[command(name = "cargo xtask bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Calls: latency, rate, goodput, CPU time and memory of every setup
+    Call(Call),
+    /// One short run of each setup, to see that all of them work
+    Smoke,
+    /// System calls and context switches of each process for each call (needs perf)
+    Syscalls {
+        /// The cores that everything runs on
+        #[arg(long, value_delimiter = ',', default_value = "0,1")]
+        cores: Vec<usize>,
+        /// Only setups whose name contains this (several, separated by commas)
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+    },
+    /// A process of a setup
+    #[command(hide = true)]
+    Role {
+        /// The role, as JSON
+        role: String,
+    },
+}
+
+/// How calls are measured.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Call {
+    /// Fewer loads and shorter runs: under 4 minutes
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Keep the cores from halting, with a busy loop of the idle class on each, as `idle=poll` would do
+    #[arg(long)]
+    pub(crate) nohalt: bool,
+    /// The cores that everything runs on
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub(crate) cores: Vec<usize>,
+    /// Only setups whose name contains this (several, separated by commas)
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Rounds [default: 3]
+    #[arg(long)]
+    pub(crate) rounds: Option<usize>,
+    /// Length of a run in seconds [default: 1.5, with --quick 0.8]
+    #[arg(long)]
+    pub(crate) seconds: Option<f64>,
+    /// Before each run, wait up to this many seconds for the cores to be otherwise idle
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) quiet: f64,
+}
+
+impl Call {
+    fn smoke() -> Call {
+        Call {
+            quick: true,
+            json: None,
+            nohalt: false,
+            cores: vec![0, 1],
+            only: Vec::new(),
+            rounds: Some(1),
+            seconds: Some(0.3),
+            quiet: 0.0,
+        }
+    }
+
+    pub(crate) fn quiet_limit(&self) -> Duration {
+        Duration::try_from_secs_f64(self.quiet).unwrap_or_default()
+    }
+}
+
+/// Does what the command line says.
+pub(crate) fn run() -> Result<(), Failure> {
+    match Arguments::parse().command {
+        Command::Call(call) if call.quick => bench::run(&call, Scope::Quick),
+        Command::Call(call) => bench::run(&call, Scope::Full),
+        Command::Smoke => bench::run(&Call::smoke(), Scope::Smoke),
+        Command::Syscalls { cores, only } => syscalls::run(&cores, &only),
+        Command::Role { role } => {
+            let role: Role = serde_json::from_str(&role)
+                .map_err(|error| Failure::role("role", format!("is not one: {error}")))?;
+            roles::play(role)
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! `bench call`: every setup in turn, round after round.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use crate::arguments::Call;
+use crate::failure::{Doing, Failure};
+use crate::idle;
+use crate::machine::{self, AwakeCores};
+use crate::plan::{Measure, Scope, Setup};
+use crate::report::{Load, Report};
+use crate::stack::Stack;
+use crate::summary::{Cell, Cells, Median};
+use crate::table;
+
+/// Rounds when the command line says nothing.
+const ROUNDS: usize = 3;
+/// Length of a run in seconds when the command line says nothing, and of the load before it.
+const RUN_SECONDS: f64 = 1.5;
+const RUN_SECONDS_QUICK: f64 = 0.8;
+const WARMUP_SECONDS: f64 = 0.4;
+const WARMUP_SECONDS_QUICK: f64 = 0.25;
+
+/// Runs the bench, prints a table, and writes the file that was asked for.
+pub(crate) fn run(call: &Call, scope: Scope) -> Result<(), Failure> {
+    machine::pin(&call.cores)?;
+    let _awake = if call.nohalt {
+        Some(AwakeCores::keep(&call.cores)?)
+    } else {
+        None
+    };
+    let mut bench = Bench::new(call, scope);
+    let began = Instant::now();
+    for round in 1..=call.rounds.unwrap_or(ROUNDS) {
+        bench.round();
+        eprintln!("round {round} done, {} s", began.elapsed().as_secs());
+    }
+    if scope != Scope::Smoke {
+        bench.idle();
+    }
+    let cells = bench.cells();
+    table::print(&cells, &bench.head(began.elapsed()));
+    bench
+        .failed
+        .iter()
+        .for_each(|(setup, why)| println!("no figure for {setup}: {why}"));
+    if let Some(path) = &call.json {
+        write(path, &cells)?;
+    }
+    bench.verdict()
+}
+
+struct Bench<'a> {
+    call: &'a Call,
+    scope: Scope,
+    setups: Vec<Setup>,
+    runs: BTreeMap<(usize, usize), Vec<Report>>,
+    idle: Vec<Cell>,
+    failed: BTreeMap<&'static str, Failure>,
+}
+
+impl<'a> Bench<'a> {
+    fn new(call: &'a Call, scope: Scope) -> Bench<'a> {
+        let chosen =
+            |setup: &Setup| call.only.is_empty() || call.only.iter().any(|part| setup.name().contains(part));
+        let setups = Setup::ALL.into_iter().filter(chosen).collect();
+        Bench {
+            call,
+            scope,
+            setups,
+            runs: BTreeMap::new(),
+            idle: Vec::new(),
+            failed: BTreeMap::new(),
+        }
+    }
+
+    fn round(&mut self) {
+        for at in 0..self.setups.len() {
+            let setup = self.setups[at];
+            // What cannot run here will not in the next round either.
+            if matches!(self.failed.get(setup.name()), Some(Failure::Unavailable(_))) {
+                continue;
+            }
+            if let Err(failure) = self.setup(at, setup) {
+                eprintln!("{}: {failure}", setup.name());
+                self.failed.insert(setup.name(), failure);
+            }
+        }
+    }
+
+    fn setup(&mut self, at: usize, setup: Setup) -> Result<(), Failure> {
+        let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
+        let stack = Stack::start(setup, folder.path())?;
+        for (number, measure) in setup.measures(self.scope).iter().enumerate() {
+            machine::wait_quiet(&self.call.cores, self.call.quiet_limit());
+            let report = stack.measure(self.load(measure))?;
+            self.runs.entry((at, number)).or_default().push(report);
+        }
+        Ok(())
+    }
+
+    /// Setups at rest. Once is enough: what is idle has no luck or misfortune.
+    fn idle(&mut self) {
+        for setup in self
+            .setups
+            .clone()
+            .into_iter()
+            .filter(|setup| setup.has_services())
+        {
+            let folder = tempfile::tempdir().doing(|| "make a temporary folder".into());
+            let measured =
+                folder.and_then(|folder| idle::measure(setup, &Stack::start(setup, folder.path())?));
+            match measured {
+                Ok(cells) => self.idle.extend(cells),
+                Err(failure) => drop(self.failed.insert(setup.name(), failure)),
+            }
+        }
+    }
+
+    fn load(&self, measure: &Measure) -> Load {
+        let (seconds, warmup_seconds) = match self.scope {
+            Scope::Full => (RUN_SECONDS, WARMUP_SECONDS),
+            Scope::Quick | Scope::Smoke => (RUN_SECONDS_QUICK, WARMUP_SECONDS_QUICK),
+        };
+        Load {
+            size_bytes: measure.size_bytes,
+            calls_in_flight: measure.calls_in_flight,
+            connections: measure.connections,
+            warmup_seconds,
+            seconds: self.call.seconds.unwrap_or(seconds),
+            watched: Vec::new(),
+            cores: self.call.cores.clone(),
+        }
+    }
+
+    fn cells(&self) -> Cells {
+        let cell = |((at, number), runs): (&(usize, usize), &Vec<Report>)| {
+            let measure = self.setups[*at].measures(self.scope).swap_remove(*number);
+            Cell {
+                setup: self.setups[*at].name(),
+                what: measure.what,
+                size: measure.size_bytes,
+                conns: measure.connections,
+                inflight: measure.calls_in_flight,
+                median: Median::of(runs, measure.size_bytes),
+                runs: runs.clone(),
+            }
+        };
+        Cells {
+            cells: self.runs.iter().map(cell).collect(),
+        }
+    }
+
+    fn head(&self, took: std::time::Duration) -> String {
+        let rounds = self.call.rounds.unwrap_or(ROUNDS);
+        let halt = if self.call.nohalt {
+            "kept awake"
+        } else {
+            "that halt when idle"
+        };
+        let (cores, machine) = (&self.call.cores, machine::describe());
+        format!(
+            "{machine}; cores {cores:?}, {halt}; {rounds} rounds, {} s",
+            took.as_secs()
+        )
+    }
+
+    /// A setup that is not to be had here is no failure; one that did not work is.
+    fn verdict(self) -> Result<(), Failure> {
+        let broken = self
+            .failed
+            .into_values()
+            .find(|failure| !matches!(failure, Failure::Unavailable(_)));
+        broken.map_or(Ok(()), Err)
+    }
+}
+
+fn write(path: &Path, cells: &Cells) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(cells).map_err(std::io::Error::other);
+    let text = text.doing(|| "put the figures into JSON".into())?;
+    std::fs::write(path, text + "\n").doing(|| format!("write {}", path.display()))
+}

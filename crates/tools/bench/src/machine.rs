@@ -1,0 +1,184 @@
+//! The machine under the benchmark: which cores it uses, who else uses them, and what processes cost.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::thread::CpuSet;
+
+use crate::failure::{Doing, Failure};
+
+/// The kernel counts the time of a whole core in ticks of this many a second (`USER_HZ`, fixed by the kernel's ABI).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Keeps this process, and all that it starts, on these cores.
+pub(crate) fn pin(cores: &[usize]) -> Result<(), Failure> {
+    let mut set = CpuSet::new();
+    let online = std::thread::available_parallelism().map_or(1, usize::from);
+    for core in cores {
+        if *core >= CpuSet::MAX_CPU {
+            return Err(Failure::Unavailable(format!(
+                "core {core} of --cores is past what the kernel counts"
+            )));
+        }
+        set.set(*core);
+    }
+    rustix::thread::sched_setaffinity(None, &set)
+        .doing(|| format!("--cores {cores:?} (this machine has {online} to give)"))
+}
+
+/// CPU seconds that a process has used, to the nanosecond: the sum over its threads. Threads that have ended are not
+/// in it, so every role keeps its threads while it is measured.
+pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let spent = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
+    spent
+        .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
+        .sum::<u64>() as f64
+        / 1e9
+}
+
+/// Seconds that these cores have been busy. Niced time is left out: it is that of [`AwakeCores`].
+pub(crate) fn busy_seconds(cores: &[usize]) -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ours = |line: &&str| cores.iter().any(|core| line.starts_with(&format!("cpu{core} ")));
+    text.lines().filter(ours).map(busy_ticks).sum::<f64>() / TICKS_PER_SECOND
+}
+
+/// user, system, irq and softirq of a line `cpuN user nice system idle iowait irq softirq …`.
+fn busy_ticks(line: &str) -> f64 {
+    let ticks: Vec<f64> = line
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|field| field.parse().ok())
+        .collect();
+    [0, 2, 5, 6].iter().filter_map(|at| ticks.get(*at)).sum()
+}
+
+/// Waits until the cores are otherwise idle, at most `limit`.
+pub(crate) fn wait_quiet(cores: &[usize], limit: Duration) {
+    const SAMPLE: Duration = Duration::from_millis(150);
+    let end = Instant::now() + limit;
+    while Instant::now() < end {
+        let before = busy_seconds(cores);
+        std::thread::sleep(SAMPLE);
+        if (busy_seconds(cores) - before) / SAMPLE.as_secs_f64() <= crate::summary::QUIET_CORES_MAX {
+            return;
+        }
+    }
+}
+
+/// Memory of a process: resident, and its proportional share of that, in MiB.
+pub(crate) fn memory_mib(pid: u32) -> Option<(f64, f64)> {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let field = |name: &str| {
+        let line = rollup.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 1024.0)
+    };
+    Some((field("Rss:")?, field("Pss:")?))
+}
+
+/// Model of the processor and release of the kernel, for the head of a table.
+pub(crate) fn describe() -> String {
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processors
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!(
+        "{}, Linux {}",
+        model.map_or("unknown processor", |(_, model)| model),
+        kernel.trim()
+    )
+}
+
+/// One busy loop of the idle class on each core: the core never halts, and anything else preempts the loop. As
+/// `idle=poll` would do.
+pub(crate) struct AwakeCores(Vec<Child>);
+
+impl AwakeCores {
+    /// Starts the loops.
+    pub(crate) fn keep(cores: &[usize]) -> Result<AwakeCores, Failure> {
+        let mut awake = AwakeCores(Vec::new());
+        for core in cores {
+            let mut command = Command::new("nice");
+            command.args([
+                "-n",
+                "19",
+                "chrt",
+                "--idle",
+                "0",
+                "taskset",
+                "-c",
+                &core.to_string(),
+            ]);
+            command
+                .args(["sh", "-c", "while :; do :; done"])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null());
+            awake.0.push(
+                command
+                    .spawn()
+                    .doing(|| "--nohalt: start nice, chrt and taskset (util-linux)".into())?,
+            );
+        }
+        Ok(awake)
+    }
+}
+
+impl Drop for AwakeCores {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that has ended by itself needs no end.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A port of the loopback interface that nobody listens on at the moment.
+pub(crate) fn free_port() -> Result<u16, Failure> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").doing(|| "bind a loopback port".into())?;
+    Ok(listener
+        .local_addr()
+        .doing(|| "name a loopback port".into())?
+        .port())
+}
+
+/// Whether a program stands at this path.
+pub(crate) fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata()
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_work_is_counted() {
+        let before = cpu_seconds(std::process::id());
+        let began = Instant::now();
+        while cpu_seconds(std::process::id()) <= before {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "no CPU time was counted"
+            );
+        }
+    }
+
+    #[test]
+    fn busy_time_leaves_out_idle_and_niced_time() {
+        assert_eq!(busy_ticks("cpu0 1 1000 2 1000 1000 4 8 0 0 0"), 15.0);
+    }
+
+    #[test]
+    fn own_memory_is_read() {
+        let (rss, pss) = memory_mib(std::process::id()).unwrap();
+        assert!(rss >= pss && pss > 0.0);
+    }
+}

@@ -1,0 +1,184 @@
+//! Processes of a setup: this program again in another role, or another program, each dying with the bench.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::failure::{Doing, Failure};
+use crate::report::Watched;
+use crate::roles::Role;
+
+/// How long a process may take to say that it is ready.
+const READY_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long a process may take to end after SIGTERM.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+/// What a role prints, before where it can be reached, when it is ready.
+const READY: &str = "ready ";
+
+/// A running process of a setup; it is ended when this is dropped.
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts this program in a role.
+    pub(crate) fn start(name: &str, role: &Role) -> Result<Process, Failure> {
+        let program = std::env::current_exe().doing(|| "find this program".into())?;
+        let role = serde_json::to_string(role).map_err(|error| Failure::role(name, error.to_string()))?;
+        let mut command = Command::new(program);
+        command
+            .args(["role", &role])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().doing(|| format!("start {name}"))?;
+        let output = child
+            .stdout
+            .take()
+            .ok_or_else(|| Failure::role(name, "has no output"))?;
+        Ok(Process {
+            name: name.into(),
+            child,
+            output: BufReader::new(output),
+        })
+    }
+
+    /// Starts this program in a role and waits until it says where it can be reached.
+    pub(crate) fn start_ready(name: &str, role: &Role) -> Result<(Process, String), Failure> {
+        let mut process = Process::start(name, role)?;
+        let line = process.line()?;
+        match line.strip_prefix(READY) {
+            Some(address) => Ok((process, address.to_string())),
+            None => Err(Failure::role(
+                name,
+                format!("said '{line}' instead of being ready"),
+            )),
+        }
+    }
+
+    /// Starts another program, its output into `log`.
+    pub(crate) fn start_program(
+        name: &str,
+        program: &Path,
+        arguments: &[String],
+        log: &Path,
+    ) -> Result<Process, Failure> {
+        let role = Role::Program {
+            program: program.into(),
+            arguments: arguments.to_vec(),
+            log: log.into(),
+        };
+        Process::start(name, &role)
+    }
+
+    /// Waits until something accepts connections, as long as the process lives.
+    pub(crate) fn wait_for(
+        &mut self,
+        what: &str,
+        mut reachable: impl FnMut() -> bool,
+    ) -> Result<(), Failure> {
+        let began = Instant::now();
+        while !reachable() {
+            let ended = self
+                .child
+                .try_wait()
+                .doing(|| format!("wait for {}", self.name))?;
+            if let Some(status) = ended {
+                return Err(Failure::role(
+                    &self.name,
+                    format!("ended ({status}) before {what}"),
+                ));
+            }
+            if began.elapsed() > READY_TIME_MAX {
+                return Err(Failure::role(
+                    &self.name,
+                    format!("{what}: not within {READY_TIME_MAX:?}"),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// The next line of its output.
+    pub(crate) fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        self.output
+            .read_line(&mut line)
+            .doing(|| format!("read what {} says", self.name))?;
+        match line.is_empty() {
+            true => Err(Failure::role(&self.name, "ended without a word")),
+            false => Ok(line.trim_end_matches('\n').to_string()),
+        }
+    }
+
+    /// The rest of its output, once it has ended.
+    pub(crate) fn finish(mut self) -> Result<String, Failure> {
+        let mut text = String::new();
+        self.output
+            .read_to_string(&mut text)
+            .doing(|| format!("read what {} says", self.name))?;
+        let status = self.child.wait().doing(|| format!("wait for {}", self.name))?;
+        match status.success() {
+            true => Ok(text),
+            false => Err(Failure::role(&self.name, format!("failed ({status})"))),
+        }
+    }
+
+    /// Its name and id.
+    pub(crate) fn watched(&self) -> Watched {
+        Watched {
+            name: self.name.clone(),
+            pid: self.child.id(),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Ok(Some(_)) = self.child.try_wait() {
+            return;
+        }
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
+            // It may have ended by itself since.
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+        let end = Instant::now() + END_TIME_MAX;
+        while Instant::now() < end {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Says, in a role's process, where it can be reached.
+pub(crate) fn say_ready(address: impl std::fmt::Display) {
+    println!("{READY}{address}");
+}
+
+/// Asks the kernel to end this process with the one that started it.
+pub(crate) fn die_with_parent() -> Result<(), Failure> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .doing(|| "ask to die with the bench".into())
+}
+
+/// Becomes another program.
+pub(crate) fn become_program(program: &Path, arguments: &[String], log: &Path) -> Result<(), Failure> {
+    let output = std::fs::File::create(log).doing(|| format!("write {}", log.display()))?;
+    let errors = output.try_clone().doing(|| format!("write {}", log.display()))?;
+    let error = Command::new(program)
+        .args(arguments)
+        .stdout(output)
+        .stderr(errors)
+        .exec();
+    Err(error).doing(|| format!("start {}", program.display()))
+}

@@ -1,0 +1,59 @@
+//! What passes between the bench and its client processes: the load to make, and what it came to.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The load that a client makes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Load {
+    /// Payload of a request, in bytes.
+    pub(crate) size_bytes: usize,
+    /// Calls in flight on each connection.
+    pub(crate) calls_in_flight: usize,
+    /// Connections, each with a client thread of its own.
+    pub(crate) connections: usize,
+    /// How long load runs before it is measured.
+    pub(crate) warmup_seconds: f64,
+    /// How long it is measured.
+    pub(crate) seconds: f64,
+    /// Processes whose CPU time counts, besides the client itself.
+    pub(crate) watched: Vec<Watched>,
+    /// Cores that everything runs on.
+    pub(crate) cores: Vec<usize>,
+}
+
+/// A process of the setup.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Watched {
+    /// Its role.
+    pub(crate) name: String,
+    /// Its id.
+    pub(crate) pid: u32,
+}
+
+/// What one run of a client came to.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Length of the measuring window.
+    pub(crate) seconds: f64,
+    /// Calls that ended well in the window.
+    pub(crate) count: u64,
+    /// Calls that failed in it.
+    pub(crate) errors: u64,
+    /// Calls a second.
+    pub(crate) rps: f64,
+    /// Gigabits of request payload a second.
+    pub(crate) gbps: f64,
+    /// Latencies, in microseconds.
+    pub(crate) mean_us: f64,
+    pub(crate) min_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p90_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    /// CPU seconds in the window, by process.
+    pub(crate) cpu_seconds: BTreeMap<String, f64>,
+    /// Cores' worth of the bench's cores that something else used.
+    pub(crate) foreign_cores: f64,
+}

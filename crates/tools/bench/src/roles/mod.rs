@@ -1,0 +1,92 @@
+//! What a process of a setup does. A role travels to its process as JSON, in a hidden subcommand.
+
+mod floor;
+mod raw;
+mod tonic;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::process;
+use crate::report::{Load, Report};
+
+pub(crate) use floor::FloorPart;
+
+/// Bytes of a response's payload, whatever the request's.
+const RESPONSE: &[u8; 8] = b"8 bytes.";
+/// How long whoever waits with a bound spins, yielding its core, before it sleeps.
+const SPIN_NS: u64 = 50_000;
+
+/// How a socket's reader waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Waiting {
+    /// Asleep in the kernel.
+    Blocking,
+    /// Asking again without pause.
+    Spinning,
+}
+
+/// What a process does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Role {
+    /// Becomes another program, whose output goes into `log`.
+    Program {
+        program: PathBuf,
+        arguments: Vec<String>,
+        log: PathBuf,
+    },
+    /// Answers raw requests over TCP.
+    RawServer { waiting: Waiting },
+    /// Makes load on a [`Role::RawServer`].
+    RawClient {
+        address: String,
+        waiting: Waiting,
+        load: Load,
+    },
+    /// Starts the other processes of the floor and makes load on them.
+    FloorClient { load: Load },
+    /// One of those other processes.
+    Floor { part: FloorPart },
+    /// Starts a process and makes load on it over shared memory.
+    SharedMemoryClient { load: Load },
+    /// Answers gRPC.
+    TonicServer,
+    /// Makes load on a [`Role::TonicServer`].
+    TonicClient { address: String, load: Load },
+}
+
+/// Plays a role to its end.
+pub(crate) fn play(role: Role) -> Result<(), Failure> {
+    process::die_with_parent()?;
+    match role {
+        Role::Program {
+            program,
+            arguments,
+            log,
+        } => process::become_program(&program, &arguments, &log),
+        Role::RawServer { waiting } => raw::serve(waiting),
+        Role::RawClient {
+            address,
+            waiting,
+            load,
+        } => print(&raw::load(&address, waiting, &load)?),
+        Role::FloorClient { load } => print(&floor::load_four(load)?),
+        Role::SharedMemoryClient { load } => print(&floor::load_two(load)?),
+        Role::Floor { part } => floor::play(&part),
+        Role::TonicServer => tonic::serve(),
+        Role::TonicClient { address, load } => print(&tonic::load(&address, &load)?),
+    }
+}
+
+fn print(report: &Report) -> Result<(), Failure> {
+    let line = serde_json::to_string(report).map_err(|error| Failure::role("client", error.to_string()))?;
+    println!("{line}");
+    Ok(())
+}
+
+/// A request's payload.
+fn payload(size_bytes: usize) -> Vec<u8> {
+    vec![b'x'; size_bytes]
+}

@@ -1,0 +1,144 @@
+//! The processes of a setup, from the server up to what its client is pointed at.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+
+use crate::envoy;
+use crate::failure::{Doing, Failure};
+use crate::machine::free_port;
+use crate::plan::Setup;
+use crate::process::Process;
+use crate::report::{Load, Report, Watched};
+use crate::roles::{Role, Waiting};
+
+/// A setup that runs; it ends when this is dropped, the client's side first.
+pub(crate) struct Stack {
+    setup: Setup,
+    processes: Vec<Process>,
+    address: String,
+}
+
+impl Stack {
+    /// Starts the processes of a setup; files go into `folder`.
+    pub(crate) fn start(setup: Setup, folder: &Path) -> Result<Stack, Failure> {
+        let mut stack = Stack {
+            setup,
+            processes: Vec::new(),
+            address: String::new(),
+        };
+        match setup {
+            Setup::RawTcp => stack.server(&Role::RawServer {
+                waiting: Waiting::Blocking,
+            })?,
+            Setup::RawTcpSpin => stack.server(&Role::RawServer {
+                waiting: Waiting::Spinning,
+            })?,
+            // Their clients start the other processes, which inherit memory from them.
+            Setup::Floor | Setup::SharedMemory => {}
+            Setup::Tonic => stack.server(&Role::TonicServer)?,
+            Setup::TonicEnvoyNull => {
+                let program = envoy::program()?;
+                stack.server(&Role::TonicServer)?;
+                stack.sidecar("ingress", &program, folder)?;
+                stack.sidecar("egress", &program, folder)?;
+            }
+            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal => {
+                return Err(Failure::Unavailable("not linked in yet".into()));
+            }
+        }
+        Ok(stack)
+    }
+
+    /// Runs a client on the setup.
+    pub(crate) fn measure(&self, load: Load) -> Result<Report, Failure> {
+        Stack::report(self.start_client(load)?)
+    }
+
+    /// Starts a client on the setup.
+    pub(crate) fn start_client(&self, mut load: Load) -> Result<Process, Failure> {
+        load.watched = self.watched();
+        Process::start("client", &self.client(load))
+    }
+
+    /// Starts a client that makes a few calls and is idle after that, where the setup has one.
+    pub(crate) fn idle_client(&self) -> Result<Option<Process>, Failure> {
+        Ok(None)
+    }
+
+    /// What a client says at its end.
+    pub(crate) fn report(client: Process) -> Result<Report, Failure> {
+        let line = client.finish()?;
+        let last = line.lines().last().unwrap_or_default();
+        serde_json::from_str(last).map_err(|error| Failure::role("client", format!("said '{last}': {error}")))
+    }
+
+    /// The processes that run whether a client does or not.
+    pub(crate) fn watched(&self) -> Vec<Watched> {
+        self.processes.iter().map(Process::watched).collect()
+    }
+
+    fn client(&self, load: Load) -> Role {
+        let address = self.address.clone();
+        match self.setup {
+            Setup::RawTcp => Role::RawClient {
+                address,
+                waiting: Waiting::Blocking,
+                load,
+            },
+            Setup::RawTcpSpin => Role::RawClient {
+                address,
+                waiting: Waiting::Spinning,
+                load,
+            },
+            Setup::Floor => Role::FloorClient { load },
+            Setup::SharedMemory => Role::SharedMemoryClient { load },
+            Setup::Tonic | Setup::TonicEnvoyNull => Role::TonicClient { address, load },
+            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal => {
+                Role::TonicClient { address, load }
+            }
+        }
+    }
+
+    fn server(&mut self, role: &Role) -> Result<(), Failure> {
+        let (process, address) = Process::start_ready("server", role)?;
+        self.processes.push(process);
+        self.address = address;
+        Ok(())
+    }
+
+    /// Puts an Envoy in front of what there is.
+    fn sidecar(&mut self, name: &str, program: &Path, folder: &Path) -> Result<(), Failure> {
+        let listen = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let upstream = self
+            .address
+            .parse()
+            .map_err(|_| Failure::role(name, "has no upstream address"))?;
+        let (path, log) = (
+            folder.join(format!("{name}.json")),
+            folder.join(format!("{name}.log")),
+        );
+        let configuration = envoy::configuration(name, listen, upstream).to_string();
+        std::fs::write(&path, configuration).doing(|| format!("write {}", path.display()))?;
+        let mut process = Process::start_program(name, program, &envoy::arguments(&path), &log)?;
+        process
+            .wait_for("it listens", || TcpStream::connect(listen).is_ok())
+            .map_err(|error| {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                Failure::role(
+                    name,
+                    format!("{error}; it said: {}", said.lines().last().unwrap_or("nothing")),
+                )
+            })?;
+        self.processes.push(process);
+        self.address = listen.to_string();
+        Ok(())
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        while let Some(process) = self.processes.pop() {
+            drop(process);
+        }
+    }
+}

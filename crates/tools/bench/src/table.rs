@@ -1,0 +1,79 @@
+//! What is printed: a row for each cell, then each target with its figure.
+
+use crate::summary::{Cell, Cells};
+use crate::targets;
+
+/// Prints everything.
+pub(crate) fn print(cells: &Cells, head: &str) {
+    println!("{head}\n");
+    println!(
+        "{:16} {:13} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>5} {:>5} {:>2}  cores by process",
+        "setup",
+        "what",
+        "p50 us",
+        "p99 us",
+        "p99.9 us",
+        "calls/s",
+        "Gb/s",
+        "cpu us",
+        "calls/cpu",
+        "sprd%",
+        "other",
+        "q"
+    );
+    cells.cells.iter().for_each(|cell| println!("{}", row(cell)));
+    println!(
+        "\ncpu us: CPU time of all processes for a call; calls/cpu: calls for a CPU second of all processes; sprd%: highest\n\
+         less lowest rate; other: cores that something else used; q: runs in which that was little (where it is 0, the\n\
+         row is over all runs, and not to be trusted)."
+    );
+    let outcomes = targets::outcomes(cells);
+    if !outcomes.is_empty() {
+        println!();
+    }
+    for outcome in outcomes {
+        println!("{outcome}");
+    }
+}
+
+fn row(cell: &Cell) -> String {
+    let median = &cell.median;
+    let figure =
+        |value: Option<f64>, digits: usize| value.map_or(String::new(), |value| format!("{value:.digits$}"));
+    let goodput = if cell.what.starts_with("gp") {
+        median.gbps
+    } else {
+        None
+    };
+    let cores: Vec<String> = median
+        .cores
+        .iter()
+        .map(|(name, cores)| format!("{name} {cores:.2}"))
+        .collect();
+    let memory: Vec<String> = median
+        .rss_mib
+        .iter()
+        .map(|(name, rss)| format!("{name} {rss:.1} MiB resident"))
+        .collect();
+    let errors = if median.errors == 0 {
+        String::new()
+    } else {
+        format!("  ERRORS {}", median.errors)
+    };
+    format!(
+        "{:16} {:13} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>9} {:>5.0} {:>5.2} {:>2}  {}{errors}",
+        cell.setup,
+        cell.what,
+        figure(median.p50_us, 2),
+        figure(median.p99_us, 1),
+        figure(median.p999_us, 1),
+        figure(median.rps, 0),
+        figure(goodput, 2),
+        figure(median.cpu_us_per_rpc, 2),
+        figure(median.rps_per_core, 0),
+        median.spread_pct,
+        median.foreign_cores,
+        median.quiet_runs,
+        [cores, memory].concat().join(", "),
+    )
+}

@@ -1,0 +1,219 @@
+//! What the figures are held against. Ratios within one run: figures of different runs, machines or ways of waiting
+//! are not comparable.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::summary::{Cell, Cells, Median};
+
+/// A figure of a cell.
+type Figure = fn(&Median) -> Option<f64>;
+
+/// A ratio (or a difference) of two cells and its bound.
+struct Target {
+    what: &'static str,
+    over: (&'static str, &'static str, Figure),
+    under: (&'static str, &'static str, Figure),
+    bound: Bound,
+}
+
+#[derive(Clone, Copy)]
+enum Bound {
+    RatioAtMost(f64),
+    RatioAtLeast(f64),
+    DifferenceAtMost(f64),
+    ValueAtMost(f64),
+}
+
+const P50: Figure = |median| median.p50_us;
+const P99: Figure = |median| median.p99_us;
+const RPS: Figure = |median| median.rps;
+const GBPS: Figure = |median| median.gbps;
+const CPU: Figure = |median| median.cpu_us_per_rpc;
+
+const NULL: &str = "provost null";
+const ENVOY: &str = "tonic+envoy null";
+/// Goodputs that the targets are about.
+const LARGE: [&str; 4] = ["gp 64K", "gp 512K", "gp 1M", "gp 8M"];
+
+use Bound::{DifferenceAtMost, RatioAtLeast, RatioAtMost, ValueAtMost};
+
+/// Bounds on single processes of a setup with an idle client: a figure by process, and the most it may be. Cores are
+/// held against a thousandth of one, a millisecond in a second, for timers.
+type ByProcess = fn(&Median) -> &BTreeMap<String, f64>;
+const REST: [(&str, &str, ByProcess, f64); 4] = [
+    (
+        "service's memory at rest, MiB (client's)",
+        "egress",
+        |median| &median.rss_mib,
+        9.0,
+    ),
+    (
+        "service's memory at rest, MiB (server's)",
+        "ingress",
+        |median| &median.rss_mib,
+        9.0,
+    ),
+    (
+        "cores of an idle service",
+        "egress",
+        |median| &median.cores,
+        0.001,
+    ),
+    ("cores of an idle app", "client", |median| &median.cores, 0.001),
+];
+
+#[rustfmt::skip]
+const TARGETS: [Target; 12] = [
+    Target { what: "p50 to the floor's", over: (NULL, "lat", P50), under: ("floor", "lat", P50), bound: RatioAtMost(1.6) },
+    Target { what: "p50 of tonic+Envoy to ours", over: (ENVOY, "lat", P50), under: (NULL, "lat", P50), bound: RatioAtLeast(14.0) },
+    Target { what: "p50 of tonic to ours", over: ("tonic", "lat", P50), under: (NULL, "lat", P50), bound: RatioAtLeast(3.5) },
+    Target { what: "p99 of tonic+Envoy to ours", over: (ENVOY, "lat", P99), under: (NULL, "lat", P99), bound: RatioAtLeast(8.0) },
+    Target { what: "rate at 64 to tonic+Envoy's", over: (NULL, "rate c=64", RPS), under: (ENVOY, "rate c=64", RPS), bound: RatioAtLeast(10.0) },
+    Target { what: "rate at 64 to tonic's", over: (NULL, "rate c=64", RPS), under: ("tonic", "rate c=64", RPS), bound: RatioAtLeast(2.0) },
+    Target { what: "CPU per call (lat) to tonic+Envoy's", over: (NULL, "lat", CPU), under: (ENVOY, "lat", CPU), bound: RatioAtMost(1.0 / 6.0) },
+    Target { what: "CPU per call (lat) to tonic's", over: (NULL, "lat", CPU), under: ("tonic", "lat", CPU), bound: RatioAtMost(1.0) },
+    Target { what: "CPU per call (64) to tonic+Envoy's", over: (NULL, "rate c=64", CPU), under: (ENVOY, "rate c=64", CPU), bound: RatioAtMost(1.0 / 6.0) },
+    Target { what: "CPU per call (64) to tonic's", over: (NULL, "rate c=64", CPU), under: ("tonic", "rate c=64", CPU), bound: RatioAtMost(1.0) },
+    Target { what: "the null policy's own cost, us", over: (NULL, "lat", P50), under: ("provost bare", "lat", P50), bound: DifferenceAtMost(0.3) },
+    Target { what: "same-node p50 to bare shared memory's", over: ("provost local", "lat", P50), under: ("shm", "lat", P50), bound: RatioAtMost(3.0) },
+];
+
+/// A target and how it was met; it prints itself.
+pub(crate) struct Outcome {
+    what: String,
+    value: f64,
+    bound: Bound,
+}
+
+/// Every target of which this run has both figures.
+pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
+    let large = LARGE.iter().flat_map(|what| {
+        let target = |name, under, bound| (format!("{what} to {name}"), *what, under, bound);
+        [
+            target("tonic+Envoy's", ENVOY, RatioAtLeast(5.0)),
+            target("tonic's", "tonic", RatioAtLeast(1.0)),
+            target("raw TCP's", "raw tcp", RatioAtLeast(0.8)),
+        ]
+    });
+    let large = large.filter_map(|(name, what, under, bound)| {
+        Outcome::new(
+            name,
+            figure(cells, (NULL, what, GBPS))?,
+            figure(cells, (under, what, GBPS))?,
+            bound,
+        )
+    });
+    let rest = REST.iter().filter_map(|(name, process, figure, most)| {
+        let cell = cells
+            .cells
+            .iter()
+            .find(|cell| cell.setup == NULL && cell.what == "idle")?;
+        let value = figure(&cell.median).get(*process).copied()?;
+        Some(Outcome {
+            what: (*name).into(),
+            value,
+            bound: ValueAtMost(*most),
+        })
+    });
+    let named = TARGETS.iter().filter_map(|target| {
+        let (over, under) = (figure(cells, target.over)?, figure(cells, target.under)?);
+        Outcome::new(target.what.into(), over, under, target.bound)
+    });
+    named.chain(large).chain(rest).collect()
+}
+
+fn figure(cells: &Cells, (setup, what, figure): (&str, &str, Figure)) -> Option<f64> {
+    let cell = cells
+        .cells
+        .iter()
+        .find(|cell: &&Cell| cell.setup == setup && cell.what == what)?;
+    figure(&cell.median)
+}
+
+impl Outcome {
+    fn new(what: String, over: f64, under: f64, bound: Bound) -> Option<Outcome> {
+        let value = match bound {
+            DifferenceAtMost(_) => over - under,
+            ValueAtMost(_) => over,
+            RatioAtMost(_) | RatioAtLeast(_) => over / under,
+        };
+        value.is_finite().then_some(Outcome { what, value, bound })
+    }
+
+    fn is_met(&self) -> bool {
+        match self.bound {
+            RatioAtMost(most) | DifferenceAtMost(most) | ValueAtMost(most) => self.value <= most,
+            RatioAtLeast(least) => self.value >= least,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (relation, bound) = match self.bound {
+            RatioAtMost(bound) | DifferenceAtMost(bound) | ValueAtMost(bound) => ("at most", bound),
+            RatioAtLeast(bound) => ("at least", bound),
+        };
+        let verdict = if self.is_met() { "met" } else { "MISSED" };
+        write!(
+            f,
+            "{:42} {:>8.3}  {relation:8} {bound:<6.3} {verdict}",
+            self.what, self.value
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(setup: &'static str, what: &str, median: Median) -> Cell {
+        Cell {
+            setup,
+            what: what.into(),
+            size: 0,
+            conns: 1,
+            inflight: 1,
+            median,
+            runs: Vec::new(),
+        }
+    }
+
+    fn p50(p50_us: f64) -> Median {
+        Median {
+            p50_us: Some(p50_us),
+            ..Median::default()
+        }
+    }
+
+    #[test]
+    fn targets_are_ratios_of_what_was_measured_and_the_rest_is_left_out() {
+        let cells = vec![
+            cell(NULL, "lat", p50(16.0)),
+            cell("floor", "lat", p50(10.0)),
+            cell("tonic", "lat", p50(48.0)),
+        ];
+        let outcomes = outcomes(&Cells { cells });
+        assert_eq!(
+            outcomes.iter().map(Outcome::is_met).collect::<Vec<_>>(),
+            [true, false]
+        );
+        assert!(outcomes[1].to_string().contains("MISSED"), "{}", outcomes[1]);
+    }
+
+    #[test]
+    fn large_messages_are_held_against_three_peers() {
+        let gbps = |gbps| Median {
+            gbps: Some(gbps),
+            ..Median::default()
+        };
+        let cells = [(NULL, 40.0), (ENVOY, 8.0), ("tonic", 17.0), ("raw tcp", 60.0)]
+            .map(|(setup, value)| cell(setup, "gp 64K", gbps(value)));
+        let outcomes = outcomes(&Cells { cells: cells.into() });
+        assert_eq!(
+            outcomes.iter().map(Outcome::is_met).collect::<Vec<_>>(),
+            [true, true, false]
+        );
+    }
+}
