@@ -95,7 +95,8 @@ impl PacketSocket {
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        let pushed = descriptors.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+        if !pushed || descriptors.len() > DESCRIPTORS_MAX {
             let message = format!(
                 "{} descriptors: a packet takes {DESCRIPTORS_MAX}",
                 descriptors.len()
@@ -123,9 +124,12 @@ impl PacketSocket {
                 descriptors.extend(passed);
             }
         }
-        if received
-            .flags
-            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        // The space, padded for alignment, takes one more than was asked for.
+        let too_many = descriptors.len() > DESCRIPTORS_MAX;
+        if too_many
+            || received
+                .flags
+                .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
         {
             let limits = format!("a packet of more than {bytes_max} bytes or {DESCRIPTORS_MAX} descriptors");
             return Err(io::Error::new(io::ErrorKind::InvalidData, limits));
