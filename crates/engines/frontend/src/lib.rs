@@ -1,1 +1,25 @@
-//! The engine between an app's rings and its datapaths
+//! Between an app and its datapaths: the app's port (rings and receive heap), and the engine that turns what the app
+//! alleges into checked private copies and what peers send into the app's completions.
+//!
+//! ```text
+//! submission ring ─► AppPort::next ─► Frontend (tx) ─► policies, marshalling, transport
+//! completion ring ◄─ AppPort::push_step ◄─ Frontend (rx) ◄─
+//! ```
+//!
+//! The app is the adversary here. A step that its call does not allow fails that call ([`Frontend`]); what only a
+//! broken or hostile library does ([`AppFault`]) detaches the app.
+
+mod calls;
+mod engine;
+mod legal;
+mod port;
+mod receive;
+mod saved;
+mod send;
+#[cfg(test)]
+mod testing;
+
+pub use engine::{AppRole, CallQuota, Frontend, FrontendParts, KIND, MethodShape};
+pub use port::{AppFault, AppPort, AppRequest, NotPushed, Notice};
+pub use receive::{AppReceiveHeap, NewSegment, ReceiveLimits, SegmentSource};
+pub use send::SendHeap;

@@ -1,0 +1,815 @@
+//! The engine: what an app alleges becomes a checked private copy, what a peer sent becomes the app's.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use provost_engine::{
+    Alleged, Body, Context, EncodedBody, Engine, ForeignBytes, Gathered, Link, Nanos, Ports, Progress, Queue,
+    ReceivedBody, RestoreError, SavedState, Step,
+};
+use provost_marshal::{GatherError, Leaf, MessageError, Tables};
+use provost_schema::{MessageId, Service};
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::{
+    CALLS_IN_FLIGHT_MAX, GATHER_SEGMENTS_MAX, METADATA_BYTES_MAX, STREAM_MESSAGE_COST_BYTES,
+    STREAM_WINDOW_BYTES,
+};
+use provost_wire::metadata::{self, STATUS_MESSAGE};
+
+use crate::SendHeap;
+use crate::calls::{Call, Calls};
+use crate::legal::{self, Violation};
+use crate::saved::{SavedCall, State};
+
+/// [`Engine::kind`] of this engine.
+pub const KIND: &str = "frontend";
+
+/// Steps that one poll moves in each direction, at most.
+const BATCH_STEPS: usize = 64;
+/// Steps that wait in the engine while its output is full, at most; past it the app's ring is not read any more.
+const WAITING_STEPS_MAX: usize = 2 * CALLS_IN_FLIGHT_MAX;
+/// What a peer may add to a stream's window at most, so that sums stay in range.
+const SEND_WINDOW_MAX: i64 = 1 << 40;
+
+/// Which side of its calls the app is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppRole {
+    /// It begins calls.
+    Client,
+    /// It answers them.
+    Server,
+}
+
+/// What the engine needs of a method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MethodShape {
+    /// Request message.
+    pub input: MessageId,
+    /// Response message.
+    pub output: MessageId,
+    /// Whether the client sends any number of messages.
+    pub client_streaming: bool,
+    /// Whether the server sends any number of messages.
+    pub server_streaming: bool,
+}
+
+impl MethodShape {
+    /// The methods of a service, in its order.
+    #[must_use]
+    pub fn of_service(service: &Service) -> Arc<[MethodShape]> {
+        let shape = |method: &provost_schema::Method| MethodShape {
+            input: method.input,
+            output: method.output,
+            client_streaming: method.client_streaming,
+            server_streaming: method.server_streaming,
+        };
+        service.methods.iter().map(shape).collect()
+    }
+}
+
+/// How many calls a server's app takes at once, over all its connections.
+#[derive(Debug)]
+pub struct CallQuota {
+    in_flight: AtomicU32,
+    max: u32,
+}
+
+impl CallQuota {
+    /// A quota of so many calls.
+    #[must_use]
+    pub fn new(max: u32) -> CallQuota {
+        CallQuota {
+            in_flight: AtomicU32::new(0),
+            max,
+        }
+    }
+
+    /// Calls in flight now.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    fn take(&self) -> bool {
+        let taken = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        if taken >= self.max {
+            self.give_back(1);
+        }
+        taken < self.max
+    }
+
+    fn give_back(&self, count: u32) {
+        self.in_flight.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+/// What a [`Frontend`] is made of.
+pub struct FrontendParts {
+    /// Which side the app is on.
+    pub role: AppRole,
+    /// Tables of the app's own schema of the service.
+    pub tables: Arc<Tables>,
+    /// Methods of the service in that schema.
+    pub methods: Arc<[MethodShape]>,
+    /// The app's send heap.
+    pub send_heap: SendHeap,
+    /// Largest message that the app may send on this connection, in bytes.
+    pub message_bytes_max: u32,
+    /// Calls in flight on this connection.
+    pub calls_max: u32,
+    /// The server app's bound over all connections.
+    pub quota: Option<Arc<CallQuota>>,
+    /// The connection's link.
+    pub link: Arc<Link>,
+}
+
+/// The first engine of a datapath.
+///
+/// ```text
+/// app ─► tx_in ─ admit ─► waiting ─ gather ─► tx_out      admit: is it a step that the app may take now?
+/// app ◄─ rx_out ◄──────── deliver ◄───────── rx_in        deliver: is it a step that the peer may take now?
+/// ```
+///
+/// A step that its call does not allow fails the call: the app gets a `CANCEL` with a status and its reason, the peer
+/// a `CANCEL`. The engine keeps deadlines, too.
+pub struct Frontend {
+    parts: FrontendParts,
+    calls: Calls,
+    /// The highest call that the app has begun (client).
+    last_begun: u64,
+    /// Steps of the app for which the output had no room yet.
+    waiting: VecDeque<Step>,
+    /// Cancellations for which the output had no room yet; at most one for each call that was open.
+    owed: VecDeque<Step>,
+    leaves: Vec<Leaf>,
+}
+
+impl Frontend {
+    /// A frontend of a new connection.
+    #[must_use]
+    pub fn new(parts: FrontendParts) -> Frontend {
+        Frontend {
+            parts,
+            calls: Calls::new(),
+            last_begun: 0,
+            waiting: VecDeque::new(),
+            owed: VecDeque::new(),
+            leaves: Vec::with_capacity(GATHER_SEGMENTS_MAX),
+        }
+    }
+
+    /// The frontend from the saved state of another version of it. (Steps that had not been gathered are the
+    /// runtime's: it takes a frontend apart when its queues are empty.)
+    pub fn restore(parts: FrontendParts, saved: &SavedState) -> Result<Frontend, RestoreError> {
+        let state = State::load(saved)?;
+        let mut frontend = Frontend::new(parts);
+        frontend.last_begun = state.last_begun;
+        for call in state.calls.iter().map(Call::from) {
+            let known = usize::from(call.method) < frontend.parts.methods.len();
+            if !known || frontend.calls.contains(call.call) {
+                return Err(RestoreError::Damaged {
+                    kind: KIND,
+                    reason: format!("call {} is there twice or of no method", call.call),
+                });
+            }
+            if let Some(quota) = &frontend.parts.quota {
+                quota.in_flight.fetch_add(1, Ordering::Relaxed);
+            }
+            frontend.calls.insert(call);
+        }
+        Ok(frontend)
+    }
+}
+
+impl Engine for Frontend {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
+        let mut lanes = Lanes {
+            tx_in: ports.tx_in,
+            tx_out: ports.tx_out,
+            rx_out: ports.rx_out,
+        };
+        let owed = self.send_owed(&mut lanes);
+        let expired = self.expire(&mut lanes, context);
+        let inbound = self.inbound(ports.rx_in, &mut lanes, context);
+        if ports.rx_in.is_empty() && self.parts.link.delivered() {
+            return self.end(&mut lanes, context);
+        }
+        let outbound = self.outbound(&mut lanes, context);
+        match owed | expired | inbound | outbound {
+            true => Progress::Busy,
+            false => Progress::Idle,
+        }
+    }
+
+    fn wake_at(&self) -> Option<Nanos> {
+        self.calls.next_deadline()
+    }
+
+    fn decompose(self: Box<Self>) -> SavedState {
+        let state = State {
+            last_begun: self.last_begun,
+            calls: self.calls.iter().map(SavedCall::from).collect(),
+        };
+        state.save()
+    }
+}
+
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        if let Some(quota) = &self.parts.quota {
+            quota.give_back(self.calls.len() as u32);
+        }
+    }
+}
+
+/// The engine's queues but the one that is read while the others are written.
+struct Lanes<'a> {
+    tx_in: &'a mut Queue<Step>,
+    tx_out: &'a mut Queue<Step>,
+    rx_out: &'a mut Queue<Step>,
+}
+
+/// Why the service ends a call.
+pub(crate) struct Failure {
+    code: Code,
+    reason: String,
+}
+
+impl Failure {
+    fn new(code: Code, reason: impl Into<String>) -> Failure {
+        let reason = reason.into();
+        Failure { code, reason }
+    }
+}
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Failure {
+        Failure::new(Code::Internal, violation.to_string())
+    }
+}
+
+impl From<GatherError> for Failure {
+    fn from(error: GatherError) -> Failure {
+        let code = match error {
+            GatherError::Message(MessageError::TooLong { .. }) => Code::ResourceExhausted,
+            GatherError::Message(MessageError::Nesting { .. } | MessageError::Utf8 { .. }) => {
+                Code::InvalidArgument
+            }
+            _ => Code::Internal,
+        };
+        Failure::new(code, format!("the message was not sent: {error}"))
+    }
+}
+
+// From the app to the wire.
+impl Frontend {
+    fn outbound(&mut self, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        for _ in 0..BATCH_STEPS {
+            // Every step may fail its call, which the app must hear of.
+            if lanes.rx_out.is_full() {
+                break;
+            }
+            let wire_has_room = self.owed.is_empty() && !lanes.tx_out.is_full();
+            if wire_has_room && let Some(step) = self.waiting.pop_front() {
+                self.gather(step, lanes, context);
+            } else if self.waiting.len() < WAITING_STEPS_MAX
+                && let Some(step) = lanes.tx_in.pop()
+            {
+                match self.admit(step, lanes, context) {
+                    Some(step) if wire_has_room => self.gather(step, lanes, context),
+                    Some(step) => self.waiting.push_back(step),
+                    None => {}
+                }
+            } else {
+                break;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Opens and cancels calls, even while the wire is stuck. Steps that remain are to be gathered.
+    fn admit(&mut self, step: Step, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> Option<Step> {
+        if let Err(violation) = legal::check_app_parts(self.parts.role, step.parts) {
+            return self.refuse(step, violation.into(), lanes, context);
+        }
+        if step.parts.contains(Parts::BEGIN) {
+            return self.admit_begin(step, lanes, context);
+        }
+        if !self.calls.contains(step.call) {
+            // A call that has ended may have steps under way; one that never was is the app's mistake.
+            let never_was = self.parts.role == AppRole::Client && step.call > self.last_begun;
+            return match never_was {
+                true => self.refuse(step, Violation::NeverBegun.into(), lanes, context),
+                false => {
+                    return_token(&step.body, context);
+                    None
+                }
+            };
+        }
+        if step.parts.contains(Parts::CANCEL) {
+            return_token(&step.body, context);
+            if self.remove(step.call).is_some_and(|call| call.on_wire) {
+                self.to_wire(Step::cancel(step.call, step.status), lanes);
+            }
+            return None;
+        }
+        Some(step)
+    }
+
+    fn admit_begin(
+        &mut self,
+        mut step: Step,
+        lanes: &mut Lanes<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<Step> {
+        if step.call <= self.last_begun {
+            return self.refuse(step, Violation::CallNumber.into(), lanes, context);
+        }
+        self.last_begun = step.call;
+        if usize::from(step.method) >= self.parts.methods.len() {
+            let reason = format!("the service has no method number {}", step.method);
+            return self.refuse(step, Failure::new(Code::Unimplemented, reason), lanes, context);
+        }
+        if self.calls.len() >= self.parts.calls_max as usize {
+            let reason = format!(
+                "{} calls are in flight on this connection, which is its limit: wait for some to end",
+                self.parts.calls_max
+            );
+            return self.refuse(
+                step,
+                Failure::new(Code::ResourceExhausted, reason),
+                lanes,
+                context,
+            );
+        }
+        self.calls
+            .insert(Call::new(step.call, step.method, step.deadline));
+        if step.deadline != 0 && step.deadline <= context.now {
+            return_token(&step.body, context);
+            step.body = Body::Empty;
+            self.fail(step.call, &deadline_passed(), lanes, context);
+            return None;
+        }
+        Some(step)
+    }
+
+    /// Copies what the step alleges, checks it, and sends it on. There is room in `tx_out` and `rx_out`.
+    fn gather(&mut self, mut step: Step, lanes: &mut Lanes<'_>, context: &mut Context<'_>) {
+        let Some(call) = self.calls.get_mut(step.call) else {
+            return_token(&step.body, context);
+            return;
+        };
+        let shape = self.parts.methods[usize::from(call.method)];
+        let method = Direction::of_app(self.parts.role, shape);
+        if let Err(violation) = legal::check_app_step(call, method.streaming, &step) {
+            self.refuse(step, violation.into(), lanes, context);
+            return;
+        }
+        let body = match std::mem::take(&mut step.body) {
+            Body::Alleged(alleged) => self.gather_body(alleged, step.parts, method.message, context),
+            other => Ok(other),
+        };
+        match body {
+            Ok(body) => step.body = body,
+            Err(failure) => {
+                self.fail(step.call, &failure, lanes, context);
+                return;
+            }
+        }
+        self.account(&mut step, method.streaming);
+        if step.parts.contains(Parts::STATUS) {
+            self.remove(step.call);
+        }
+        // Cannot be refused: `outbound` saw the room.
+        let _ = lanes.tx_out.push(step);
+    }
+
+    /// Counts a step that the app may take.
+    fn account(&mut self, step: &mut Step, streaming: bool) {
+        let Some(call) = self.calls.get_mut(step.call) else {
+            return;
+        };
+        call.on_wire = true;
+        if step.parts.contains(Parts::WINDOW) {
+            call.unread_bytes = call.unread_bytes.saturating_sub(u64::from(step.window_bytes));
+        }
+        if step.parts.contains(Parts::MESSAGE) {
+            call.app_messages = 1;
+            if streaming {
+                // The app may count its messages as larger than they are, not as smaller.
+                let cost = message_bytes(&step.body).saturating_add(STREAM_MESSAGE_COST_BYTES);
+                step.window_bytes = step.window_bytes.max(cost);
+                call.send_window -= i64::from(step.window_bytes);
+            } else {
+                step.window_bytes = 0;
+            }
+        }
+        call.app_ended |= step.parts.contains(Parts::END);
+    }
+
+    fn gather_body(
+        &mut self,
+        alleged: Alleged,
+        parts: Parts,
+        message: MessageId,
+        context: &mut Context<'_>,
+    ) -> Result<Body, Failure> {
+        if alleged.metadata_bytes == 0 && !parts.contains(Parts::MESSAGE) {
+            return_token(&Body::Alleged(alleged), context);
+            return Ok(Body::Empty);
+        }
+        let mut buffer = context.buffers.take();
+        match self.gather_into(alleged, parts, message, &mut buffer) {
+            Ok(message_bytes) => {
+                let mut token = alleged.token;
+                if buffer.foreign.is_empty() && token != 0 {
+                    // All of it was copied: the app has its memory back already.
+                    context.sent.push(token);
+                    token = 0;
+                }
+                Ok(Body::Gathered(Gathered {
+                    buffer,
+                    metadata_bytes: alleged.metadata_bytes,
+                    message_bytes,
+                    token,
+                }))
+            }
+            Err(failure) => {
+                context.buffers.give(buffer);
+                return_token(&Body::Alleged(alleged), context);
+                Err(failure)
+            }
+        }
+    }
+
+    fn gather_into(
+        &mut self,
+        alleged: Alleged,
+        parts: Parts,
+        message: MessageId,
+        buffer: &mut provost_engine::Buffer,
+    ) -> Result<u32, Failure> {
+        let source = self.parts.send_heap.region();
+        if alleged.metadata_bytes != 0 {
+            if alleged.metadata_bytes > METADATA_BYTES_MAX {
+                let reason = format!(
+                    "metadata of {} bytes is over the limit of {METADATA_BYTES_MAX}",
+                    alleged.metadata_bytes
+                );
+                return Err(Failure::new(Code::ResourceExhausted, reason));
+            }
+            source.copy(alleged.metadata, alleged.metadata_bytes, &mut buffer.bytes)?;
+            legal::check_app_metadata(&buffer.bytes, parts)
+                .map_err(|error| Failure::new(Code::InvalidArgument, error.to_string()))?;
+        }
+        if !parts.contains(Parts::MESSAGE) {
+            return Ok(0);
+        }
+        self.leaves.clear();
+        let message_bytes = self.parts.tables.gather(
+            message,
+            alleged.root,
+            source,
+            &mut buffer.bytes,
+            &mut self.leaves,
+            self.parts.message_bytes_max,
+        )?;
+        let keepalive = self.parts.send_heap.keepalive();
+        for leaf in &self.leaves {
+            let foreign = ForeignBytes::new(leaf.address, leaf.bytes, Arc::clone(keepalive));
+            buffer.foreign.push(foreign);
+        }
+        Ok(message_bytes)
+    }
+}
+
+// From the wire to the app.
+impl Frontend {
+    fn inbound(&mut self, rx_in: &mut Queue<Step>, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        for _ in 0..BATCH_STEPS {
+            if lanes.rx_out.is_full() {
+                break;
+            }
+            let Some(step) = rx_in.pop() else {
+                break;
+            };
+            self.deliver(step, lanes, context);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Passes a step of the peer to the app. There is room in `rx_out`.
+    fn deliver(&mut self, mut step: Step, lanes: &mut Lanes<'_>, context: &mut Context<'_>) {
+        if step.parts.contains(Parts::BEGIN)
+            && let Err(failure) = self.open(&step)
+        {
+            discard(step.body, context);
+            self.to_wire(refusal(step.call, &failure, context), lanes);
+            return;
+        }
+        let Some(call) = self.calls.get_mut(step.call) else {
+            // The call has ended here while the step was under way.
+            discard(step.body, context);
+            return;
+        };
+        let shape = self.parts.methods[usize::from(call.method)];
+        let streaming = Direction::of_peer(self.parts.role, shape).streaming;
+        let body = std::mem::take(&mut step.body);
+        match received(body, context) {
+            Ok(body) => step.body = body,
+            Err(violation) => {
+                self.fail(step.call, &violation.into(), lanes, context);
+                return;
+            }
+        }
+        if let Err(violation) = legal::check_peer_step(self.parts.role, call, streaming, &step) {
+            discard(step.body, context);
+            self.fail(step.call, &violation.into(), lanes, context);
+            return;
+        }
+        count_peer_step(call, streaming, &mut step);
+        if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+            self.remove(step.call);
+        }
+        // Cannot be refused: the caller saw the room.
+        let _ = lanes.rx_out.push(step);
+    }
+
+    /// Opens a call that the peer begins.
+    fn open(&mut self, step: &Step) -> Result<(), Failure> {
+        if self.parts.role == AppRole::Client || self.calls.contains(step.call) {
+            return Err(Violation::CallNumber.into());
+        }
+        if usize::from(step.method) >= self.parts.methods.len() {
+            return Err(Failure::new(
+                Code::Unimplemented,
+                "the service has no such method",
+            ));
+        }
+        if self.calls.len() >= self.parts.calls_max as usize {
+            return Err(Failure::new(
+                Code::ResourceExhausted,
+                "too many calls in flight on this connection",
+            ));
+        }
+        if self.parts.quota.as_ref().is_some_and(|quota| !quota.take()) {
+            let reason = "the server has as many calls in flight as it takes: try again later";
+            return Err(Failure::new(Code::ResourceExhausted, reason));
+        }
+        let mut call = Call::new(step.call, step.method, step.deadline);
+        call.on_wire = true;
+        self.calls.insert(call);
+        Ok(())
+    }
+}
+
+// Ends of calls.
+impl Frontend {
+    fn expire(&mut self, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        while !lanes.rx_out.is_full()
+            && let Some(call) = self.calls.expired(context.now)
+        {
+            self.fail(call, &deadline_passed(), lanes, context);
+            moved = true;
+        }
+        moved
+    }
+
+    /// The connection is gone: ends every call, those among them that only just begin.
+    fn end(&mut self, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> Progress {
+        let failure = match self.parts.link.ended() {
+            Some(end) if end.code != Code::Ok => Failure::new(end.code, end.reason.clone()),
+            _ => Failure::new(Code::Unavailable, "the connection was closed"),
+        };
+        self.owed.clear();
+        while !lanes.rx_out.is_full() {
+            if let Some(call) = self.calls.any() {
+                if let Some(call) = self.calls.get_mut(call) {
+                    call.on_wire = false;
+                }
+                self.fail(call, &failure, lanes, context);
+            } else if let Some(step) = self.waiting.pop_front() {
+                return_token(&step.body, context);
+            } else if let Some(step) = lanes.tx_in.pop() {
+                if let Some(step) = self.admit(step, lanes, context) {
+                    return_token(&step.body, context);
+                }
+            } else {
+                return Progress::Ended;
+            }
+        }
+        Progress::Busy
+    }
+
+    /// A step that the app may not take: its call, if there is one, fails. There is room in `rx_out`.
+    fn refuse(
+        &mut self,
+        step: Step,
+        failure: Failure,
+        lanes: &mut Lanes<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<Step> {
+        return_token(&step.body, context);
+        self.fail(step.call, &failure, lanes, context);
+        None
+    }
+
+    /// Ends a call at the service's initiative, on both sides. There is room in `rx_out`.
+    fn fail(&mut self, call: u64, failure: &Failure, lanes: &mut Lanes<'_>, context: &mut Context<'_>) {
+        if self.remove(call).is_some_and(|call| call.on_wire) {
+            self.to_wire(refusal(call, failure, context), lanes);
+        }
+        let mut step = refusal(call, failure, context);
+        let body = std::mem::take(&mut step.body);
+        step.body = received(body, context).unwrap_or_default();
+        // Cannot be refused: the caller saw the room.
+        let _ = lanes.rx_out.push(step);
+    }
+
+    fn remove(&mut self, call: u64) -> Option<Call> {
+        let removed = self.calls.remove(call)?;
+        if let Some(quota) = &self.parts.quota {
+            quota.give_back(1);
+        }
+        Some(removed)
+    }
+
+    fn to_wire(&mut self, step: Step, lanes: &mut Lanes<'_>) {
+        if !self.owed.is_empty() {
+            self.owed.push_back(step);
+        } else if let Err(full) = lanes.tx_out.push(step) {
+            self.owed.push_back(full.0);
+        }
+    }
+
+    fn send_owed(&mut self, lanes: &mut Lanes<'_>) -> bool {
+        let mut moved = false;
+        while !lanes.tx_out.is_full()
+            && let Some(step) = self.owed.pop_front()
+        {
+            let _ = lanes.tx_out.push(step);
+            moved = true;
+        }
+        moved
+    }
+}
+
+/// The messages of one direction of a method.
+struct Direction {
+    message: MessageId,
+    streaming: bool,
+}
+
+impl Direction {
+    fn of_app(role: AppRole, shape: MethodShape) -> Direction {
+        match role {
+            AppRole::Client => Direction {
+                message: shape.input,
+                streaming: shape.client_streaming,
+            },
+            AppRole::Server => Direction {
+                message: shape.output,
+                streaming: shape.server_streaming,
+            },
+        }
+    }
+
+    fn of_peer(role: AppRole, shape: MethodShape) -> Direction {
+        match role {
+            AppRole::Client => Direction::of_app(AppRole::Server, shape),
+            AppRole::Server => Direction::of_app(AppRole::Client, shape),
+        }
+    }
+}
+
+fn deadline_passed() -> Failure {
+    Failure::new(Code::DeadlineExceeded, "the call's deadline passed")
+}
+
+/// A cancellation with its reason.
+fn refusal(call: u64, failure: &Failure, context: &mut Context<'_>) -> Step {
+    let mut buffer = context.buffers.take();
+    let mut step = Step::cancel(call, failure.code);
+    if metadata::append(&mut buffer.bytes, STATUS_MESSAGE, failure.reason.as_bytes()).is_ok() {
+        step.body = Body::Encoded(EncodedBody {
+            metadata_bytes: buffer.bytes.len() as u32,
+            message_bytes: 0,
+            buffer,
+        });
+    } else {
+        context.buffers.give(buffer);
+    }
+    step
+}
+
+/// The body in the app's receive heap, its metadata checked. What the service itself made (metadata alone) is copied
+/// there; if the heap is full the app gets the step without it.
+fn received(body: Body, context: &mut Context<'_>) -> Result<Body, Violation> {
+    match body {
+        Body::Empty => Ok(Body::Empty),
+        Body::Received(mut body) => {
+            let bytes = context.receive.bytes_mut(&mut body.block);
+            let checked = bytes
+                .get(..body.metadata_bytes as usize)
+                .is_some_and(|block| metadata::check(block).is_ok());
+            match checked {
+                true => Ok(Body::Received(body)),
+                false => {
+                    context.receive.free(body.block);
+                    Err(Violation::PeerMetadata)
+                }
+            }
+        }
+        Body::Encoded(body) if body.message_bytes == 0 => {
+            let metadata = &body.buffer.bytes[..(body.metadata_bytes as usize).min(body.buffer.bytes.len())];
+            let copied = copy_to_heap(metadata, context.receive);
+            context.buffers.give(body.buffer);
+            Ok(copied)
+        }
+        other => {
+            discard(other, context);
+            Err(Violation::PeerBody)
+        }
+    }
+}
+
+fn copy_to_heap(metadata: &[u8], receive: &mut dyn provost_engine::ReceiveHeap) -> Body {
+    let metadata_bytes = metadata.len() as u32;
+    if metadata_bytes == 0 || metadata::check(metadata).is_err() {
+        return Body::Empty;
+    }
+    let Ok(mut block) = receive.allocate(metadata_bytes) else {
+        return Body::Empty;
+    };
+    receive.bytes_mut(&mut block).copy_from_slice(metadata);
+    Body::Received(ReceivedBody {
+        block,
+        metadata_bytes,
+        message_bytes: 0,
+    })
+}
+
+fn count_peer_step(call: &mut Call, streaming: bool, step: &mut Step) {
+    if step.parts.contains(Parts::WINDOW) {
+        call.send_window = (call.send_window + i64::from(step.window_bytes)).min(SEND_WINDOW_MAX);
+    }
+    if step.parts.contains(Parts::MESSAGE) {
+        call.peer_messages = 1;
+        if streaming {
+            if step.window_bytes == 0 {
+                step.window_bytes = message_bytes(&step.body).saturating_add(STREAM_MESSAGE_COST_BYTES);
+            }
+            call.unread_bytes += u64::from(step.window_bytes);
+        } else {
+            step.window_bytes = 0;
+        }
+    }
+    call.peer_ended |= step.parts.contains(Parts::END);
+}
+
+/// Tells the app that memory it offered has been read (or never will be).
+fn return_token(body: &Body, context: &mut Context<'_>) {
+    let token = match body {
+        Body::Alleged(alleged) => alleged.token,
+        Body::Gathered(gathered) => gathered.token,
+        _ => 0,
+    };
+    if token != 0 {
+        context.sent.push(token);
+    }
+}
+
+/// Gives back whatever memory a body holds.
+fn discard(body: Body, context: &mut Context<'_>) {
+    return_token(&body, context);
+    match body {
+        Body::Received(body) => context.receive.free(body.block),
+        Body::Gathered(Gathered { buffer, .. }) | Body::Encoded(EncodedBody { buffer, .. }) => {
+            context.buffers.give(buffer);
+        }
+        Body::Empty | Body::Alleged(_) => {}
+    }
+}
+
+fn message_bytes(body: &Body) -> u32 {
+    match body {
+        Body::Gathered(body) => body.message_bytes,
+        Body::Received(body) => body.message_bytes,
+        Body::Encoded(body) => body.message_bytes,
+        Body::Empty | Body::Alleged(_) => 0,
+    }
+}
+
+/// What the peer's stream may have unread at most before its next message.
+pub(crate) const UNREAD_BYTES_MAX: u64 = STREAM_WINDOW_BYTES as u64;

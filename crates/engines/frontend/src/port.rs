@@ -1,0 +1,371 @@
+//! One app's rings and receive heap, as its runtime thread uses them.
+
+use provost_engine::{Alleged, Body, Nanos, ReceiveHeap, Step, message_offset};
+use provost_ring::{PeerFault, PushError};
+use provost_shm::{Ringer, ServiceRings};
+use provost_wire::Code;
+use provost_wire::descriptor::{
+    BATCH_MAX, Batch, Completion, Parts, Submission, completion_kind, submission_kind,
+};
+use provost_wire::limits::BLOCK_ALIGN_BYTES;
+
+use crate::AppReceiveHeap;
+
+/// Tokens that wait for room in the completion ring, at most; past it no submission is read.
+const SENT_WAITING_MAX: usize = 64 << 10;
+
+/// What only a broken or hostile library does: the app is detached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppFault {
+    /// An index of a ring lies.
+    #[error("{0}")]
+    Ring(#[from] PeerFault),
+    /// A block was given back that the app does not hold.
+    #[error("the app gave back the block at {at}, which it does not hold")]
+    Reclaim {
+        /// Where it alleges the block to be.
+        at: u64,
+    },
+    /// A submission of a kind that does not exist.
+    #[error("the app submitted a descriptor of the unknown kind {kind}")]
+    Kind {
+        /// The kind.
+        kind: u8,
+    },
+    /// A batch longer than a descriptor.
+    #[error("the app submitted a batch of {count}, where {BATCH_MAX} fit")]
+    Batch {
+        /// Its alleged count.
+        count: u8,
+    },
+    /// The app has not read its completions for longer than it may.
+    #[error("the app has not made room in its full completion ring for {stalled_ns} ns")]
+    Stalled {
+        /// How long the ring has been full.
+        stalled_ns: Nanos,
+    },
+}
+
+/// What the app asks for.
+#[derive(Debug)]
+pub enum AppRequest {
+    /// A step of a call, with a body of [`Body::Alleged`].
+    Step {
+        /// On which connection.
+        connection: u32,
+        /// The step.
+        step: Step,
+    },
+    /// Close the connection.
+    Close {
+        /// Which.
+        connection: u32,
+    },
+}
+
+/// What an app is told about a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A server's app got a new peer.
+    Accepted {
+        /// Number of the new connection.
+        connection: u32,
+        /// The request by which the app offered the service.
+        bind: u64,
+    },
+    /// The peer, or this service, drains.
+    GoingAway {
+        /// Which connection.
+        connection: u32,
+    },
+    /// The connection ended.
+    Closed {
+        /// Which connection.
+        connection: u32,
+        /// Why.
+        status: Code,
+    },
+}
+
+/// Why a completion was not pushed.
+#[derive(Debug)]
+pub enum NotPushed<T> {
+    /// The ring is full: try again.
+    Full(T),
+    /// The ring's indices lie.
+    Fault(AppFault),
+}
+
+/// One app's rings and receive heap. It belongs to one runtime thread.
+pub struct AppPort {
+    rings: ServiceRings,
+    app_doorbell: Ringer,
+    heap: AppReceiveHeap,
+    sent: Vec<u64>,
+    retired: Option<u64>,
+    /// The last push found the ring full.
+    blocked: bool,
+    /// Since when [`AppPort::maintain`] finds it so.
+    full_since: Option<Nanos>,
+    /// Something was pushed since the last flush.
+    dirty: bool,
+}
+
+impl AppPort {
+    /// A port over the service's ends of the rings. `app_doorbell` wakes the app.
+    #[must_use]
+    pub fn new(rings: ServiceRings, app_doorbell: Ringer, heap: AppReceiveHeap) -> AppPort {
+        AppPort {
+            rings,
+            app_doorbell,
+            heap,
+            sent: Vec::with_capacity(64),
+            retired: None,
+            blocked: false,
+            full_since: None,
+            dirty: false,
+        }
+    }
+
+    /// The next request, if there is one. Reclaimed blocks are taken back on the way.
+    pub fn next(&mut self) -> Result<Option<AppRequest>, AppFault> {
+        while self.sent.len() < SENT_WAITING_MAX {
+            let Some(slot) = self.rings.submissions.pop()? else {
+                return Ok(None);
+            };
+            let submission: Submission = zerocopy::transmute!(slot);
+            match submission.kind {
+                submission_kind::STEP => return Ok(Some(alleged_step(&submission))),
+                submission_kind::RECLAIM => self.reclaim(&zerocopy::transmute!(slot))?,
+                submission_kind::CLOSE => {
+                    let connection = submission.connection;
+                    return Ok(Some(AppRequest::Close { connection }));
+                }
+                kind => return Err(AppFault::Kind { kind }),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives the places of the submissions that were read back to the app.
+    pub fn release(&mut self) {
+        self.rings.submissions.release();
+    }
+
+    /// Whether nothing waits in the submission ring.
+    pub fn is_idle(&mut self) -> Result<bool, AppFault> {
+        Ok(self.rings.submissions.is_empty()?)
+    }
+
+    /// Hands a step to the app; a received block becomes the app's.
+    pub fn push_step(&mut self, connection: u32, step: Step) -> Result<(), NotPushed<Step>> {
+        let completion = describe(connection, &step);
+        match self.push(zerocopy::transmute!(completion)) {
+            Ok(()) => {
+                if let Body::Received(body) = &step.body {
+                    self.heap.publish(&body.block);
+                }
+                Ok(())
+            }
+            Err(PushError::Full) => Err(NotPushed::Full(step)),
+            Err(PushError::Fault(fault)) => Err(NotPushed::Fault(fault.into())),
+        }
+    }
+
+    /// Tells the app something about a connection.
+    pub fn push_notice(&mut self, notice: Notice) -> Result<(), NotPushed<Notice>> {
+        let at_rest = Completion::default();
+        let completion = match notice {
+            Notice::Accepted { connection, bind } => Completion {
+                kind: completion_kind::ACCEPTED,
+                connection,
+                call: bind,
+                ..at_rest
+            },
+            Notice::GoingAway { connection } => Completion {
+                kind: completion_kind::GOING_AWAY,
+                connection,
+                ..at_rest
+            },
+            Notice::Closed { connection, status } => Completion {
+                kind: completion_kind::CLOSED,
+                connection,
+                status_or_window: status.number(),
+                ..at_rest
+            },
+        };
+        self.push(zerocopy::transmute!(completion))
+            .map_err(|error| match error {
+                PushError::Full => NotPushed::Full(notice),
+                PushError::Fault(fault) => NotPushed::Fault(fault.into()),
+            })
+    }
+
+    /// Shows the app what was pushed, with the tokens that are to go back, and wakes it if it sleeps.
+    pub fn flush(&mut self) -> Result<(), AppFault> {
+        self.push_sent()?;
+        if !self.dirty {
+            return Ok(());
+        }
+        self.dirty = false;
+        if self.rings.completions.publish() && self.rings.app.needed() {
+            // An app whose doorbell is gone is detached by the end of its control socket.
+            let _ = self.app_doorbell.ring();
+        }
+        Ok(())
+    }
+
+    /// Looks after the receive heap and the completion ring: to be called now and then. An app that leaves its ring
+    /// full for longer than `stall_ns_max` is at fault.
+    pub fn maintain(&mut self, now: Nanos, stall_ns_max: Nanos) -> Result<(), AppFault> {
+        if self.rings.completions.room()? > 0 {
+            self.blocked = false;
+            self.full_since = None;
+        } else {
+            let stalled_ns = now.saturating_sub(*self.full_since.get_or_insert(now));
+            if stalled_ns > stall_ns_max {
+                return Err(AppFault::Stalled { stalled_ns });
+            }
+        }
+        if self.retired.is_none() {
+            self.retired = self.heap.retire(now);
+        }
+        if let Some(segment) = self.retired {
+            let completion = Completion {
+                kind: completion_kind::SEGMENT_RETIRED,
+                call: segment,
+                ..Completion::default()
+            };
+            match self.push(zerocopy::transmute!(completion)) {
+                Ok(()) => self.retired = None,
+                Err(PushError::Full) => {}
+                Err(PushError::Fault(fault)) => return Err(fault.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// When [`AppPort::maintain`] wants to be called though nothing happens.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Nanos> {
+        self.heap.wake_at()
+    }
+
+    /// Whether the app's completion ring had no room at the last push.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Tells the app to ring from now on, and says whether there is nothing to do before that.
+    pub fn arm(&mut self) -> Result<bool, AppFault> {
+        self.rings.sleeper.arm();
+        self.is_idle()
+    }
+
+    /// Tells the app that it need not ring.
+    pub fn disarm(&mut self) {
+        self.rings.sleeper.disarm();
+    }
+
+    /// What engines of this app's datapaths are lent: the receive heap, and where tokens go.
+    pub fn lend(&mut self) -> (&mut dyn ReceiveHeap, &mut Vec<u64>) {
+        (&mut self.heap, &mut self.sent)
+    }
+
+    fn reclaim(&mut self, batch: &Batch) -> Result<(), AppFault> {
+        let count = batch.count;
+        let items = batch
+            .items
+            .get(..usize::from(count))
+            .ok_or(AppFault::Batch { count })?;
+        for at in items {
+            let fault = AppFault::Reclaim { at: *at };
+            let block = u32::try_from(*at).map_err(|_| fault.clone())?;
+            self.heap.reclaim(block).map_err(|_| fault)?;
+        }
+        Ok(())
+    }
+
+    fn push_sent(&mut self) -> Result<(), AppFault> {
+        while !self.sent.is_empty() {
+            let count = self.sent.len().min(BATCH_MAX);
+            let mut batch = Batch {
+                kind: completion_kind::SENT,
+                count: count as u8,
+                ..Batch::default()
+            };
+            let start = self.sent.len() - count;
+            batch.items[..count].copy_from_slice(&self.sent[start..]);
+            match self.push(zerocopy::transmute!(batch)) {
+                Ok(()) => self.sent.truncate(start),
+                Err(PushError::Full) => return Ok(()),
+                Err(PushError::Fault(fault)) => return Err(fault.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, slot: provost_ring::Slot) -> Result<(), PushError> {
+        let pushed = self.rings.completions.push(&slot);
+        match pushed {
+            Ok(()) => self.dirty = true,
+            Err(PushError::Full) => self.blocked = true,
+            Err(PushError::Fault(_)) => {}
+        }
+        pushed
+    }
+}
+
+/// A submission as a step, nothing of it checked.
+fn alleged_step(submission: &Submission) -> AppRequest {
+    let parts = submission.parts;
+    let mut step = Step::new(submission.call, parts);
+    step.method = submission.method;
+    step.deadline = submission.deadline_ns;
+    if parts.intersects(Parts::STATUS | Parts::CANCEL) {
+        step.status = Code::from_number(submission.status_or_window);
+    } else {
+        step.window_bytes = submission.status_or_window;
+    }
+    step.body = Body::Alleged(Alleged {
+        root: submission.root,
+        metadata: submission.metadata,
+        metadata_bytes: submission.metadata_bytes,
+        token: submission.token,
+    });
+    AppRequest::Step {
+        connection: submission.connection,
+        step,
+    }
+}
+
+/// A step as a completion.
+fn describe(connection: u32, step: &Step) -> Completion {
+    let mut completion = Completion {
+        kind: completion_kind::STEP,
+        parts: step.parts,
+        method: step.method,
+        connection,
+        call: step.call,
+        deadline_ns: step.deadline,
+        ..Completion::default()
+    };
+    completion.status_or_window = match step.parts.contains(Parts::WINDOW) {
+        true => step.window_bytes,
+        false => step.status.number(),
+    };
+    if let Body::Received(body) = &step.body {
+        completion.block = body.block.at;
+        if body.metadata_bytes > 0 {
+            completion.metadata = body.block.at;
+            completion.metadata_bytes = body.metadata_bytes;
+        }
+        if step.parts.contains(Parts::MESSAGE) {
+            let offset = message_offset(body.metadata_bytes) / BLOCK_ALIGN_BYTES;
+            completion.root = body.block.at + offset as u32;
+            completion.window_cost = step.window_bytes;
+        }
+    }
+    completion
+}
