@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
+use provost_wire::metadata;
 
-use crate::{Buffer, Nanos};
+use crate::{Buffer, BufferPool, Nanos};
 
 /// One step of one call. See [`Parts`] for what a step can carry.
 #[derive(Debug)]
@@ -44,7 +45,26 @@ impl Step {
         }
     }
 
-    /// A step that ends a call at the service's own initiative, with a message that says why.
+    /// A step that ends a call at the service's own initiative and tells people why.
+    #[must_use]
+    pub fn cancel_because(call: u64, status: Code, reason: &str, buffers: &mut BufferPool) -> Step {
+        let mut buffer = buffers.take();
+        // A reason that does not fit is left out; the code says the most of it.
+        let _ = metadata::append(&mut buffer.bytes, metadata::STATUS_MESSAGE, reason.as_bytes());
+        let metadata_bytes = buffer.bytes.len() as u32;
+        buffer.bytes.resize(message_offset(metadata_bytes), 0);
+        let body = Body::Encoded(EncodedBody {
+            buffer,
+            metadata_bytes,
+            message_bytes: 0,
+        });
+        Step {
+            body,
+            ..Step::cancel(call, status)
+        }
+    }
+
+    /// A step that ends a call at the service's own initiative.
     #[must_use]
     pub fn cancel(call: u64, status: Code) -> Step {
         Step {

@@ -40,6 +40,17 @@ impl ForeignRegion {
         }
     }
 
+    /// A region that nobody writes and that may be used as long as the words are borrowed: for fuzzing and tests.
+    pub(crate) fn of_words(words: &[u64], window_at: u32) -> ForeignRegion {
+        // A reference is never null; an empty slice's address is not read from.
+        let address = NonZeroUsize::new(words.as_ptr().expose_provenance()).unwrap_or(NonZeroUsize::MIN);
+        ForeignRegion {
+            address,
+            bytes: size_of_val(words) as u64,
+            window_at,
+        }
+    }
+
     /// Appends `bytes` bytes at window offset `off8` (in units of 8 bytes) to `out`.
     pub fn copy(&self, off8: u32, bytes: u32, out: &mut Vec<u8>) -> Result<(), GatherError> {
         let from = self.locate(off8, u64::from(bytes))?;
@@ -81,6 +92,27 @@ pub fn copy_foreign(range: &ForeignBytes, out: &mut Vec<u8>) {
     unsafe { append(range.address(), range.len() as usize, out) };
 }
 
+/// Fills `to`, which must be as long as the range, from a range of foreign memory that begins at a multiple of 8, as
+/// every large leaf does.
+///
+/// # Panics
+/// If the lengths differ or the range is not aligned: that is a bug of this program, not the app's doing.
+pub fn copy_foreign_to(range: &ForeignBytes, to: &mut [u8]) {
+    let (from, bytes) = (range.address().get(), range.len() as usize);
+    assert!(
+        to.len() == bytes && from.is_multiple_of(WORD),
+        "a leaf is copied to a place of its size"
+    );
+    let words = bytes / WORD;
+    // SAFETY: whoever made the range vouched for it (as in `copy_foreign`), and `to` is as long.
+    unsafe { read_words(from, words, to.as_mut_ptr()) };
+    for (at, byte) in to.iter_mut().enumerate().skip(words * WORD) {
+        let from = std::ptr::with_exposed_provenance::<AtomicU8>(from + at);
+        // SAFETY: `at` is below the range's length.
+        *byte = unsafe { (*from).load(Ordering::Relaxed) };
+    }
+}
+
 /// # Safety
 /// The `bytes` bytes from `from` are mapped and readable.
 unsafe fn append(from: NonZeroUsize, bytes: usize, out: &mut Vec<u8>) {
@@ -114,13 +146,22 @@ unsafe fn append_bytes(from: usize, bytes: usize, out: &mut Vec<u8>) {
 unsafe fn append_words(from: usize, words: usize, out: &mut Vec<u8>) {
     let bytes = words * WORD;
     out.reserve(bytes);
+    // SAFETY: `reserve` made room for `bytes` bytes behind the length, and the caller vouches for the source.
+    unsafe {
+        read_words(from, words, out.as_mut_ptr().add(out.len()));
+        out.set_len(out.len() + bytes);
+    }
+}
+
+/// # Safety
+/// The `words` words from `from`, a multiple of 8, are mapped and readable; `to` has room for them.
+unsafe fn read_words(from: usize, words: usize, to: *mut u8) {
     let from = std::ptr::with_exposed_provenance::<AtomicU64>(from);
-    // SAFETY: `reserve` made room for `bytes` bytes behind the length.
-    let to = unsafe { out.as_mut_ptr().add(out.len()) }.cast::<u64>();
+    let to = to.cast::<u64>();
     let load = |at: usize| {
         // SAFETY: `at` is below `words`; atomic loads are the only access from here to memory that others write.
         let word = unsafe { (*from.add(at)).load(Ordering::Relaxed) };
-        // SAFETY: `at` is below `words`, for which there is room; a `Vec<u8>` need not be aligned.
+        // SAFETY: `at` is below `words`, for which there is room; the destination need not be aligned.
         unsafe { to.add(at).write_unaligned(word) };
     };
     let mut at = 0;
@@ -134,25 +175,17 @@ unsafe fn append_words(from: usize, words: usize, out: &mut Vec<u8>) {
         load(at);
         at += 1;
     }
-    // SAFETY: the loops wrote all `bytes` bytes behind the length.
-    unsafe { out.set_len(out.len() + bytes) };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn region(words: &[u64], window_at: u32) -> ForeignRegion {
-        let address = NonZeroUsize::new(words.as_ptr().expose_provenance()).unwrap();
-        // SAFETY: the words outlive the region in these tests, and nothing writes them.
-        unsafe { ForeignRegion::new(address, size_of_val(words) as u64, window_at) }
-    }
-
     #[test]
     fn copies_of_every_length_and_place_are_exact() {
         let words: Vec<u64> = (0..64u64).map(|n| n * 0x0101_0203_0507_0b0d + 7).collect();
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let region = region(&words, 100);
+        let region = ForeignRegion::of_words(&words, 100);
         for start in 0..64usize {
             for len in 0..=bytes.len() - start * 8 {
                 let mut out = vec![1, 2, 3];
@@ -172,7 +205,7 @@ mod tests {
     #[test]
     fn nothing_outside_the_region_is_located() {
         let words = [0u64; 4];
-        let region = region(&words, 10);
+        let region = ForeignRegion::of_words(&words, 10);
         let refused = [
             (9, 1),
             (14, 1),

@@ -1,1 +1,354 @@
-//! Both ends on one node: one copy between heaps, no socket
+//! The transport between two apps of one node: no socket, no encoding of frames.
+//!
+//! A connection is two *lanes*, one in each direction, each a bounded lock-free queue of steps. The receiving end
+//! copies a step's body into the receive heap of its app: the structure from the private buffer in which it was
+//! checked, the large leaves straight from the sender's heap, once. Buffers and send-completion tokens go back through
+//! the lane, so that each runtime keeps its own buffers. The two ends may be on different runtimes; an end that has
+//! put something in a lane wakes the other's.
+#![forbid(unsafe_code)]
+
+mod lane;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use provost_engine::{
+    Body, Context, Engine, Gathered, HeapFull, Link, LinkEnd, Ports, Progress, Queue, ReceivedBody,
+    SavedState, Step, message_offset,
+};
+use provost_marshal::copy_foreign_to;
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+
+pub use lane::LANE_STEPS_MAX;
+use lane::{Lane, Refusal, Return};
+
+/// [`Engine::kind`] of this engine.
+pub const KIND: &str = "transport-local";
+/// Version of the saved state.
+const STATE_VERSION: u32 = 1;
+/// Steps that one poll moves in each direction, so that the other datapaths of a runtime get their turn.
+const BATCH_STEPS: usize = 64;
+
+/// Wakes the runtime that polls one end of a connection. Called from the other end's runtime, at most once in each
+/// of its polls.
+pub trait PeerWake: Send + Sync {
+    /// Makes the end be polled soon. Cheap when it is about to be polled anyway.
+    fn wake(&self);
+}
+
+/// What each end of a connection brings.
+pub struct End {
+    /// What is not a step: draining, closing, why the connection ended.
+    pub link: Arc<Link>,
+    /// How the other end wakes this one.
+    pub wake: Arc<dyn PeerWake>,
+}
+
+/// Which end of a connection a transport is.
+#[derive(Clone, Debug)]
+enum Role {
+    Client,
+    /// With the server's method for each of the client's, where the two schemas differ.
+    Server(Option<Vec<Option<u16>>>),
+}
+
+/// One end of a connection.
+pub struct LocalTransport {
+    role: Role,
+    link: Arc<Link>,
+    peer: Arc<dyn PeerWake>,
+    out: Arc<Lane>,
+    incoming: Arc<Lane>,
+    /// Bodies that were put in `out` and did not come back.
+    lent: usize,
+    /// Calls that are open: a drained connection ends when there are none.
+    open: HashSet<u64>,
+    ended: bool,
+}
+
+/// Makes a connection: its client's end and its server's. `methods` gives the server's method for each of the
+/// client's, where the two were built from different schemas.
+#[must_use]
+pub fn connect(
+    client: End,
+    server: End,
+    methods: Option<Vec<Option<u16>>>,
+) -> (LocalTransport, LocalTransport) {
+    let (to_server, to_client) = (Arc::new(Lane::new()), Arc::new(Lane::new()));
+    let end = |role, link, peer, out: &Arc<Lane>, incoming: &Arc<Lane>| LocalTransport {
+        role,
+        link,
+        peer,
+        out: out.clone(),
+        incoming: incoming.clone(),
+        lent: 0,
+        open: HashSet::new(),
+        ended: false,
+    };
+    let at_client = end(Role::Client, client.link, server.wake, &to_server, &to_client);
+    let at_server = end(
+        Role::Server(methods),
+        server.link,
+        client.wake,
+        &to_client,
+        &to_server,
+    );
+    (at_client, at_server)
+}
+
+impl Engine for LocalTransport {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
+        if self.ended {
+            return Progress::Ended;
+        }
+        let took = self.take_back(context);
+        let sent = self.send(ports.tx_in, context);
+        let received = self.receive(ports.rx_out, context);
+        if sent || received {
+            self.peer.wake();
+        }
+        self.look_at_link();
+        if let Some(end) = self.end(ports.tx_in) {
+            self.finish(end);
+            return Progress::Ended;
+        }
+        if took || sent || received {
+            Progress::Busy
+        } else {
+            Progress::Idle
+        }
+    }
+
+    /// The lanes are memory of this process and go with it, so the state is how many calls were cut short.
+    fn decompose(self: Box<Self>) -> SavedState {
+        let bytes = (self.open.len() as u64).to_le_bytes().to_vec();
+        SavedState {
+            kind: KIND.into(),
+            version: STATE_VERSION,
+            bytes,
+        }
+    }
+}
+
+impl Drop for LocalTransport {
+    fn drop(&mut self) {
+        self.out.close();
+        self.peer.wake();
+    }
+}
+
+impl LocalTransport {
+    /// Takes what the other end has finished reading.
+    fn take_back(&mut self, context: &mut Context<'_>) -> bool {
+        let mut took = false;
+        while let Some(Return { token, buffer }) = self.out.take_return() {
+            self.lent -= 1;
+            context.buffers.give(buffer);
+            if token != 0 {
+                context.sent.push(token);
+            }
+            took = true;
+        }
+        took
+    }
+
+    /// Puts steps in the lane, as many as it takes.
+    fn send(&mut self, from: &mut Queue<Step>, context: &mut Context<'_>) -> bool {
+        let mut sent = false;
+        for _ in 0..BATCH_STEPS {
+            if self.out.is_full() || self.lent == LANE_STEPS_MAX {
+                break;
+            }
+            let Some(mut step) = from.pop() else { break };
+            match step.body {
+                Body::Gathered(_) => self.lent += 1,
+                // No engine sends a received block on; should one do so, the block is not lost.
+                Body::Received(body) => {
+                    context.receive.free(body.block);
+                    step.body = Body::Empty;
+                }
+                Body::Empty | Body::Alleged(_) | Body::Encoded(_) => {}
+            }
+            self.note_sent(&step);
+            self.out.put(step);
+            sent = true;
+        }
+        sent
+    }
+
+    /// Takes refusals and steps out of the lane while the next engine has room.
+    fn receive(&mut self, to: &mut Queue<Step>, context: &mut Context<'_>) -> bool {
+        let mut received = false;
+        while !to.is_full() {
+            let Some(Refusal { call, code, reason }) = self.incoming.take_refusal() else {
+                break;
+            };
+            self.open.remove(&call);
+            deliver(to, Step::cancel_because(call, code, reason, context.buffers));
+            received = true;
+        }
+        for _ in 0..BATCH_STEPS {
+            if to.is_full() || !self.out.has_room_for_refusal() {
+                break;
+            }
+            let Some(step) = self.incoming.take() else { break };
+            if let Some(step) = self.take_in(step, context) {
+                deliver(to, step);
+            }
+            received = true;
+        }
+        received
+    }
+
+    /// A step as this end's app can have it, its body in the app's receive heap; or the call's end, for both sides.
+    fn take_in(&mut self, mut step: Step, context: &mut Context<'_>) -> Option<Step> {
+        let begins = step.parts.contains(Parts::BEGIN);
+        let mut failure = None;
+        if begins {
+            match self.own_method(step.method) {
+                Some(method) => step.method = method,
+                None => {
+                    failure = Some((
+                        Code::Unimplemented,
+                        "the server's schema does not have this method",
+                    ))
+                }
+            }
+        }
+        step.body = match (step.body, failure) {
+            (Body::Gathered(gathered), None) => match copy(&gathered, context) {
+                Ok(body) => {
+                    self.give_back(gathered);
+                    Body::Received(body)
+                }
+                Err(HeapFull) => {
+                    self.give_back(gathered);
+                    failure = Some((Code::ResourceExhausted, HEAP_FULL));
+                    Body::Empty
+                }
+            },
+            (Body::Gathered(gathered), Some(_)) => {
+                self.give_back(gathered);
+                Body::Empty
+            }
+            (body, _) => body,
+        };
+        let Some((code, reason)) = failure else {
+            self.note_received(&step);
+            return Some(step);
+        };
+        self.open.remove(&step.call);
+        self.out.refuse(Refusal {
+            call: step.call,
+            code,
+            reason,
+        });
+        // Of a call that did not begin, this end's app has never heard.
+        (!begins).then(|| Step::cancel_because(step.call, code, reason, context.buffers))
+    }
+
+    fn own_method(&self, method: u16) -> Option<u16> {
+        match &self.role {
+            Role::Server(Some(methods)) => methods.get(usize::from(method)).copied().flatten(),
+            Role::Server(None) | Role::Client => Some(method),
+        }
+    }
+
+    fn give_back(&self, gathered: Gathered) {
+        self.incoming.give_back(Return {
+            token: gathered.token,
+            buffer: gathered.buffer,
+        });
+    }
+
+    fn note_sent(&mut self, step: &Step) {
+        if step.parts.contains(Parts::BEGIN) {
+            self.open.insert(step.call);
+        }
+        if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+            self.open.remove(&step.call);
+        }
+    }
+
+    /// The same of what came in: a call is open from its first step to its status or cancellation, whoever sends it.
+    fn note_received(&mut self, step: &Step) {
+        self.note_sent(step);
+    }
+
+    fn look_at_link(&mut self) {
+        if self.incoming.drains() {
+            self.link.set_peer_drains();
+        }
+        if self.link.drain_requested() && !self.out.drains() {
+            self.out.set_drains();
+            self.peer.wake();
+        }
+    }
+
+    /// Why the connection is over, once everything that either side was owed is in its queue.
+    fn end(&self, tx_in: &Queue<Step>) -> Option<LinkEnd> {
+        if self.incoming.is_over() {
+            return Some(match self.open.is_empty() {
+                true => LinkEnd {
+                    code: Code::Ok,
+                    reason: "the other end closed the connection".into(),
+                },
+                false => LinkEnd {
+                    code: Code::Unavailable,
+                    reason: "the other end of the connection is gone".into(),
+                },
+            });
+        }
+        let drained = self.link.drain_requested() && self.open.is_empty();
+        (tx_in.is_empty() && (self.link.close_requested() || drained)).then(|| LinkEnd {
+            code: Code::Ok,
+            reason: "closed".into(),
+        })
+    }
+
+    fn finish(&mut self, end: LinkEnd) {
+        self.ended = true;
+        self.link.set_ended(end);
+        self.out.close();
+        self.peer.wake();
+    }
+}
+
+const HEAP_FULL: &str = "the receiver's heap is full: it holds on to too many received messages, or limits.receive_heap_bytes is too low";
+
+fn deliver(to: &mut Queue<Step>, step: Step) {
+    let delivered = to.push(step);
+    debug_assert!(delivered.is_ok(), "the caller has seen that there is room");
+}
+
+/// Copies a body into a block of the app's receive heap.
+fn copy(gathered: &Gathered, context: &mut Context<'_>) -> Result<ReceivedBody, HeapFull> {
+    let message_at = message_offset(gathered.metadata_bytes);
+    let total = (message_at as u32)
+        .checked_add(gathered.message_bytes)
+        .ok_or(HeapFull)?;
+    let mut block = context.receive.allocate(total)?;
+    let mut rest = context.receive.bytes_mut(&mut block);
+    let head = &gathered.buffer.bytes;
+    let head_bytes = head.len().min(rest.len());
+    rest[..head_bytes].copy_from_slice(&head[..head_bytes]);
+    rest = &mut rest[head_bytes..];
+    for leaf in &gathered.buffer.foreign {
+        let (to, after) = rest.split_at_mut(rest.len().min(leaf.len() as usize));
+        copy_foreign_to(leaf, to);
+        let padding = (to.len().next_multiple_of(8) - to.len()).min(after.len());
+        after[..padding].fill(0);
+        rest = &mut after[padding..];
+    }
+    let (metadata_bytes, message_bytes) = (gathered.metadata_bytes, gathered.message_bytes);
+    Ok(ReceivedBody {
+        block,
+        metadata_bytes,
+        message_bytes,
+    })
+}
