@@ -1,7 +1,7 @@
 //! Sleeping until one of many descriptors is ready.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
@@ -77,6 +77,22 @@ impl Poller {
         Ok(epoll::delete(&self.epoll, descriptor)?)
     }
 
+    /// As [`Poller::add`], for a descriptor that somebody else owns and names by its number. A number that is closed is
+    /// an error; one that was opened anew in between is watched instead, which makes the token's owner look in vain.
+    pub fn add_number(&self, descriptor: RawFd, token: u64, interest: Interest) -> io::Result<()> {
+        self.add(borrow(descriptor)?, token, interest)
+    }
+
+    /// As [`Poller::modify`], by number.
+    pub fn modify_number(&self, descriptor: RawFd, token: u64, interest: Interest) -> io::Result<()> {
+        self.modify(borrow(descriptor)?, token, interest)
+    }
+
+    /// As [`Poller::remove`], by number.
+    pub fn remove_number(&self, descriptor: RawFd) -> io::Result<()> {
+        self.remove(borrow(descriptor)?)
+    }
+
     /// Sleeps, and says what is ready. A signal ends the sleep with nothing.
     pub fn wait(&mut self, wait: Wait) -> io::Result<impl Iterator<Item = Event> + '_> {
         self.ready.clear();
@@ -100,6 +116,15 @@ impl Poller {
             }
         }))
     }
+}
+
+fn borrow<'a>(descriptor: RawFd) -> io::Result<BorrowedFd<'a>> {
+    if descriptor < 0 {
+        return Err(Errno::BADF.into());
+    }
+    // SAFETY: not -1 (checked). It is only handed to epoll_ctl, which touches no memory of this process and reports a
+    // closed descriptor as an error.
+    Ok(unsafe { BorrowedFd::borrow_raw(descriptor) })
 }
 
 impl std::fmt::Debug for Poller {
