@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod datapath;
 mod item;
 mod link;
 mod queue;
 mod state;
 
 pub use buffer::{Buffer, BufferPool};
+pub use datapath::{Datapath, QUEUE_STEPS_MAX};
 pub use item::{
     Alleged, Body, EncodedBody, ForeignBytes, Gathered, Keepalive, ReceivedBlock, ReceivedBody, Step,
     message_offset,

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// A first-in first-out queue with a fixed bound; its memory is taken at the start.
+/// A first-in first-out queue with a fixed bound. It takes memory as it is first needed and keeps it: a node has many
+/// more connections than busy ones.
 #[derive(Debug)]
 pub struct Queue<T> {
     items: VecDeque<T>,
@@ -18,7 +19,7 @@ impl<T> Queue<T> {
     #[must_use]
     pub fn with_bound(bound: usize) -> Queue<T> {
         Queue {
-            items: VecDeque::with_capacity(bound),
+            items: VecDeque::new(),
             bound,
         }
     }

@@ -1,0 +1,217 @@
+//! A datapath: the engines between one app and one peer, in order, with the queues between them.
+
+use std::sync::Arc;
+
+use crate::{Context, Engine, Interest, Link, Nanos, Ports, Progress, Queue, Step};
+
+/// Steps that wait between two engines in one direction, at most.
+pub const QUEUE_STEPS_MAX: usize = 64;
+
+/// The engines between one app and one peer.
+///
+/// ```text
+/// app ─► tx[0] ─► engine 0 ─► tx[1] ─► engine 1 ─► … ─► engine n-1 ─► wire
+/// app ◄─ rx[0] ◄─ engine 0 ◄─ rx[1] ◄─ engine 1 ◄─ … ◄─ engine n-1 ◄─ wire
+/// ```
+pub struct Datapath {
+    engines: Vec<Box<dyn Engine>>,
+    tx: Vec<Queue<Step>>,
+    rx: Vec<Queue<Step>>,
+    link: Arc<Link>,
+}
+
+impl Datapath {
+    /// A datapath of these engines, the app's first. `link` is the one that its transport and its first engine share.
+    #[must_use]
+    pub fn new(engines: Vec<Box<dyn Engine>>, link: Arc<Link>) -> Datapath {
+        let queues = || {
+            (0..=engines.len())
+                .map(|_| Queue::with_bound(QUEUE_STEPS_MAX))
+                .collect()
+        };
+        let (tx, rx) = (queues(), queues());
+        Datapath {
+            engines,
+            tx,
+            rx,
+            link,
+        }
+    }
+
+    /// Where the app's steps go in.
+    pub fn from_app(&mut self) -> &mut Queue<Step> {
+        &mut self.tx[0]
+    }
+
+    /// Where the app's steps come out.
+    pub fn to_app(&mut self) -> &mut Queue<Step> {
+        &mut self.rx[0]
+    }
+
+    /// Polls every engine: from the app to the wire, and back, so that a step crosses the whole datapath in one poll in
+    /// either direction. Says `Ended` once the first engine does: then everything that the app was owed is in
+    /// [`Datapath::to_app`].
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Progress {
+        let last = self.engines.len().saturating_sub(1);
+        let mut busy = false;
+        let mut transport = Progress::Idle;
+        for at in 0..=last {
+            transport = self.poll_engine(at, context);
+            busy |= transport == Progress::Busy;
+        }
+        let mut first = transport;
+        for at in (0..last).rev() {
+            first = self.poll_engine(at, context);
+            busy |= first == Progress::Busy;
+        }
+        // Nothing comes behind the last steps of a transport that has ended: the first engine ends what is open.
+        if transport == Progress::Ended
+            && self.rx.iter().skip(1).all(Queue::is_empty)
+            && !self.link.delivered()
+        {
+            self.link.set_delivered();
+            busy = true;
+        }
+        match first {
+            Progress::Ended => Progress::Ended,
+            _ if busy => Progress::Busy,
+            _ => Progress::Idle,
+        }
+    }
+
+    /// The earliest time at which an engine wants to be polled though nothing arrives.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Nanos> {
+        self.engines.iter().filter_map(|engine| engine.wake_at()).min()
+    }
+
+    /// The socket to watch while the runtime sleeps.
+    #[must_use]
+    pub fn interest(&self) -> Option<Interest> {
+        self.engines.last().and_then(|engine| engine.interest())
+    }
+
+    /// The kinds of the engines, in order: what an operator is shown.
+    pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        self.engines.iter().map(|engine| engine.kind())
+    }
+
+    fn poll_engine(&mut self, at: usize, context: &mut Context<'_>) -> Progress {
+        let (Some(engine), [tx_in, tx_out, ..], [rx_out, rx_in, ..]) =
+            (self.engines.get_mut(at), &mut self.tx[at..], &mut self.rx[at..])
+        else {
+            return Progress::Idle;
+        };
+        engine.do_work(
+            Ports {
+                tx_in,
+                tx_out,
+                rx_in,
+                rx_out,
+            },
+            context,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use provost_wire::descriptor::Parts;
+
+    use super::*;
+    use crate::{Body, BufferPool, HeapFull, ReceiveHeap, ReceivedBlock, SavedState, SocketHint};
+
+    /// Passes steps on, and ends when its link says so (as a transport) or has delivered (as a frontend).
+    struct Relay {
+        link: Arc<Link>,
+        place: Place,
+    }
+
+    #[derive(PartialEq)]
+    enum Place {
+        First,
+        Between,
+        Last,
+    }
+
+    impl Engine for Relay {
+        fn kind(&self) -> &'static str {
+            "relay"
+        }
+
+        fn do_work(&mut self, ports: Ports<'_>, _context: &mut Context<'_>) -> Progress {
+            if self.place == Place::Last {
+                // The wire is a mirror.
+                while let Some(step) = ports.tx_in.pop() {
+                    ports.rx_out.push(step).unwrap();
+                }
+                return if self.link.close_requested() {
+                    Progress::Ended
+                } else {
+                    Progress::Idle
+                };
+            }
+            while let Some(step) = ports.tx_in.pop() {
+                ports.tx_out.push(step).unwrap();
+            }
+            while let Some(step) = ports.rx_in.pop() {
+                ports.rx_out.push(step).unwrap();
+            }
+            let over = self.place == Place::First && self.link.delivered();
+            if over { Progress::Ended } else { Progress::Idle }
+        }
+
+        fn decompose(self: Box<Self>) -> SavedState {
+            SavedState {
+                kind: "relay".into(),
+                version: 1,
+                bytes: Vec::new(),
+            }
+        }
+    }
+
+    struct NoHeap;
+
+    impl ReceiveHeap for NoHeap {
+        fn allocate(&mut self, _bytes: u32) -> Result<ReceivedBlock, HeapFull> {
+            Err(HeapFull)
+        }
+
+        fn bytes_mut(&mut self, _block: &mut ReceivedBlock) -> &mut [u8] {
+            &mut []
+        }
+
+        fn free(&mut self, _block: ReceivedBlock) {}
+    }
+
+    fn poll(datapath: &mut Datapath) -> Progress {
+        let mut context = Context {
+            socket: SocketHint::Skip,
+            now: 0,
+            buffers: &mut BufferPool::new(),
+            receive: &mut NoHeap,
+            sent: &mut Vec::new(),
+        };
+        datapath.poll(&mut context)
+    }
+
+    #[test]
+    fn a_step_crosses_in_one_poll_and_the_end_comes_behind_the_last_step() {
+        let link = Arc::new(Link::new());
+        let relay = |place| {
+            Box::new(Relay {
+                link: link.clone(),
+                place,
+            }) as Box<dyn Engine>
+        };
+        let engines = vec![relay(Place::First), relay(Place::Between), relay(Place::Last)];
+        let mut datapath = Datapath::new(engines, link.clone());
+        datapath.from_app().push(Step::new(1, Parts::BEGIN)).unwrap();
+        link.close();
+        assert_eq!(poll(&mut datapath), Progress::Busy);
+        let step = datapath.to_app().pop().unwrap();
+        assert!(step.call == 1 && matches!(step.body, Body::Empty));
+        assert!(link.delivered());
+        assert_eq!(poll(&mut datapath), Progress::Ended);
+    }
+}
