@@ -27,7 +27,7 @@ pub enum ShmError {
         missing: Seals,
     },
     /// The memfd's size is out of bounds.
-    #[error("the memfd has {bytes} bytes: it must have {least} to {most}, in whole pages")]
+    #[error("the memfd has {bytes} bytes: it must have {least} to {most}")]
     Size {
         /// Its size.
         bytes: u64,

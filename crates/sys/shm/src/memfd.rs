@@ -21,7 +21,7 @@ pub const SEALS_READ_ONLY_FOR_OTHERS: Seals = SEALS_FIXED_SIZE.union(SealFlags::
 /// could raise SIGBUS when the system runs out of them.
 const TMPFS_MAGIC: i128 = 0x0102_1994;
 
-/// A memfd of known, whole-page size.
+/// A memfd of known size.
 #[derive(Debug)]
 pub struct Memfd {
     descriptor: OwnedFd,
@@ -50,6 +50,18 @@ impl Memfd {
         Ok(Memfd { descriptor, bytes })
     }
 
+    /// New memory that holds exactly these bytes, sealed at that size: for documents rather than for regions.
+    pub fn of_bytes(name: &str, bytes: &[u8]) -> Result<Memfd, ShmError> {
+        let descriptor = create_sealable(name).map_err(ShmError::kernel("memfd_create"))?;
+        let memfd = Memfd {
+            descriptor,
+            bytes: bytes.len() as u64,
+        };
+        memfd.write_at(0, bytes)?;
+        memfd.seal(SEALS_FIXED_SIZE)?;
+        Ok(memfd)
+    }
+
     /// Takes a memfd from another process, after checking all that its owner could use against us.
     pub fn verify_foreign(descriptor: OwnedFd, limits: MemfdLimits) -> Result<Memfd, ShmError> {
         let file_system = fstatfs(&descriptor).map_err(ShmError::kernel("fstatfs"))?;
@@ -65,7 +77,7 @@ impl Memfd {
         let status = rustix::fs::fstat(&descriptor).map_err(ShmError::kernel("fstat of a memfd"))?;
         let bytes = u64::try_from(status.st_size).unwrap_or(0);
         let (least, most) = (limits.bytes_min, limits.bytes_max);
-        if bytes < least.max(1) || bytes > most || bytes % rustix::param::page_size() as u64 != 0 {
+        if bytes < least.max(1) || bytes > most {
             return Err(ShmError::Size { bytes, least, most });
         }
         Ok(Memfd { descriptor, bytes })
@@ -92,7 +104,7 @@ impl Memfd {
         Ok(())
     }
 
-    /// Its size: a whole number of pages.
+    /// Its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -115,12 +115,10 @@ fn foreign_descriptors_are_refused_with_their_reason() {
         Err(ShmError::Size { .. })
     ));
 
-    let odd = Memfd::create("test", BYTES).unwrap();
-    rustix::fs::ftruncate(&odd, 5000).unwrap();
-    odd.seal(SEALS_FIXED_SIZE).unwrap();
+    let empty = Memfd::of_bytes("test", b"").unwrap();
     assert!(matches!(
-        verify(odd.into_descriptor()),
-        Err(ShmError::Size { bytes: 5000, .. })
+        verify(empty.into_descriptor()),
+        Err(ShmError::Size { bytes: 0, .. })
     ));
 
     let file = tempfile::tempfile().unwrap();
@@ -129,6 +127,24 @@ fn foreign_descriptors_are_refused_with_their_reason() {
     let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
     assert!(matches!(verify(socket.into()), Err(ShmError::NotMemfd)));
     assert!(verify(sealed(SEALS_FIXED_SIZE).into_descriptor()).is_ok_and(|memfd| memfd.bytes() == BYTES));
+}
+
+#[test]
+fn a_document_keeps_its_size_and_can_be_mapped() {
+    let bytes: Vec<u8> = (0..5000).map(|at| at as u8).collect();
+    let document = Memfd::of_bytes("test", &bytes).unwrap();
+    let received = Memfd::verify_foreign(document.into_descriptor(), LIMITS).unwrap();
+    assert_eq!(received.bytes(), 5000);
+    let mut copy = vec![0; 5000];
+    assert_eq!(received.read_at(0, &mut copy).unwrap(), 5000);
+    assert_eq!(copy, bytes);
+    let mapping = Mapping::new(&received, Access::ReadOnly).unwrap();
+    assert_eq!(read(&mapping, 4999), bytes[4999]);
+    let window = Window::reserve(1 << 30).unwrap();
+    assert!(matches!(
+        window.map(0, &received, Access::ReadOnly),
+        Err(ShmError::Place { .. })
+    ));
 }
 
 #[test]
