@@ -366,7 +366,11 @@ impl Connection {
     /// As [`Connection::end`], but the peer is told why, if its socket takes it.
     pub fn end_and_tell(&mut self, code: Code, reason: &str, context: &mut Context<'_>) {
         if self.ending.is_none() {
+            let between_frames = self.outgoing.is_between_frames();
             self.end(code, reason, context);
+            if !between_frames {
+                return;
+            }
             let text = reason.bytes().take(REASON_BYTES_MAX).collect();
             self.outgoing.plain(frame_kind::GO_AWAY, code, text);
         }

@@ -265,6 +265,11 @@ impl Outgoing {
         self.segments.is_empty() && !self.has_frames()
     }
 
+    /// Whether nothing is in frames that was not sent.
+    pub(crate) fn is_between_frames(&self) -> bool {
+        self.segments.is_empty()
+    }
+
     /// Whether [`Outgoing::fill`] would find something.
     pub(crate) fn has_frames(&self) -> bool {
         !(self.control.is_empty() && self.single.is_empty() && self.bulk.is_empty())

@@ -7,6 +7,8 @@
 
 mod engine;
 mod establish;
+mod saved;
+mod socket;
 mod tls;
 
 pub use engine::{TcpTransport, TransportConfig};

@@ -1,7 +1,20 @@
-//! TLS configuration from PEM files.
+//! TLS: configuration from PEM files, who a certificate names, and the record layer over a socket.
 
-use std::path::PathBuf;
+use std::io;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use provost_net::{Gather, Moved};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::PeerIdentity;
+
+/// What the two ends name in TLS, so that a TLS port of something else is recognized.
+const ALPN: &[u8] = b"provost/1";
 
 /// The files that mutual TLS needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +52,135 @@ pub enum TlsConfigError {
 
 impl TlsConfig {
     /// For connecting: proves this node to servers, and demands that they prove themselves.
-    pub fn client(&self) -> Result<Arc<rustls::ClientConfig>, TlsConfigError> {
-        todo!()
+    pub fn client(&self) -> Result<Arc<ClientConfig>, TlsConfigError> {
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| self.mismatch(&error))?
+            .with_root_certificates(self.authorities()?)
+            .with_client_auth_cert(self.chain()?, self.private_key()?)
+            .map_err(|error| self.mismatch(&error))?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Arc::new(config))
     }
 
     /// For listening: proves this node to clients, and demands that they prove themselves.
-    pub fn server(&self) -> Result<Arc<rustls::ServerConfig>, TlsConfigError> {
-        todo!()
+    pub fn server(&self) -> Result<Arc<ServerConfig>, TlsConfigError> {
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.authorities()?), provider())
+            .build()
+            .map_err(|error| file_error(&self.ca, &error))?;
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| self.mismatch(&error))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(self.chain()?, self.private_key()?)
+            .map_err(|error| self.mismatch(&error))?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    fn authorities(&self) -> Result<RootCertStore, TlsConfigError> {
+        let mut store = RootCertStore::empty();
+        for certificate in certificates(&self.ca)? {
+            store
+                .add(certificate)
+                .map_err(|error| file_error(&self.ca, &error))?;
+        }
+        Ok(store)
+    }
+
+    fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {
+        certificates(&self.cert)
+    }
+
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsConfigError> {
+        PrivateKeyDer::from_pem_file(&self.key).map_err(|error| file_error(&self.key, &error))
+    }
+
+    fn mismatch(&self, error: &rustls::Error) -> TlsConfigError {
+        TlsConfigError::Mismatch {
+            cert: self.cert.clone(),
+            key: self.key.clone(),
+            reason: error.to_string(),
+        }
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| file_error(path, &error))?;
+    let certificates: Vec<_> = certificates
+        .collect::<Result<_, _>>()
+        .map_err(|error| file_error(path, &error))?;
+    match certificates.is_empty() {
+        true => Err(file_error(
+            path,
+            &"no certificate in it (want PEM, -----BEGIN CERTIFICATE-----)",
+        )),
+        false => Ok(certificates),
+    }
+}
+
+fn file_error(path: &Path, reason: &dyn std::fmt::Display) -> TlsConfigError {
+    TlsConfigError::File {
+        path: path.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+/// Who the peer of a TLS session has proved to be: its SPIFFE id if its certificate has one, else its first DNS name.
+pub(crate) fn identity(tls: &rustls::Connection) -> PeerIdentity {
+    let certificate = tls.peer_certificates().and_then(<[_]>::first);
+    let Some(certificate) = certificate.and_then(|der| webpki::EndEntityCert::try_from(der).ok()) else {
+        return PeerIdentity::Anonymous;
+    };
+    let spiffe = certificate
+        .valid_uri_names()
+        .find(|name| name.starts_with("spiffe://"))
+        .map(str::to_owned);
+    let dns = || certificate.valid_dns_names().next().map(str::to_owned);
+    match spiffe {
+        Some(name) => PeerIdentity::Spiffe(name),
+        None => dns().map_or(PeerIdentity::Anonymous, PeerIdentity::Dns),
+    }
+}
+
+/// A socket as rustls wants one. It does not raise `SIGPIPE`.
+pub(crate) struct RecordIo<'a>(pub(crate) &'a TcpStream);
+
+impl io::Read for RecordIo<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        moved(provost_net::read_into(self.0, into, &mut [])?)
+    }
+}
+
+impl io::Write for RecordIo<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        moved(provost_net::write_gather(self.0, &[Gather::Private(bytes)])?)
+    }
+
+    fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        let mut pieces = [Gather::Private(&[]); 32];
+        for (piece, slice) in pieces.iter_mut().zip(slices) {
+            *piece = Gather::Private(slice);
+        }
+        moved(provost_net::write_gather(
+            self.0,
+            &pieces[..slices.len().min(32)],
+        )?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn moved(moved: Moved) -> io::Result<usize> {
+    match moved {
+        Moved::Bytes(bytes) => Ok(bytes),
+        Moved::End => Ok(0),
+        Moved::NotNow => Err(io::ErrorKind::WouldBlock.into()),
     }
 }
