@@ -1,0 +1,95 @@
+//! Text of Rust with its indentation, and rustdoc from comments.
+
+use std::fmt::Display;
+
+/// Keeps the lints of the program that includes the code quiet; its authors cannot change it.
+pub(super) const ALLOW: &str =
+    "#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]";
+
+/// Generated text.
+pub(super) struct Code {
+    text: String,
+    depth: usize,
+}
+
+impl Code {
+    pub(super) fn new() -> Self {
+        Code {
+            text: String::new(),
+            depth: 0,
+        }
+    }
+
+    pub(super) fn finish(self) -> String {
+        self.text
+    }
+
+    pub(super) fn line(&mut self, line: impl Display) {
+        let line = line.to_string();
+        if !line.is_empty() {
+            self.text.push_str(&"    ".repeat(self.depth));
+            self.text.push_str(&line);
+        }
+        self.text.push('\n');
+    }
+
+    /// Lines between `open` and a brace that closes it.
+    pub(super) fn block(&mut self, open: impl Display, inside: impl FnOnce(&mut Code)) {
+        self.enter(open);
+        inside(self);
+        self.leave("}");
+    }
+
+    /// The lines of a block that is open already, and a brace that closes it.
+    pub(super) fn block_end(&mut self, inside: impl FnOnce(&mut Code)) {
+        self.depth += 1;
+        inside(self);
+        self.leave("}");
+    }
+
+    /// `open`, after which lines are deeper, until [`Code::leave`].
+    pub(super) fn enter(&mut self, open: impl Display) {
+        self.line(open);
+        self.depth += 1;
+    }
+
+    pub(super) fn leave(&mut self, close: impl Display) {
+        self.depth -= 1;
+        self.line(close);
+    }
+
+    /// The comment of an element; `without` says what stands there if it has none.
+    pub(super) fn docs(&mut self, comment: &str, without: impl Display) {
+        match comment.trim().is_empty() {
+            true => self.line(format_args!("/// {without}")),
+            false => self.doc_lines(comment),
+        }
+    }
+
+    fn doc_lines(&mut self, comment: &str) {
+        let mut fenced = false;
+        for line in comment.lines() {
+            let shown = match line.trim_start().starts_with("```") {
+                // A block of code in a comment is not a test in Rust, unless it says so.
+                true if !fenced && line.trim() == "```" => line.replace("```", "```text"),
+                false if !fenced => not_indented_code(line),
+                _ => line.to_owned(),
+            };
+            fenced ^= line.trim_start().starts_with("```");
+            match shown.is_empty() {
+                true => self.line("///"),
+                false => self.line(format_args!("/// {shown}")),
+            }
+        }
+        if fenced {
+            self.line("/// ```");
+        }
+    }
+}
+
+/// Four spaces would make the line code, and so a test: it keeps three.
+fn not_indented_code(line: &str) -> String {
+    let text = line.trim_start_matches([' ', '\t']);
+    let indent = (line.len() - text.len()).min(3);
+    format!("{}{text}", " ".repeat(indent))
+}
