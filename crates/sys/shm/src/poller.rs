@@ -50,6 +50,11 @@ pub struct Poller {
     ready: Vec<epoll::Event>,
 }
 
+// SAFETY: the events' user data are numbers, of which the system's union makes pointers that nobody follows.
+unsafe impl Send for Poller {}
+// SAFETY: as above; `wait` alone touches them, and takes the poller by `&mut`.
+unsafe impl Sync for Poller {}
+
 impl Poller {
     /// Watches nothing yet.
     pub fn create() -> io::Result<Poller> {
