@@ -5,8 +5,13 @@
 //! functions to libFuzzer.
 #![forbid(unsafe_code)]
 
+mod configuration;
 pub mod driver;
+mod message;
 mod random;
+mod session;
+mod subject;
+mod submission;
 mod wire;
 
 /// A parser under test.
@@ -35,6 +40,46 @@ pub const TARGETS: &[Target] = &[
         name: "frame_header",
         run: wire::frame_header,
         seeds: wire::frame_header_seeds,
+    },
+    Target {
+        name: "schema",
+        run: message::schema,
+        seeds: message::schema_seeds,
+    },
+    Target {
+        name: "native",
+        run: message::native,
+        seeds: message::native_seeds,
+    },
+    Target {
+        name: "protobuf",
+        run: message::protobuf,
+        seeds: message::protobuf_seeds,
+    },
+    Target {
+        name: "gather",
+        run: message::gather,
+        seeds: message::gather_seeds,
+    },
+    Target {
+        name: "handshake",
+        run: session::handshake,
+        seeds: session::handshake_seeds,
+    },
+    Target {
+        name: "connection",
+        run: session::connection,
+        seeds: session::connection_seeds,
+    },
+    Target {
+        name: "submissions",
+        run: submission::submissions,
+        seeds: submission::submissions_seeds,
+    },
+    Target {
+        name: "configuration",
+        run: configuration::configuration,
+        seeds: configuration::configuration_seeds,
     },
 ];
 
