@@ -24,8 +24,12 @@ impl Code {
         self.text
     }
 
+    /// One line. An empty one is left out where a block begins.
     pub(super) fn line(&mut self, line: impl Display) {
         let line = line.to_string();
+        if line.is_empty() && self.text.ends_with("{\n") {
+            return;
+        }
         if !line.is_empty() {
             self.text.push_str(&"    ".repeat(self.depth));
             self.text.push_str(&line);

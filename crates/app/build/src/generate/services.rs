@@ -326,7 +326,7 @@ impl Stubs<'_> {
             "/// Implement this, with `async fn`s, and give it to [`{ident}Server`]."
         ));
         code.block(
-            format_args!("pub trait {ident}: Send + Sync + 'static {{"),
+            format_args!("pub trait {ident}: ::core::marker::Send + ::core::marker::Sync + 'static {{"),
             |code| {
                 for (position, stub) in self.methods.iter().enumerate() {
                     if position > 0 {
@@ -545,7 +545,7 @@ impl Stub<'_> {
                     "/// The stream that [`{function}`](Self::{function}) answers with."
                 ));
                 code.line(format_args!(
-                    "type {name}: ::provost::codegen::Stream<Item = {item}> + Send + 'static;"
+                    "type {name}: ::provost::codegen::Stream<Item = {item}> + ::core::marker::Send + 'static;"
                 ));
                 code.line("");
                 format!("Self::{name}")
@@ -560,7 +560,7 @@ impl Stub<'_> {
         code.line("&self,");
         code.line(format_args!("request: ::provost::Request<{request}>,"));
         code.leave(format_args!(
-            ") -> impl ::core::future::Future<Output = {}> + Send;",
+            ") -> impl ::core::future::Future<Output = {}> + ::core::marker::Send;",
             result(&answer)
         ));
     }
