@@ -314,7 +314,7 @@ impl<'a> Draft<'a> {
 impl<'a> Compiler<'a> {
     fn check_struct(&self, message: &Message) -> Result<(), TableError> {
         let (size, align) = (message.size, message.align);
-        let fits = size >= 1 && size <= MESSAGE_BYTES_MAX && matches!(align, 1 | 4 | 8);
+        let fits = (1..=MESSAGE_BYTES_MAX).contains(&size) && matches!(align, 1 | 4 | 8);
         if fits && size.is_multiple_of(align) {
             return Ok(());
         }

@@ -2,12 +2,29 @@
 
 use std::sync::Arc;
 
-use provost_engine::{Context, Engine, Ports, Progress, RestoreError, SavedState};
-use provost_marshal::Tables;
+use provost_engine::{
+    Body, Context, EncodedBody, Engine, Ports, Progress, Queue, RestoreError, SavedState, Step,
+};
+use provost_marshal::{Scratch, Tables};
 use provost_schema::MessageId;
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::BLOCK_ALIGN_BYTES;
+use provost_wire::metadata::{self, STATUS_MESSAGE};
+
+use crate::calls::Calls;
+use crate::convert::{Failure, Form, discard, to_private};
+use crate::owed::{Lane, Owed};
+use crate::saved::Record;
 
 /// [`Engine::kind`] of this engine.
 pub const KIND: &str = "marshalling";
+
+/// Version of its saved state, see [`Record`].
+const STATE_VERSION: u32 = 1;
+
+/// Steps that one poll moves in each direction, at most.
+const BATCH_STEPS: usize = 64;
 
 /// Which end of its calls an app is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,19 +71,209 @@ pub struct Binding {
 /// The engine of one datapath.
 pub struct Marshalling {
     binding: Binding,
+    calls: Calls,
+    owed: Owed,
+    scratch: Scratch,
+}
+
+/// A step that does not pass, and how much of its call the far side of it knows.
+struct Refused {
+    call: u64,
+    parts: Parts,
+    failure: Failure,
 }
 
 impl Marshalling {
     /// An engine for a connection without calls.
     #[must_use]
     pub fn new(binding: Binding) -> Marshalling {
-        Marshalling { binding }
+        Marshalling {
+            binding,
+            calls: Calls::new(),
+            owed: Owed::new(),
+            scratch: Scratch::default(),
+        }
     }
 
-    /// Continues from what an engine of any version saved.
+    /// Continues from what an engine of any version saved. The binding must be of the same service.
     pub fn restore(state: &SavedState, binding: Binding) -> Result<Marshalling, RestoreError> {
-        let _ = state;
-        Ok(Marshalling { binding })
+        if state.kind != KIND {
+            return Err(RestoreError::Kind {
+                expected: KIND,
+                found: state.kind.clone(),
+            });
+        }
+        if state.version != STATE_VERSION {
+            return Err(RestoreError::Version {
+                kind: KIND,
+                found: state.version,
+                newest: STATE_VERSION,
+            });
+        }
+        let damaged = |reason| RestoreError::Damaged { kind: KIND, reason };
+        let mut engine = Marshalling::new(binding);
+        for record in Record::read_all(&state.bytes).map_err(damaged)? {
+            engine.restore_record(record).map_err(damaged)?;
+        }
+        Ok(engine)
+    }
+
+    fn restore_record(&mut self, record: Record) -> Result<(), String> {
+        match record {
+            Record::Call { call, method } if usize::from(method) < self.binding.methods.len() => self
+                .calls
+                .begin(call, method)
+                .map_err(|_| "too many calls".to_owned()),
+            Record::Call { call, method } => Err(format!("call {call} is of method {method}, which is none")),
+            Record::Owed { .. } if !self.owed.has_room() => Err("too many cancellations".to_owned()),
+            Record::Owed { lane, call, code } => {
+                self.owed.add(lane, Step::cancel(call, code));
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves steps from one queue to the next, and the cancellations of those that do not pass to where they belong.
+    /// The lanes never wait for each other: a lane whose output is full must not stop the other one.
+    fn forward(
+        &mut self,
+        lane: Lane,
+        from: &mut Queue<Step>,
+        to: &mut Queue<Step>,
+        context: &mut Context<'_>,
+    ) -> usize {
+        let mut moved = self.owed.deliver(lane, to);
+        while moved < BATCH_STEPS && !to.is_full() && self.owed.has_room() {
+            let Some(step) = from.pop() else { break };
+            moved += 1;
+            match self.convert(step, lane, context) {
+                Ok(step) => push(to, step),
+                Err(refused) => self.cancel_both_ways(lane, &refused, context),
+            }
+        }
+        moved
+    }
+
+    fn cancel_both_ways(&mut self, lane: Lane, refused: &Refused, context: &mut Context<'_>) {
+        let begins = refused.parts.contains(Parts::BEGIN);
+        let ends = refused.parts.intersects(Parts::STATUS | Parts::CANCEL);
+        // Whom the step was for has not heard of a call that it begins; for a peer that ends a call it is over.
+        let (tell_app, tell_peer) = match lane {
+            Lane::Tx => (true, !begins),
+            Lane::Rx => (!begins, !ends),
+        };
+        if tell_app {
+            self.owed
+                .add(Lane::Rx, cancel(refused, refused.failure.code(), context));
+        }
+        if tell_peer {
+            self.owed
+                .add(Lane::Tx, cancel(refused, self.code_for_peer(refused), context));
+        }
+    }
+
+    /// A server learns that its response is no longer wanted; a client learns what was wrong with its request.
+    fn code_for_peer(&self, refused: &Refused) -> Code {
+        match self.binding.side {
+            Side::Client => Code::Cancelled,
+            Side::Server => refused.failure.code(),
+        }
+    }
+
+    /// The step as it goes on; `None` if nothing of it does.
+    fn convert(
+        &mut self,
+        mut step: Step,
+        lane: Lane,
+        context: &mut Context<'_>,
+    ) -> Result<Option<Step>, Refused> {
+        let (call, parts) = (step.call, step.parts);
+        let refuse = |failure| Refused { call, parts, failure };
+        if parts.contains(Parts::BEGIN)
+            && let Err(failure) = self.begin(&step)
+        {
+            discard(step.body, context);
+            return Err(refuse(failure));
+        }
+        let types = self
+            .calls
+            .method(call)
+            .and_then(|method| self.binding.methods.get(usize::from(method)));
+        let types = types.copied();
+        if parts.intersects(Parts::STATUS | Parts::CANCEL) {
+            self.calls.end(call);
+        }
+        if !parts.contains(Parts::MESSAGE) {
+            return Ok(Some(step));
+        }
+        let Some(types) = types else {
+            return Ok(without_message(step, context));
+        };
+        match self.body(step.body, self.message_of(types, lane), lane, context) {
+            Ok(body) => {
+                step.body = body;
+                Ok(Some(step))
+            }
+            Err(failure) => {
+                self.calls.end(call);
+                Err(refuse(failure))
+            }
+        }
+    }
+
+    fn begin(&mut self, step: &Step) -> Result<(), Failure> {
+        if usize::from(step.method) >= self.binding.methods.len() {
+            return Err(Failure::NoMethod(step.method));
+        }
+        self.calls
+            .begin(step.call, step.method)
+            .map_err(|_| Failure::TooManyCalls)
+    }
+
+    fn message_of(&self, types: MethodTypes, lane: Lane) -> MessageId {
+        match (self.binding.side, lane) {
+            (Side::Client, Lane::Tx) | (Side::Server, Lane::Rx) => types.input,
+            (Side::Client, Lane::Rx) | (Side::Server, Lane::Tx) => types.output,
+        }
+    }
+
+    fn body(
+        &mut self,
+        body: Body,
+        message: MessageId,
+        lane: Lane,
+        context: &mut Context<'_>,
+    ) -> Result<Body, Failure> {
+        let form = Form {
+            tables: &self.binding.tables,
+            message,
+            message_bytes_max: self.binding.message_bytes_max,
+        };
+        match (lane, self.binding.encoding, body) {
+            (Lane::Tx, Encoding::Native, body) => Ok(body),
+            (Lane::Tx, Encoding::Protobuf, Body::Gathered(body)) => form.encoded(body, context),
+            (Lane::Tx, Encoding::Protobuf, body) => Ok(body),
+            (Lane::Rx, Encoding::Native, Body::Received(body)) => form.check_in_place(body, context),
+            (Lane::Rx, Encoding::Protobuf, Body::Encoded(body)) => {
+                form.decoded(body, &mut self.scratch, context)
+            }
+            (Lane::Rx, Encoding::Protobuf, Body::Received(body)) => {
+                form.decoded(to_private(body, context), &mut self.scratch, context)
+            }
+            // The protobuf form of a message of defaults has no bytes, and so needs no body.
+            (Lane::Rx, Encoding::Protobuf, Body::Empty) => {
+                let empty = EncodedBody {
+                    buffer: context.buffers.take(),
+                    metadata_bytes: 0,
+                    message_bytes: 0,
+                };
+                form.decoded(empty, &mut self.scratch, context)
+            }
+            (Lane::Rx, _, body) => {
+                discard(body, context);
+                Err(Failure::Lengths)
+            }
+        }
     }
 }
 
@@ -76,15 +283,64 @@ impl Engine for Marshalling {
     }
 
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
-        let _ = (&self.binding, ports, context);
-        Progress::Idle
+        let outbound = self.forward(Lane::Tx, ports.tx_in, ports.tx_out, context);
+        let inbound = self.forward(Lane::Rx, ports.rx_in, ports.rx_out, context);
+        // A refusal in one lane may have to be told in the other.
+        let told = self.owed.deliver(Lane::Tx, ports.tx_out) + self.owed.deliver(Lane::Rx, ports.rx_out);
+        if outbound + inbound + told == 0 {
+            Progress::Idle
+        } else {
+            Progress::Busy
+        }
     }
 
     fn decompose(self: Box<Self>) -> SavedState {
         SavedState {
             kind: KIND.to_owned(),
-            version: 1,
-            bytes: Vec::new(),
+            version: STATE_VERSION,
+            bytes: self
+                .calls
+                .records()
+                .chain(self.owed.into_records())
+                .flat_map(Record::write)
+                .collect(),
         }
+    }
+}
+
+/// What remains of a step with a message of a call that has ended here: nothing, if the message is all it was about.
+fn without_message(mut step: Step, context: &mut Context<'_>) -> Option<Step> {
+    discard(std::mem::take(&mut step.body), context);
+    step.parts = step.parts.without(Parts::MESSAGE | Parts::HEADERS);
+    step.window_bytes = 0;
+    (step.parts != Parts::NONE).then_some(step)
+}
+
+/// A step that ends a call and says why.
+fn cancel(refused: &Refused, code: Code, context: &mut Context<'_>) -> Step {
+    let mut step = Step::cancel(refused.call, code);
+    let mut buffer = context.buffers.take();
+    let reason = refused.failure.to_string();
+    if metadata::append(&mut buffer.bytes, STATUS_MESSAGE, reason.as_bytes()).is_err() {
+        context.buffers.give(buffer);
+        return step;
+    }
+    let metadata_bytes = buffer.bytes.len() as u32;
+    buffer
+        .bytes
+        .resize(buffer.bytes.len().next_multiple_of(BLOCK_ALIGN_BYTES), 0);
+    step.body = Body::Encoded(EncodedBody {
+        buffer,
+        metadata_bytes,
+        message_bytes: 0,
+    });
+    step
+}
+
+/// Room was seen before the step was taken.
+fn push(queue: &mut Queue<Step>, step: Option<Step>) {
+    if let Some(step) = step {
+        let refused = queue.push(step).is_err();
+        debug_assert!(!refused, "the queue had room");
     }
 }

@@ -1,0 +1,226 @@
+//! Bodies from one form into another. A body that cannot be converted has been given back when the failure returns.
+
+use provost_engine::{Body, Buffer, Context, EncodedBody, Gathered, HeapFull, ReceivedBody, message_offset};
+use provost_marshal::{DecodeError, EncodeError, MessageError, Scratch, Tables, copy_foreign};
+use provost_schema::MessageId;
+use provost_wire::Code;
+use provost_wire::metadata::{self, MetadataError};
+
+/// Why a message does not pass.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("the app's message is malformed: {0}")]
+    Outbound(EncodeError),
+    #[error("the peer's message is malformed: {0}")]
+    Inbound(#[from] MessageError),
+    #[error("the peer's message is malformed: {0}")]
+    Protobuf(#[from] DecodeError),
+    #[error("the peer's {0}")]
+    Metadata(#[from] MetadataError),
+    #[error("the transport delivered a step whose lengths do not add up")]
+    Lengths,
+    #[error(transparent)]
+    HeapFull(#[from] HeapFull),
+    #[error("the service has no method {0}")]
+    NoMethod(u16),
+    #[error("too many calls are open on this connection")]
+    TooManyCalls,
+}
+
+impl Failure {
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Failure::HeapFull(_) | Failure::TooManyCalls => Code::ResourceExhausted,
+            Failure::Protobuf(DecodeError::TooLong { .. }) => Code::ResourceExhausted,
+            Failure::NoMethod(_) => Code::Unimplemented,
+            _ => Code::Internal,
+        }
+    }
+}
+
+/// What a message is converted by.
+pub(crate) struct Form<'a> {
+    pub(crate) tables: &'a Tables,
+    pub(crate) message: MessageId,
+    pub(crate) message_bytes_max: u32,
+}
+
+impl Form<'_> {
+    /// A gathered message as protobuf. The app's memory is not needed any more.
+    pub(crate) fn encoded(&self, body: Gathered, context: &mut Context<'_>) -> Result<Body, Failure> {
+        let Gathered {
+            mut buffer,
+            metadata_bytes,
+            token,
+            ..
+        } = body;
+        let linearized = linearize(&mut buffer);
+        if token != 0 {
+            context.sent.push(token);
+        }
+        let offset = message_offset(metadata_bytes);
+        let mut out = context.buffers.take();
+        let encoded = linearized.and_then(|()| {
+            let metadata = buffer.bytes.get(..offset).ok_or(Failure::Lengths)?;
+            let linear = buffer.bytes.get(offset..).ok_or(Failure::Lengths)?;
+            out.bytes.extend_from_slice(metadata);
+            self.tables
+                .validate(self.message, linear)
+                .map_err(|error| Failure::Outbound(error.into()))?;
+            self.tables
+                .encode(self.message, linear, &mut out.bytes)
+                .map_err(Failure::Outbound)
+        });
+        context.buffers.give(buffer);
+        if let Err(failure) = encoded {
+            context.buffers.give(out);
+            return Err(failure);
+        }
+        let message_bytes = (out.bytes.len() - offset) as u32;
+        Ok(Body::Encoded(EncodedBody {
+            buffer: out,
+            metadata_bytes,
+            message_bytes,
+        }))
+    }
+
+    /// Checks a native message where it was received, and relocates it to its place in the app's window.
+    pub(crate) fn check_in_place(
+        &self,
+        mut body: ReceivedBody,
+        context: &mut Context<'_>,
+    ) -> Result<Body, Failure> {
+        match self.check_block(&mut body, context) {
+            Ok(()) => Ok(Body::Received(body)),
+            Err(failure) => {
+                context.receive.free(body.block);
+                Err(failure)
+            }
+        }
+    }
+
+    fn check_block(&self, body: &mut ReceivedBody, context: &mut Context<'_>) -> Result<(), Failure> {
+        let offset = message_offset(body.metadata_bytes);
+        let at = body.block.at;
+        let bytes = context.receive.bytes_mut(&mut body.block);
+        let whole = bytes
+            .get_mut(..offset + body.message_bytes as usize)
+            .ok_or(Failure::Lengths)?;
+        let (metadata, message) = whole.split_at_mut(offset);
+        metadata::check(&metadata[..body.metadata_bytes as usize])?;
+        let units = (offset / provost_wire::limits::BLOCK_ALIGN_BYTES) as u32;
+        let window_at = at
+            .checked_add(units)
+            .ok_or(MessageError::Window { window_at: at })?;
+        Ok(self
+            .tables
+            .validate_and_relocate(self.message, message, window_at)?)
+    }
+
+    /// A protobuf message as a native one in the app's receive heap.
+    pub(crate) fn decoded(
+        &self,
+        body: EncodedBody,
+        scratch: &mut Scratch,
+        context: &mut Context<'_>,
+    ) -> Result<Body, Failure> {
+        let mut native = context.buffers.take();
+        let decoded = self.decode(&body, &mut native, scratch);
+        context.buffers.give(body.buffer);
+        let placed = decoded.and_then(|message_bytes| {
+            let bytes = &native.bytes;
+            self.place(bytes, body.metadata_bytes, message_bytes, context)
+        });
+        context.buffers.give(native);
+        placed
+    }
+
+    /// Writes metadata and native message to a buffer. The length of the message.
+    fn decode(&self, body: &EncodedBody, native: &mut Buffer, scratch: &mut Scratch) -> Result<u32, Failure> {
+        let offset = message_offset(body.metadata_bytes);
+        let whole = body
+            .buffer
+            .bytes
+            .get(..offset + body.message_bytes as usize)
+            .ok_or(Failure::Lengths)?;
+        let (metadata, protobuf) = whole.split_at(offset);
+        metadata::check(&metadata[..body.metadata_bytes as usize])?;
+        native.bytes.extend_from_slice(metadata);
+        let max = self.message_bytes_max;
+        Ok(self
+            .tables
+            .decode(self.message, protobuf, &mut native.bytes, max, scratch)?)
+    }
+
+    /// Copies metadata and native message into the receive heap.
+    fn place(
+        &self,
+        bytes: &[u8],
+        metadata_bytes: u32,
+        message_bytes: u32,
+        context: &mut Context<'_>,
+    ) -> Result<Body, Failure> {
+        let mut block = context.receive.allocate(bytes.len() as u32)?;
+        match context.receive.bytes_mut(&mut block).get_mut(..bytes.len()) {
+            Some(room) => room.copy_from_slice(bytes),
+            None => {
+                context.receive.free(block);
+                return Err(Failure::Lengths);
+            }
+        }
+        self.check_in_place(
+            ReceivedBody {
+                block,
+                metadata_bytes,
+                message_bytes,
+            },
+            context,
+        )
+    }
+}
+
+/// Moves what was received into a private buffer, for messages that were read to the heap in an encoded form.
+pub(crate) fn to_private(mut body: ReceivedBody, context: &mut Context<'_>) -> EncodedBody {
+    let mut buffer = context.buffers.take();
+    buffer
+        .bytes
+        .extend_from_slice(context.receive.bytes_mut(&mut body.block));
+    context.receive.free(body.block);
+    EncodedBody {
+        buffer,
+        metadata_bytes: body.metadata_bytes,
+        message_bytes: body.message_bytes,
+    }
+}
+
+/// Copies the leaves of a message behind its head.
+fn linearize(buffer: &mut Buffer) -> Result<(), Failure> {
+    let Buffer { bytes, foreign } = buffer;
+    for leaf in foreign.iter() {
+        bytes.resize(
+            bytes
+                .len()
+                .next_multiple_of(provost_wire::limits::BLOCK_ALIGN_BYTES),
+            0,
+        );
+        copy_foreign(leaf, bytes);
+    }
+    foreign.clear();
+    Ok(())
+}
+
+/// Gives back whatever memory a body holds.
+pub(crate) fn discard(body: Body, context: &mut Context<'_>) {
+    match body {
+        Body::Received(body) => context.receive.free(body.block),
+        Body::Encoded(body) => context.buffers.give(body.buffer),
+        Body::Gathered(body) => {
+            if body.token != 0 {
+                context.sent.push(body.token);
+            }
+            context.buffers.give(body.buffer);
+        }
+        Body::Alleged(body) if body.token != 0 => context.sent.push(body.token),
+        Body::Empty | Body::Alleged(_) => {}
+    }
+}
