@@ -48,6 +48,24 @@ impl Datapath {
         &mut self.rx[0]
     }
 
+    /// What is not a step.
+    #[must_use]
+    pub fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Whether everything that the app gave has reached the transport.
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
+        self.tx.iter().all(Queue::is_empty)
+    }
+
+    /// Whether what came from the wire waits for room nearer to the app: to read more of the socket would not help.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.rx.iter().any(|queue| !queue.is_empty())
+    }
+
     /// Polls every engine: from the app to the wire, and back, so that a step crosses the whole datapath in one poll in
     /// either direction. Says `Ended` once the first engine does: then everything that the app was owed is in
     /// [`Datapath::to_app`].
@@ -59,10 +77,19 @@ impl Datapath {
             transport = self.poll_engine(at, context);
             busy |= transport == Progress::Busy;
         }
-        let mut first = transport;
+        let mut first = match last {
+            0 => transport,
+            _ => Progress::Idle,
+        };
         for at in (0..last).rev() {
+            if self.rx[at + 1].is_empty() && !self.link.delivered() {
+                continue;
+            }
             first = self.poll_engine(at, context);
             busy |= first == Progress::Busy;
+        }
+        if transport == Progress::Ended {
+            self.discard_unsent(context);
         }
         // Nothing comes behind the last steps of a transport that has ended: the first engine ends what is open.
         if transport == Progress::Ended
@@ -94,6 +121,16 @@ impl Datapath {
     /// The kinds of the engines, in order: what an operator is shown.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
         self.engines.iter().map(|engine| engine.kind())
+    }
+
+    /// The transport is gone: what was on its way to it goes nowhere. (The app's own queue is the first engine's, which
+    /// ends the calls in it.)
+    fn discard_unsent(&mut self, context: &mut Context<'_>) {
+        for queue in self.tx.iter_mut().skip(1) {
+            while let Some(step) = queue.pop() {
+                step.body.discard(context);
+            }
+        }
     }
 
     fn poll_engine(&mut self, at: usize, context: &mut Context<'_>) -> Progress {

@@ -7,7 +7,7 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata;
 
-use crate::{Buffer, BufferPool, Nanos};
+use crate::{Buffer, BufferPool, Context, Nanos};
 
 /// One step of one call. See [`Parts`] for what a step can carry.
 #[derive(Debug)]
@@ -88,6 +88,27 @@ pub enum Body {
     Received(ReceivedBody),
     /// Metadata and message in one private buffer: protobuf on its way out or in, or a message that the service made.
     Encoded(EncodedBody),
+}
+
+impl Body {
+    /// Gives back whatever memory the body holds: tokens to the app, buffers to their pool, blocks to the heap.
+    pub fn discard(self, context: &mut Context<'_>) {
+        let token = match &self {
+            Body::Alleged(alleged) => alleged.token,
+            Body::Gathered(gathered) => gathered.token,
+            _ => 0,
+        };
+        if token != 0 {
+            context.sent.push(token);
+        }
+        match self {
+            Body::Received(body) => context.receive.free(body.block),
+            Body::Gathered(Gathered { buffer, .. }) | Body::Encoded(EncodedBody { buffer, .. }) => {
+                context.buffers.give(buffer);
+            }
+            Body::Empty | Body::Alleged(_) => {}
+        }
+    }
 }
 
 /// What an app alleges about the body of a step, copied from its descriptor and not checked.

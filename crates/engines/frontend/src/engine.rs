@@ -513,13 +513,13 @@ impl Frontend {
         if step.parts.contains(Parts::BEGIN)
             && let Err(failure) = self.open(&step)
         {
-            discard(step.body, context);
+            step.body.discard(context);
             self.to_wire(refusal(step.call, &failure, context), lanes);
             return;
         }
         let Some(call) = self.calls.get_mut(step.call) else {
             // The call has ended here while the step was under way.
-            discard(step.body, context);
+            step.body.discard(context);
             return;
         };
         let shape = self.parts.methods[usize::from(call.method)];
@@ -533,7 +533,7 @@ impl Frontend {
             }
         }
         if let Err(violation) = legal::check_peer_step(self.parts.role, call, streaming, &step) {
-            discard(step.body, context);
+            step.body.discard(context);
             self.fail(step.call, &violation.into(), lanes, context);
             return;
         }
@@ -738,7 +738,7 @@ fn received(body: Body, context: &mut Context<'_>) -> Result<Body, Violation> {
             Ok(copied)
         }
         other => {
-            discard(other, context);
+            other.discard(context);
             Err(Violation::PeerBody)
         }
     }
@@ -787,18 +787,6 @@ fn return_token(body: &Body, context: &mut Context<'_>) {
     };
     if token != 0 {
         context.sent.push(token);
-    }
-}
-
-/// Gives back whatever memory a body holds.
-fn discard(body: Body, context: &mut Context<'_>) {
-    return_token(&body, context);
-    match body {
-        Body::Received(body) => context.receive.free(body.block),
-        Body::Gathered(Gathered { buffer, .. }) | Body::Encoded(EncodedBody { buffer, .. }) => {
-            context.buffers.give(buffer);
-        }
-        Body::Empty | Body::Alleged(_) => {}
     }
 }
 
