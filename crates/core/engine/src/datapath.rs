@@ -106,6 +106,15 @@ impl Datapath {
         }
     }
 
+    /// Gives back the memory of every step that is under way: the datapath goes away.
+    pub fn discard_all(&mut self, context: &mut Context<'_>) {
+        for queue in self.tx.iter_mut().chain(&mut self.rx) {
+            while let Some(step) = queue.pop() {
+                step.body.discard(context);
+            }
+        }
+    }
+
     /// The earliest time at which an engine wants to be polled though nothing arrives.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {

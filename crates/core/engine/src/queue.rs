@@ -33,6 +33,11 @@ impl<T> Queue<T> {
         Ok(())
     }
 
+    /// Puts the item back that was just taken, in its old place.
+    pub fn put_back(&mut self, item: T) {
+        self.items.push_front(item);
+    }
+
     /// Takes the oldest item.
     pub fn pop(&mut self) -> Option<T> {
         self.items.pop_front()

@@ -4,4 +4,5 @@ pub mod access;
 pub mod config;
 pub mod log;
 pub mod notify;
+pub mod runtime;
 pub mod schemas;

@@ -1,0 +1,99 @@
+//! What the control plane tells a runtime, and what it hears from one.
+
+use std::sync::Arc;
+
+use provost_engine::{Datapath, LinkEnd};
+use provost_frontend::{AppFault, AppPort};
+use provost_shm::Doorbell;
+use provost_wire::Code;
+use tokio::sync::oneshot;
+
+use super::wake::PathWaker;
+
+/// Number of an attachment.
+pub type AppId = u64;
+
+/// What a runtime is told.
+pub enum Command {
+    /// An app is there.
+    Attach(Box<NewApp>),
+    /// An app is gone: what it submitted before still goes out, then its connections end.
+    Detach(AppId),
+    /// A connection of an app is there.
+    Open(Box<NewConnection>),
+    /// End the thread, whatever is in flight.
+    Stop,
+}
+
+/// An app that is to be polled.
+pub struct NewApp {
+    /// Its number.
+    pub app: AppId,
+    /// Its rings and receive heap.
+    pub port: AppPort,
+    /// What it rings to wake the runtime.
+    pub doorbell: Doorbell,
+    /// How long the runtime polls for it after its last work.
+    pub waiting: Waiting,
+}
+
+/// How a runtime waits for an app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// It polls for the configured time, then sleeps.
+    Sleeps,
+    /// It polls for ever.
+    BusyPolls,
+}
+
+/// A connection that is to be polled.
+pub struct NewConnection {
+    /// Whose it is.
+    pub app: AppId,
+    /// Its engines: frontend, policies, marshalling, transport.
+    pub datapath: Datapath,
+    /// Makes the datapath be polled.
+    pub waker: Arc<PathWaker>,
+    /// Whatever counts the connection for as long as it lives.
+    pub permit: Box<dyn Send>,
+    /// For a server's connection: the request by which the app offered the service; the app is told.
+    pub accepted_for: Option<u64>,
+    /// Gets the connection's number, when the runtime polls it. It is dropped if the app is gone.
+    pub opened: oneshot::Sender<u32>,
+}
+
+/// What a runtime tells the control plane.
+#[derive(Debug)]
+pub enum RuntimeEvent {
+    /// An app did what only a broken or hostile library does. Its connections are ending.
+    Faulted {
+        /// Which.
+        app: AppId,
+        /// What it did.
+        fault: AppFault,
+    },
+    /// Nothing of an app is left.
+    Detached {
+        /// Which.
+        app: AppId,
+    },
+    /// A connection ended.
+    Closed {
+        /// Whose it was.
+        app: AppId,
+        /// Its number.
+        connection: u32,
+        /// Why.
+        end: LinkEnd,
+    },
+}
+
+impl RuntimeEvent {
+    /// The end of a connection of which its transport said nothing.
+    pub(super) fn silent_end() -> LinkEnd {
+        LinkEnd {
+            code: Code::Unavailable,
+            reason: "the connection was dropped".to_owned(),
+        }
+    }
+}

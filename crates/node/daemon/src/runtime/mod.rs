@@ -1,0 +1,129 @@
+//! The threads of the data plane.
+//!
+//! A runtime polls the rings of its apps and their datapaths, in order, in bounded batches. What had no work for a
+//! while becomes dormant: the app's wake word is armed, the socket is left to the poller. When everything is dormant
+//! the thread sleeps, until a doorbell, a socket, another thread or a timer wakes it; an idle service uses no CPU.
+
+mod command;
+mod slots;
+mod timers;
+mod wake;
+mod worker;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use provost_engine::Nanos;
+use provost_shm::Doorbell;
+use tokio::sync::mpsc;
+
+pub use command::{AppId, Command, NewApp, NewConnection, RuntimeEvent, Waiting};
+pub use wake::PathWaker;
+
+use wake::Inbox;
+use worker::Worker;
+
+/// Stack of a runtime thread, in bytes.
+const STACK_BYTES: usize = 512 << 10;
+/// Between two attempts to give a command to a runtime whose inbox is full.
+const RETRY_COMMAND: Duration = Duration::from_millis(1);
+
+/// How a runtime waits and judges.
+#[derive(Clone, Copy, Debug)]
+pub struct RuntimeOptions {
+    /// How long it polls after the last work before it sleeps.
+    pub spin_ns: Nanos,
+    /// Whether it ever sleeps.
+    pub waiting: Waiting,
+    /// How long an app may leave its completion ring full.
+    pub completion_stall_ns: Nanos,
+}
+
+/// A handle to a runtime thread.
+pub struct Runtime {
+    inbox: Arc<Inbox>,
+    apps: AtomicUsize,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A runtime took no command for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a runtime thread takes no commands: the node is overloaded")]
+pub struct Overloaded;
+
+impl Runtime {
+    /// Starts a thread. What it has to tell goes to `events`.
+    pub fn start(
+        name: &str,
+        options: RuntimeOptions,
+        events: mpsc::Sender<RuntimeEvent>,
+    ) -> io::Result<Runtime> {
+        let (ringer, doorbell): (_, Doorbell) = Doorbell::create()?;
+        let inbox = Arc::new(Inbox::new(ringer));
+        let worker = Worker::new(Arc::clone(&inbox), doorbell, options, events)?;
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || worker.run())?;
+        Ok(Runtime {
+            inbox,
+            apps: AtomicUsize::new(0),
+            thread: Some(thread),
+        })
+    }
+
+    /// Gives it a command, waiting a while if its inbox is full.
+    pub async fn tell(&self, mut command: Command) -> Result<(), Overloaded> {
+        const ATTEMPTS_MAX: usize = 5000;
+        for _ in 0..ATTEMPTS_MAX {
+            match self.inbox.push(command) {
+                Ok(()) => return Ok(()),
+                Err(back) => command = back,
+            }
+            tokio::time::sleep(RETRY_COMMAND).await;
+        }
+        Err(Overloaded)
+    }
+
+    /// A waker for a datapath that will be opened on this runtime.
+    #[must_use]
+    pub fn new_waker(&self) -> Arc<PathWaker> {
+        Arc::new(PathWaker::new(Arc::clone(&self.inbox)))
+    }
+
+    /// Apps that were placed here and not taken away.
+    #[must_use]
+    pub fn apps(&self) -> usize {
+        self.apps.load(Ordering::Relaxed)
+    }
+
+    /// Counts an app that is placed here.
+    pub fn place_app(&self) {
+        self.apps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts an app that is no longer here.
+    pub fn remove_app(&self) {
+        self.apps.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        let mut stop = Command::Stop;
+        while let Err(back) = self.inbox.push(stop) {
+            stop = back;
+            std::thread::sleep(RETRY_COMMAND);
+            if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+                break;
+            }
+        }
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported by its own hook.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! A table whose entries keep their numbers.
+
+/// Entries by number; numbers of removed entries are used again.
+pub(super) struct Slots<T> {
+    entries: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slots<T> {
+    pub(super) fn new() -> Slots<T> {
+        Slots {
+            entries: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(super) fn insert(&mut self, entry: T) -> u32 {
+        match self.free.pop() {
+            Some(at) => {
+                self.entries[at as usize] = Some(entry);
+                at
+            }
+            None => {
+                self.entries.push(Some(entry));
+                (self.entries.len() - 1) as u32
+            }
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        self.entries.get_mut(at as usize)?.as_mut()
+    }
+
+    pub(super) fn get(&self, at: u32) -> Option<&T> {
+        self.entries.get(at as usize)?.as_ref()
+    }
+
+    pub(super) fn remove(&mut self, at: u32) -> Option<T> {
+        let entry = self.entries.get_mut(at as usize)?.take()?;
+        self.free.push(at);
+        Some(entry)
+    }
+
+    /// Numbers that entries may have are below this.
+    pub(super) fn bound(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(|(at, entry)| Some((at as u32, entry.as_ref()?)))
+    }
+}

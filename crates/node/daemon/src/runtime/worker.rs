@@ -1,0 +1,1000 @@
+//! The thread's loop.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+use provost_engine::{
+    Body, BufferPool, Context, Datapath, Interest, LinkEnd, Nanos, Progress, SocketHint, Step,
+};
+use provost_frontend::{AppFault, AppPort, AppRequest, NotPushed, Notice};
+use provost_shm::{Doorbell, Poller, Wait, now_ns, yield_now};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::RuntimeOptions;
+use super::command::{AppId, Command, NewApp, NewConnection, RuntimeEvent, Waiting};
+use super::slots::Slots;
+use super::timers::Timers;
+use super::wake::{Inbox, PathWaker};
+
+/// Submissions of one app that a round takes, at most.
+const BATCH_SUBMISSIONS: usize = 64;
+/// While at most so many polled datapaths have sockets, each round tries each of them; past it, the poller says which.
+const SOCKETS_TRIED_MAX: usize = 4;
+/// Rounds between two looks at the poller while something is polled.
+const ROUNDS_PER_POLL: u32 = 16;
+/// How often a full completion ring, or a stuck queue behind it, is tried again.
+const BLOCKED_RETRY_NS: Nanos = 1_000_000;
+/// How often an app's port is looked after while the app is active.
+const MAINTENANCE_NS: Nanos = 1_000_000_000;
+/// How long the connections of an app that is gone may take to end.
+const DETACH_LINGER_NS: Nanos = 3_000_000_000;
+/// A connection's number is its place among its app's connections and, above that, how often the place was used.
+const PLACE_BITS: u32 = 20;
+
+/// What an event of the poller, or a timer, is about: the kind in the high bits, a number in the low ones.
+const KIND_SHIFT: u32 = 32;
+const KIND_INBOX: u64 = 0;
+const KIND_APP: u64 = 1;
+const KIND_PATH: u64 = 2;
+
+fn token(kind: u64, number: u32) -> u64 {
+    kind << KIND_SHIFT | u64::from(number)
+}
+
+/// A runtime thread's state.
+pub(super) struct Worker {
+    inbox: Arc<Inbox>,
+    doorbell: Doorbell,
+    options: RuntimeOptions,
+    events: Events,
+    poller: Poller,
+    buffers: BufferPool,
+    apps: Slots<App>,
+    app_numbers: HashMap<AppId, u32>,
+    paths: Slots<Path>,
+    /// Apps and datapaths that every round polls.
+    hot_apps: Vec<u32>,
+    hot_paths: Vec<u32>,
+    /// Apps whose ports were written to in this round.
+    touched: Vec<u32>,
+    timers: Timers,
+    now: Nanos,
+    rounds_to_poll: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    Stopped,
+}
+
+struct App {
+    id: AppId,
+    port: AppPort,
+    doorbell: Doorbell,
+    waiting: Waiting,
+    /// By place: the connection's number and its datapath.
+    connections: Vec<Place>,
+    free_places: Vec<u32>,
+    /// A step that found its datapath full.
+    stuck: Option<(u32, Step)>,
+    last_work: Nanos,
+    is_hot: bool,
+    is_touched: bool,
+    timer: Option<Nanos>,
+    maintain_at: Nanos,
+    /// The app is gone, or at fault: nothing more is read from it or told to it. Its connections end until then.
+    leaving: Option<Nanos>,
+}
+
+struct Place {
+    number: u32,
+    path: Option<u32>,
+}
+
+struct Path {
+    app: u32,
+    number: u32,
+    datapath: Datapath,
+    waker: Arc<PathWaker>,
+    _permit: Box<dyn Send>,
+    accepted_for: Option<u64>,
+    told_going_away: bool,
+    last_work: Nanos,
+    is_hot: bool,
+    /// Close it once it is flushed.
+    is_closing: bool,
+    has_ended: bool,
+    /// What the poller watches for it.
+    watched: Option<Interest>,
+    socket_ready: bool,
+    timer: Option<Nanos>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        inbox: Arc<Inbox>,
+        doorbell: Doorbell,
+        options: RuntimeOptions,
+        events: mpsc::Sender<RuntimeEvent>,
+    ) -> io::Result<Worker> {
+        let poller = Poller::create()?;
+        poller.add(&doorbell, token(KIND_INBOX, 0), provost_shm::Interest::Readable)?;
+        Ok(Worker {
+            inbox,
+            doorbell,
+            options,
+            events: Events {
+                to: events,
+                unsent: VecDeque::new(),
+            },
+            poller,
+            buffers: BufferPool::new(),
+            apps: Slots::new(),
+            app_numbers: HashMap::new(),
+            paths: Slots::new(),
+            hot_apps: Vec::new(),
+            hot_paths: Vec::new(),
+            touched: Vec::new(),
+            timers: Timers::new(),
+            now: now_ns(),
+            rounds_to_poll: ROUNDS_PER_POLL,
+            state: State::Running,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        while self.state == State::Running {
+            self.now = now_ns();
+            let mut busy = self.inbox.take_pending() && self.take_inbox();
+            busy |= self.fire_timers();
+            busy |= self.poll_apps();
+            busy |= self.poll_paths();
+            self.flush();
+            self.events.flush();
+            match busy {
+                true => self.glance(),
+                false => self.rest(),
+            }
+        }
+    }
+
+    /// Nothing moved in this round: puts aside what has been quiet for long, and waits.
+    fn rest(&mut self) {
+        self.demote();
+        if self.hot_apps.is_empty() && self.hot_paths.is_empty() && self.may_sleep() {
+            if self.inbox.prepare_sleep() {
+                let wait = match self.timers.next() {
+                    None if self.events.unsent.is_empty() => Wait::Forever,
+                    None => Wait::AtMost(BLOCKED_RETRY_NS),
+                    Some(at) => Wait::AtMost(at.saturating_sub(now_ns())),
+                };
+                self.poll_events(wait);
+                self.inbox.awake();
+            }
+            return;
+        }
+        self.glance();
+        yield_now();
+    }
+
+    fn may_sleep(&self) -> bool {
+        self.options.waiting == Waiting::Sleeps
+    }
+
+    /// Looks at the poller now and then while something is polled; always when it alone knows which sockets are ready.
+    fn glance(&mut self) {
+        self.rounds_to_poll -= 1;
+        if self.rounds_to_poll == 0 || self.hot_paths.len() > SOCKETS_TRIED_MAX {
+            self.rounds_to_poll = ROUNDS_PER_POLL;
+            self.poll_events(Wait::Now);
+        }
+    }
+
+    fn poll_events(&mut self, wait: Wait) {
+        let (apps, paths) = (&mut self.apps, &mut self.paths);
+        let (hot_apps, hot_paths) = (&mut self.hot_apps, &mut self.hot_paths);
+        // An error of epoll_wait can only be a bug of ours; the next round tries again.
+        let Ok(events) = self.poller.wait(wait) else {
+            return;
+        };
+        let woken_at = now_ns();
+        for event in events {
+            let number = event.token as u32;
+            match event.token >> KIND_SHIFT {
+                KIND_APP => {
+                    if let Some(app) = apps.get_mut(number) {
+                        // An app that can ring no more is detached by the end of its control socket.
+                        let _ = app.doorbell.drain();
+                        app.heat(number, hot_apps, woken_at);
+                    }
+                }
+                KIND_PATH => {
+                    if let Some(path) = paths.get_mut(number) {
+                        path.socket_ready = true;
+                        path.heat(number, hot_paths, woken_at);
+                    }
+                }
+                _ => {
+                    let _ = self.doorbell.drain();
+                }
+            }
+        }
+    }
+}
+
+// Commands and wake-ups.
+impl Worker {
+    fn take_inbox(&mut self) -> bool {
+        while let Some(number) = self.inbox.pop_woken() {
+            self.wake_path(number);
+        }
+        if self.inbox.take_all_woken() {
+            for number in 0..self.paths.bound() {
+                self.wake_path(number);
+            }
+        }
+        while let Some(command) = self.inbox.pop_command() {
+            match command {
+                Command::Attach(app) => self.attach(*app),
+                Command::Detach(app) => self.detach(app),
+                Command::Open(connection) => self.open(*connection),
+                Command::Stop => self.state = State::Stopped,
+            }
+        }
+        true
+    }
+
+    fn wake_path(&mut self, number: u32) {
+        if let Some(path) = self.paths.get_mut(number) {
+            path.waker.take();
+            path.heat(number, &mut self.hot_paths, self.now);
+        }
+    }
+
+    fn attach(&mut self, new: NewApp) {
+        let app = App {
+            id: new.app,
+            port: new.port,
+            doorbell: new.doorbell,
+            waiting: new.waiting,
+            connections: Vec::new(),
+            free_places: Vec::new(),
+            stuck: None,
+            last_work: self.now,
+            is_hot: false,
+            is_touched: false,
+            timer: None,
+            maintain_at: self.now,
+            leaving: None,
+        };
+        let id = new.app;
+        let number = self.apps.insert(app);
+        self.app_numbers.insert(id, number);
+        let Some(app) = self.apps.get_mut(number) else {
+            return;
+        };
+        let interest = provost_shm::Interest::Readable;
+        if self
+            .poller
+            .add(&app.doorbell, token(KIND_APP, number), interest)
+            .is_err()
+        {
+            // Without the poller nobody would hear the doorbell: poll the app for ever.
+            app.waiting = Waiting::BusyPolls;
+        }
+        app.heat(number, &mut self.hot_apps, self.now);
+    }
+
+    fn open(&mut self, new: NewConnection) {
+        let app_number = self.app_numbers.get(&new.app).copied();
+        let found = app_number.and_then(|number| Some((number, self.apps.get_mut(number)?)));
+        let Some((app_number, app)) = found.filter(|(_, app)| app.leaving.is_none()) else {
+            // Dropping the datapath closes it, dropping `opened` says that the app is gone.
+            return;
+        };
+        let number = app.take_place();
+        let path = Path {
+            app: app_number,
+            number,
+            datapath: new.datapath,
+            waker: new.waker,
+            _permit: new.permit,
+            accepted_for: new.accepted_for,
+            told_going_away: false,
+            last_work: self.now,
+            is_hot: false,
+            is_closing: false,
+            has_ended: false,
+            watched: None,
+            socket_ready: true,
+            timer: None,
+        };
+        let at = self.paths.insert(path);
+        app.set_place(number, Some(at));
+        if let Some(path) = self.paths.get_mut(at) {
+            path.waker.settle(at);
+            path.heat(at, &mut self.hot_paths, self.now);
+            sync_watch(&self.poller, at, path);
+        }
+        // Nobody waits for the answer when the app has gone away in between: then its detaching closes the connection.
+        let _ = new.opened.send(number);
+    }
+
+    fn detach(&mut self, app: AppId) {
+        let Some(number) = self.app_numbers.get(&app).copied() else {
+            return;
+        };
+        let capacity = provost_wire::limits::RING_SLOTS_MAX as usize;
+        let rounds = capacity / BATCH_SUBMISSIONS;
+        // What the app submitted before it left is carried out, as far as there is room for it now.
+        for _ in 0..rounds {
+            if !self.poll_app(number) {
+                break;
+            }
+            self.poll_paths();
+        }
+        self.leave(number);
+    }
+
+    /// The app's connections end from now on; nothing more is read from it or told to it.
+    fn leave(&mut self, number: u32) {
+        let Some(app) = self.apps.get_mut(number) else {
+            return;
+        };
+        if app.leaving.is_some() {
+            return;
+        }
+        app.leaving = Some(self.now + DETACH_LINGER_NS);
+        app.stuck = None;
+        self.timers
+            .add(self.now + DETACH_LINGER_NS, token(KIND_APP, number));
+        app.touch(number, &mut self.touched);
+        for path in app.connections.iter().filter_map(|place| place.path) {
+            if let Some(open) = self.paths.get_mut(path) {
+                open.is_closing = true;
+                open.heat(path, &mut self.hot_paths, self.now);
+            }
+        }
+    }
+}
+
+// Apps.
+impl Worker {
+    fn poll_apps(&mut self) -> bool {
+        let mut busy = false;
+        for at in 0..self.hot_apps.len() {
+            busy |= self.poll_app(self.hot_apps[at]);
+        }
+        busy
+    }
+
+    /// Takes submissions of an app to their datapaths.
+    fn poll_app(&mut self, number: u32) -> bool {
+        match self.take_submissions(number) {
+            Ok(busy) => busy,
+            Err(fault) => {
+                self.fault(number, fault);
+                true
+            }
+        }
+    }
+
+    fn take_submissions(&mut self, number: u32) -> Result<bool, AppFault> {
+        let Some(app) = self.apps.get_mut(number) else {
+            return Ok(false);
+        };
+        if app.leaving.is_some() {
+            return Ok(false);
+        }
+        let mut taken = 0;
+        if let Some((connection, step)) = app.stuck.take() {
+            app.stuck = submit(
+                app,
+                &mut self.paths,
+                &mut self.hot_paths,
+                self.now,
+                connection,
+                step,
+            );
+        }
+        while taken < BATCH_SUBMISSIONS && app.stuck.is_none() {
+            match app.port.next()? {
+                Some(AppRequest::Step { connection, step }) => {
+                    app.stuck = submit(
+                        app,
+                        &mut self.paths,
+                        &mut self.hot_paths,
+                        self.now,
+                        connection,
+                        step,
+                    );
+                }
+                Some(AppRequest::Close { connection }) => {
+                    if let Some(at) = app.path(connection)
+                        && let Some(path) = self.paths.get_mut(at)
+                    {
+                        path.is_closing = true;
+                        path.heat(at, &mut self.hot_paths, self.now);
+                    }
+                }
+                None => break,
+            }
+            taken += 1;
+        }
+        if taken > 0 {
+            app.last_work = self.now;
+            app.touch(number, &mut self.touched);
+        }
+        app.port.release();
+        Ok(taken > 0)
+    }
+
+    fn fault(&mut self, number: u32, fault: AppFault) {
+        let Some(app) = self.apps.get_mut(number) else {
+            return;
+        };
+        if app.leaving.is_none() {
+            self.events.send(RuntimeEvent::Faulted { app: app.id, fault });
+            self.leave(number);
+        }
+    }
+
+    /// Shows each app what it was given in this round, and looks after the ports of those that are active.
+    fn flush(&mut self) {
+        while let Some(number) = self.touched.pop() {
+            if let Err(fault) = self.flush_app(number) {
+                self.fault(number, fault);
+            }
+        }
+    }
+
+    fn flush_app(&mut self, number: u32) -> Result<(), AppFault> {
+        let Some(app) = self.apps.get_mut(number) else {
+            return Ok(());
+        };
+        app.is_touched = false;
+        if app.leaving.is_some() {
+            self.remove_if_done(number);
+            return Ok(());
+        }
+        app.port.flush()?;
+        if app.port.is_blocked() || app.maintain_at <= self.now {
+            self.maintain(number)?;
+        }
+        Ok(())
+    }
+
+    fn maintain(&mut self, number: u32) -> Result<(), AppFault> {
+        let Some(app) = self.apps.get_mut(number) else {
+            return Ok(());
+        };
+        app.port.maintain(self.now, self.options.completion_stall_ns)?;
+        app.maintain_at = self.now + MAINTENANCE_NS;
+        let retry = app.port.is_blocked().then_some(self.now + BLOCKED_RETRY_NS);
+        let wanted = [retry, app.port.wake_at()];
+        if let Some(at) = wanted.into_iter().flatten().min() {
+            add_timer(
+                &mut self.timers,
+                &mut app.timer,
+                at.max(self.now + 1),
+                token(KIND_APP, number),
+            );
+        }
+        Ok(())
+    }
+
+    /// Forgets an app that is gone once its connections have ended, or have had their time.
+    fn remove_if_done(&mut self, number: u32) {
+        let Some(app) = self.apps.get_mut(number) else {
+            return;
+        };
+        let expired = app.leaving.is_some_and(|until| until <= self.now);
+        let open: Vec<u32> = app.connections.iter().filter_map(|place| place.path).collect();
+        if !open.is_empty() && !expired {
+            return;
+        }
+        for path in open {
+            self.remove_path(path);
+        }
+        if let Some(app) = self.apps.remove(number) {
+            let _ = self.poller.remove(&app.doorbell);
+            self.hot_apps.retain(|hot| *hot != number);
+            self.app_numbers.remove(&app.id);
+            self.events.send(RuntimeEvent::Detached { app: app.id });
+        }
+    }
+}
+
+// Datapaths.
+impl Worker {
+    fn poll_paths(&mut self) -> bool {
+        let few = self.hot_paths.len() <= SOCKETS_TRIED_MAX;
+        let mut busy = false;
+        let mut at = 0;
+        while let Some(number) = self.hot_paths.get(at).copied() {
+            busy |= self.poll_path(number, few);
+            // A datapath that has ended is gone from the list, and another one in its place.
+            if self.hot_paths.get(at) == Some(&number) {
+                at += 1;
+            }
+        }
+        busy
+    }
+
+    fn poll_path(&mut self, number: u32, try_socket: bool) -> bool {
+        let (apps, paths) = (&mut self.apps, &mut self.paths);
+        let Some(path) = paths.get_mut(number) else {
+            return false;
+        };
+        let Some(app) = apps.get_mut(path.app) else {
+            return false;
+        };
+        let app_number = path.app;
+        let try_socket = try_socket || path.socket_ready || path.watched.is_none();
+        let mut busy = path.poll(app, self.now, try_socket, &mut self.buffers);
+        match path.deliver(app, self.now, &mut self.buffers) {
+            Ok(delivered) => busy |= delivered,
+            Err(fault) => {
+                self.fault(app_number, fault);
+                return true;
+            }
+        }
+        if busy {
+            path.last_work = self.now;
+            app.touch(app_number, &mut self.touched);
+            app.heat(app_number, &mut self.hot_apps, self.now);
+        } else if !path.datapath.is_blocked() {
+            path.socket_ready = false;
+        }
+        if path.has_ended && path.datapath.to_app().is_empty() {
+            self.end_path(number);
+            return true;
+        }
+        if !try_socket || self.hot_paths.len() > SOCKETS_TRIED_MAX {
+            if let Some(path) = self.paths.get_mut(number) {
+                sync_watch(&self.poller, number, path);
+            }
+        }
+        busy
+    }
+
+    /// A connection has ended and everything that the app was owed is in its ring: tells it so.
+    fn end_path(&mut self, number: u32) {
+        let Some(path) = self.paths.get_mut(number) else {
+            return;
+        };
+        let (app_number, connection) = (path.app, path.number);
+        let end = path.end();
+        if let Some(app) = self.apps.get_mut(app_number)
+            && app.leaving.is_none()
+        {
+            let notice = Notice::Closed {
+                connection,
+                status: end.code,
+            };
+            match app.port.push_notice(notice) {
+                Ok(()) => app.touch(app_number, &mut self.touched),
+                // Tried again in the next round.
+                Err(NotPushed::Full(_)) => {
+                    app.touch(app_number, &mut self.touched);
+                    return;
+                }
+                Err(NotPushed::Fault(fault)) => return self.fault(app_number, fault),
+            }
+        }
+        self.remove_path(number);
+    }
+
+    fn remove_path(&mut self, number: u32) {
+        let Some(mut path) = self.paths.remove(number) else {
+            return;
+        };
+        if let Some(interest) = path.watched.take() {
+            let _ = self.poller.remove_number(interest.socket);
+        }
+        self.hot_paths.retain(|hot| *hot != number);
+        if let Some(app) = self.apps.get_mut(path.app) {
+            app.set_place(path.number, None);
+            app.touch(path.app, &mut self.touched);
+            self.events.send(RuntimeEvent::Closed {
+                app: app.id,
+                connection: path.number,
+                end: path.end(),
+            });
+            // Blocks and tokens of steps that were under way go back before the engines are gone.
+            path.discard_all(app, self.now, &mut self.buffers);
+        }
+    }
+
+    /// Makes dormant what has had no work for the configured time.
+    fn demote(&mut self) {
+        if !self.may_sleep() {
+            return;
+        }
+        let spin_ns = self.options.spin_ns;
+        let quiet = |last_work: Nanos, now: Nanos| now.saturating_sub(last_work) >= spin_ns;
+        let mut at = 0;
+        while let Some(number) = self.hot_paths.get(at).copied() {
+            let Some(path) = self.paths.get_mut(number) else {
+                self.hot_paths.swap_remove(at);
+                continue;
+            };
+            if !quiet(path.last_work, self.now) {
+                at += 1;
+                continue;
+            }
+            path.is_hot = false;
+            sync_watch(&self.poller, number, path);
+            let retry = path.is_stuck().then_some(self.now + BLOCKED_RETRY_NS);
+            if let Some(wake_at) = [retry, path.datapath.wake_at()].into_iter().flatten().min() {
+                add_timer(
+                    &mut self.timers,
+                    &mut path.timer,
+                    wake_at,
+                    token(KIND_PATH, number),
+                );
+            }
+            self.hot_paths.swap_remove(at);
+        }
+        let mut at = 0;
+        while let Some(number) = self.hot_apps.get(at).copied() {
+            let Some(app) = self.apps.get_mut(number) else {
+                self.hot_apps.swap_remove(at);
+                continue;
+            };
+            let stays = app.waiting == Waiting::BusyPolls && app.leaving.is_none();
+            if stays || !quiet(app.last_work, self.now) || !app.arm(&mut self.timers, number, self.now) {
+                at += 1;
+                continue;
+            }
+            app.is_hot = false;
+            self.hot_apps.swap_remove(at);
+        }
+    }
+
+    fn fire_timers(&mut self) -> bool {
+        let mut busy = false;
+        while let Some((at, token)) = self.timers.pop_due(self.now) {
+            let number = token as u32;
+            match token >> KIND_SHIFT {
+                KIND_APP => busy |= self.fire_app(number, at),
+                _ => busy |= self.fire_path(number, at),
+            }
+        }
+        busy
+    }
+
+    fn fire_app(&mut self, number: u32, at: Nanos) -> bool {
+        let Some(app) = self.apps.get_mut(number) else {
+            return false;
+        };
+        if app.timer == Some(at) {
+            app.timer = None;
+        }
+        if app.leaving.is_some() {
+            app.touch(number, &mut self.touched);
+            return false;
+        }
+        if let Err(fault) = self.maintain(number) {
+            self.fault(number, fault);
+        } else if let Some(app) = self.apps.get_mut(number) {
+            app.touch(number, &mut self.touched);
+        }
+        self.poll_app(number)
+    }
+
+    /// Polls a dormant datapath once; it becomes hot only if there is work.
+    fn fire_path(&mut self, number: u32, at: Nanos) -> bool {
+        let Some(path) = self.paths.get_mut(number) else {
+            return false;
+        };
+        if path.timer == Some(at) {
+            path.timer = None;
+        }
+        if path.is_hot {
+            return false;
+        }
+        let busy = self.poll_path(number, true);
+        if let Some(path) = self.paths.get_mut(number) {
+            if busy {
+                path.heat(number, &mut self.hot_paths, self.now);
+                return true;
+            }
+            let retry = path.is_stuck().then_some(self.now + BLOCKED_RETRY_NS);
+            if let Some(wake_at) = [retry, path.datapath.wake_at()].into_iter().flatten().min() {
+                let wake_at = wake_at.max(self.now + 1);
+                add_timer(
+                    &mut self.timers,
+                    &mut path.timer,
+                    wake_at,
+                    token(KIND_PATH, number),
+                );
+            }
+        }
+        busy
+    }
+}
+
+impl App {
+    fn heat(&mut self, number: u32, hot: &mut Vec<u32>, now: Nanos) {
+        self.last_work = now;
+        if !self.is_hot {
+            self.is_hot = true;
+            self.port.disarm();
+            hot.push(number);
+        }
+    }
+
+    fn touch(&mut self, number: u32, touched: &mut Vec<u32>) {
+        if !self.is_touched {
+            self.is_touched = true;
+            touched.push(number);
+        }
+    }
+
+    /// Tells the app to ring, and says whether nothing came in between.
+    fn arm(&mut self, timers: &mut Timers, number: u32, now: Nanos) -> bool {
+        if self.leaving.is_some() {
+            return true;
+        }
+        if self.stuck.is_some() {
+            add_timer(
+                timers,
+                &mut self.timer,
+                now + BLOCKED_RETRY_NS,
+                token(KIND_APP, number),
+            );
+            return true;
+        }
+        // A fault is found again, and dealt with, by the next poll.
+        match self.port.arm() {
+            Ok(true) => {
+                if let Some(at) = self.port.wake_at() {
+                    add_timer(timers, &mut self.timer, at.max(now + 1), token(KIND_APP, number));
+                }
+                true
+            }
+            _ => {
+                self.port.disarm();
+                false
+            }
+        }
+    }
+
+    fn take_place(&mut self) -> u32 {
+        let place = self.free_places.pop().unwrap_or_else(|| {
+            self.connections.push(Place {
+                number: 0,
+                path: None,
+            });
+            (self.connections.len() - 1) as u32
+        });
+        let uses = (self.connections[place as usize].number >> PLACE_BITS).wrapping_add(1) & 0xfff;
+        // Never 0, so that no connection has the number 0.
+        let number = uses.max(1) << PLACE_BITS | place;
+        self.connections[place as usize].number = number;
+        number
+    }
+
+    fn set_place(&mut self, number: u32, path: Option<u32>) {
+        let place = number & ((1 << PLACE_BITS) - 1);
+        if let Some(entry) = self.connections.get_mut(place as usize)
+            && entry.number == number
+        {
+            if path.is_none() && entry.path.is_some() {
+                self.free_places.push(place);
+            }
+            entry.path = path;
+        }
+    }
+
+    fn path(&self, number: u32) -> Option<u32> {
+        let place = number & ((1 << PLACE_BITS) - 1);
+        let entry = self.connections.get(place as usize)?;
+        (entry.number == number).then_some(entry.path)?
+    }
+}
+
+impl Path {
+    fn heat(&mut self, number: u32, hot: &mut Vec<u32>, now: Nanos) {
+        self.last_work = now;
+        if !self.is_hot {
+            self.is_hot = true;
+            hot.push(number);
+        }
+    }
+
+    fn poll(&mut self, app: &mut App, now: Nanos, try_socket: bool, buffers: &mut BufferPool) -> bool {
+        let (receive, sent) = app.port.lend();
+        let mut context = Context {
+            socket: match try_socket {
+                true => SocketHint::Try,
+                false => SocketHint::Skip,
+            },
+            now,
+            buffers,
+            receive,
+            sent,
+        };
+        let progress = self.datapath.poll(&mut context);
+        self.has_ended |= progress == Progress::Ended;
+        if self.is_closing && self.datapath.is_flushed() {
+            self.datapath.link().close();
+        }
+        progress == Progress::Busy
+    }
+
+    /// Moves what came out of the datapath into the app's completion ring, as far as there is room.
+    fn deliver(&mut self, app: &mut App, now: Nanos, buffers: &mut BufferPool) -> Result<bool, AppFault> {
+        if app.leaving.is_some() {
+            return Ok(self.discard_output(app, now, buffers));
+        }
+        if let Some(bind) = self.accepted_for {
+            let connection = self.number;
+            if !pushed(app.port.push_notice(Notice::Accepted { connection, bind }))? {
+                return Ok(false);
+            }
+            self.accepted_for = None;
+        }
+        let link = self.datapath.link();
+        if !self.told_going_away && (link.peer_drains() || link.drain_requested()) {
+            let connection = self.number;
+            self.told_going_away = pushed(app.port.push_notice(Notice::GoingAway { connection }))?;
+        }
+        let mut delivered = false;
+        while let Some(step) = self.datapath.to_app().pop() {
+            match app.port.push_step(self.number, step) {
+                Ok(()) => delivered = true,
+                Err(NotPushed::Full(step)) => {
+                    self.datapath.to_app().put_back(step);
+                    break;
+                }
+                Err(NotPushed::Fault(fault)) => return Err(fault),
+            }
+        }
+        Ok(delivered)
+    }
+
+    /// The app is gone: what comes for it goes nowhere.
+    fn discard_output(&mut self, app: &mut App, now: Nanos, buffers: &mut BufferPool) -> bool {
+        let (receive, sent) = app.port.lend();
+        let mut context = Context {
+            socket: SocketHint::Skip,
+            now,
+            buffers,
+            receive,
+            sent,
+        };
+        let mut discarded = false;
+        while let Some(step) = self.datapath.to_app().pop() {
+            step.body.discard(&mut context);
+            discarded = true;
+        }
+        discarded
+    }
+
+    fn discard_all(&mut self, app: &mut App, now: Nanos, buffers: &mut BufferPool) {
+        self.discard_output(app, now, buffers);
+        let (receive, sent) = app.port.lend();
+        let mut context = Context {
+            socket: SocketHint::Skip,
+            now,
+            buffers,
+            receive,
+            sent,
+        };
+        self.datapath.discard_all(&mut context);
+    }
+
+    /// Whether it waits for something of which no event tells: room in the app's ring, or the end of a closing one.
+    fn is_stuck(&self) -> bool {
+        self.datapath.is_blocked() || self.has_ended || (self.is_closing && !self.datapath.is_flushed())
+    }
+
+    fn end(&self) -> LinkEnd {
+        let end = self.datapath.link().ended().cloned();
+        end.unwrap_or_else(RuntimeEvent::silent_end)
+    }
+}
+
+/// Puts a step into its datapath; it comes back if that is full.
+fn submit(
+    app: &mut App,
+    paths: &mut Slots<Path>,
+    hot_paths: &mut Vec<u32>,
+    now: Nanos,
+    connection: u32,
+    step: Step,
+) -> Option<(u32, Step)> {
+    let Some(at) = app.path(connection) else {
+        // The connection has ended, as the app has been told; what it offers there is its own again.
+        let (_, sent) = app.port.lend();
+        if let Body::Alleged(alleged) = step.body
+            && alleged.token != 0
+        {
+            sent.push(alleged.token);
+        }
+        return None;
+    };
+    let path = paths.get_mut(at)?;
+    path.heat(at, hot_paths, now);
+    let back = path.datapath.from_app().push(step).err()?;
+    Some((connection, back.0))
+}
+
+fn pushed<T>(result: Result<(), NotPushed<T>>) -> Result<bool, AppFault> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(NotPushed::Full(_)) => Ok(false),
+        Err(NotPushed::Fault(fault)) => Err(fault),
+    }
+}
+
+/// Makes the poller watch what the datapath waits for; nothing, while reading would not help.
+fn sync_watch(poller: &Poller, number: u32, path: &mut Path) {
+    let wanted = match path.datapath.is_blocked() {
+        true => None,
+        false => path.datapath.interest(),
+    };
+    if wanted == path.watched {
+        return;
+    }
+    let watch = |interest: Interest| match interest.write {
+        true => provost_shm::Interest::Both,
+        false => provost_shm::Interest::Readable,
+    };
+    let token = token(KIND_PATH, number);
+    let done = match (path.watched, wanted) {
+        (Some(old), Some(new)) if old.socket == new.socket => {
+            poller.modify_number(new.socket, token, watch(new))
+        }
+        (old, new) => {
+            if let Some(old) = old {
+                let _ = poller.remove_number(old.socket);
+            }
+            new.map_or(Ok(()), |new| poller.add_number(new.socket, token, watch(new)))
+        }
+    };
+    // A socket that cannot be watched is tried in every round (see `poll_path`), and by its timer while dormant.
+    path.watched = wanted.filter(|_| done.is_ok());
+}
+
+/// Adds a timer unless an earlier one is set.
+fn add_timer(timers: &mut Timers, set: &mut Option<Nanos>, at: Nanos, token: u64) {
+    if set.is_none_or(|set| at < set) {
+        *set = Some(at);
+        timers.add(at, token);
+    }
+}
+
+/// Events for the control plane, kept while its queue is full. Each app and connection has few in its life, which
+/// bounds them.
+struct Events {
+    to: mpsc::Sender<RuntimeEvent>,
+    unsent: VecDeque<RuntimeEvent>,
+}
+
+impl Events {
+    fn send(&mut self, event: RuntimeEvent) {
+        self.unsent.push_back(event);
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while let Some(event) = self.unsent.pop_front() {
+            match self.to.try_send(event) {
+                Ok(()) => {}
+                Err(TrySendError::Full(event)) => {
+                    self.unsent.push_front(event);
+                    return;
+                }
+                // Nobody listens any more: the service is going away.
+                Err(TrySendError::Closed(_)) => self.unsent.clear(),
+            }
+        }
+    }
+}
