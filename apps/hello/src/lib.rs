@@ -1,1 +1,4 @@
-//! The smallest Provost service
+//! The smallest service: the generated code of `proto/hello.proto`.
+#![forbid(unsafe_code)]
+
+provost::include_proto!("hello");

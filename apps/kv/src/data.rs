@@ -190,7 +190,10 @@ fn line_pairs(
 }
 
 fn tsv_pair(_line: usize, text: &[u8]) -> Result<Pair, Problem> {
-    let tab = text.iter().position(|byte| *byte == b'\t').ok_or(Problem::NoTab)?;
+    let tab = text
+        .iter()
+        .position(|byte| *byte == b'\t')
+        .ok_or(Problem::NoTab)?;
     checked(&text[..tab], &text[tab + 1..])
 }
 
@@ -262,7 +265,11 @@ impl CsvReader<'_> {
         let (field, rest) = self.rest.split_at(length);
         let at_line_end = rest.first() != Some(&b',');
         self.rest = rest;
-        let trimmed = if at_line_end { field.strip_suffix(b"\r") } else { None };
+        let trimmed = if at_line_end {
+            field.strip_suffix(b"\r")
+        } else {
+            None
+        };
         trimmed.unwrap_or(field).to_owned()
     }
 
@@ -370,7 +377,12 @@ mod tests {
 
     #[test]
     fn csv_quotes_hold_commas_quotes_and_lines() {
-        let got = parse("f", b"a,1\r\n\"b,c\",\"say \"\"x\"\"\nand y\"\n\nd,\n", Format::Csv).unwrap();
+        let got = parse(
+            "f",
+            b"a,1\r\n\"b,c\",\"say \"\"x\"\"\nand y\"\n\nd,\n",
+            Format::Csv,
+        )
+        .unwrap();
         assert_eq!(got, pairs(&[("a", "1"), ("b,c", "say \"x\"\nand y"), ("d", "")]));
     }
 

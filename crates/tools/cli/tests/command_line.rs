@@ -1,0 +1,182 @@
+//! `provost` as a user runs it.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long anything here may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `provost`, with a directory of its own for what it puts on disk.
+fn provost(directory: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_provost"));
+    command
+        .args(arguments)
+        .env("TMPDIR", directory.path())
+        .env_remove("XDG_RUNTIME_DIR")
+        .stdin(Stdio::null());
+    command
+}
+
+fn output(mut command: Command) -> Output {
+    command.output().expect("provost runs")
+}
+
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).unwrap().next().is_none()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn data_file(contents: &str) -> (TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data.tsv");
+    fs::write(&path, contents).unwrap();
+    let name = path.display().to_string();
+    (directory, name)
+}
+
+#[test]
+fn the_demonstration_loads_a_file_measures_and_leaves_nothing_behind() {
+    let contents: String = (0..3_000)
+        .map(|number| format!("key{number}\tvalue {number}\n"))
+        .collect();
+    let (_data_directory, data) = data_file(&contents);
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [
+        "demo",
+        "--data",
+        &data,
+        "--seconds",
+        "1",
+        "--in-flight",
+        "8",
+        "--json",
+    ];
+    let output = output(provost(&directory, &arguments));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for moved in ["load", "check", "scan"] {
+        assert_eq!(report[moved]["entries"], 3_000, "{report}");
+    }
+    let cells = report["cells"].as_array().unwrap();
+    let setups: Vec<&str> = cells.iter().filter_map(|cell| cell["setup"].as_str()).collect();
+    assert_eq!(
+        setups,
+        [
+            "provost get",
+            "provost put",
+            "provost get",
+            "raw tcp",
+            "raw tcp spin"
+        ]
+    );
+    for cell in cells {
+        assert!(cell["median"]["calls"].as_u64().unwrap() > 0, "{cell}");
+        assert!(cell["median"]["p50_us"].as_f64().unwrap() > 0.0, "{cell}");
+    }
+    assert!(is_empty(directory.path()));
+}
+
+#[test]
+fn bad_data_is_refused_with_its_line_before_anything_starts() {
+    let (_data_directory, data) = data_file("a\t1\nb\n");
+    let directory = tempfile::tempdir().unwrap();
+    let output = output(provost(&directory, &["demo", "--data", &data]));
+    assert!(!output.status.success());
+    assert!(
+        text(&output.stderr).contains("data.tsv:2: no tab"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(is_empty(directory.path()));
+}
+
+#[test]
+fn an_interrupted_demonstration_ends_all_its_programs() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut demo = provost(&directory, &["demo", "--seconds", "600"])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the demonstration has started its programs", || {
+        children(&demo).len() >= 8
+    });
+    let programs = children(&demo);
+    let pid = Pid::from_raw(demo.id() as i32).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let status = demo.wait().unwrap();
+    assert!(!status.success());
+    let mut stderr = String::new();
+    demo.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert!(stderr.contains("interrupted"), "{stderr}");
+    wait_until("its programs are gone", || {
+        programs.iter().all(|program| !program_runs(*program))
+    });
+    assert!(is_empty(directory.path()));
+}
+
+#[test]
+fn the_programs_of_a_demonstration_that_is_killed_die_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut demo = provost(&directory, &["demo", "--seconds", "600", "--quiet"])
+        .spawn()
+        .unwrap();
+    wait_until("the demonstration has started its programs", || {
+        children(&demo).len() >= 8
+    });
+    let programs = children(&demo);
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    wait_until("its programs are gone", || {
+        programs.iter().all(|program| !program_runs(*program))
+    });
+}
+
+#[test]
+fn check_accepts_a_schema_and_shows_where_another_is_wrong() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = output(provost(&directory, &["check", "../../../apps/kv/proto/kv.proto"]));
+    assert!(good.status.success(), "{}", text(&good.stderr));
+    assert_eq!(text(&good.stdout), "ok: 1 file(s), packages: kv\n");
+    let bad = directory.path().join("bad.proto");
+    fs::write(&bad, "syntax = \"proto3\";\nmessage A {\n  Strin name = 1;\n}\n").unwrap();
+    let bad = output(provost(&directory, &["check", &bad.display().to_string()]));
+    assert!(!bad.status.success());
+    let message = text(&bad.stderr);
+    assert!(
+        message.contains("bad.proto:3:") && message.contains("Strin"),
+        "{message}"
+    );
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn children(process: &Child) -> Vec<u32> {
+    let path = format!("/proc/{0}/task/{0}/children", process.id());
+    let children = fs::read_to_string(path).unwrap_or_default();
+    children
+        .split_whitespace()
+        .filter_map(|number| number.parse().ok())
+        .collect()
+}
+
+fn program_runs(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // A process that is dead but not yet waited for has the state Z.
+    !stat.is_empty() && !stat.contains(") Z ")
+}

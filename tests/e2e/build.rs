@@ -1,0 +1,19 @@
+//! Generates the code of the test service, and of two others of the same name that differ from it.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    provost_build::compile_protos(&["proto/probe.proto"], &["proto"])?;
+    let out_dir = PathBuf::from(std::env::var("OUT_DIR")?);
+    for other in ["compatible", "incompatible"] {
+        let directory = out_dir.join(other);
+        std::fs::create_dir_all(&directory)?;
+        let schemas = format!("schemas/{other}");
+        provost_build::configure()
+            .out_dir(directory)
+            .build_server(false)
+            .compile_protos(&[format!("{schemas}/probe.proto")], &[schemas])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! The programs that the end-to-end tests start: `provostd CONFIG`, `server`, `agent EXECUTOR`.
+//!
+//! Each ends when its standard input does, and when the test that started it dies.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use provost_e2e::{agent, node, server};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    die_with_parent();
+    let outcome = match arguments[..] {
+        ["provostd", config] => node::run(config.as_ref()),
+        ["server"] => server::run().map_err(|status| status.to_string()),
+        ["agent", executor] => executor
+            .parse()
+            .and_then(|executor| agent::run(executor).map_err(|status| status.to_string())),
+        _ => Err(format!("e2e-role: not a role: {arguments:?}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Has the kernel kill this process when the test that started it dies.
+fn die_with_parent() {
+    let parent = std::env::var("E2E_PARENT")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let armed = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
+    if !armed || getppid().map(Pid::as_raw_pid) != parent {
+        eprintln!("the test that started this program is gone");
+        std::process::exit(1);
+    }
+}

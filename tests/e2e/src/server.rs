@@ -1,0 +1,240 @@
+//! The server that tests call: its handlers do what the caller says.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use provost::codegen::{ServiceDescriptor, Stream};
+use provost::{Code, Received, Request, Response, Status, Streaming};
+use tokio::time::{Sleep, sleep};
+
+use crate::probe::probe_server::Probe;
+use crate::probe::{
+    CountsReply, CountsRequest, Depth, Drop as Drip, EchoMessage, FailRequest, FillReply, HoldReply,
+    HoldRequest, Nest, Nothing, PourRequest,
+};
+
+/// Handlers of `probe.Probe`.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeService {
+    counts: Arc<Mutex<HashMap<String, Counts>>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    begun: u64,
+    cancelled: u64,
+    finished: u64,
+}
+
+impl ProbeService {
+    fn counted(&self, key: &str, change: impl FnOnce(&mut Counts)) -> Counts {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_key = counts.entry(key.to_owned()).or_default();
+        change(of_key);
+        *of_key
+    }
+
+    /// Counts a handler as begun now, and as finished or cancelled when what is returned is dropped.
+    fn begin(&self, key: &str) -> Handling {
+        self.counted(key, |counts| counts.begun += 1);
+        Handling {
+            service: self.clone(),
+            key: key.to_owned(),
+            is_finished: false,
+        }
+    }
+}
+
+/// A handler that has begun.
+#[derive(Debug)]
+struct Handling {
+    service: ProbeService,
+    key: String,
+    is_finished: bool,
+}
+
+impl Drop for Handling {
+    fn drop(&mut self) {
+        let is_finished = self.is_finished;
+        self.service.counted(&self.key, |counts| match is_finished {
+            true => counts.finished += 1,
+            false => counts.cancelled += 1,
+        });
+    }
+}
+
+impl Probe for ProbeService {
+    async fn echo(&self, request: Request<Received<EchoMessage>>) -> Result<Response<EchoMessage>, Status> {
+        Ok(Response::new(EchoMessage::clone(request.get_ref())))
+    }
+
+    async fn hold(&self, request: Request<Received<HoldRequest>>) -> Result<Response<HoldReply>, Status> {
+        let time_left = request.time_left().unwrap_or_default();
+        let mut handling = self.begin(&request.get_ref().key);
+        sleep(Duration::from_millis(request.get_ref().milliseconds.into())).await;
+        handling.is_finished = true;
+        Ok(Response::new(HoldReply {
+            deadline_milliseconds: time_left.as_millis() as u64,
+        }))
+    }
+
+    async fn fail(&self, request: Request<Received<FailRequest>>) -> Result<Response<Nothing>, Status> {
+        let asked = request.get_ref();
+        let code = Code::from_number(asked.code);
+        if code == Code::Ok {
+            return Ok(Response::new(Nothing::default()));
+        }
+        Err(Status::with_details(
+            code,
+            asked.message.as_str(),
+            asked.details.to_vec(),
+        ))
+    }
+
+    async fn mirror(&self, request: Request<Received<Nothing>>) -> Result<Response<Nothing>, Status> {
+        let mut response = Response::new(Nothing::default());
+        *response.metadata_mut() = request.metadata().clone();
+        *response.trailers_mut() = request.metadata().clone();
+        Ok(response)
+    }
+
+    async fn counts(
+        &self,
+        request: Request<Received<CountsRequest>>,
+    ) -> Result<Response<CountsReply>, Status> {
+        let counts = self.counted(&request.get_ref().key, |_| ());
+        Ok(Response::new(CountsReply {
+            begun: counts.begun,
+            cancelled: counts.cancelled,
+            finished: counts.finished,
+        }))
+    }
+
+    type PourStream = Pouring;
+
+    async fn pour(&self, request: Request<Received<PourRequest>>) -> Result<Response<Pouring>, Status> {
+        let request = request.get_ref();
+        Ok(Response::new(Pouring {
+            handling: self.begin(&request.key),
+            sent: 0,
+            count: request.count,
+            bytes: request.bytes as usize,
+            pause: Duration::from_millis(request.pause_milliseconds.into()),
+            pause_after: request.pause_after,
+            sleeping: None,
+        }))
+    }
+
+    async fn fill(&self, request: Request<Streaming<Drip>>) -> Result<Response<FillReply>, Status> {
+        let mut handling = self.begin("fill");
+        let mut drips = request.into_inner();
+        let mut reply = FillReply::default();
+        while let Some(drip) = drips.message().await? {
+            reply.count += 1;
+            reply.bytes += drip.payload.len() as u64;
+        }
+        handling.is_finished = true;
+        Ok(Response::new(reply))
+    }
+
+    type ChatStream = Chatting;
+
+    async fn chat(&self, request: Request<Streaming<Drip>>) -> Result<Response<Chatting>, Status> {
+        Ok(Response::new(Chatting {
+            handling: self.begin("chat"),
+            drips: request.into_inner(),
+        }))
+    }
+
+    async fn dig(&self, request: Request<Received<Nest>>) -> Result<Response<Depth>, Status> {
+        let mut levels = 1;
+        let mut nest: &Nest = request.get_ref();
+        while let Some(inner) = nest.inner.as_deref() {
+            levels += 1;
+            nest = inner;
+        }
+        Ok(Response::new(Depth { levels }))
+    }
+}
+
+/// The messages of `Pour`.
+#[derive(Debug)]
+pub struct Pouring {
+    handling: Handling,
+    sent: u32,
+    count: u32,
+    bytes: usize,
+    pause: Duration,
+    pause_after: u32,
+    sleeping: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pouring {
+    fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.pause.is_zero() || self.sent < self.pause_after {
+            return Poll::Ready(());
+        }
+        let pause = self.pause;
+        let sleeping = self.sleeping.get_or_insert_with(|| Box::pin(sleep(pause)));
+        ready!(sleeping.as_mut().poll(context));
+        self.sleeping = None;
+        Poll::Ready(())
+    }
+}
+
+impl Stream for Pouring {
+    type Item = Result<Drip, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.sent == self.count {
+            self.handling.is_finished = true;
+            return Poll::Ready(None);
+        }
+        ready!(self.poll_pause(context));
+        self.sent += 1;
+        Poll::Ready(Some(Ok(drip(self.sent, self.bytes))))
+    }
+}
+
+/// The messages of `Chat`.
+pub struct Chatting {
+    handling: Handling,
+    drips: Streaming<Drip>,
+}
+
+impl Stream for Chatting {
+    type Item = Result<Drip, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = ready!(Pin::new(&mut self.drips).poll_next(context));
+        self.handling.is_finished = next.is_none();
+        Poll::Ready(next.map(|drip| Ok(Drip::clone(&*drip?))))
+    }
+}
+
+/// Serves until the input ends; then lets the calls in flight finish.
+pub fn run() -> Result<(), Status> {
+    todo!()
+}
+
+/// What the service is: its name, schema and methods.
+#[must_use]
+pub fn descriptor() -> &'static ServiceDescriptor {
+    &crate::probe::probe_service::SERVICE
+}
+
+/// A message of a stream.
+pub(crate) fn drip(number: u32, bytes: usize) -> Drip {
+    Drip {
+        number,
+        payload: payload(bytes),
+    }
+}
+
+/// Bytes that differ from their neighbours, so that a shift shows.
+pub(crate) fn payload(bytes: usize) -> provost::shared::Bytes {
+    (0..bytes).map(|at| (at % 251) as u8).collect()
+}

@@ -1,0 +1,265 @@
+//! What a test runs in: nodes, servers and agents, each a process of its own, in a directory of the test's own.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command};
+
+use tempfile::TempDir;
+
+use crate::agent::Executor;
+use crate::driver::{Agent, PATIENCE};
+use crate::lines::Lines;
+use crate::program::Program;
+use crate::script::Answer;
+
+/// The processes' directory, and the program that all of them are.
+#[derive(Debug)]
+pub struct World {
+    directory: TempDir,
+    role: PathBuf,
+    started: usize,
+}
+
+/// How a node is configured.
+#[derive(Clone, Debug, Default)]
+pub struct NodeOptions {
+    /// Where `probe.Probe` is: the address of another node.
+    pub peer: Option<SocketAddr>,
+    /// Lines of the `[limits]` table.
+    pub limits: String,
+    /// Further tables, in TOML.
+    pub tables: String,
+    /// How many descriptors the node may have.
+    pub descriptors_max: Option<u64>,
+}
+
+/// A node's service.
+#[derive(Debug)]
+pub struct Node {
+    /// The process.
+    pub program: Program,
+    /// The socket that apps attach to.
+    pub socket: PathBuf,
+    /// Where it listens for other nodes.
+    pub address: SocketAddr,
+    plan: NodePlan,
+    /// Kept open: the programs of a test end when their input does.
+    _input: ChildStdin,
+}
+
+impl Node {
+    /// Starts the service again, at the same address, after it has ended or been killed.
+    pub fn restart(&mut self) {
+        self.program.kill();
+        *self = self.plan.start(self.address.port());
+    }
+}
+
+/// What is needed to start a node, once and again.
+#[derive(Clone, Debug)]
+struct NodePlan {
+    name: String,
+    options: NodeOptions,
+    directory: PathBuf,
+    role: PathBuf,
+}
+
+impl NodePlan {
+    fn start(&self, port: u16) -> Node {
+        let socket = self.directory.join(format!("{}.sock", self.name));
+        let config = self.directory.join(format!("{}.toml", self.name));
+        let text = config_text(&self.name, &socket, port, &self.options);
+        std::fs::write(&config, text).expect("a configuration file");
+        let mut command = Command::new(&self.role);
+        command.arg("provostd").arg(&config);
+        if let Some(descriptors) = self.options.descriptors_max {
+            command.env("E2E_DESCRIPTORS_MAX", descriptors.to_string());
+        }
+        let mut program = Program::start(&self.name, command, &self.directory);
+        let (input, ready) = first_line(&mut program);
+        let address = ready.trim_start_matches("ready ").parse();
+        Node {
+            address: address.unwrap_or_else(|error| panic!("{} said {ready:?}: {error}", self.name)),
+            program,
+            socket,
+            plan: self.clone(),
+            _input: input,
+        }
+    }
+}
+
+/// A server of `probe.Probe`.
+#[derive(Debug)]
+pub struct Server {
+    /// The process.
+    pub program: Program,
+    /// Its end is what asks the server to shut down gracefully.
+    pub input: Option<ChildStdin>,
+}
+
+impl World {
+    /// An empty world. `role` is the program `e2e-role`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no directory for it.
+    #[must_use]
+    pub fn new(role: &str) -> World {
+        let directory = tempfile::Builder::new()
+            .prefix("pe2e-")
+            .tempdir()
+            .expect("a directory");
+        World {
+            directory,
+            role: role.into(),
+            started: 0,
+        }
+    }
+
+    /// The test's directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Starts a node's service and waits until it is ready.
+    pub fn node(&mut self, name: &str, options: &NodeOptions) -> Node {
+        let plan = NodePlan {
+            name: name.to_owned(),
+            options: options.clone(),
+            directory: self.directory().to_owned(),
+            role: self.role.clone(),
+        };
+        plan.start(0)
+    }
+
+    /// Starts a server of `probe.Probe` on a node and waits until it serves.
+    pub fn server(&mut self, node: &Node) -> Server {
+        let mut command = Command::new(&self.role);
+        command.arg("server").env("PROVOST_SOCKET", &node.socket);
+        let mut program = self.start("server", command);
+        let (input, ready) = first_line(&mut program);
+        assert_eq!(ready, "ready");
+        Server {
+            program,
+            input: Some(input),
+        }
+    }
+
+    /// Starts an agent on a node and waits until it is connected.
+    pub fn agent(&mut self, node: &Node) -> Agent {
+        self.agent_on(node, Executor::TokioMulti)
+    }
+
+    /// Starts an agent that runs its calls on this executor.
+    pub fn agent_on(&mut self, node: &Node, executor: Executor) -> Agent {
+        let mut agent = self.starting_agent(node, executor);
+        assert_eq!(agent.first_answer(), Answer::Ready);
+        agent
+    }
+
+    /// Starts an agent and waits for nothing: it may not get a connection. [`Agent::first_answer`] says.
+    pub fn starting_agent(&mut self, node: &Node, executor: Executor) -> Agent {
+        let mut command = Command::new(&self.role);
+        command
+            .args(["agent", executor.name()])
+            .env("PROVOST_SOCKET", &node.socket);
+        Agent::new(self.start("agent", command))
+    }
+
+    fn start(&mut self, name: &str, command: Command) -> Program {
+        self.started += 1;
+        Program::start(
+            &format!("{name}-{}", self.started),
+            command,
+            self.directory.path(),
+        )
+    }
+}
+
+/// The usual setting: a server on node b, an agent on node a, TCP between them.
+#[derive(Debug)]
+pub struct Setting {
+    /// The agent.
+    pub agent: Agent,
+    /// The agent's node.
+    pub a: Node,
+    /// The server.
+    pub server: Server,
+    /// The server's node.
+    pub b: Node,
+    /// Where more can be started.
+    pub world: World,
+}
+
+impl Setting {
+    /// Starts it with default limits.
+    #[must_use]
+    pub fn new(role: &str) -> Setting {
+        Setting::with(role, &NodeOptions::default(), &NodeOptions::default())
+    }
+
+    /// Starts it with these options of node a and of node b.
+    #[must_use]
+    pub fn with(role: &str, options_a: &NodeOptions, options_b: &NodeOptions) -> Setting {
+        let mut world = World::new(role);
+        let b = world.node("b", options_b);
+        let server = world.server(&b);
+        let options_a = NodeOptions {
+            peer: Some(b.address),
+            ..options_a.clone()
+        };
+        let a = world.node("a", &options_a);
+        let agent = world.agent(&a);
+        Setting {
+            agent,
+            a,
+            server,
+            b,
+            world,
+        }
+    }
+
+    /// A third node, from which the server can be called as from node a.
+    pub fn third_node(&mut self) -> Node {
+        let options = NodeOptions {
+            peer: Some(self.b.address),
+            ..NodeOptions::default()
+        };
+        self.world.node("c", &options)
+    }
+
+    /// Another agent on node a calls well: the services still serve.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn others_are_served(&mut self) {
+        self.world.agent(&self.a).calls_well();
+    }
+}
+
+fn first_line(program: &mut Program) -> (ChildStdin, String) {
+    let (input, output) = program.take_pipes();
+    let line = Lines::of(output).next_within(PATIENCE);
+    let line = line.unwrap_or_else(|| panic!("{} does not get ready", program.name()));
+    (input, line)
+}
+
+fn config_text(name: &str, socket: &Path, port: u16, options: &NodeOptions) -> String {
+    let route = options.peer.map(|peer| {
+        format!("[[route]]\nservice = \"probe.Probe\"\ntransport = \"tcp\"\nendpoints = [\"{peer}\"]\n")
+    });
+    format!(
+        "[node]\nname = \"{name}\"\n\
+         [control]\nsocket = \"{}\"\n\
+         [limits]\n{}\n\
+         {}\n\
+         [[listener]]\naddress = \"127.0.0.1:{port}\"\n\
+         {}",
+        socket.display(),
+        options.limits,
+        options.tables,
+        route.unwrap_or_default(),
+    )
+}

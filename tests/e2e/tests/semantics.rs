@@ -1,0 +1,309 @@
+//! What a call means: statuses, metadata, deadlines, cancellation, streams, graceful ends, on every executor.
+
+use std::time::Duration;
+
+use provost::Code;
+use provost_e2e::agent::Executor;
+use provost_e2e::driver::PATIENCE;
+use provost_e2e::script::{
+    Answer, Ask, Echo, Fill, Hold, Metadatum, OtherSchema, Pause, Pour, Reading, StatusParts, Unconnected,
+};
+use provost_e2e::{NodeOptions, Setting, World, eventually, watched};
+use rustix::process::Signal;
+
+const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
+
+fn hold(key: &str, milliseconds: u32) -> Hold {
+    Hold {
+        key: key.to_owned(),
+        milliseconds,
+        ..Hold::default()
+    }
+}
+
+fn counts(key: &str) -> Ask {
+    Ask::Counts { key: key.to_owned() }
+}
+
+#[test]
+fn every_executor_makes_every_kind_of_call() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        for executor in Executor::ALL {
+            let mut agent = setting.world.agent_on(&setting.a, executor);
+            agent.succeeds(Ask::Echo(Echo {
+                calls: 20,
+                ..Echo::default()
+            }));
+            let poured = agent.succeeds(Ask::Pour(Pour {
+                messages: 100,
+                bytes: 10_000,
+                ..Pour::default()
+            }));
+            assert_eq!((poured.count, poured.bytes), (100, 1_000_000), "{executor:?}");
+            let filled = agent.succeeds(Ask::Fill(Fill {
+                messages: 100,
+                bytes: 10_000,
+                ..Fill::default()
+            }));
+            assert_eq!((filled.count, filled.bytes), (100, 1_000_000), "{executor:?}");
+            if executor != Executor::Blocking {
+                let chatted = agent.succeeds(Ask::Chat {
+                    messages: 20,
+                    bytes: 10_000,
+                });
+                assert_eq!(chatted.count, 20, "{executor:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn messages_of_all_sizes_come_back_as_they_were() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        for bytes in [0, 1, 7, 4095, 4096, 65_535, 65_536, 1_000_003, 8 << 20] {
+            setting.agent.succeeds(Ask::Echo(Echo {
+                bytes,
+                calls: 2,
+                ..Echo::default()
+            }));
+        }
+    });
+}
+
+#[test]
+fn all_codes_travel_with_their_messages_and_details() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        for code in Code::ALL {
+            let parts = StatusParts {
+                code: code.number(),
+                message: format!("{code}: naïve “message” with\nlines"),
+                details: vec![0, 1, 254, 255],
+            };
+            let ask = Ask::Fail(parts.clone());
+            if code == Code::Ok {
+                setting.agent.succeeds(ask);
+            } else {
+                let failure = setting.agent.fails(ask);
+                assert_eq!(failure, parts.into());
+            }
+        }
+    });
+}
+
+#[test]
+fn metadata_come_back_before_and_after_the_response() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        let pair = |key: &str, value: &[u8]| Metadatum {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        };
+        let sent = vec![
+            pair("x-user", b"ann"),
+            pair("x-user", b"bob"),
+            pair("trace-bin", &[0, 10, 255]),
+            pair("x-empty", b""),
+            pair("x-long", &[b'v'; 4000]),
+        ];
+        let done = setting.agent.succeeds(Ask::Mirror(sent.clone()));
+        assert_eq!(done.initial, sent);
+        assert_eq!(done.trailing, sent);
+    });
+}
+
+#[test]
+fn a_deadline_ends_the_call_and_its_handler_and_travels() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        let done = setting.agent.succeeds(Ask::Hold(Hold {
+            timeout_ms: Some(20_000),
+            ..hold("short", 1)
+        }));
+        assert!((1..=20_000).contains(&done.deadline_ms), "{done:?}");
+        let failure = setting.agent.fails(Ask::Hold(Hold {
+            timeout_ms: Some(200),
+            ..hold("long", 600_000)
+        }));
+        assert_eq!(failure.code, Code::DeadlineExceeded, "{failure:?}");
+        eventually("the handler has ended", PATIENCE, || {
+            setting.agent.succeeds(counts("long")).cancelled == 1
+        });
+        let pour = Pour {
+            key: "pour".to_owned(),
+            messages: 10,
+            pause: Some(Pause {
+                after: 5,
+                milliseconds: 600_000,
+            }),
+            timeout_ms: Some(200),
+            ..Pour::default()
+        };
+        let failure = setting.agent.fails(Ask::Pour(pour));
+        assert_eq!(failure.code, Code::DeadlineExceeded, "{failure:?}");
+        eventually("the stream has ended", PATIENCE, || {
+            setting.agent.succeeds(counts("pour")).cancelled == 1
+        });
+    });
+}
+
+#[test]
+fn a_dropped_call_cancels_its_handler() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        let failure = setting.agent.fails(Ask::Hold(Hold {
+            cancel_after_ms: Some(100),
+            ..hold("dropped", 600_000)
+        }));
+        assert_eq!(failure.code, Code::Cancelled);
+        eventually("the handler was cancelled", PATIENCE, || {
+            setting.agent.succeeds(counts("dropped")).cancelled == 1
+        });
+        setting.agent.succeeds(Ask::Pour(Pour {
+            key: "stream".to_owned(),
+            messages: 1_000_000,
+            bytes: 1_000,
+            reading: Reading::Dropping(3),
+            ..Pour::default()
+        }));
+        eventually("the stream was cancelled", PATIENCE, || {
+            setting.agent.succeeds(counts("stream")).cancelled == 1
+        });
+        setting.others_are_served();
+    });
+}
+
+#[test]
+fn schemas_that_are_compatible_connect_and_others_are_refused_with_the_field() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        setting.agent.succeeds(Ask::EchoAs(OtherSchema::Compatible));
+        let failure = setting.agent.fails(Ask::EchoAs(OtherSchema::Incompatible));
+        assert_eq!(failure.code, Code::FailedPrecondition, "{failure:?}");
+        assert!(failure.message.contains("payload"), "{failure:?}");
+        setting.agent.calls_well();
+        setting.others_are_served();
+    });
+}
+
+#[test]
+fn a_service_told_to_stop_finishes_the_calls_in_flight() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        let ticket = setting.agent.begin(Ask::Hold(hold("finishes", 1_000)));
+        eventually("the handler has begun", PATIENCE, || {
+            setting.agent.succeeds(counts("finishes")).begun == 1
+        });
+        setting.b.program.signal(Signal::TERM);
+        assert!(matches!(setting.agent.answer(ticket), Answer::Done(_)));
+        let status = setting.b.program.ends_within(PATIENCE).expect("the service ends");
+        assert!(status.success(), "{status}");
+        let failure = setting.agent.fails(Ask::Echo(Echo::default()));
+        assert_eq!(failure.code, Code::Unavailable, "{failure:?}");
+    });
+}
+
+#[test]
+fn a_clients_service_told_to_stop_finishes_the_calls_in_flight() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        let ticket = setting.agent.begin(Ask::Hold(hold("finishes", 1_000)));
+        eventually("the handler has begun", PATIENCE, || {
+            setting.agent.succeeds(counts("finishes")).begun == 1
+        });
+        setting.a.program.signal(Signal::TERM);
+        assert!(matches!(setting.agent.answer(ticket), Answer::Done(_)));
+        let status = setting.a.program.ends_within(PATIENCE).expect("the service ends");
+        assert!(status.success(), "{status}");
+    });
+}
+
+#[test]
+fn a_server_that_shuts_down_gracefully_finishes_and_another_takes_over() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        let ticket = setting.agent.begin(Ask::Hold(hold("finishes", 1_000)));
+        eventually("the handler has begun", PATIENCE, || {
+            setting.agent.succeeds(counts("finishes")).begun == 1
+        });
+        drop(setting.server.input.take());
+        assert!(matches!(setting.agent.answer(ticket), Answer::Done(_)));
+        let status = setting
+            .server
+            .program
+            .ends_within(PATIENCE)
+            .expect("the server ends");
+        assert!(status.success(), "{status}");
+        let failure = setting.agent.fails(Ask::Echo(Echo::default()));
+        assert_eq!(failure.code, Code::Unavailable, "{failure:?}");
+        setting.server = setting.world.server(&setting.b);
+        setting.agent.succeeds(Ask::Echo(Echo {
+            unconnected: Unconnected::Wait,
+            timeout_ms: Some(20_000),
+            ..Echo::default()
+        }));
+    });
+}
+
+#[test]
+fn both_ends_on_one_node_need_no_socket() {
+    watched(|| {
+        let mut world = World::new(ROLE);
+        let node = world.node(
+            "n",
+            &NodeOptions {
+                tables: "[[route]]\nservice = \"probe.Probe\"\ntransport = \"local\"\n".to_owned(),
+                ..NodeOptions::default()
+            },
+        );
+        let server = world.server(&node);
+        let mut agent = world.agent(&node);
+        for bytes in [0, 1_000, 100_000, 8 << 20] {
+            agent.succeeds(Ask::Echo(Echo {
+                bytes,
+                calls: 3,
+                ..Echo::default()
+            }));
+        }
+        agent.succeeds(Ask::Chat {
+            messages: 50,
+            bytes: 5_000,
+        });
+        agent.succeeds(Ask::Echo(Echo {
+            calls: 2_000,
+            in_flight: 100,
+            ..Echo::default()
+        }));
+        let ticket = agent.begin(Ask::Hold(hold("local", 600_000)));
+        eventually("the handler has begun", PATIENCE, || {
+            agent.succeeds(counts("local")).begun == 1
+        });
+        drop(server);
+        assert_eq!(agent.failure(ticket).code, Code::Unavailable);
+    });
+}
+
+#[test]
+fn a_call_waits_for_a_service_that_is_not_there_yet() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        setting.server.program.kill();
+        eventually("calls fail", PATIENCE, || {
+            let ticket = setting.agent.begin(Ask::Echo(Echo::default()));
+            matches!(setting.agent.answer(ticket), Answer::Failed(_))
+        });
+        let ticket = setting.agent.begin(Ask::Echo(Echo {
+            unconnected: Unconnected::Wait,
+            timeout_ms: Some(25_000),
+            ..Echo::default()
+        }));
+        assert_eq!(
+            setting.agent.answer_within(ticket, Duration::from_millis(200)),
+            None
+        );
+        setting.server = setting.world.server(&setting.b);
+        assert!(matches!(setting.agent.answer(ticket), Answer::Done(_)));
+    });
+}
