@@ -197,25 +197,22 @@ fn with_part<'a>(
 
 fn parse_error(error: &protox::Error, includes: &[impl AsRef<Path>]) -> Error {
     let name = error.file().unwrap_or_default();
-    if let Some(problem) = editions_problem(name, includes) {
+    let text = includes
+        .iter()
+        .find_map(|include| fs::read_to_string(include.as_ref().join(name)).ok());
+    if let Some(problem) = text.as_deref().and_then(|text| editions_problem(name, text)) {
         return problem.into();
     }
-    let mut problems = vec![diagnostic_problem(name, error, error.source_code())];
+    let mut problems = vec![diagnostic_problem(name, error, text.as_deref())];
     let related = error.related().into_iter().flatten();
-    problems.extend(
-        related
-            .map(|related| diagnostic_problem(name, related, related.source_code().or(error.source_code()))),
-    );
+    problems.extend(related.map(|related| diagnostic_problem(name, related, text.as_deref())));
     problems.dedup();
     Error::Source(problems)
 }
 
 /// Parsers of proto3 do not understand the first statement of a file with an edition; say why.
-fn editions_problem(name: &str, includes: &[impl AsRef<Path>]) -> Option<Problem> {
-    let text = includes
-        .iter()
-        .find_map(|include| fs::read_to_string(include.as_ref().join(name)).ok())?;
-    let begin = first_token(&text);
+fn editions_problem(name: &str, text: &str) -> Option<Problem> {
+    let begin = first_token(text);
     let word: String = text[begin..]
         .chars()
         .take_while(|c| c.is_ascii_alphanumeric())
@@ -223,7 +220,7 @@ fn editions_problem(name: &str, includes: &[impl AsRef<Path>]) -> Option<Problem
     if word != "edition" {
         return None;
     }
-    let (line, at) = line_and_column(&text, begin);
+    let (line, at) = line_and_column(&text[..begin]);
     let line_text = text.lines().nth(line).unwrap_or_default();
     Some(Problem {
         file: name.to_owned(),
@@ -252,22 +249,17 @@ fn first_token(text: &str) -> usize {
     }
 }
 
-fn line_and_column(text: &str, at: usize) -> (usize, usize) {
-    let before = &text[..at];
+/// The line and the column in bytes, from 0, at the end of a text.
+fn line_and_column(before: &str) -> (usize, usize) {
     let line_begin = before.rfind('\n').map_or(0, |end| end + 1);
-    (before.matches('\n').count(), at - line_begin)
+    (before.matches('\n').count(), before.len() - line_begin)
 }
 
-fn diagnostic_problem(
-    file: &str,
-    error: &dyn Diagnostic,
-    source: Option<&dyn miette::SourceCode>,
-) -> Problem {
+fn diagnostic_problem(file: &str, error: &dyn Diagnostic, text: Option<&str>) -> Problem {
     let label = error.labels().and_then(|labels| main_label(labels.collect()));
-    let place = label.and_then(|label| place_of_label(source?, label.inner()));
     Problem {
         file: file.to_owned(),
-        place,
+        place: label.and_then(|label| place_of_label(text?, label.inner())),
         message: error.to_string(),
         help: error.help().map(|help| help.to_string()),
     }
@@ -287,16 +279,10 @@ fn main_label(labels: Vec<LabeledSpan>) -> Option<LabeledSpan> {
         .cloned()
 }
 
-fn place_of_label(source: &dyn miette::SourceCode, span: &SourceSpan) -> Option<Place> {
-    let start = SourceSpan::new(span.offset().into(), 0);
-    let around = source.read_span(&start, 0, 0).ok()?;
-    let text = std::str::from_utf8(around.data())
-        .ok()?
-        .trim_end_matches(['\r', '\n']);
-    Some(place_in_line(
-        around.line(),
-        text,
-        around.column(),
-        around.column() + span.len(),
-    ))
+/// A place from byte offsets in a file; of several lines, the first is shown.
+fn place_of_label(text: &str, span: &SourceSpan) -> Option<Place> {
+    let (line, begin) = line_and_column(text.get(..span.offset())?);
+    let line_text = text.lines().nth(line).unwrap_or_default();
+    let end = (begin + span.len()).min(line_text.trim_end().len());
+    Some(place_in_line(line, line_text, begin, end))
 }

@@ -1,0 +1,176 @@
+//! The generated code and the error messages are what they were when somebody last looked at them.
+//!
+//! `BLESS=1 cargo test -p provost-build --test golden` writes them anew; then look at what changed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use provost_build::configure;
+
+#[test]
+fn generated_code_is_as_checked_in() {
+    let protos = directory("golden/proto");
+    let code = configure()
+        .emit_rerun_if_changed(false)
+        .generate(&files(&protos, "proto"), &[&protos]);
+    let code = code.unwrap_or_else(|error| panic!("{error}"));
+    let code = code
+        .into_iter()
+        .map(|(package, code)| (file_name(&package), code));
+    compare(&directory("golden/generated"), "rs", code.collect());
+}
+
+#[test]
+fn error_messages_are_as_checked_in() {
+    let protos = directory("errors");
+    let message = |path: &PathBuf| {
+        let name = format!(
+            "{}.txt",
+            path.file_stem()
+                .and_then(|stem| stem.to_str())
+                .unwrap_or_default()
+        );
+        let result = configure()
+            .emit_rerun_if_changed(false)
+            .generate(&[path], &[&protos]);
+        let error = result
+            .map(|_| ())
+            .expect_err(&format!("{} compiles", path.display()));
+        (name, format!("{error}\n"))
+    };
+    compare(
+        &protos,
+        "txt",
+        files(&protos, "proto").iter().map(message).collect(),
+    );
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let protos = directory("errors");
+    let error = configure()
+        .generate(&[protos.join("absent.proto")], &[&protos])
+        .map(|_| ());
+    assert!(
+        error
+            .as_ref()
+            .is_err_and(|error| error.to_string().contains("absent.proto")),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn the_code_of_a_package_is_one_file_and_the_includes_nest() {
+    let protos = directory("golden/proto");
+    let out = tempfile::tempdir().expect("a directory");
+    let config = configure()
+        .emit_rerun_if_changed(false)
+        .out_dir(out.path())
+        .include_file("all.rs");
+    config
+        .compile_protos(&files(&protos, "proto"), &[&protos])
+        .unwrap_or_else(|error| panic!("{error}"));
+    let written: Vec<String> = files(out.path(), "rs").iter().map(|path| file_of(path)).collect();
+    assert_eq!(
+        written,
+        [
+            "_.rs",
+            "all.rs",
+            "golden.everything.rs",
+            "golden.nesting.rs",
+            "golden.type.rs",
+            "google.protobuf.rs"
+        ]
+    );
+    let includes = fs::read_to_string(out.path().join("all.rs")).expect("the includes");
+    compare(
+        &directory("golden"),
+        "rs",
+        BTreeMap::from([("all.rs".to_owned(), includes)]),
+    );
+}
+
+#[test]
+fn halves_of_services_can_be_left_out() {
+    let protos = directory("golden/proto");
+    let generate = |client, server| {
+        let config = configure()
+            .emit_rerun_if_changed(false)
+            .build_client(client)
+            .build_server(server);
+        let code = config.generate(&[protos.join("service.proto")], &[&protos]);
+        code.unwrap_or_else(|error| panic!("{error}"))
+            .remove("")
+            .expect("the package")
+    };
+    assert!(!generate(false, true).contains("mod four_client"));
+    assert!(!generate(true, false).contains("mod four_server"));
+    assert!(generate(false, false).contains("mod four_service"));
+}
+
+fn directory(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+fn file_name(package: &str) -> String {
+    format!("{}.rs", if package.is_empty() { "_" } else { package })
+}
+
+fn file_of(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory)
+        .expect("the directory")
+        .map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<PathBuf> = entries
+        .filter(|path| path.extension().is_some_and(|it| it == extension))
+        .collect();
+    files.sort();
+    files
+}
+
+/// Compares texts with the files of `directory`, or writes them when BLESS is set.
+fn compare(directory: &Path, extension: &str, actual: BTreeMap<String, String>) {
+    if env::var_os("BLESS").is_some() {
+        for (name, text) in &actual {
+            fs::write(directory.join(name), text).expect("written");
+        }
+    }
+    for path in files(directory, extension) {
+        assert!(
+            actual.contains_key(&file_of(&path)),
+            "{} is stale; remove it",
+            path.display()
+        );
+    }
+    for (name, text) in actual {
+        let expected = fs::read_to_string(directory.join(&name)).unwrap_or_default();
+        assert!(
+            expected == text,
+            "{name} is stale; run with BLESS=1.\n{}",
+            difference(&expected, &text)
+        );
+    }
+}
+
+/// The first lines that differ.
+fn difference(expected: &str, actual: &str) -> String {
+    let (mut expected, mut actual) = (expected.lines(), actual.lines());
+    for number in 1.. {
+        match (expected.next(), actual.next()) {
+            (None, None) => break,
+            (before, now) if before != now => {
+                let show = |line: Option<&str>| line.unwrap_or("(end of file)").to_owned();
+                return format!("line {number}:\n- {}\n+ {}", show(before), show(now));
+            }
+            _ => {}
+        }
+    }
+    "only the ends of lines differ".to_owned()
+}
