@@ -12,17 +12,18 @@ pub(crate) enum Golden {
     Bless,
 }
 
-/// Packages whose tests compare golden files; each writes them anew when `PROVOST_BLESS` is set.
-const GOLDEN_PACKAGES: [&str; 3] = ["provost-schema", "provost-marshal", "provost-build"];
+/// Packages with a test `golden`, which writes the golden files anew when a variable is set.
+const GOLDEN_PACKAGES: [&str; 2] = ["provost-marshal", "provost-build"];
+/// Those variables.
+const BLESS_VARIABLES: [&str; 2] = ["BLESS", "PROVOST_BLESS"];
 
 /// Runs the golden tests.
 pub(crate) fn codegen(workspace: &Workspace, golden: Golden) -> Result<(), Complaints> {
-    let mut arguments = vec!["test", "--quiet"];
+    let mut arguments = vec!["test", "--quiet", "--test", "golden"];
     arguments.extend(GOLDEN_PACKAGES.iter().flat_map(|package| ["--package", package]));
-    arguments.push("golden");
     let mut command = workspace.cargo(&arguments);
     if golden == Golden::Bless {
-        command.env("PROVOST_BLESS", "1");
+        command.envs(BLESS_VARIABLES.map(|variable| (variable, "1")));
     }
     reported(run(&mut command))
 }
