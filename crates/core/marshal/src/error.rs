@@ -69,6 +69,14 @@ pub enum MessageError {
         /// Length as given.
         bytes: u32,
     },
+    /// The tail does not begin where the head ends.
+    #[error("the head ends at byte {head_end}, but the tail begins at byte {at}")]
+    Tail {
+        /// Where the first leaf of the tail is.
+        at: u32,
+        /// Where the last block of the head ends.
+        head_end: u32,
+    },
     /// Messages nest deeper than they may.
     #[error("messages nest deeper than {NESTING_MAX} levels at byte {at}")]
     Nesting {

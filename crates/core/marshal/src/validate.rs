@@ -148,11 +148,15 @@ impl<'a, B: Bytes> Validator<'a, B> {
     }
 
     fn check_end(&self) -> Result<(), MessageError> {
-        let (end, whole) = match self.tail_end {
-            0 => (self.head_end, true),
-            end => (end, self.head_end.next_multiple_of(UNIT) == self.head_limit),
-        };
-        if end == self.len && whole {
+        let has_tail = self.tail_end != 0;
+        if has_tail && self.head_end.next_multiple_of(UNIT) != self.head_limit {
+            return Err(MessageError::Tail {
+                at: self.head_limit,
+                head_end: self.head_end,
+            });
+        }
+        let end = if has_tail { self.tail_end } else { self.head_end };
+        if end == self.len {
             Ok(())
         } else {
             Err(MessageError::Length { end, bytes: self.len })
