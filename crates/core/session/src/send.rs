@@ -24,7 +24,7 @@ use crate::legal::streams;
 /// Steps that wait to be sent before the connection takes no more.
 pub(crate) const STEPS_MAX: usize = 4096;
 /// Bytes in private buffers that wait to be sent before the connection takes no more.
-pub(crate) const PRIVATE_BYTES_MAX: usize = 8 << 20;
+pub(crate) const PRIVATE_BYTES_MAX: usize = 64 << 20;
 /// Control frames that wait to be sent before the connection reads no more.
 pub(crate) const CONTROL_FRAMES_MAX: usize = 4096;
 /// A body of at most this many bytes is copied behind its header; a longer one is gathered.

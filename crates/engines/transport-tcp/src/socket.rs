@@ -33,7 +33,15 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream, tls: Option<Box<rustls::Connection>>, leftover: Vec<u8>) -> Socket {
+    pub(crate) fn new(
+        stream: TcpStream,
+        mut tls: Option<Box<rustls::Connection>>,
+        leftover: Vec<u8>,
+    ) -> Socket {
+        if let Some(tls) = &mut tls {
+            // Records are flushed before each round, and a round is bounded; a limit below it would tear pieces.
+            tls.set_buffer_limit(None);
+        }
         Socket {
             stream,
             tls,
@@ -171,7 +179,6 @@ fn write_records(
     Ok(Transfer::Bytes(bytes))
 }
 
-/// The session's buffer has no limit of its own: it is flushed before each round, and a round is bounded.
 fn write_whole(tls: &mut rustls::Connection, bytes: &[u8]) -> io::Result<usize> {
     tls.writer().write_all(bytes)?;
     Ok(bytes.len())
