@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 
-use provost_net::{GATHER_PIECES_MAX, Gather, Moved};
+use provost_net::{Gather, Moved};
 use provost_session::{Connection, Piece};
 
 use crate::tls::RecordIo;
@@ -126,22 +126,15 @@ impl Socket {
 }
 
 fn write_plain(stream: &TcpStream, connection: &Connection) -> io::Result<Transfer> {
-    let mut pieces = [Gather::Private(&[]); GATHER_PIECES_MAX];
-    let mut count = 0;
-    for (place, piece) in pieces.iter_mut().zip(connection.pieces()) {
-        *place = match piece {
-            Piece::Private(bytes) => Gather::Private(bytes),
-            Piece::Foreign { range, from, length } => Gather::Foreign {
-                address: range.address().saturating_add(from as usize),
-                bytes: length as usize,
-            },
-        };
-        count += 1;
-    }
-    if count == 0 {
-        return Ok(Transfer::Done);
-    }
-    Ok(match provost_net::write_gather(stream, &pieces[..count])? {
+    let pieces = connection.pieces().map(|piece| match piece {
+        Piece::Private(bytes) => Gather::Private(bytes),
+        Piece::Foreign { range, from, length } => Gather::Foreign {
+            address: range.address().saturating_add(from as usize),
+            bytes: length as usize,
+        },
+    });
+    Ok(match provost_net::write_gather(stream, pieces)? {
+        Moved::Bytes(0) => Transfer::Done,
         Moved::Bytes(bytes) => Transfer::Bytes(bytes),
         Moved::NotNow | Moved::End => Transfer::NotNow,
     })

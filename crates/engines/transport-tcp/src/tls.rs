@@ -158,18 +158,15 @@ impl io::Read for RecordIo<'_> {
 
 impl io::Write for RecordIo<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        moved(provost_net::write_gather(self.0, &[Gather::Private(bytes)])?)
+        moved(provost_net::write_gather(
+            self.0,
+            std::iter::once(Gather::Private(bytes)),
+        )?)
     }
 
     fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        let mut pieces = [Gather::Private(&[]); 32];
-        for (piece, slice) in pieces.iter_mut().zip(slices) {
-            *piece = Gather::Private(slice);
-        }
-        moved(provost_net::write_gather(
-            self.0,
-            &pieces[..slices.len().min(32)],
-        )?)
+        let pieces = slices.iter().map(|slice| Gather::Private(slice));
+        moved(provost_net::write_gather(self.0, pieces)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -41,10 +41,11 @@ const _: () = assert!(size_of::<Iovec>() == size_of::<IoSlice<'_>>());
 const _: () = assert!(align_of::<Iovec>() == align_of::<IoSlice<'_>>());
 
 /// Sends pieces in order, as many bytes as the socket takes.
-pub fn write_gather(socket: &TcpStream, pieces: &[Gather<'_>]) -> io::Result<Moved> {
+pub fn write_gather<'a>(socket: &TcpStream, pieces: impl Iterator<Item = Gather<'a>>) -> io::Result<Moved> {
     let mut vectors = [MaybeUninit::<Iovec>::uninit(); GATHER_PIECES_MAX];
-    let count = pieces.len().min(GATHER_PIECES_MAX);
+    let mut count = 0;
     for (vector, piece) in vectors.iter_mut().zip(pieces) {
+        count += 1;
         vector.write(match piece {
             Gather::Private(bytes) => Iovec {
                 base: bytes.as_ptr().cast(),
@@ -52,9 +53,12 @@ pub fn write_gather(socket: &TcpStream, pieces: &[Gather<'_>]) -> io::Result<Mov
             },
             Gather::Foreign { address, bytes } => Iovec {
                 base: std::ptr::with_exposed_provenance(address.get()),
-                length: *bytes,
+                length: bytes,
             },
         });
+    }
+    if count == 0 {
+        return Ok(Moved::Bytes(0));
     }
     // SAFETY: the first `count` vectors were written; `IoSlice` is guaranteed to be ABI-compatible with the kernel's
     // `iovec`, which `Iovec` is. No reference to foreign memory is made: the slices are only handed to the kernel,

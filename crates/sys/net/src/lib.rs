@@ -105,7 +105,7 @@ mod tests {
         let (near, mut far) = pair();
         let app = b" from app memory ".to_vec();
         let pieces = [Gather::Private(b"private"), foreign(&app), Gather::Private(b"")];
-        assert_eq!(write_gather(&near, &pieces).unwrap(), Moved::Bytes(24));
+        assert_eq!(write_gather(&near, pieces.into_iter()).unwrap(), Moved::Bytes(24));
         let mut got = [0; 24];
         far.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"private from app memory ");
@@ -115,7 +115,7 @@ mod tests {
     fn a_full_socket_and_an_empty_one_say_not_now_and_a_closed_one_ends() {
         let (near, mut far) = pair();
         let block = vec![7; 1 << 20];
-        while write_gather(&near, &[Gather::Private(&block)]).unwrap() != Moved::NotNow {}
+        while write_gather(&near, [Gather::Private(&block)].into_iter()).unwrap() != Moved::NotNow {}
         let (mut first, mut second) = ([0; 4], [0; 16]);
         assert_eq!(read_into(&near, &mut first, &mut second).unwrap(), Moved::NotNow);
         far.write_all(b"12345").unwrap();
@@ -136,11 +136,11 @@ mod tests {
             address: NonZeroUsize::new(4096).unwrap(),
             bytes: 8,
         };
-        assert!(write_gather(&near, &[nowhere]).is_err());
+        assert!(write_gather(&near, [nowhere].into_iter()).is_err());
         drop(far);
         let mut result = Ok(Moved::NotNow);
         for _ in 0..1000 {
-            result = write_gather(&near, &[Gather::Private(b"anyone?")]);
+            result = write_gather(&near, [Gather::Private(b"anyone?")].into_iter());
             if result.is_err() {
                 break;
             }
