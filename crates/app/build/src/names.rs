@@ -53,25 +53,26 @@ fn escape(name: String) -> String {
     }
 }
 
-/// The words of a name: between underscores, at a capital after a small letter or digit, and before the last
-/// capital of several when a small letter follows (`HTTPServer` is `HTTP` and `Server`).
+/// The words of a name: between underscores, at a capital after a small letter, and before the last capital of
+/// several when a small letter follows (`HTTPServer` is `HTTP` and `Server`). Digits count as the letter before them.
 fn words(name: &str) -> Vec<String> {
     let letters: Vec<char> = name.chars().collect();
     let mut words = vec![String::new()];
+    let mut last_letter = None;
     for (at, letter) in letters.iter().enumerate() {
-        let before = at.checked_sub(1).map(|before| letters[before]);
-        let after = letters.get(at + 1);
+        let before_small = letters.get(at + 1).is_some_and(char::is_ascii_lowercase);
         let begins = letter.is_ascii_uppercase()
-            && before.is_some_and(|before| {
-                before.is_ascii_lowercase()
-                    || before.is_ascii_digit()
-                    || before.is_ascii_uppercase() && after.is_some_and(char::is_ascii_lowercase)
-            });
+            && last_letter.is_some_and(|last: char| last.is_ascii_lowercase() || before_small);
         if begins || *letter == '_' {
             words.push(String::new());
         }
-        if let (true, Some(word)) = (*letter != '_', words.last_mut()) {
-            word.push(*letter);
+        match (letter, words.last_mut()) {
+            ('_', _) => last_letter = None,
+            (_, Some(word)) => word.push(*letter),
+            (_, None) => {}
+        }
+        if letter.is_ascii_alphabetic() {
+            last_letter = Some(*letter);
         }
     }
     words.retain(|word| !word.is_empty());
@@ -94,7 +95,8 @@ mod tests {
             ("type", "r#type", "Type"),
             ("self", "self_", "Self_"),
             ("_1", "_1", "_1"),
-            ("A1B", "a1_b", "A1B"),
+            ("A1B", "a1b", "A1b"),
+            ("KIND_2D", "kind_2d", "Kind2d"),
         ];
         for (name, snake_name, camel_name) in cases {
             assert_eq!(

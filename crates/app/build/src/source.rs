@@ -259,7 +259,11 @@ fn diagnostic_problem(file: &str, error: &dyn Diagnostic, text: Option<&str>) ->
     let label = error.labels().and_then(|labels| main_label(labels.collect()));
     Problem {
         file: file.to_owned(),
-        place: label.and_then(|label| place_of_label(text?, label.inner())),
+        place: match (label, text) {
+            (Some(label), Some(text)) => place_of_label(text, label.inner()),
+            (None, Some(text)) if error.to_string().ends_with("end of file") => Some(end_of(text)),
+            _ => None,
+        },
         message: error.to_string(),
         help: error.help().map(|help| help.to_string()),
     }
@@ -285,4 +289,16 @@ fn place_of_label(text: &str, span: &SourceSpan) -> Option<Place> {
     let line_text = text.lines().nth(line).unwrap_or_default();
     let end = (begin + span.len()).min(line_text.trim_end().len());
     Some(place_in_line(line, line_text, begin, end))
+}
+
+/// Behind the last character that is not space.
+fn end_of(text: &str) -> Place {
+    let text = text.trim_end();
+    let (line, column) = line_and_column(text);
+    place_in_line(
+        line,
+        text.lines().nth(line).unwrap_or_default(),
+        column,
+        column + 1,
+    )
 }

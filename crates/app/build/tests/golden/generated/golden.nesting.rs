@@ -94,7 +94,7 @@ pub mod tree {
             /// `KIND_PLAIN` = 0.
             pub const PLAIN: Self = Self(0);
             /// `KIND_2D` = 1.
-            pub const KIND_2_D: Self = Self(1);
+            pub const KIND_2D: Self = Self(1);
 
             /// The name in the schema, if the number has one.
             pub const fn as_str_name(self) -> ::core::option::Option<&'static str> {
