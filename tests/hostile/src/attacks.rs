@@ -1,0 +1,26 @@
+//! The attacks. Each runs on a thread of its own, until the campaign is over.
+
+pub mod control;
+pub mod guided;
+pub mod race;
+pub mod random;
+pub mod rings;
+pub mod shapes;
+pub mod vandal;
+
+use crate::random::Random;
+use crate::scene::Scene;
+
+/// An attack.
+pub type Attack = fn(&Scene, &mut Random);
+
+/// All of them, with their names.
+pub const ALL: [(&str, Attack); 7] = [
+    ("control", control::run),
+    ("guided", guided::run),
+    ("race", race::run),
+    ("random", random::run),
+    ("rings", rings::run),
+    ("shapes", shapes::run),
+    ("vandal", vandal::run),
+];

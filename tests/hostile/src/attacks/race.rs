@@ -1,0 +1,84 @@
+//! A message that changes while it is read: what was checked must be what is sent.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use provost_shm::Memfd;
+
+use crate::message::{Built, Site};
+use crate::random::Random;
+use crate::raw::Gone;
+use crate::scene::{Client, Outcome, Scene};
+use crate::schema::TARGET;
+
+/// Calls of one message while it changes.
+const CALLS: usize = 200;
+
+/// Attacks until the campaign is over.
+pub fn run(scene: &Scene, random: &mut Random) {
+    while let Some(mut client) = scene.client("race", TARGET) {
+        while !scene.stop.is_set() {
+            let built = client.message(random);
+            if let Err(gone) = call_while_it_changes(scene, &mut client, &built, random) {
+                scene.report.ended("race", &gone);
+                break;
+            }
+        }
+        scene.dismiss("race", &client);
+    }
+}
+
+fn call_while_it_changes(
+    scene: &Scene,
+    client: &mut Client,
+    built: &Built,
+    random: &mut Random,
+) -> Result<(), Gone> {
+    let heap = client
+        .app
+        .heap
+        .try_clone()
+        .map_err(|error| Gone::ServiceFault(error.to_string()))?;
+    let over = AtomicBool::new(false);
+    let mut mutator_random = Random::new(random.number(), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| flip(&heap, built, &mut mutator_random, &over));
+        let ended = (0..CALLS).try_for_each(|_| {
+            let step = client.unary(built.root());
+            match client.outcome_of(&step)? {
+                Outcome::Status(0) => scene.report.count("race: accepted"),
+                Outcome::Status(_) => scene.report.count("race: refused"),
+                Outcome::Closed => return Err(Gone::Detached),
+            }
+            Ok(())
+        });
+        over.store(true, Ordering::Relaxed);
+        ended
+    })
+}
+
+/// Flips places of a message between what they were and what is wrong, as fast as it can.
+fn flip(heap: &Memfd, built: &Built, random: &mut Random, over: &AtomicBool) {
+    let original = |site: &Site| {
+        let at = (site.at - built.at) as usize;
+        built.bytes[at..(at + 8).min(built.bytes.len())].to_vec()
+    };
+    let Some(first) = built.sites.first() else { return };
+    let mut site = *first;
+    while !over.load(Ordering::Relaxed) {
+        if random.one_in(64) {
+            site = *random.pick(&built.sites);
+        }
+        let mut wrong = original(&site);
+        let word = random.awkward().to_le_bytes();
+        let at = if wrong.len() >= 8 && random.one_in(2) {
+            4
+        } else {
+            0
+        };
+        let count = wrong.len().min(4);
+        wrong[at..at + count].copy_from_slice(&word[..count]);
+        // Inside of the heap, so neither fails.
+        let _ = heap.write_at(site.at, &wrong);
+        let _ = heap.write_at(site.at, &original(&site));
+    }
+}

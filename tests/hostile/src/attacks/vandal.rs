@@ -1,0 +1,70 @@
+//! A client of the server that breaks every rule. What is delivered to it must be valid all the same, and its calls
+//! must end when their deadlines say so.
+
+use provost_shm::now_ns;
+use provost_wire::descriptor::{Completion, Parts, completion_kind};
+
+use crate::oracle::check;
+use crate::random::Random;
+use crate::raw::{Gone, PATIENCE, RawApp};
+use crate::scene::{Client, Outcome, Scene};
+use crate::schema::{TALK, VANDAL};
+
+/// How long a call may take: the server may well never answer it.
+const CALL_NS: u64 = 100_000_000;
+
+/// Calls until the campaign is over.
+pub fn run(scene: &Scene, random: &mut Random) {
+    while let Some(mut client) = scene.client("vandal's client", VANDAL) {
+        while !scene.stop.is_set() {
+            match talk(scene, &mut client, random) {
+                Ok(Outcome::Status(_)) => scene.report.count("vandal's client: calls"),
+                // Its server was thrown out, and the connection with it.
+                Ok(Outcome::Closed) => break,
+                // This client has done nothing wrong.
+                Err(gone) => {
+                    scene.report.finding(format!("vandal's client: {gone}"));
+                    break;
+                }
+            }
+        }
+        scene.dismiss("vandal's client", &client);
+    }
+}
+
+fn talk(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<Outcome, Gone> {
+    let built = client.message(random);
+    let mut step = client.begin(TALK);
+    step.deadline_ns = now_ns() + CALL_NS;
+    client.app.submit(&step)?;
+    let (connection, call) = (client.connection, client.call);
+    let mut message = RawApp::step(connection, call, Parts::MESSAGE);
+    message.root = built.root();
+    for _ in 0..random.below(3) {
+        client.app.submit(&message)?;
+    }
+    client.app.submit(&RawApp::step(connection, call, Parts::END))?;
+    let look = |app: &mut RawApp, completion: &Completion| {
+        if completion.kind == completion_kind::CLOSED && completion.connection == connection {
+            return Some(Outcome::Closed);
+        }
+        if completion.kind != completion_kind::STEP {
+            return None;
+        }
+        if completion.parts.contains(Parts::MESSAGE) {
+            scene.report.count("messages received by the vandal's client");
+            let schema = &scene.schema;
+            if let Err(wrong) = check(&schema.schema, schema.everything, &app.segments, completion.root) {
+                scene
+                    .report
+                    .finding(format!("an invalid message was delivered to a client: {wrong}"));
+            }
+        }
+        let is_end = completion.call == call && completion.parts.intersects(Parts::STATUS | Parts::CANCEL);
+        is_end.then_some(Outcome::Status(completion.status_or_window))
+    };
+    client
+        .app
+        .wait_for(PATIENCE, look)?
+        .ok_or(Gone::Silent("to a call whose deadline has passed"))
+}

@@ -1,0 +1,236 @@
+//! A campaign: two nodes, a good pair of apps, attackers on both nodes, and what must hold afterwards.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use provost_e2e::{Node, NodeOptions, Usage, World};
+
+use crate::attacks;
+use crate::random::Random;
+use crate::report::Report;
+use crate::scene::{Scene, Stop};
+use crate::schema::{TARGET, TargetSchema, VANDAL};
+use crate::server::{Manner, serve};
+use crate::{Failure, victim};
+
+/// How long the nodes get to forget the attackers.
+const FORGET_WITHIN: Duration = Duration::from_secs(20);
+/// How long processor time is measured when nothing happens any more.
+const IDLE_MEASURED: Duration = Duration::from_secs(2);
+/// What an idle node may use of one processor, in parts of a hundred.
+const IDLE_PERCENT_MAX: u32 = 10;
+/// Descriptors that a node may have more than before, at most: connections on their way out.
+const DESCRIPTORS_SLACK: usize = 8;
+/// Resident memory that a node may have more than before: pools that have grown, fragments, cached schemas.
+const RESIDENT_SLACK_BYTES: u64 = 192 << 20;
+/// Shared memory that a node may have mapped more than before: the good apps' segments grow too.
+const SHARED_SLACK_BYTES: u64 = 64 << 20;
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What all numbers come from.
+    pub seed: u64,
+    /// How long to attack.
+    pub attack_for: Duration,
+    /// Attacks to run, by name; none: all.
+    pub only: Vec<String>,
+}
+
+/// Runs a campaign. `role` is this package's program. The report holds all findings; an error says that the campaign
+/// itself could not be run.
+pub fn run(role: &Path, plan: &Plan) -> Result<Report, Failure> {
+    println!("seed {}, {} s", plan.seed, plan.attack_for.as_secs());
+    let report = Report::default();
+    let schema = Arc::new(TargetSchema::load()?);
+    let mut world = World::new(&role.to_string_lossy());
+    let mut b = world.node("b", &NodeOptions::default());
+    let server = world.server(&b);
+    let mut a = world.node("a", &options_of_a(&b));
+    let victim = Victim::start(role, &a)?;
+    // The good pair's own memory settles before it is measured.
+    std::thread::sleep(Duration::from_secs(2));
+    let before = [a.program.usage(), b.program.usage()];
+
+    attack(&a, &b, &schema, plan, &report);
+
+    for (node, before) in [&mut a, &mut b].into_iter().zip(before) {
+        forgets(node, before, &report);
+    }
+    judge_victim(victim.stop(), &report);
+    for node in [&mut a, &mut b] {
+        is_idle(node, &report);
+    }
+    drop(server);
+    Ok(report)
+}
+
+fn options_of_a(b: &Node) -> NodeOptions {
+    let route = |service: &str| {
+        format!(
+            "[[route]]\nservice = \"{service}\"\ntransport = \"tcp\"\nendpoints = [\"{}\"]\n",
+            b.address
+        )
+    };
+    NodeOptions {
+        peer: Some(b.address),
+        tables: [route(TARGET), route(VANDAL)].concat(),
+        ..NodeOptions::default()
+    }
+}
+
+/// Runs the attackers' servers on b and their clients on a (control packets go to both) until time is up.
+fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &Report) {
+    let stop = Stop::default();
+    let servers_stop = Stop::default();
+    let scene = |node: &Node| Scene {
+        socket: node.socket.clone(),
+        schema: Arc::clone(schema),
+        report: report.clone(),
+        stop: stop.clone(),
+    };
+    let (scene_a, scene_b) = (scene(a), scene(b));
+    let is_wanted = |name: &str| plan.only.is_empty() || plan.only.iter().any(|only| only == name);
+    std::thread::scope(|scope| {
+        for manner in [Manner::Honest, Manner::Vandal] {
+            let servers_stop = &servers_stop;
+            scope.spawn(move || serve(&b.socket, schema, manner, plan.seed, report, servers_stop));
+        }
+        let mut attackers = Vec::new();
+        for (part, (name, attack)) in (1..).zip(attacks::ALL) {
+            if is_wanted(name) {
+                let scene = &scene_a;
+                attackers.push(scope.spawn(move || attack(scene, &mut Random::new(plan.seed, part))));
+            }
+            if is_wanted(name) && name == "control" {
+                let scene = &scene_b;
+                attackers.push(scope.spawn(move || attack(scene, &mut Random::new(plan.seed, 100 + part))));
+            }
+        }
+        std::thread::sleep(plan.attack_for);
+        stop.set();
+        for attacker in attackers {
+            if attacker.join().is_err() {
+                report.finding("an attacker has panicked".to_owned());
+            }
+        }
+        servers_stop.set();
+    });
+}
+
+/// The node runs, and lets go of what the attackers had.
+fn forgets(node: &mut Node, before: Usage, report: &Report) {
+    let name = node.program.name().to_owned();
+    if !node.program.is_running() {
+        report.finding(format!("node {name} has died: {}", node.program.log()));
+        return;
+    }
+    let begin = Instant::now();
+    let mut now = node.program.usage();
+    while !is_forgotten(before, now) && begin.elapsed() < FORGET_WITHIN {
+        std::thread::sleep(Duration::from_millis(100));
+        now = node.program.usage();
+    }
+    println!("node {name}: before {before:?}");
+    println!("node {name}: after  {now:?}");
+    if !is_forgotten(before, now) {
+        report.finding(format!(
+            "node {name} does not let go of the attackers: {before:?} became {now:?}"
+        ));
+    }
+}
+
+fn is_forgotten(before: Usage, now: Usage) -> bool {
+    now.descriptors <= before.descriptors + DESCRIPTORS_SLACK
+        && now.shared_bytes <= before.shared_bytes + SHARED_SLACK_BYTES
+        && now.resident_bytes <= before.resident_bytes + RESIDENT_SLACK_BYTES
+        && now.threads <= before.threads + 1
+}
+
+/// With nothing to do, the node does nothing.
+fn is_idle(node: &mut Node, report: &Report) {
+    if !node.program.is_running() {
+        return;
+    }
+    // Blocking threads of the control plane, keepalives and the like come to rest.
+    std::thread::sleep(Duration::from_secs(1));
+    let before = node.program.processor_time();
+    std::thread::sleep(IDLE_MEASURED);
+    let used = node.program.processor_time() - before;
+    println!(
+        "node {}: {used:?} of processor time in {IDLE_MEASURED:?} of rest",
+        node.program.name()
+    );
+    if used > IDLE_MEASURED * IDLE_PERCENT_MAX / 100 {
+        report.finding(format!(
+            "node {} spins: {used:?} in {IDLE_MEASURED:?} of rest",
+            node.program.name()
+        ));
+    }
+}
+
+fn judge_victim(outcome: Result<victim::Outcome, Failure>, report: &Report) {
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(failure) => {
+            report.finding(format!("the good client: {failure}"));
+            return;
+        }
+    };
+    println!("the good client: {outcome:?}");
+    if outcome.calls == 0 || outcome.failed > 0 || outcome.corrupt > 0 {
+        report.finding(format!("the good client was disturbed: {outcome:?}"));
+    }
+}
+
+/// The good client's process.
+struct Victim {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Victim {
+    fn start(role: &Path, node: &Node) -> Result<Victim, Failure> {
+        let mut process = Command::new(role)
+            .arg("victim")
+            .env("PROVOST_SOCKET", &node.socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| Failure::new(format!("{}: {error}", role.display())))?;
+        let output = process.stdout.take().ok_or_else(|| Failure::new("no output"))?;
+        let mut victim = Victim {
+            process,
+            output: BufReader::new(output),
+        };
+        match victim.line()?.as_str() {
+            "ready" => Ok(victim),
+            other => Err(Failure::new(format!("the good client said {other:?}"))),
+        }
+    }
+
+    fn stop(mut self) -> Result<victim::Outcome, Failure> {
+        drop(self.process.stdin.take());
+        let line = self.line()?;
+        serde_json::from_str(&line).map_err(|error| Failure::new(format!("{line:?}: {error}")))
+    }
+
+    fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        self.output
+            .read_line(&mut line)
+            .map_err(|error| Failure::new(error.to_string()))?;
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // Both fail only when it is gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

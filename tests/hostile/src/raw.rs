@@ -1,0 +1,398 @@
+//! An app without the app library: it can do all that its descriptors allow, right or wrong. It reaches the shared
+//! memory by system calls, so that it needs no unsafe code itself.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use provost_shm::{
+    AppRings, Interest, Memfd, MemfdLimits, PacketSocket, Ringer, SEALS_FIXED_SIZE,
+    SEALS_READ_ONLY_FOR_OTHERS, Wait, wait_for,
+};
+use provost_wire::control::{
+    AddSchema, Attach, Bind, CONTROL_VERSION, Connect, Reply, Request, reply, request,
+};
+use provost_wire::descriptor::{BATCH_MAX, Batch, Completion, Slot, Submission, submission_kind};
+use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, REGION_BYTES_MAX, SEND_WINDOW};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::schema::TargetSchema;
+
+/// Size of an attacker's send heap, in bytes.
+pub const SEND_HEAP_BYTES: u64 = 8 << 20;
+/// Where an attacker wants its receive segments, in units of 8 bytes.
+pub const RECEIVE_WINDOW: u32 = (1 << 30) / 8;
+/// How much room they have, in bytes.
+pub const RECEIVE_WINDOW_BYTES: u64 = 256 << 20;
+/// How long an honest service may take to answer anything while it is attacked.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+const RING_SLOTS: u32 = 64;
+const POLL_EVERY: Duration = Duration::from_micros(200);
+
+/// Why an app cannot go on. Being thrown out is what attackers expect; the rest is not.
+#[derive(Debug, thiserror::Error)]
+pub enum Gone {
+    /// The service has closed the socket, or faulted the rings.
+    #[error("the service has detached this app")]
+    Detached,
+    /// The service has refused a request.
+    #[error("refused with code {code}: {message}")]
+    Refused {
+        /// The status code.
+        code: u32,
+        /// What it said.
+        message: String,
+    },
+    /// The service does nothing.
+    #[error("the service does not answer: {0}")]
+    Silent(&'static str),
+    /// The service has done what it must not do.
+    #[error("the service is at fault: {0}")]
+    ServiceFault(String),
+}
+
+impl From<io::Error> for Gone {
+    fn from(error: io::Error) -> Gone {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Gone::Silent("its socket is full"),
+            _ => Gone::Detached,
+        }
+    }
+}
+
+/// A segment of the receive heap.
+#[derive(Debug)]
+pub struct Segment {
+    /// Its number.
+    pub id: u64,
+    /// Where it lies in the window, in bytes.
+    pub at: u64,
+    /// Its memory.
+    pub memory: Memfd,
+}
+
+/// An attached app.
+#[derive(Debug)]
+pub struct RawApp {
+    /// The control socket.
+    pub socket: PacketSocket,
+    /// The app's ends of the rings.
+    pub rings: AppRings,
+    /// The submission region, to be written to anywhere.
+    pub region: Memfd,
+    /// The send heap.
+    pub heap: Memfd,
+    /// Wakes the service.
+    pub ringer: Ringer,
+    /// Segments of the receive heap.
+    pub segments: Vec<Segment>,
+    last_request: u64,
+    replies: VecDeque<Reply>,
+}
+
+impl RawApp {
+    /// Attaches as an honest app does.
+    pub fn attach(socket: &Path, name: &str) -> Result<RawApp, Gone> {
+        let heap = sealed_memory("hostile-send-heap", SEND_HEAP_BYTES)?;
+        let request = Attach {
+            version: CONTROL_VERSION,
+            name: name.to_owned(),
+            submission_slots: RING_SLOTS,
+            completion_slots: RING_SLOTS,
+            receive_window: RECEIVE_WINDOW,
+            receive_window_bytes: RECEIVE_WINDOW_BYTES,
+            busy_poll: false,
+        };
+        let socket = PacketSocket::connect(socket)?;
+        let packet = Request {
+            id: 1,
+            body: Some(request::Body::Attach(request)),
+        }
+        .encode_to_vec();
+        socket.send(&packet, &[heap.as_fd()])?;
+        Self::finish_attaching(socket, heap)
+    }
+
+    fn finish_attaching(socket: PacketSocket, heap: Memfd) -> Result<RawApp, Gone> {
+        let (reply, descriptors) = receive_within(&socket, PATIENCE)?.ok_or(Gone::Silent("to Attach"))?;
+        let attached = match reply.body {
+            Some(reply::Body::Attached(attached)) => attached,
+            Some(reply::Body::Failed(failed)) => {
+                return Err(Gone::Refused {
+                    code: failed.code,
+                    message: failed.message,
+                });
+            }
+            other => return Err(Gone::ServiceFault(format!("answered Attach with {other:?}"))),
+        };
+        let fault = |error: &dyn std::fmt::Display| Gone::ServiceFault(error.to_string());
+        let [submission, completion, ringer, _doorbell] = <[OwnedFd; 4]>::try_from(descriptors)
+            .map_err(|descriptors| fault(&format!("{} descriptors with Attached", descriptors.len())))?;
+        let region_limits = |seals| MemfdLimits {
+            bytes_min: 4096,
+            bytes_max: REGION_BYTES_MAX,
+            seals,
+        };
+        let submission = Memfd::verify_foreign(submission, region_limits(SEALS_FIXED_SIZE))
+            .map_err(|error| fault(&error))?;
+        // What only the service may write must be sealed against everybody else.
+        let completion = Memfd::verify_foreign(completion, region_limits(SEALS_READ_ONLY_FOR_OTHERS))
+            .map_err(|error| fault(&error))?;
+        let region = submission.try_clone().map_err(|error| fault(&error))?;
+        let slots = (attached.submission_slots, attached.completion_slots);
+        let rings = AppRings::map(submission, slots.0, completion, slots.1).map_err(|error| fault(&error))?;
+        Ok(RawApp {
+            socket,
+            rings,
+            region,
+            heap,
+            ringer: Ringer::from(ringer),
+            segments: Vec::new(),
+            last_request: 1,
+            replies: VecDeque::new(),
+        })
+    }
+
+    /// Opens a connection to a service, bringing the schema if need be.
+    pub fn connect(&mut self, schema: &TargetSchema, service: &str) -> Result<u32, Gone> {
+        let body = request::Body::Connect(Connect {
+            service: service.to_owned(),
+            schema_hash: schema.hash(service).0.to_vec(),
+            address: String::new(),
+            timeout_ns: 0,
+        });
+        match self.ask_with_schema(schema, service, body)? {
+            reply::Body::Connected(connected) => Ok(connected.connection),
+            other => Err(Gone::ServiceFault(format!("answered Connect with {other:?}"))),
+        }
+    }
+
+    /// Offers a service, bringing the schema if need be.
+    pub fn bind(&mut self, schema: &TargetSchema, service: &str) -> Result<(), Gone> {
+        let body = request::Body::Bind(Bind {
+            service: service.to_owned(),
+            schema_hash: schema.hash(service).0.to_vec(),
+            calls_in_flight_max: 0,
+        });
+        self.ask_with_schema(schema, service, body).map(drop)
+    }
+
+    fn ask_with_schema(
+        &mut self,
+        schema: &TargetSchema,
+        service: &str,
+        body: request::Body,
+    ) -> Result<reply::Body, Gone> {
+        let reply = self.ask(body.clone(), &[])?;
+        if !matches!(reply, reply::Body::SchemaUnknown(_)) {
+            return Ok(reply);
+        }
+        let add = request::Body::AddSchema(AddSchema {
+            hash: schema.hash(service).0.to_vec(),
+        });
+        let memory = Memfd::of_bytes("schema", &schema.descriptor_set).map_err(io::Error::from)?;
+        self.ask(add, &[memory.as_fd()])?;
+        self.ask(body, &[])
+    }
+
+    /// Sends a request and waits for its reply.
+    pub fn ask(&mut self, body: request::Body, descriptors: &[BorrowedFd<'_>]) -> Result<reply::Body, Gone> {
+        self.last_request += 1;
+        let id = self.last_request;
+        self.socket
+            .send(&Request { id, body: Some(body) }.encode_to_vec(), descriptors)?;
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            if let Some(at) = self.replies.iter().position(|reply| reply.id == id) {
+                return match self.replies.remove(at).and_then(|reply| reply.body) {
+                    Some(reply::Body::Failed(failed)) => Err(Gone::Refused {
+                        code: failed.code,
+                        message: failed.message,
+                    }),
+                    Some(body) => Ok(body),
+                    None => Err(Gone::ServiceFault("an empty reply".to_owned())),
+                };
+            }
+            wait_for(&self.socket, Interest::Readable, Wait::AtMost(100_000_000))?;
+            self.receive_packets()?;
+        }
+        Err(Gone::Silent("to a request"))
+    }
+
+    /// Sends a slot through the ring.
+    pub fn submit<T: IntoBytes + Immutable>(&mut self, descriptor: &T) -> Result<(), Gone> {
+        let mut slot = Slot::default();
+        slot.as_mut_bytes().copy_from_slice(descriptor.as_bytes());
+        let begin = Instant::now();
+        while self.rings.submissions.push(&slot).is_err() {
+            if self.is_detached() {
+                return Err(Gone::Detached);
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err(Gone::Silent("its submission ring stays full"));
+            }
+            std::thread::sleep(POLL_EVERY);
+        }
+        self.rings.submissions.publish();
+        self.wake_service()
+    }
+
+    /// Wakes the service if it sleeps.
+    pub fn wake_service(&mut self) -> Result<(), Gone> {
+        match self.rings.service.needed() {
+            true => Ok(self.ringer.ring()?),
+            false => Ok(()),
+        }
+    }
+
+    /// All completions that are there. Blocks in them must be given to [`RawApp::reclaim`].
+    pub fn completions(&mut self) -> Result<Vec<Completion>, Gone> {
+        let mut completions = Vec::new();
+        loop {
+            match self.rings.completions.pop() {
+                Ok(Some(slot)) => completions.extend(Completion::read_from_bytes(slot.as_bytes())),
+                Ok(None) => break,
+                Err(fault) => return Err(Gone::ServiceFault(fault.to_string())),
+            }
+        }
+        if self.rings.completions.release() {
+            self.wake_service()?;
+        }
+        // Segments are announced before the completions that use them.
+        self.receive_packets()?;
+        Ok(completions)
+    }
+
+    /// Waits until `look` finds what it looks for in a completion. What it does not want is reclaimed.
+    pub fn wait_for<R>(
+        &mut self,
+        limit: Duration,
+        mut look: impl FnMut(&mut RawApp, &Completion) -> Option<R>,
+    ) -> Result<Option<R>, Gone> {
+        let begin = Instant::now();
+        loop {
+            let mut found = None;
+            for completion in self.completions()? {
+                if found.is_none() {
+                    found = look(self, &completion);
+                }
+                self.reclaim(completion.block)?;
+            }
+            if found.is_some() || begin.elapsed() > limit {
+                return Ok(found);
+            }
+            std::thread::sleep(POLL_EVERY);
+        }
+    }
+
+    /// Gives a received block back; 0 is none.
+    pub fn reclaim(&mut self, block: u32) -> Result<(), Gone> {
+        match block {
+            0 => Ok(()),
+            block => self.submit(&reclaim_batch(&[block])),
+        }
+    }
+
+    /// Whether the service has closed the socket.
+    pub fn is_detached(&mut self) -> bool {
+        matches!(self.receive_packets(), Err(Gone::Detached))
+    }
+
+    /// Writes at an offset of the send heap, in bytes.
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        // Past the end nothing is written, which no attack depends on.
+        let _ = self.heap.write_at(at, bytes);
+    }
+
+    /// A step with these parts and nothing else, which every field may be set of.
+    #[must_use]
+    pub fn step(connection: u32, call: u64, parts: provost_wire::descriptor::Parts) -> Submission {
+        Submission {
+            kind: submission_kind::STEP,
+            parts,
+            connection,
+            call,
+            ..Submission::default()
+        }
+    }
+
+    fn receive_packets(&mut self) -> Result<(), Gone> {
+        while let Some((reply, descriptors)) = receive(&self.socket)? {
+            let Some(reply::Body::SegmentAdded(added)) = &reply.body else {
+                self.replies.push_back(reply);
+                continue;
+            };
+            let limits = MemfdLimits {
+                bytes_min: 1,
+                bytes_max: REGION_BYTES_MAX,
+                seals: SEALS_READ_ONLY_FOR_OTHERS,
+            };
+            let memory = descriptors
+                .into_iter()
+                .next()
+                .map(|memory| Memfd::verify_foreign(memory, limits));
+            match memory {
+                Some(Ok(memory)) => {
+                    self.segments.push(Segment {
+                        id: added.segment,
+                        at: u64::from(added.at) * 8,
+                        memory,
+                    });
+                }
+                other => return Err(Gone::ServiceFault(format!("a segment came with {other:?}"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A batch of blocks to be reclaimed.
+#[must_use]
+pub fn reclaim_batch(blocks: &[u32]) -> Batch {
+    let mut batch = Batch {
+        kind: submission_kind::RECLAIM,
+        count: blocks.len() as u8,
+        ..Batch::default()
+    };
+    for (item, block) in batch.items.iter_mut().zip(blocks.iter().take(BATCH_MAX)) {
+        *item = u64::from(*block);
+    }
+    batch
+}
+
+/// The window offset, in units of 8 bytes, of a byte of the send heap.
+#[must_use]
+pub fn window_offset(heap_at: u64) -> u32 {
+    SEND_WINDOW + (heap_at / 8) as u32
+}
+
+/// Memory as an honest app makes it.
+pub fn sealed_memory(name: &str, bytes: u64) -> Result<Memfd, Gone> {
+    let memory = Memfd::create(name, bytes).map_err(io::Error::from)?;
+    memory.seal(SEALS_FIXED_SIZE).map_err(io::Error::from)?;
+    Ok(memory)
+}
+
+/// The next packet of a socket, if one is there.
+pub fn receive(socket: &PacketSocket) -> Result<Option<(Reply, Vec<OwnedFd>)>, Gone> {
+    let packet = match socket.receive(CONTROL_MESSAGE_BYTES_MAX) {
+        Ok(Some(packet)) => packet,
+        Ok(None) => return Err(Gone::Detached),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        Err(_) => return Err(Gone::Detached),
+    };
+    let reply = Reply::decode(&packet.bytes[..]).map_err(|error| Gone::ServiceFault(error.to_string()))?;
+    Ok(Some((reply, packet.descriptors)))
+}
+
+/// The next packet of a socket, if one comes in time.
+pub fn receive_within(socket: &PacketSocket, limit: Duration) -> Result<Option<(Reply, Vec<OwnedFd>)>, Gone> {
+    match wait_for(socket, Interest::Readable, Wait::AtMost(limit.as_nanos() as u64))? {
+        true => receive(socket),
+        false => Ok(None),
+    }
+}

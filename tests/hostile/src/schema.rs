@@ -1,0 +1,54 @@
+//! The schema that attackers bring.
+
+use provost_schema::{MessageId, Schema, SchemaHash};
+
+use crate::Failure;
+
+/// Full names of the services.
+pub const TARGET: &str = "target.Target";
+/// See [`TARGET`].
+pub const VANDAL: &str = "target.Vandal";
+/// Index of the unary method in both.
+pub const TAKE: u16 = 0;
+/// Index of the streaming method in both.
+pub const TALK: u16 = 1;
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/target.proto");
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto");
+
+/// What is needed of `target.proto`.
+#[derive(Clone, Debug)]
+pub struct TargetSchema {
+    /// The serialized `FileDescriptorSet`.
+    pub descriptor_set: Vec<u8>,
+    /// The same, checked and laid out.
+    pub schema: Schema,
+    /// `target.Everything`.
+    pub everything: MessageId,
+}
+
+impl TargetSchema {
+    /// Compiles `target.proto`.
+    pub fn load() -> Result<TargetSchema, Failure> {
+        let set = protox::compile([SOURCE], [ROOT]).map_err(|error| Failure::new(format!("{error:?}")))?;
+        let descriptor_set = prost::Message::encode_to_vec(&set);
+        let schema =
+            Schema::from_descriptor_set(&descriptor_set).map_err(|error| Failure::new(error.to_string()))?;
+        let everything = schema
+            .messages
+            .iter()
+            .position(|message| message.full_name == "target.Everything");
+        let everything = MessageId(everything.ok_or_else(|| Failure::new("no target.Everything"))? as u32);
+        Ok(TargetSchema {
+            descriptor_set,
+            schema,
+            everything,
+        })
+    }
+
+    /// The hash of a service.
+    #[must_use]
+    pub fn hash(&self, service: &str) -> SchemaHash {
+        self.schema.service_hash(service).unwrap_or(SchemaHash([0; 32]))
+    }
+}

@@ -1,0 +1,226 @@
+//! Servers without the app library: one that answers as it should, one that breaks every rule.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use provost_wire::Code;
+use provost_wire::descriptor::{Completion, Parts, Submission, completion_kind, submission_kind};
+
+use crate::message::build;
+use crate::oracle::{check, find_canary};
+use crate::random::Random;
+use crate::raw::{Gone, RawApp, window_offset};
+use crate::report::Report;
+use crate::scene::Stop;
+use crate::schema::{TAKE, TALK, TARGET, TargetSchema, VANDAL};
+
+/// Where the empty answer lies in the send heap, in bytes.
+const TAKEN_AT: u64 = 0;
+/// Where a vandal builds its messages.
+const MESSAGE_AT: u64 = 4096;
+/// How often a server looks for canaries in its segments.
+const CANARY_EVERY: Duration = Duration::from_secs(2);
+
+/// How a server behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Answers everything.
+    Honest,
+    /// Breaks rules.
+    Vandal,
+}
+
+/// Serves until `stop`, attaching again whenever it is thrown out.
+pub fn serve(socket: &Path, schema: &TargetSchema, manner: Manner, seed: u64, report: &Report, stop: &Stop) {
+    let mut random = Random::new(seed, 1000 + manner as u64);
+    while !stop.is_set() {
+        let served = Server::attach(socket, schema, manner).and_then(|mut server| {
+            report.count(&format!("{manner:?} server: attached"));
+            server.run(&mut random, report, stop)
+        });
+        match (served, manner) {
+            (Ok(()), _) => {}
+            (Err(gone), Manner::Vandal) => report.ended("vandal server", &gone),
+            (Err(gone), Manner::Honest) => report.finding(format!("honest server: {gone}")),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+struct Server<'a> {
+    app: RawApp,
+    schema: &'a TargetSchema,
+    manner: Manner,
+    /// Methods of the calls that have begun, which later steps do not say.
+    streaming: std::collections::HashMap<(u32, u64), bool>,
+    looked_for_canary: Instant,
+}
+
+impl<'a> Server<'a> {
+    fn attach(socket: &Path, schema: &'a TargetSchema, manner: Manner) -> Result<Server<'a>, Gone> {
+        let mut app = RawApp::attach(socket, &format!("{manner:?}").to_lowercase())?;
+        app.bind(schema, if manner == Manner::Honest { TARGET } else { VANDAL })?;
+        let streaming = std::collections::HashMap::new();
+        Ok(Server {
+            app,
+            schema,
+            manner,
+            streaming,
+            looked_for_canary: Instant::now(),
+        })
+    }
+
+    fn run(&mut self, random: &mut Random, report: &Report, stop: &Stop) -> Result<(), Gone> {
+        while !stop.is_set() {
+            let completions = self.app.completions()?;
+            if completions.is_empty() {
+                self.look_for_canary(report);
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            for completion in &completions {
+                self.check(completion, report);
+                self.react(completion, random)?;
+                self.app.reclaim(completion.block)?;
+            }
+        }
+        self.look_for_canary_now(report);
+        Ok(())
+    }
+
+    fn check(&self, completion: &Completion, report: &Report) {
+        if completion.kind != completion_kind::STEP || !completion.parts.contains(Parts::MESSAGE) {
+            return;
+        }
+        report.count("messages received by servers");
+        let schema = &self.schema.schema;
+        if let Err(wrong) = check(
+            schema,
+            self.schema.everything,
+            &self.app.segments,
+            completion.root,
+        ) {
+            report.finding(format!("an invalid message was delivered: {wrong}"));
+        }
+    }
+
+    fn look_for_canary(&mut self, report: &Report) {
+        if self.looked_for_canary.elapsed() > CANARY_EVERY {
+            self.look_for_canary_now(report);
+        }
+    }
+
+    fn look_for_canary_now(&mut self, report: &Report) {
+        self.looked_for_canary = Instant::now();
+        if self.app.segments.iter().any(find_canary) {
+            report.finding(format!(
+                "a canary was found in the memory of the {:?} server",
+                self.manner
+            ));
+        }
+    }
+
+    fn react(&mut self, step: &Completion, random: &mut Random) -> Result<(), Gone> {
+        if step.kind == completion_kind::SEGMENT_RETIRED {
+            self.app.segments.retain(|segment| segment.id != step.call);
+        }
+        if step.kind != completion_kind::STEP {
+            return Ok(());
+        }
+        let call = (step.connection, step.call);
+        if step.parts.contains(Parts::BEGIN) {
+            self.streaming.insert(call, step.method == TALK);
+        }
+        let is_streaming = self.streaming.get(&call).copied().unwrap_or(false);
+        if step.parts.intersects(Parts::CANCEL) {
+            self.streaming.remove(&call);
+            return Ok(());
+        }
+        if self.manner == Manner::Vandal && !random.one_in(3) {
+            return self.vandalize(step, random);
+        }
+        if is_streaming && step.parts.contains(Parts::MESSAGE) {
+            let mut window = RawApp::step(step.connection, step.call, Parts::WINDOW);
+            window.status_or_window = step.window_cost;
+            self.app.submit(&window)?;
+        }
+        if step.parts.contains(Parts::END) {
+            self.streaming.remove(&call);
+            self.app.submit(&answer(step, is_streaming))?;
+        }
+        Ok(())
+    }
+
+    /// A few steps that mostly make no sense.
+    fn vandalize(&mut self, step: &Completion, random: &mut Random) -> Result<(), Gone> {
+        let everything = self.schema.everything;
+        let built = build(&self.schema.schema, everything, MESSAGE_AT, random);
+        self.app.write(built.at, &built.bytes);
+        if random.one_in(2) {
+            let site = *random.pick(&built.sites);
+            self.app.write(site.at, &random.awkward().to_le_bytes());
+        }
+        for _ in 0..random.below(4) {
+            self.app.submit(&nonsense(step, built.root(), random))?;
+        }
+        match random.one_in(50) {
+            true => {
+                let close = Submission {
+                    kind: submission_kind::CLOSE,
+                    connection: step.connection,
+                    ..Submission::default()
+                };
+                self.app.submit(&close)
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+/// A step with some of its fields wrong.
+fn nonsense(step: &Completion, root: u32, random: &mut Random) -> Submission {
+    let any = Parts(random.number() as u8);
+    let parts = *random.pick(&[
+        Parts::HEADERS,
+        Parts::MESSAGE,
+        Parts::STATUS,
+        Parts::CANCEL,
+        Parts::WINDOW,
+        Parts::BEGIN,
+        Parts::END,
+        Parts::MESSAGE | Parts::STATUS,
+        Parts::HEADERS | Parts::STATUS,
+        Parts::ALL,
+        any,
+    ]);
+    let mut reply = RawApp::step(step.connection, step.call, parts);
+    reply.root = if random.one_in(4) { random.awkward() } else { root };
+    reply.status_or_window = random.awkward();
+    reply.method = TAKE;
+    if random.one_in(3) {
+        reply.metadata = if random.one_in(2) { random.awkward() } else { root };
+        reply.metadata_bytes = random.awkward() % 40_000;
+    }
+    if random.one_in(5) {
+        reply.call = random.awkward().into();
+    }
+    if random.one_in(20) {
+        reply.connection = random.awkward();
+    }
+    if random.one_in(200) {
+        reply.kind = random.number() as u8;
+    }
+    reply
+}
+
+/// The honest answer to the end of a call's requests.
+fn answer(step: &Completion, is_streaming: bool) -> Submission {
+    let parts = if is_streaming {
+        Parts::STATUS
+    } else {
+        Parts::MESSAGE | Parts::STATUS
+    };
+    let mut answer = RawApp::step(step.connection, step.call, parts);
+    answer.root = if is_streaming { 0 } else { window_offset(TAKEN_AT) };
+    answer.status_or_window = Code::Ok.number();
+    answer
+}

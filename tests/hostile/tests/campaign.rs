@@ -1,0 +1,38 @@
+//! A short campaign with a fixed seed, as continuous integration runs it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use provost_hostile::campaign::{self, Plan};
+
+#[test]
+fn services_and_good_apps_survive_hostile_ones() {
+    let plan = Plan {
+        seed: 1,
+        attack_for: Duration::from_secs(20),
+        only: Vec::new(),
+    };
+    let report = campaign::run(Path::new(env!("CARGO_BIN_EXE_provost-hostile")), &plan).expect("a campaign");
+    println!("{report}");
+    let attacks_made = [
+        "messages received by servers",
+        "random: slots",
+        "race: refused",
+        "guided: attached",
+        "control: answered",
+        "rings: a lie was found out",
+        "vandal's client: calls",
+    ];
+    for attack in attacks_made {
+        assert!(
+            report.counted(attack) > 0,
+            "nothing was tested: {attack}\n{report}"
+        );
+    }
+    let (findings, more) = report.findings();
+    assert!(
+        findings.is_empty(),
+        "seed {}: {findings:#?} and {more} more",
+        plan.seed
+    );
+}
