@@ -1,7 +1,28 @@
 //! [`Channel`]: a connection to a service that is kept up.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use provost_shm::{AsFd, Memfd, now_ns, yield_now};
+use provost_wire::control::{AddSchema, Connect, reply, request};
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
+
+use crate::app::{App, AppInner};
+use crate::call::ClientCall;
 use crate::codegen::ServiceDescriptor;
+use crate::context::inherited_deadline_ns;
+use crate::limit::{Limit, Permit};
+use crate::link::{Link, NewCall, Parcel, SubmitError};
+use crate::reactor::Timer;
+use crate::request::{CallLimits, Readiness};
 use crate::status::Status;
+
+/// How long one attempt to connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// What the service may take beyond that to say so.
+const REPLY_GRACE: Duration = Duration::from_secs(2);
 
 /// Where a service is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,7 +32,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Where the node's configuration routes this service to; it may bear another name than the schema gives it.
+    /// Where the node's configuration routes this service to; it may bear another name than its schema gives it. An
+    /// empty name stands for the schema's.
     #[must_use]
     pub fn service(name: impl Into<String>) -> Target {
         Target {
@@ -36,14 +58,326 @@ impl From<&str> for Target {
     }
 }
 
-/// A connection to a service. Cheap to clone; all clones share the connection.
-#[derive(Clone, Debug)]
-pub struct Channel {}
+impl From<String> for Target {
+    fn from(name: String) -> Target {
+        Target::service(name)
+    }
+}
+
+/// A connection to a service, which comes back by itself when it was lost. Cheap to clone; all clones share the
+/// connection and its limit.
+#[derive(Clone)]
+pub struct Channel {
+    inner: Arc<ChannelInner>,
+}
+
+pub(crate) struct ChannelInner {
+    app: Arc<AppInner>,
+    service: &'static ServiceDescriptor,
+    target: Target,
+    state: Mutex<State>,
+    limit: Arc<Limit>,
+}
+
+#[derive(Default)]
+struct State {
+    current: Option<Connection>,
+    /// Why there is none.
+    why_down: Option<Status>,
+    waiters: Vec<Waker>,
+}
+
+/// A connection as the service numbers it.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    pub(crate) link: Arc<Link>,
+    pub(crate) number: u32,
+}
+
+/// Says how a [`Channel`] connects.
+#[derive(Debug)]
+pub struct ChannelBuilder {
+    service: &'static ServiceDescriptor,
+    app: Option<App>,
+    concurrency_limit: usize,
+}
 
 impl Channel {
-    /// Connects to a service through this process's [`App`](crate::App).
-    pub async fn connect(service: &'static ServiceDescriptor, target: impl Into<Target>) -> Result<Channel, Status> {
-        let _ = (service, target.into());
-        todo!()
+    /// Connects to a service through this process's app, [`App::global`].
+    pub async fn connect(
+        service: &'static ServiceDescriptor,
+        target: impl Into<Target>,
+    ) -> Result<Channel, Status> {
+        Channel::builder(service).connect(target).await
+    }
+
+    /// Says how to connect.
+    #[must_use]
+    pub fn builder(service: &'static ServiceDescriptor) -> ChannelBuilder {
+        ChannelBuilder {
+            service,
+            app: None,
+            concurrency_limit: CALLS_IN_FLIGHT_MAX,
+        }
+    }
+
+    /// The service that it is connected to.
+    #[must_use]
+    pub fn service(&self) -> &'static ServiceDescriptor {
+        self.inner.service
+    }
+
+    /// Begins a call with its first step.
+    pub(crate) async fn begin(
+        &self,
+        method: u16,
+        parts: Parts,
+        mut parcel: Parcel,
+        limits: CallLimits,
+    ) -> Result<ClientCall, Status> {
+        let deadline_ns = resolve_deadline(limits);
+        let permit = match self.inner.limit.try_acquire() {
+            Some(permit) => permit,
+            None => within(deadline_ns, Limit::acquire(&self.inner.limit)).await?,
+        };
+        loop {
+            let connection = self.inner.connection(limits.readiness, deadline_ns).await?;
+            let call = NewCall {
+                connection: connection.number,
+                method,
+                parts,
+                deadline_ns,
+            };
+            match begin_on(&connection.link, &call, &mut parcel).await {
+                Ok(id) => return Ok(ClientCall::new(connection, id, permit)),
+                Err(SubmitError::Dead) if limits.readiness == Readiness::Wait => {}
+                Err(SubmitError::Dead) => return Err(Status::unavailable("the node's service went away")),
+                Err(_) => return Err(deadline_passed()),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Channel")
+            .field("service", &self.inner.service.name)
+            .field("target", &self.inner.target)
+            .field("is_connected", &self.inner.is_connected())
+            .finish()
+    }
+}
+
+impl ChannelBuilder {
+    /// Connects through this app, in place of the process's own.
+    #[must_use]
+    pub fn app(mut self, app: &App) -> ChannelBuilder {
+        self.app = Some(app.clone());
+        self
+    }
+
+    /// How many calls may be in flight; more wait for their turn.
+    #[must_use]
+    pub fn concurrency_limit(mut self, calls: usize) -> ChannelBuilder {
+        self.concurrency_limit = calls.clamp(1, CALLS_IN_FLIGHT_MAX);
+        self
+    }
+
+    /// Connects.
+    pub async fn connect(self, target: impl Into<Target>) -> Result<Channel, Status> {
+        let app = self.app.map_or_else(App::global, Ok)?;
+        let inner = Arc::new(ChannelInner {
+            app: app.inner().clone(),
+            service: self.service,
+            target: target.into(),
+            state: Mutex::default(),
+            limit: Limit::new(self.concurrency_limit),
+        });
+        let link = inner.app.link().ok_or_else(|| Status::unavailable("the node's service is away"))?;
+        inner.connect_over(&link).await?;
+        inner.app.add_channel(&inner);
+        Ok(Channel { inner })
+    }
+}
+
+impl ChannelInner {
+    pub(crate) fn is_connected(&self) -> bool {
+        self.state().current.as_ref().is_some_and(|current| !current.link.is_dead())
+    }
+
+    /// Forgets the connection if it is the one that is meant, and says whether it was.
+    pub(crate) fn lose(&self, is_meant: impl Fn(&Connection) -> bool, status: &Status) -> bool {
+        let mut state = self.state();
+        if !state.current.as_ref().is_some_and(is_meant) {
+            return false;
+        }
+        let lost = state.current.take();
+        state.why_down = Some(Status::unavailable(status.message()));
+        drop(state);
+        drop(lost);
+        true
+    }
+
+    /// Connects over this link.
+    pub(crate) async fn connect_over(&self, link: &Arc<Link>) -> Result<(), Status> {
+        let result = self.establish(link).await;
+        let mut state = self.state();
+        match &result {
+            Ok(number) => {
+                state.current = Some(Connection {
+                    link: link.clone(),
+                    number: *number,
+                });
+                state.why_down = None;
+            }
+            Err(status) => state.why_down = Some(status.clone()),
+        }
+        let waiters = std::mem::take(&mut state.waiters);
+        drop(state);
+        waiters.into_iter().for_each(Waker::wake);
+        result.map(drop)
+    }
+
+    async fn establish(&self, link: &Link) -> Result<u32, Status> {
+        let connect = Connect {
+            service: match self.target.service.as_str() {
+                "" => self.service.name.to_owned(),
+                name => name.to_owned(),
+            },
+            schema_hash: self.service.schema_hash.to_vec(),
+            address: self.target.address.clone(),
+            timeout_ns: CONNECT_TIMEOUT.as_nanos() as u64,
+        };
+        let request = || request::Body::Connect(connect.clone());
+        match request_with_schema(link, self.service, link.control.new_id(), request).await? {
+            reply::Body::Connected(connected) => Ok(connected.connection),
+            _ => Err(Status::internal("the node's service did not answer the connect request")),
+        }
+    }
+
+    /// The connection; waits for one if that is wanted.
+    async fn connection(self: &Arc<Self>, readiness: Readiness, deadline_ns: u64) -> Result<Connection, Status> {
+        let mut late = (deadline_ns != 0).then(|| Timer::at(deadline_ns));
+        std::future::poll_fn(|context| {
+            let mut state = self.state();
+            if let Some(current) = state.current.as_ref().filter(|current| !current.link.is_dead()) {
+                return Poll::Ready(Ok(current.clone()));
+            }
+            if readiness == Readiness::FailFast {
+                let why = state.why_down.clone();
+                drop(state);
+                self.app.keep();
+                let why = why.unwrap_or_else(|| Status::unavailable("the node's service went away"));
+                return Poll::Ready(Err(Status::unavailable(why.message())));
+            }
+            state.waiters.push(context.waker().clone());
+            drop(state);
+            self.app.keep();
+            match late.as_mut().map(|timer| timer.poll(context)) {
+                Some(Poll::Ready(())) => Poll::Ready(Err(deadline_passed())),
+                _ => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ChannelInner {
+    fn drop(&mut self) {
+        if let Some(current) = self.state().current.take() {
+            current.link.close_connection(current.number);
+        }
+    }
+}
+
+/// Sends a request that names a schema, and the schema itself if the service does not know it.
+pub(crate) async fn request_with_schema(
+    link: &Link,
+    service: &ServiceDescriptor,
+    id: u64,
+    body: impl Fn() -> request::Body,
+) -> Result<reply::Body, Status> {
+    let timeout = CONNECT_TIMEOUT + REPLY_GRACE;
+    let reply = link.request(id, body(), &[], timeout).await?;
+    if !matches!(reply, reply::Body::SchemaUnknown(_)) {
+        return Ok(reply);
+    }
+    let schema = Memfd::of_bytes("provost-schema", service.file_descriptor_set)
+        .map_err(|error| Status::resource_exhausted(format!("no memory for the schema: {error}")))?;
+    let add = request::Body::AddSchema(AddSchema {
+        hash: service.schema_hash.to_vec(),
+    });
+    link.request(link.control.new_id(), add, &[schema.as_fd()], timeout).await?;
+    link.request(id, body(), &[], timeout).await
+}
+
+/// Begins a call as soon as there is room for it.
+async fn begin_on(link: &Arc<Link>, call: &NewCall, parcel: &mut Parcel) -> Result<crate::link::CallId, SubmitError> {
+    when_room(link, call.deadline_ns, || link.begin(call, parcel)).await
+}
+
+/// Tries until the submission ring has room; [`SubmitError::Full`] means that the deadline came first.
+pub(crate) async fn when_room<R>(
+    link: &Arc<Link>,
+    deadline_ns: u64,
+    mut attempt: impl FnMut() -> Result<R, SubmitError>,
+) -> Result<R, SubmitError> {
+    let mut spins = 0;
+    std::future::poll_fn(|context| {
+        let no_room = match attempt() {
+            Err(no_room @ (SubmitError::Full | SubmitError::TooManyCalls)) => no_room,
+            result => return Poll::Ready(result),
+        };
+        if deadline_ns != 0 && now_ns() >= deadline_ns {
+            return Poll::Ready(Err(no_room));
+        }
+        link.wait_for_room(context.waker());
+        // The service may be held up by completions that nobody takes.
+        link.look_in();
+        yield_now();
+        spins += 1;
+        if spins < ROOM_SPINS {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// How often a call looks for room before it sleeps until the next tick.
+const ROOM_SPINS: u32 = 100;
+
+/// Runs `future`, at most until the deadline (0 for none).
+async fn within(deadline_ns: u64, future: impl Future<Output = Permit>) -> Result<Permit, Status> {
+    let mut late = (deadline_ns != 0).then(|| Timer::at(deadline_ns));
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| {
+        if let Poll::Ready(permit) = future.as_mut().poll(context) {
+            return Poll::Ready(Ok(permit));
+        }
+        match late.as_mut().map(|timer| timer.poll(context)) {
+            Some(Poll::Ready(())) => Poll::Ready(Err(deadline_passed())),
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}
+
+pub(crate) fn deadline_passed() -> Status {
+    Status::deadline_exceeded("the deadline passed before the call began")
+}
+
+/// When the call must end: its own timeout, or what is left to the handler that it is made in.
+fn resolve_deadline(limits: CallLimits) -> u64 {
+    let own_ns = limits.timeout.map_or(u64::MAX, |timeout| {
+        now_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+    });
+    match own_ns.min(inherited_deadline_ns().unwrap_or(u64::MAX)) {
+        u64::MAX => 0,
+        deadline_ns => deadline_ns,
     }
 }

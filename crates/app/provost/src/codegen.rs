@@ -1,12 +1,12 @@
 //! What generated code is made of. Applications have no need to look here.
 
-use std::future::Future;
-
 pub use futures_core::Stream;
 
 pub use crate::channel::{Channel, Target};
+pub use crate::client::{bidirectional, client_streaming, server_streaming, unary};
 pub use crate::request::{IntoRequest, IntoStreamingRequest, Request, Response};
-pub use crate::shared::Received;
+pub use crate::server::Methods;
+pub use crate::shared::{Measure, Received};
 pub use crate::status::{Code, Status};
 pub use crate::streaming::Streaming;
 
@@ -24,6 +24,12 @@ pub use crate::streaming::Streaming;
 pub unsafe trait Message: Sized + Send + Sync + 'static {
     /// Full name, such as `kv.GetRequest`.
     const FULL_NAME: &'static str;
+
+    /// About how many bytes the message has with all that it refers to: what it counts as in the window of a stream.
+    /// Generated code adds up its fields; see [`Measure`].
+    fn measure(&self) -> usize {
+        size_of::<Self>()
+    }
 }
 
 /// A service of a schema.
@@ -61,52 +67,6 @@ pub enum MethodKind {
     Bidirectional,
 }
 
-/// Calls a unary method. `method` is its index in the service's descriptor.
-pub async fn unary<Req: Message, Resp: Message>(
-    channel: &Channel,
-    method: u16,
-    request: Request<Req>,
-) -> Result<Response<Received<Resp>>, Status> {
-    let _ = (channel, method, request);
-    todo!()
-}
-
-/// Calls a method that answers with a stream.
-pub async fn server_streaming<Req: Message, Resp: Message>(
-    channel: &Channel,
-    method: u16,
-    request: Request<Req>,
-) -> Result<Response<Streaming<Resp>>, Status> {
-    let _ = (channel, method, request);
-    todo!()
-}
-
-/// Calls a method that takes a stream and answers once.
-pub async fn client_streaming<Req: Message, Resp: Message, S>(
-    channel: &Channel,
-    method: u16,
-    request: Request<S>,
-) -> Result<Response<Received<Resp>>, Status>
-where
-    S: Stream<Item = Req> + Send + 'static,
-{
-    let _ = (channel, method, request);
-    todo!()
-}
-
-/// Calls a method that takes a stream and answers with a stream.
-pub async fn bidirectional<Req: Message, Resp: Message, S>(
-    channel: &Channel,
-    method: u16,
-    request: Request<S>,
-) -> Result<Response<Streaming<Resp>>, Status>
-where
-    S: Stream<Item = Req> + Send + 'static,
-{
-    let _ = (channel, method, request);
-    todo!()
-}
-
 /// A service that a server can offer; implemented by the generated `…Server` types.
 ///
 /// ```ignore
@@ -127,60 +87,3 @@ pub trait Service: Send + Sync + 'static {
     /// Registers a handler for each method.
     fn register(&self, methods: &mut Methods);
 }
-
-/// The handlers of a service, by the index of their methods.
-#[derive(Default)]
-pub struct Methods {}
-
-impl Methods {
-    /// The handler of a unary method.
-    pub fn unary<Req, Resp, H, F>(&mut self, method: u16, handler: H)
-    where
-        Req: Message,
-        Resp: Message,
-        H: Fn(Request<Received<Req>>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<Response<Resp>, Status>> + Send + 'static,
-    {
-        let _ = (method, handler);
-        todo!()
-    }
-
-    /// The handler of a method that answers with a stream.
-    pub fn server_streaming<Req, Resp, S, H, F>(&mut self, method: u16, handler: H)
-    where
-        Req: Message,
-        Resp: Message,
-        S: Stream<Item = Result<Resp, Status>> + Send + 'static,
-        H: Fn(Request<Received<Req>>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<Response<S>, Status>> + Send + 'static,
-    {
-        let _ = (method, handler);
-        todo!()
-    }
-
-    /// The handler of a method that takes a stream and answers once.
-    pub fn client_streaming<Req, Resp, H, F>(&mut self, method: u16, handler: H)
-    where
-        Req: Message,
-        Resp: Message,
-        H: Fn(Request<Streaming<Req>>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<Response<Resp>, Status>> + Send + 'static,
-    {
-        let _ = (method, handler);
-        todo!()
-    }
-
-    /// The handler of a method that takes a stream and answers with a stream.
-    pub fn bidirectional<Req, Resp, S, H, F>(&mut self, method: u16, handler: H)
-    where
-        Req: Message,
-        Resp: Message,
-        S: Stream<Item = Result<Resp, Status>> + Send + 'static,
-        H: Fn(Request<Streaming<Req>>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<Response<S>, Status>> + Send + 'static,
-    {
-        let _ = (method, handler);
-        todo!()
-    }
-}
-

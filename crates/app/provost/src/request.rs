@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::codegen::{Message, Stream};
+use crate::link::Parcel;
 use crate::metadata::MetadataMap;
+use crate::shared::{HeapFull, Prepared};
 
 /// A request: a message (or a stream of messages), metadata, and how long the call may take.
 ///
@@ -93,7 +95,7 @@ impl<T> Request<T> {
     pub fn time_left(&self) -> Option<Duration> {
         match self.limits.deadline_ns {
             0 => self.limits.timeout,
-            deadline_ns => Some(Duration::from_nanos(deadline_ns.saturating_sub(crate::clock::now_ns()))),
+            deadline_ns => Some(Duration::from_nanos(deadline_ns.saturating_sub(provost_shm::now_ns()))),
         }
     }
 
@@ -211,21 +213,51 @@ impl<T> From<T> for Response<T> {
     }
 }
 
-/// What client functions take as the request: a message, or a [`Request`] with one.
-pub trait IntoRequest<T> {
+/// What client functions take as the request: a message, a [`Prepared`] one, or a [`Request`] with either.
+pub trait IntoRequest<T: Message> {
+    /// The message, in one form or the other.
+    type Payload: Payload<T>;
     /// The request.
-    fn into_request(self) -> Request<T>;
+    fn into_request(self) -> Request<Self::Payload>;
 }
 
 impl<T: Message> IntoRequest<T> for T {
+    type Payload = T;
     fn into_request(self) -> Request<T> {
         Request::new(self)
     }
 }
 
-impl<T> IntoRequest<T> for Request<T> {
-    fn into_request(self) -> Request<T> {
+impl<T: Message> IntoRequest<T> for Prepared<T> {
+    type Payload = Prepared<T>;
+    fn into_request(self) -> Request<Prepared<T>> {
+        Request::new(self)
+    }
+}
+
+impl<T: Message, P: Payload<T>> IntoRequest<T> for Request<P> {
+    type Payload = P;
+    fn into_request(self) -> Request<P> {
         self
+    }
+}
+
+/// A message that can be sent: owned, or [`Prepared`]. Only this library implements it.
+pub trait Payload<T: Message>: Send + 'static {
+    /// The message in the send heap.
+    #[doc(hidden)]
+    fn into_parcel(self) -> Result<Parcel, HeapFull>;
+}
+
+impl<T: Message> Payload<T> for T {
+    fn into_parcel(self) -> Result<Parcel, HeapFull> {
+        Parcel::message(self)
+    }
+}
+
+impl<T: Message> Payload<T> for Prepared<T> {
+    fn into_parcel(self) -> Result<Parcel, HeapFull> {
+        Ok(Parcel::prepared(&self))
     }
 }
 

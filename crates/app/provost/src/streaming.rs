@@ -1,37 +1,151 @@
 //! [`Streaming`]: the messages of a stream as they arrive.
 
-use std::marker::PhantomData;
+use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 
+use crate::call::{ClientCall, Reader, Step};
 use crate::codegen::Message;
 use crate::metadata::MetadataMap;
 use crate::shared::Received;
 use crate::status::Status;
 
+/// What sends a client's stream of requests while its responses are read. The error is what the requests came to.
+pub(crate) type Pump = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
+
 /// The messages of a stream as they arrive: responses at a client, requests at a server.
+///
+/// Dropping a client's stream before its end cancels the call.
+///
+/// ```no_run
+/// # async fn read<T: provost::codegen::Message + std::fmt::Debug>(mut entries: provost::Streaming<T>) -> Result<(), provost::Status> {
+/// while let Some(entry) = entries.message().await? {
+///     println!("{entry:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Streaming<T> {
-    message: PhantomData<T>,
+    source: Source,
+    /// A step that was taken but not read to the end.
+    pending: Option<Step<T>>,
+    is_over: bool,
+    trailers: Option<MetadataMap>,
+}
+
+enum Source {
+    /// Responses, and what sends the requests until it is through.
+    Client { call: ClientCall, pump: Option<Pump> },
+    /// Requests.
+    Server(Reader),
 }
 
 impl<T: Message> Streaming<T> {
-    /// The next message; `None` at the end.
-    pub async fn message(&mut self) -> Result<Option<Received<T>>, Status> {
-        todo!()
+    /// The responses of a call of which the first step was taken.
+    pub(crate) fn of_client(call: ClientCall, pump: Option<Pump>, first: Step<T>) -> Streaming<T> {
+        Streaming {
+            source: Source::Client { call, pump },
+            pending: Some(first),
+            is_over: false,
+            trailers: None,
+        }
     }
 
-    /// The trailing metadata, once the stream has ended. A server's stream has none.
+    /// The requests of a call that began with this step.
+    pub(crate) fn of_server(reader: Reader, first: Step<T>) -> Streaming<T> {
+        Streaming {
+            source: Source::Server(reader),
+            pending: Some(first),
+            is_over: false,
+            trailers: None,
+        }
+    }
+
+    /// The next message; `None` at the end of the stream. After the end or an error there is nothing more.
+    pub async fn message(&mut self) -> Result<Option<Received<T>>, Status> {
+        std::future::poll_fn(|context| self.poll_message(context)).await
+    }
+
+    /// The metadata that followed the last message, once the stream has ended well. Requests have none.
     #[must_use]
     pub fn trailers(&self) -> Option<&MetadataMap> {
-        todo!()
+        self.trailers.as_ref()
+    }
+
+    fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Received<T>>, Status>> {
+        loop {
+            if self.is_over {
+                return Poll::Ready(Ok(None));
+            }
+            let mut step = match self.pending.take() {
+                Some(step) => step,
+                None => match ready!(self.poll_step(context)) {
+                    Ok(step) => step,
+                    Err(status) => return self.over(Err(status)),
+                },
+            };
+            if let Some(message) = step.message.take() {
+                self.pending = (step.is_end || step.status.is_some()).then_some(step);
+                return Poll::Ready(Ok(Some(message)));
+            }
+            match step.status {
+                Some(ended) => {
+                    let result = ended.result.map(|trailers| self.trailers = Some(trailers));
+                    return self.over(result);
+                }
+                None if step.is_end => return self.over(Ok(())),
+                None => {}
+            }
+        }
+    }
+
+    fn over(&mut self, result: Result<(), Status>) -> Poll<Result<Option<Received<T>>, Status>> {
+        self.is_over = true;
+        if let Source::Client { pump, .. } = &mut self.source {
+            *pump = None;
+        }
+        Poll::Ready(result.map(|()| None))
+    }
+
+    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Result<Step<T>, Status>> {
+        match &mut self.source {
+            Source::Client { call, pump } => {
+                if let Err(status) = poll_pump(pump, context) {
+                    return Poll::Ready(Err(status));
+                }
+                call.poll_step(context)
+            }
+            Source::Server(reader) => reader.poll_step(context).map_err(|end| Status::new(end.code, end.reason)),
+        }
+    }
+}
+
+/// Sends on, and forgets the pump when it is through.
+pub(crate) fn poll_pump(pump: &mut Option<Pump>, context: &mut Context<'_>) -> Result<(), Status> {
+    let Some(sending) = pump else { return Ok(()) };
+    match sending.as_mut().poll(context) {
+        Poll::Pending => Ok(()),
+        Poll::Ready(result) => {
+            *pump = None;
+            result
+        }
     }
 }
 
 impl<T: Message> Stream for Streaming<T> {
     type Item = Result<Received<T>, Status>;
-    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        todo!()
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_message(context).map(Result::transpose)
+    }
+}
+
+impl<T> Unpin for Streaming<T> {}
+
+impl<T> std::fmt::Debug for Streaming<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Streaming").field("is_over", &self.is_over).finish_non_exhaustive()
     }
 }

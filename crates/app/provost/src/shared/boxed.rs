@@ -59,6 +59,23 @@ impl<T> Box<T> {
         std::mem::forget(self);
         at
     }
+
+    /// Where the block is, in the window.
+    pub(crate) fn offset(&self) -> u32 {
+        self.at
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Safety
+    ///
+    /// `at` must have come from [`Box::into_offset`] of the same type, and be taken back once.
+    pub(crate) unsafe fn from_offset(at: u32) -> Box<T> {
+        Box {
+            at,
+            value: PhantomData,
+        }
+    }
 }
 
 impl<T> Deref for Box<T> {

@@ -89,6 +89,11 @@ impl Bytes {
         self.0.clear();
     }
 
+    /// Where the bytes are in the window.
+    pub(crate) fn offset(&self) -> u32 {
+        self.0.offset()
+    }
+
     /// The bytes as a slice.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {

@@ -179,6 +179,11 @@ impl<T> List<T> {
         self
     }
 
+    /// Where the elements are in the window; 0 when there never was one.
+    pub(super) fn offset(&self) -> u32 {
+        self.at
+    }
+
     fn as_ptr(&self) -> *const T {
         self.as_mut_ptr().cast_const()
     }

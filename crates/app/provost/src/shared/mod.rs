@@ -23,16 +23,21 @@
 
 mod boxed;
 mod bytes;
-mod heap;
+pub(crate) mod heap;
 mod list;
 mod map;
+mod measure;
+mod prepared;
 mod received;
+pub(crate) mod window;
 
 pub use boxed::{Box, Optional};
 pub use bytes::{Bytes, String};
 pub use heap::{HeapFull, heap_bytes_max, heap_bytes_used};
 pub use list::{IntoIter, List};
 pub use map::{IntoIter as MapIntoIter, Iter as MapIter, Map};
+pub use measure::Measure;
+pub use prepared::Prepared;
 pub use received::Received;
 
 #[cfg(test)]

@@ -3,15 +3,38 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use super::heap;
+use crate::codegen::Message;
+use crate::link::Link;
 
 /// A received message. It dereferences to the message, which is read-only; dropping it gives the memory back.
 ///
 /// To keep or change the message beyond that, clone it: `T::clone(&received)` or [`Received::to_owned`].
 pub struct Received<T> {
+    /// The root struct in the window.
     root: u32,
+    /// The block that is given back.
+    block: u32,
+    /// Keeps the memory mapped.
+    link: Arc<Link>,
     message: PhantomData<T>,
+}
+
+impl<T: Message> Received<T> {
+    /// # Safety
+    ///
+    /// The service must have published `block`, with a message at `root` that it validated as a `T`, on `link`, and the block
+    /// must not be given back by anybody else.
+    pub(crate) unsafe fn new(link: Arc<Link>, block: u32, root: u32) -> Received<T> {
+        Received {
+            root,
+            block,
+            link,
+            message: PhantomData,
+        }
+    }
 }
 
 impl<T> Received<T> {
@@ -29,9 +52,16 @@ impl<T> Deref for Received<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the service validated the message as a `T` (contract of `Message`) before it published the block,
-        // the block lies in read-only memory that stays mapped until `self` is dropped.
+        // SAFETY: by the promise of `new`, a valid `T` lies there (contract of `Message`), in memory that nobody writes
+        // to until the block is given back and that stays mapped as long as `link` lives.
         unsafe { &*heap::address(self.root).cast::<T>() }
+    }
+}
+
+impl<T> Drop for Received<T> {
+    fn drop(&mut self) {
+        // The message itself is not dropped: what it refers to lies in the block too, and was never allocated here.
+        self.link.reclaim(self.block);
     }
 }
 

@@ -1,0 +1,354 @@
+//! [`App`]: this process at its node's service, attached and kept attached.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::time::Duration;
+
+use provost_shm::now_ns;
+
+use crate::attach::{AttachConfig, attach};
+use crate::channel::ChannelInner;
+use crate::link::{Link, Observer, SPIN_DEFAULT, Waits, block_on};
+use crate::status::Status;
+
+/// Time before an attempt to attach or connect again, the first and the most. It doubles with each failure.
+const BACKOFF_MIN: Duration = Duration::from_millis(5);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+/// This process's attachment to the service of its node. Channels and servers use [`App::global`] unless they are
+/// told otherwise, so most programs never name one.
+///
+/// When the service goes away, every open call ends as `UNAVAILABLE`; the app attaches again by itself as soon as
+/// there is a service, and its channels and servers come back with it.
+///
+/// A process that forks must not use an app, or anything that came from it, in the child.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// let app = provost::App::builder()
+///     .socket("/run/user/1000/provostd.sock")
+///     .name("inventory")
+///     .spin(Duration::from_micros(20))
+///     .attach()?;
+/// # Ok::<_, provost::Status>(())
+/// ```
+#[derive(Clone)]
+pub struct App {
+    inner: Arc<AppInner>,
+}
+
+/// Says how an [`App`] attaches.
+#[derive(Clone, Debug)]
+pub struct AppBuilder {
+    config: AttachConfig,
+}
+
+pub(crate) struct AppInner {
+    config: AttachConfig,
+    state: Mutex<AppState>,
+}
+
+#[derive(Default)]
+struct AppState {
+    link: Option<Arc<Link>>,
+    /// Those that want to be connected.
+    channels: Vec<Weak<ChannelInner>>,
+    /// Who waits for a link.
+    waiters: Vec<Waker>,
+    /// Whether the thread that puts things back in order is at work.
+    has_keeper: bool,
+}
+
+impl App {
+    /// Says how to attach.
+    #[must_use]
+    pub fn builder() -> AppBuilder {
+        AppBuilder {
+            config: AttachConfig {
+                socket: None,
+                name: program_name(),
+                submission_slots: 0,
+                completion_slots: 0,
+                busy_poll: false,
+                waits: Waits {
+                    spin_ns: SPIN_DEFAULT.as_nanos() as u64,
+                },
+            },
+        }
+    }
+
+    /// The app of this process, attached when it is first asked for: to the socket that `PROVOST_SOCKET` names, or
+    /// `/run/provost/provostd.sock`.
+    pub fn global() -> Result<App, Status> {
+        static GLOBAL: Mutex<Option<App>> = Mutex::new(None);
+        let mut global = GLOBAL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(app) = &*global {
+            return Ok(app.clone());
+        }
+        let app = App::builder().attach()?;
+        Ok(global.insert(app).clone())
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<AppInner> {
+        &self.inner
+    }
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let is_attached = self.inner.link().is_some();
+        f.debug_struct("App")
+            .field("name", &self.inner.config.name)
+            .field("is_attached", &is_attached)
+            .finish()
+    }
+}
+
+impl AppBuilder {
+    /// The service's socket, in place of what the environment says.
+    #[must_use]
+    pub fn socket(mut self, path: impl Into<PathBuf>) -> AppBuilder {
+        self.config.socket = Some(path.into());
+        self
+    }
+
+    /// What the app calls itself in the service's logs; by default the program's name.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> AppBuilder {
+        self.config.name = name.into();
+        self
+    }
+
+    /// For how long after the last completion those who wait spin, before they sleep (by default 50 µs). A spinning
+    /// task gives its core away and lets its executor run others each time round.
+    #[must_use]
+    pub fn spin(mut self, time: Duration) -> AppBuilder {
+        self.config.waits.spin_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// Never sleeps while something is waited for, and asks the service not to sleep either. Costs a core each.
+    #[must_use]
+    pub fn busy_poll(mut self) -> AppBuilder {
+        self.config.busy_poll = true;
+        self.config.waits.spin_ns = u64::MAX;
+        self
+    }
+
+    /// Slots of the submission and of the completion ring, powers of two, in place of the service's default.
+    #[must_use]
+    pub fn rings(mut self, submission_slots: u32, completion_slots: u32) -> AppBuilder {
+        self.config.submission_slots = submission_slots;
+        self.config.completion_slots = completion_slots;
+        self
+    }
+
+    /// Attaches. Blocks for as long as the service takes to answer, usually well under a millisecond.
+    pub fn attach(self) -> Result<App, Status> {
+        let inner = Arc::new(AppInner {
+            config: self.config,
+            state: Mutex::default(),
+        });
+        let link = inner.attach()?;
+        inner.state().link = Some(link);
+        Ok(App { inner })
+    }
+}
+
+impl AppInner {
+    fn attach(self: &Arc<Self>) -> Result<Arc<Link>, Status> {
+        let attachment = attach(&self.config)?;
+        let observer = LinkObserver(Arc::downgrade(self));
+        Link::start(attachment, Box::new(observer))
+            .map_err(|error| Status::resource_exhausted(format!("no reactor for the attachment: {error}")))
+    }
+
+    /// The link, if there is one now.
+    pub(crate) fn link(&self) -> Option<Arc<Link>> {
+        self.state().link.clone().filter(|link| !link.is_dead())
+    }
+
+    /// Waits for a link.
+    pub(crate) async fn wait_for_link(self: &Arc<Self>) -> Arc<Link> {
+        std::future::poll_fn(|context| {
+            if let Some(link) = self.link() {
+                return std::task::Poll::Ready(link);
+            }
+            self.state().waiters.push(context.waker().clone());
+            self.keep();
+            // It may have come before the waker was there.
+            self.link().map_or(std::task::Poll::Pending, std::task::Poll::Ready)
+        })
+        .await
+    }
+
+    /// Keeps a channel connected from now on.
+    pub(crate) fn add_channel(&self, channel: &Arc<ChannelInner>) {
+        let mut state = self.state();
+        state.channels.retain(|channel| channel.strong_count() > 0);
+        state.channels.push(Arc::downgrade(channel));
+    }
+
+    /// Has everything put back in order, in a thread of its own for as long as that takes.
+    pub(crate) fn keep(self: &Arc<Self>) {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.has_keeper, true) {
+            return;
+        }
+        drop(state);
+        let app = Arc::downgrade(self);
+        let keeper = std::thread::Builder::new().name("provost-keeper".to_owned());
+        if keeper.spawn(move || Keeper::new(app).run()).is_err() {
+            // Without a thread now, whoever finds something down next tries again.
+            self.state().has_keeper = false;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, AppState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for AppInner {
+    fn drop(&mut self) {
+        if let Some(link) = self.state().link.take() {
+            link.end();
+        }
+    }
+}
+
+struct LinkObserver(Weak<AppInner>);
+
+impl Observer for LinkObserver {
+    fn connection_lost(&self, link: u64, connection: u32, status: Status) {
+        let Some(app) = self.0.upgrade() else { return };
+        let channels = app.state().channels.clone();
+        let lost = channels.iter().filter_map(Weak::upgrade).filter(|channel| {
+            channel.lose(|current| current.link.number == link && current.number == connection, &status)
+        });
+        if lost.count() > 0 {
+            app.keep();
+        }
+    }
+
+    fn link_lost(&self, link: u64) {
+        let Some(app) = self.0.upgrade() else { return };
+        let channels = app.state().channels.clone();
+        let status = Status::unavailable("the node's service went away");
+        for channel in channels.iter().filter_map(Weak::upgrade) {
+            channel.lose(|current| current.link.number == link, &status);
+        }
+        app.keep();
+    }
+}
+
+/// Attaches and connects again whatever is not, waiting longer after each failure.
+struct Keeper {
+    app: Weak<AppInner>,
+    attach: Backoff,
+    connect: Backoff,
+}
+
+impl Keeper {
+    fn new(app: Weak<AppInner>) -> Keeper {
+        Keeper {
+            app,
+            attach: Backoff::new(),
+            connect: Backoff::new(),
+        }
+    }
+
+    fn run(mut self) {
+        while let Some(app) = self.app.upgrade() {
+            let pause = self.put_in_order(&app);
+            if pause.is_none() && Self::is_done(&app) {
+                return;
+            }
+            drop(app);
+            std::thread::sleep(pause.unwrap_or(BACKOFF_MIN));
+        }
+    }
+
+    /// Ends the keeper if nothing was lost meanwhile.
+    fn is_done(app: &AppInner) -> bool {
+        let mut state = app.state();
+        let is_attached = state.link.as_ref().is_some_and(|link| !link.is_dead());
+        let is_connected = |channel: &Weak<ChannelInner>| channel.upgrade().is_none_or(|channel| channel.is_connected());
+        let is_done = is_attached && state.channels.iter().all(is_connected);
+        state.has_keeper = !is_done;
+        is_done
+    }
+
+    /// Tries once. Says how long to wait before the next attempt if something is still down.
+    fn put_in_order(&mut self, app: &Arc<AppInner>) -> Option<Duration> {
+        let Some(link) = app.link().or_else(|| Self::attach(app)) else {
+            return Some(self.attach.next());
+        };
+        self.attach.reset();
+        let channels: Vec<_> = app.state().channels.iter().filter_map(Weak::upgrade).collect();
+        let down = channels.into_iter().filter(|channel| !channel.is_connected());
+        let failed = down.filter(|channel| block_on(channel.connect_over(&link)).is_err()).count();
+        if failed > 0 {
+            return Some(self.connect.next());
+        }
+        self.connect.reset();
+        None
+    }
+
+    fn attach(app: &Arc<AppInner>) -> Option<Arc<Link>> {
+        let link = app.attach().ok()?;
+        let mut state = app.state();
+        state.link = Some(link.clone());
+        let waiters = std::mem::take(&mut state.waiters);
+        drop(state);
+        waiters.into_iter().for_each(Waker::wake);
+        Some(link)
+    }
+}
+
+/// Growing, jittered pauses.
+struct Backoff {
+    pause: Duration,
+}
+
+impl Backoff {
+    fn new() -> Backoff {
+        Backoff { pause: BACKOFF_MIN }
+    }
+
+    fn reset(&mut self) {
+        self.pause = BACKOFF_MIN;
+    }
+
+    /// Between three and five quarters of a pause that doubles each time: so that all who lost the same peer do not
+    /// come back at the same moment.
+    fn next(&mut self) -> Duration {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(BACKOFF_MAX);
+        pause * 3 / 4 + pause * (now_ns() / 64 % 512) as u32 / 1024
+    }
+}
+
+fn program_name() -> String {
+    let path = std::env::current_exe().ok();
+    let name = path.as_deref().and_then(std::path::Path::file_name);
+    name.map_or_else(|| "app".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_bound_and_start_over() {
+        let mut backoff = Backoff::new();
+        let first = backoff.next();
+        assert!(first >= BACKOFF_MIN * 3 / 4 && first <= BACKOFF_MIN * 5 / 4);
+        let last = (0..20).map(|_| backoff.next()).last().unwrap();
+        assert!(last >= BACKOFF_MAX * 3 / 4 && last <= BACKOFF_MAX * 5 / 4);
+        backoff.reset();
+        assert!(backoff.next() <= BACKOFF_MIN * 5 / 4);
+    }
+}

@@ -1,0 +1,287 @@
+//! One call in flight, as its client or its server holds it: reading steps, sending steps, and its end.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use provost_wire::descriptor::{Completion, Parts, Submission, submission_kind};
+use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
+use provost_wire::{Code, metadata};
+
+use crate::channel::{Connection, when_room};
+use crate::codegen::Message;
+use crate::limit::Permit;
+use crate::link::{CallId, Half, Link, LocalEnd, Parcel, SubmitError, Waiter, WireCall};
+use crate::metadata::MetadataMap;
+use crate::shared::{Received, heap};
+use crate::status::Status;
+
+/// What was read of a stream is told to its sender when it comes to this much, in bytes, or when nothing more has come
+/// and it is at least [`OWED_IDLE_BYTES`].
+const OWED_BYTES: u32 = 64 << 10;
+const OWED_IDLE_BYTES: u32 = 4 << 10;
+
+/// A client's call. Dropping it before it is over cancels it.
+pub(crate) struct ClientCall {
+    pub(crate) reader: Reader,
+    is_over: bool,
+    cancel_code: Code,
+    _permit: Permit,
+}
+
+impl ClientCall {
+    pub(crate) fn new(connection: Connection, id: CallId, permit: Permit) -> ClientCall {
+        let wire = WireCall {
+            connection: connection.number,
+            call: id.0,
+        };
+        ClientCall {
+            reader: Reader::new(connection.link, id, wire),
+            is_over: false,
+            cancel_code: Code::Cancelled,
+            _permit: permit,
+        }
+    }
+
+    /// The half that sends, which may be used beside this one.
+    pub(crate) fn sender(&self) -> Sender {
+        Sender::new(self.reader.link().clone(), self.reader.waiter.id(), self.reader.wire)
+    }
+
+    /// The next step; the error is how the call ended without one.
+    pub(crate) fn poll_step<T: Message>(&mut self, context: &mut Context<'_>) -> Poll<Result<Step<T>, Status>> {
+        let step = std::task::ready!(self.reader.poll_step(context));
+        if let Ok(step) = &step {
+            self.is_over = step.status.is_some();
+        }
+        Poll::Ready(step.map_err(|end| {
+            self.cancel_code = end.code;
+            Status::new(end.code, end.reason)
+        }))
+    }
+
+    pub(crate) async fn step<T: Message>(&mut self) -> Result<Step<T>, Status> {
+        std::future::poll_fn(|context| self.poll_step(context)).await
+    }
+}
+
+impl Drop for ClientCall {
+    fn drop(&mut self) {
+        let link = self.reader.waiter.link();
+        if !self.is_over {
+            link.submit_eventually(&Submission {
+                parts: Parts::CANCEL,
+                status_or_window: self.cancel_code.number(),
+                ..self.reader.wire.step()
+            });
+        }
+        link.close(self.reader.waiter.id());
+    }
+}
+
+/// What a step brought.
+pub(crate) struct Step<T> {
+    pub(crate) metadata: Option<MetadataMap>,
+    pub(crate) message: Option<Received<T>>,
+    /// The peer sends no more messages.
+    pub(crate) is_end: bool,
+    /// How the call ended, with its trailing metadata, if it has.
+    pub(crate) status: Option<Ended>,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// `Err` for every code but `OK`.
+    pub(crate) result: Result<MetadataMap, Status>,
+}
+
+/// The half of a call that takes steps.
+pub(crate) struct Reader {
+    waiter: Waiter,
+    wire: WireCall,
+    /// What was read of the stream's window and not given back yet.
+    owed_bytes: u32,
+}
+
+impl Reader {
+    pub(crate) fn new(link: Arc<Link>, id: CallId, wire: WireCall) -> Reader {
+        Reader {
+            waiter: Waiter::new(link, id),
+            wire,
+            owed_bytes: 0,
+        }
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        self.waiter.link()
+    }
+
+    pub(crate) fn poll_step<T: Message>(&mut self, context: &mut Context<'_>) -> Poll<Result<Step<T>, LocalEnd>> {
+        let mut is_last = true;
+        let step = self.waiter.poll_until(Half::Reader, context, |state| {
+            let step = state.steps.pop_front();
+            is_last = state.steps.is_empty();
+            step
+        });
+        match step {
+            Poll::Ready(Ok(step)) => {
+                self.owe(step.window_cost, is_last);
+                Poll::Ready(self.read(&step))
+            }
+            Poll::Ready(Err(end)) => Poll::Ready(Err(end)),
+            Poll::Pending => {
+                self.pay(OWED_IDLE_BYTES);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Takes a step apart. Its block becomes the message's, or is given back.
+    pub(crate) fn read<T: Message>(&mut self, step: &Completion) -> Result<Step<T>, LocalEnd> {
+        let link = self.waiter.link();
+        let metadata = self.metadata(step);
+        let ended = step.parts.intersects(Parts::STATUS | Parts::CANCEL).then(|| ended(step, metadata));
+        let carries_headers = step.parts.intersects(Parts::BEGIN | Parts::HEADERS) && ended.is_none();
+        let metadata = (carries_headers && !metadata.is_empty()).then(|| MetadataMap::from_block(metadata));
+        let message = (step.parts.contains(Parts::MESSAGE) && step.root != 0).then(|| {
+            // SAFETY: the service published this block for this call, whose method has this type of message (see
+            // `Methods` and the generated clients), the drainer has checked that it is mapped, and each step is read once.
+            unsafe { Received::new(link.clone(), step.block, step.root) }
+        });
+        if message.is_none() {
+            link.reclaim(step.block);
+        }
+        if step.parts.contains(Parts::MESSAGE) && message.is_none() {
+            return Err(MALFORMED);
+        }
+        Ok(Step {
+            metadata,
+            message,
+            is_end: step.parts.contains(Parts::END),
+            status: ended,
+        })
+    }
+
+    /// The step's metadata block, where it lies.
+    fn metadata(&self, step: &Completion) -> &[u8] {
+        if step.metadata_bytes == 0 {
+            return &[];
+        }
+        // SAFETY: the drainer has checked that the range lies in a mapped segment; the service does not write to it
+        // until the block is given back, which happens after the last use of this slice.
+        unsafe { std::slice::from_raw_parts(heap::address(step.metadata), step.metadata_bytes as usize) }
+    }
+
+    fn owe(&mut self, cost_bytes: u32, is_last: bool) {
+        self.owed_bytes = self.owed_bytes.saturating_add(cost_bytes);
+        self.pay(if is_last { OWED_IDLE_BYTES.max(cost_bytes) } else { OWED_BYTES });
+    }
+
+    /// Gives the window back if at least so much is owed.
+    fn pay(&mut self, least_bytes: u32) {
+        if self.owed_bytes == 0 || self.owed_bytes < least_bytes.min(OWED_BYTES) {
+            return;
+        }
+        self.waiter.link().submit_eventually(&Submission {
+            parts: Parts::WINDOW,
+            status_or_window: std::mem::take(&mut self.owed_bytes),
+            ..self.wire.step()
+        });
+    }
+}
+
+/// A step that no service sends.
+const MALFORMED: LocalEnd = LocalEnd {
+    code: Code::Internal,
+    reason: "the node's service sent a step without its message",
+};
+
+fn ended(step: &Completion, block: &[u8]) -> Ended {
+    let trailers = MetadataMap::from_block(block);
+    let code = Code::from_number(step.status_or_window);
+    if code == Code::Ok && !step.parts.contains(Parts::CANCEL) {
+        return Ended { result: Ok(trailers) };
+    }
+    let code = if code == Code::Ok { Code::Cancelled } else { code };
+    let (mut message, mut details) = (String::new(), Vec::new());
+    for (key, value) in metadata::entries(block) {
+        match key {
+            metadata::STATUS_MESSAGE => message = String::from_utf8_lossy(value).into_owned(),
+            metadata::STATUS_DETAILS => details = value.to_vec(),
+            _ => {}
+        }
+    }
+    let status = Status::with_details_and_metadata(code, message, details, trailers);
+    Ended { result: Err(status) }
+}
+
+/// The half of a call that sends steps.
+pub(crate) struct Sender {
+    waiter: Waiter,
+    wire: WireCall,
+}
+
+impl Sender {
+    pub(crate) fn new(link: Arc<Link>, id: CallId, wire: WireCall) -> Sender {
+        Sender {
+            waiter: Waiter::new(link, id),
+            wire,
+        }
+    }
+
+    /// Waits until the stream's window lets another message pass. The error says that the call is over.
+    pub(crate) fn poll_window(&mut self, context: &mut Context<'_>) -> Poll<Result<(), LocalEnd>> {
+        self.waiter.poll_until(Half::Writer, context, |state| (state.send_window > 0).then_some(()))
+    }
+
+    /// Sends a message of a stream, for which [`Sender::poll_window`] said that it may pass.
+    pub(crate) async fn stream_message(&mut self, parts: Parts, parcel: Parcel) -> Result<(), LocalEnd> {
+        let cost_bytes = parcel.window_bytes().saturating_add(STREAM_MESSAGE_COST_BYTES);
+        if let Some(mut state) = self.waiter.link().calls.state(self.waiter.id()) {
+            state.send_window -= i64::from(cost_bytes);
+        }
+        let step = Submission {
+            parts: parts | Parts::MESSAGE,
+            status_or_window: cost_bytes,
+            ..self.wire.step()
+        };
+        self.send(step, parcel).await
+    }
+
+    /// Sends a step as soon as the ring has room.
+    pub(crate) async fn send(&mut self, step: Submission, mut parcel: Parcel) -> Result<(), LocalEnd> {
+        let link = self.waiter.link();
+        match link.submit(step, &mut parcel) {
+            Ok(()) => return Ok(()),
+            Err(SubmitError::Full) => {}
+            Err(_) => return Err(GONE),
+        }
+        let id = self.waiter.id();
+        let sent = when_room(link, 0, || match link.calls.ended(id) {
+            Some(end) => Ok(Err(end)),
+            None => link.submit(step, &mut parcel).map(Ok),
+        });
+        sent.await.unwrap_or(Err(GONE))
+    }
+
+    pub(crate) fn step(&self) -> Submission {
+        self.wire.step()
+    }
+}
+
+const GONE: LocalEnd = LocalEnd {
+    code: Code::Unavailable,
+    reason: "the node's service went away",
+};
+
+impl WireCall {
+    /// A step of this call that carries nothing yet.
+    pub(crate) fn step(self) -> Submission {
+        Submission {
+            kind: submission_kind::STEP,
+            connection: self.connection,
+            call: self.call,
+            ..Submission::default()
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The four kinds of calls, as generated clients make them.
+
+use std::pin::pin;
+use std::task::Poll;
+
+use futures_core::Stream;
+use provost_wire::descriptor::Parts;
+
+use crate::call::{ClientCall, Sender, Step};
+use crate::channel::Channel;
+use crate::codegen::Message;
+use crate::link::{LocalEnd, Parcel};
+use crate::metadata::MetadataMap;
+use crate::request::{CallLimits, Payload, Request, Response};
+use crate::shared::Received;
+use crate::status::Status;
+use crate::streaming::{Pump, Streaming, poll_pump};
+
+const WHOLE_REQUEST: Parts = Parts::BEGIN.with(Parts::MESSAGE).with(Parts::END);
+
+/// Calls a unary method. `method` is its index in the service's descriptor.
+pub async fn unary<Req: Message, Resp: Message>(
+    channel: &Channel,
+    method: u16,
+    request: Request<impl Payload<Req>>,
+) -> Result<Response<Received<Resp>>, Status> {
+    let (parcel, limits) = whole_request(request)?;
+    let mut call = channel.begin(method, WHOLE_REQUEST, parcel, limits).await?;
+    let mut response = SingleResponse::default();
+    loop {
+        if let Some(result) = response.take(call.step().await?) {
+            return result;
+        }
+    }
+}
+
+/// Calls a method that answers with a stream.
+pub async fn server_streaming<Req: Message, Resp: Message>(
+    channel: &Channel,
+    method: u16,
+    request: Request<impl Payload<Req>>,
+) -> Result<Response<Streaming<Resp>>, Status> {
+    let (parcel, limits) = whole_request(request)?;
+    let call = channel.begin(method, WHOLE_REQUEST, parcel, limits).await?;
+    stream_of_responses(call, None).await
+}
+
+/// Calls a method that takes a stream and answers once.
+pub async fn client_streaming<Req: Message, Resp: Message, S>(
+    channel: &Channel,
+    method: u16,
+    request: Request<S>,
+) -> Result<Response<Received<Resp>>, Status>
+where
+    S: Stream<Item = Req> + Send + 'static,
+{
+    let (requests, metadata, limits) = request.into_parts();
+    let mut call = begin_stream(channel, method, &metadata, limits).await?;
+    let mut pump = Some(pump(&call, requests));
+    let mut response = SingleResponse::default();
+    loop {
+        if let Some(result) = response.take(step_while_sending(&mut call, &mut pump).await?) {
+            return result;
+        }
+    }
+}
+
+/// Calls a method that takes a stream and answers with a stream.
+pub async fn bidirectional<Req: Message, Resp: Message, S>(
+    channel: &Channel,
+    method: u16,
+    request: Request<S>,
+) -> Result<Response<Streaming<Resp>>, Status>
+where
+    S: Stream<Item = Req> + Send + 'static,
+{
+    let (requests, metadata, limits) = request.into_parts();
+    let call = begin_stream(channel, method, &metadata, limits).await?;
+    let pump = pump(&call, requests);
+    stream_of_responses(call, Some(pump)).await
+}
+
+fn whole_request<Req: Message>(request: Request<impl Payload<Req>>) -> Result<(Parcel, CallLimits), Status> {
+    let (message, metadata, limits) = request.into_parts();
+    Ok((message.into_parcel()?.with_metadata(&metadata)?, limits))
+}
+
+async fn begin_stream(
+    channel: &Channel,
+    method: u16,
+    metadata: &MetadataMap,
+    limits: CallLimits,
+) -> Result<ClientCall, Status> {
+    let parcel = Parcel::default().with_metadata(metadata)?;
+    channel.begin(method, Parts::BEGIN, parcel, limits).await
+}
+
+/// The one response of a call, as its parts arrive.
+struct SingleResponse<Resp> {
+    metadata: MetadataMap,
+    message: Option<Received<Resp>>,
+}
+
+impl<Resp> Default for SingleResponse<Resp> {
+    fn default() -> SingleResponse<Resp> {
+        SingleResponse {
+            metadata: MetadataMap::new(),
+            message: None,
+        }
+    }
+}
+
+impl<Resp> SingleResponse<Resp> {
+    /// Takes a step; the result once the call is over.
+    fn take(&mut self, step: Step<Resp>) -> Option<Result<Response<Received<Resp>>, Status>> {
+        if let Some(metadata) = step.metadata {
+            self.metadata = metadata;
+        }
+        if let Some(message) = step.message {
+            if self.message.replace(message).is_some() {
+                return Some(Err(Status::internal("the server answered more than once")));
+            }
+        }
+        let result = step.status?.result;
+        Some(result.and_then(|trailers| {
+            let message = self.message.take();
+            let message = message.ok_or_else(|| Status::internal("the server gave no answer"))?;
+            Ok(Response::from_parts(message, std::mem::take(&mut self.metadata), trailers))
+        }))
+    }
+}
+
+/// Waits for the first step, which says whether the call was accepted.
+async fn stream_of_responses<Resp: Message>(
+    mut call: ClientCall,
+    pump: Option<Pump>,
+) -> Result<Response<Streaming<Resp>>, Status> {
+    let mut pump = pump;
+    let mut first: Step<Resp> = step_while_sending(&mut call, &mut pump).await?;
+    if first.message.is_none() && first.status.as_ref().is_some_and(|ended| ended.result.is_err()) {
+        let ended = first.status.take();
+        return Err(ended.and_then(|ended| ended.result.err()).unwrap_or_else(|| Status::from_code(crate::Code::Unknown)));
+    }
+    let metadata = first.metadata.take().unwrap_or_default();
+    let stream = Streaming::of_client(call, pump, first);
+    Ok(Response::from_parts(stream, metadata, MetadataMap::new()))
+}
+
+async fn step_while_sending<Resp: Message>(
+    call: &mut ClientCall,
+    pump: &mut Option<Pump>,
+) -> Result<Step<Resp>, Status> {
+    std::future::poll_fn(|context| match poll_pump(pump, context) {
+        Ok(()) => call.poll_step(context),
+        Err(status) => Poll::Ready(Err(status)),
+    })
+    .await
+}
+
+/// Sends a stream of requests to its end, or until the call is over.
+fn pump<Req: Message, S>(call: &ClientCall, requests: S) -> Pump
+where
+    S: Stream<Item = Req> + Send + 'static,
+{
+    let mut sender = call.sender();
+    Box::pin(async move {
+        let mut requests = pin!(requests);
+        loop {
+            if std::future::poll_fn(|context| sender.poll_window(context)).await.is_err() {
+                return Ok(());
+            }
+            let request = std::future::poll_fn(|context| requests.as_mut().poll_next(context)).await;
+            let sent = match request {
+                Some(request) => sender.stream_message(Parts::NONE, Parcel::message(request)?).await,
+                None => end_of_requests(&mut sender).await.and(Err(OVER)),
+            };
+            // How a call ended is told by its steps.
+            if sent.is_err() {
+                return Ok(());
+            }
+        }
+    })
+}
+
+async fn end_of_requests(sender: &mut Sender) -> Result<(), LocalEnd> {
+    let mut step = sender.step();
+    step.parts = Parts::END;
+    sender.send(step, Parcel::default()).await
+}
+
+const OVER: LocalEnd = LocalEnd {
+    code: crate::Code::Ok,
+    reason: "all requests were sent",
+};

@@ -1,0 +1,133 @@
+//! The control socket of an attachment: requests, their replies, and what the service says on its own account.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use prost::Message;
+use provost_shm::{AsFd, BorrowedFd, OwnedFd, PacketSocket};
+use provost_wire::Code;
+use provost_wire::control::{Reply, Request, SegmentAdded, reply, request};
+use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
+
+use crate::status::Status;
+
+pub(crate) struct Control {
+    socket: PacketSocket,
+    next_id: AtomicU64,
+    /// Requests under way, by id.
+    pending: Mutex<HashMap<u64, Pending>>,
+    /// Held while packets are received, so that they are handled in order.
+    receiving: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Pending {
+    reply: Option<Result<reply::Body, Status>>,
+    waker: Option<Waker>,
+}
+
+/// A packet that is not a reply to a request.
+pub(crate) enum Notice {
+    Segment(SegmentAdded, OwnedFd),
+}
+
+impl Control {
+    pub(crate) fn new(socket: PacketSocket) -> Control {
+        Control {
+            socket,
+            next_id: AtomicU64::new(1),
+            pending: Mutex::default(),
+            receiving: Mutex::default(),
+        }
+    }
+
+    /// An id for the next request.
+    pub(crate) fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sends a request; its reply is kept until [`Control::poll_reply`] or [`Control::forget`].
+    pub(crate) fn send(&self, id: u64, body: request::Body, descriptors: &[BorrowedFd<'_>]) -> Result<(), Status> {
+        self.pending().insert(id, Pending::default());
+        let request = Request { id, body: Some(body) };
+        self.socket.send(&request.encode_to_vec(), descriptors).map_err(|error| {
+            self.forget(id);
+            Status::unavailable(format!("the node's service does not take requests: {error}"))
+        })
+    }
+
+    pub(crate) fn poll_reply(&self, id: u64, context: &mut Context<'_>) -> Poll<Result<reply::Body, Status>> {
+        let mut pending = self.pending();
+        let Some(entry) = pending.get_mut(&id) else {
+            return Poll::Ready(Err(Status::internal("nobody waits for this reply")));
+        };
+        let Some(reply) = entry.reply.take() else {
+            entry.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        };
+        pending.remove(&id);
+        Poll::Ready(reply)
+    }
+
+    /// Gives a request up.
+    pub(crate) fn forget(&self, id: u64) {
+        self.pending().remove(&id);
+    }
+
+    /// Receives all packets that are there. An error, or the end of the socket, ends the attachment.
+    pub(crate) fn receive(&self, mut notice: impl FnMut(Notice) -> io::Result<()>) -> io::Result<()> {
+        let _in_order = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let packet = match self.socket.receive(CONTROL_MESSAGE_BYTES_MAX) {
+                Ok(Some(packet)) => packet,
+                Ok(None) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let reply = Reply::decode(&packet.bytes[..]).map_err(io::Error::other)?;
+            match reply.body {
+                Some(reply::Body::SegmentAdded(added)) => {
+                    let segment = packet.descriptors.into_iter().next();
+                    let segment = segment.ok_or_else(|| io::Error::other("a segment came without its memory"))?;
+                    notice(Notice::Segment(added, segment))?;
+                }
+                Some(reply::Body::Failed(failed)) => {
+                    self.answer(reply.id, Err(Status::new(Code::from_number(failed.code), failed.message)));
+                }
+                Some(body) => self.answer(reply.id, Ok(body)),
+                None => self.answer(reply.id, Err(Status::internal("the node's service sent an empty reply"))),
+            }
+        }
+    }
+
+    /// Fails all requests under way, and all to come.
+    pub(crate) fn fail_all(&self) {
+        let ids: Vec<u64> = self.pending().keys().copied().collect();
+        for id in ids {
+            self.answer(id, Err(Status::unavailable("the node's service went away")));
+        }
+    }
+
+    fn answer(&self, id: u64, reply: Result<reply::Body, Status>) {
+        let mut pending = self.pending();
+        let Some(entry) = pending.get_mut(&id) else { return };
+        entry.reply.get_or_insert(reply);
+        let waker = entry.waker.take();
+        drop(pending);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn pending(&self) -> MutexGuard<'_, HashMap<u64, Pending>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

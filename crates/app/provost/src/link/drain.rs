@@ -1,0 +1,306 @@
+//! The way in: completions are taken off their ring by whoever polls, and delivered to the calls that they are for.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use provost_ring::{Consumer, Slot, Sleeper};
+use provost_wire::Code;
+use provost_wire::descriptor::{BATCH_MAX, Batch, Completion, Parts, Submission, completion_kind, submission_kind};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::calls::{CallId, LocalEnd, WireCall};
+use super::{Link, lock};
+use crate::status::Status;
+
+/// Completions that are taken before their places in the ring are given back, and before others get a turn.
+const DRAIN_MAX: usize = 64;
+
+/// What draining came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// There was something, and there may be more.
+    Some,
+    /// The ring was empty.
+    Nothing,
+    /// Somebody else is at it.
+    Busy,
+}
+
+/// Where the calls of a bound service go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listener {
+    /// The place where its server waits.
+    place: CallId,
+    /// Which of the server's services it is.
+    service: usize,
+}
+
+/// What the drainer knows.
+#[derive(Default)]
+pub(super) struct Inbox {
+    /// Where a server's calls go. Entries of calls that ended go with their connection, or when it is long.
+    calls: HashMap<WireCall, CallId>,
+    /// The place where a server waits for new calls, by connection.
+    servers: HashMap<u32, Listener>,
+    /// The segment that the last block was in.
+    segment: Range<u32>,
+    /// When `calls` is swept of those that ended.
+    sweep_at: usize,
+}
+
+/// The right to drain: the drainer's ends of the ring, and its knowledge.
+pub(super) struct Drain<'a> {
+    link: &'a Link,
+    pub(super) completions: &'a mut Consumer,
+    pub(super) sleeper: &'a mut Sleeper,
+    inbox: &'a mut Inbox,
+}
+
+impl Drop for Drain<'_> {
+    fn drop(&mut self) {
+        // In the total order with the role's word: who finds the flag taken leaves the rest to whoever had it.
+        self.link.draining.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Link {
+    /// The right to drain, if nobody has it.
+    pub(super) fn try_drain(&self) -> Option<Drain<'_>> {
+        if self.draining.load(Ordering::Relaxed) || self.draining.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        // SAFETY: the flag is ours, which is what these fields need (see `Sync` of `Link`).
+        unsafe {
+            let rings = self.rings.get();
+            Some(Drain {
+                link: self,
+                completions: &mut (*rings).completions,
+                sleeper: &mut (*rings).sleeper,
+                inbox: &mut *self.inbox.get(),
+            })
+        }
+    }
+
+    /// Delivers what has come, unless somebody else is at it.
+    pub(crate) fn drain(&self) -> Drained {
+        let Some(mut drain) = self.try_drain() else { return Drained::Busy };
+        let drained = drain.run();
+        drop(drain);
+        if drained == Drained::Some {
+            self.note_progress();
+            self.wake_room_waiters();
+        }
+        drained
+    }
+}
+
+impl Drain<'_> {
+    /// Takes at most [`DRAIN_MAX`] completions.
+    pub(super) fn run(&mut self) -> Drained {
+        let mut taken = 0;
+        while taken < DRAIN_MAX {
+            match self.completions.pop() {
+                Ok(Some(slot)) => self.deliver(&slot),
+                Ok(None) => break,
+                Err(_) => {
+                    self.link.end();
+                    break;
+                }
+            }
+            taken += 1;
+        }
+        if taken == 0 {
+            return Drained::Nothing;
+        }
+        self.completions.release();
+        Drained::Some
+    }
+
+    fn deliver(&mut self, slot: &Slot) {
+        let Ok(completion) = Completion::read_from_bytes(slot.as_bytes()) else { return };
+        match completion.kind {
+            completion_kind::STEP => self.step(completion),
+            completion_kind::SENT => self.sent(slot),
+            completion_kind::CLOSED => self.closed(&completion),
+            completion_kind::SEGMENT_RETIRED => self.retired(completion.call),
+            completion_kind::ACCEPTED => self.accepted(&completion),
+            completion_kind::GOING_AWAY => self.going_away(&completion),
+            // A newer service may tell more than this library knows.
+            _ => {}
+        }
+    }
+
+    fn step(&mut self, step: Completion) {
+        if !self.is_mapped(&step) {
+            return self.link.end();
+        }
+        let block = step.block;
+        let delivered = match self.inbox.servers.get(&step.connection) {
+            None => self.link.calls.deliver(CallId(step.call), step),
+            Some(server) if step.parts.contains(Parts::BEGIN) => self.begin(*server, step),
+            Some(_) => {
+                let wire = WireCall {
+                    connection: step.connection,
+                    call: step.call,
+                };
+                let call = self.inbox.calls.get(&wire);
+                call.is_some_and(|call| self.link.calls.deliver(*call, step))
+            }
+        };
+        if !delivered {
+            self.link.reclaim(block);
+        }
+    }
+
+    /// Opens a server's call and puts it where the server waits.
+    fn begin(&mut self, listener: Listener, mut step: Completion) -> bool {
+        let wire = WireCall {
+            connection: step.connection,
+            call: step.call,
+        };
+        let Ok(call) = self.link.open(wire, step.deadline_ns) else {
+            self.link.refuse(wire, Code::ResourceExhausted);
+            return false;
+        };
+        self.sweep();
+        self.inbox.calls.insert(wire, call);
+        step.call = call.0;
+        step.reserved[0] = listener.service as u64;
+        let delivered = self.link.calls.deliver(listener.place, step);
+        if !delivered {
+            self.link.close(call);
+            self.link.refuse(wire, Code::Unavailable);
+        }
+        delivered
+    }
+
+    /// Forgets calls that ended, each time their number has doubled.
+    fn sweep(&mut self) {
+        if self.inbox.calls.len() < self.inbox.sweep_at.max(1024) {
+            return;
+        }
+        let calls = &self.link.calls;
+        self.inbox.calls.retain(|_, call| calls.state(*call).is_some());
+        self.inbox.sweep_at = self.inbox.calls.len() * 2;
+    }
+
+    /// Whether the step's block, if it has one, lies in a segment that is mapped.
+    fn is_mapped(&mut self, step: &Completion) -> bool {
+        if step.block == 0 {
+            return step.root == 0 && step.metadata_bytes == 0;
+        }
+        if !self.inbox.segment.contains(&step.block) {
+            let find = || self.link.segment_of(step.block);
+            // The service announced the segment before this completion, so what is missing is at the socket.
+            let found = find().or_else(|| {
+                self.link.receive_control();
+                find()
+            });
+            let Some(segment) = found else { return false };
+            self.inbox.segment = segment;
+        }
+        let inside = |offset: u32| offset == 0 || self.inbox.segment.contains(&offset);
+        let metadata_end = u64::from(step.metadata) * 8 + u64::from(step.metadata_bytes);
+        let metadata_fits = step.metadata_bytes == 0
+            || step.metadata != 0 && metadata_end <= u64::from(self.inbox.segment.end) * 8;
+        inside(step.root) && inside(step.metadata) && metadata_fits
+    }
+
+    fn sent(&mut self, slot: &Slot) {
+        let Ok(batch) = Batch::read_from_bytes(slot.as_bytes()) else { return };
+        let mut outbox = self.link.outbox();
+        let tokens = batch.items.iter().take(usize::from(batch.count));
+        let parcels = tokens.map(|token| outbox.outstanding.take(*token));
+        let parcels: [_; BATCH_MAX] = collect(parcels);
+        // Dropped without the lock: it may take a while.
+        drop(outbox);
+        drop(parcels);
+    }
+
+    fn accepted(&mut self, accepted: &Completion) {
+        if let Some(server) = self.link.server_of_bind(accepted.call) {
+            self.inbox.servers.insert(accepted.connection, server);
+        }
+    }
+
+    fn closed(&mut self, closed: &Completion) {
+        let connection = closed.connection;
+        let end = LocalEnd {
+            code: Code::Cancelled,
+            reason: "the client's connection closed",
+        };
+        if self.inbox.servers.remove(&connection).is_some() {
+            let link = self.link;
+            self.inbox.calls.retain(|wire, call| {
+                let is_over = wire.connection == connection;
+                if is_over {
+                    link.calls.end(*call, end);
+                }
+                !is_over
+            });
+            return;
+        }
+        let code = match Code::from_number(closed.status_or_window) {
+            Code::Ok => Code::Unavailable,
+            code => code,
+        };
+        self.link.end_connection(connection);
+        self.link.observer.connection_lost(self.link.number, connection, Status::new(code, "the connection closed"));
+    }
+
+    fn going_away(&mut self, going: &Completion) {
+        if !self.inbox.servers.contains_key(&going.connection) {
+            let status = Status::unavailable("the service is going away");
+            self.link.observer.connection_lost(self.link.number, going.connection, status);
+        }
+    }
+
+    fn retired(&mut self, segment: u64) {
+        self.inbox.segment = 0..0;
+        self.link.retire_segment(segment);
+    }
+}
+
+impl Link {
+    /// Ends what a closed connection left open.
+    fn end_connection(&self, connection: u32) {
+        let end = LocalEnd {
+            code: Code::Unavailable,
+            reason: "the connection closed",
+        };
+        let open: Vec<CallId> = self.calls.open_calls().collect();
+        for id in open {
+            let is_of_it = self.calls.state(id).is_some_and(|state| state.wire.connection == connection);
+            if is_of_it {
+                self.calls.end(id, end);
+            }
+        }
+    }
+
+    /// Says where the calls of peers go that connect to the service of this `Bind` request.
+    pub(crate) fn register_bind(&self, bind: u64, place: CallId, service: usize) {
+        lock(&self.binds).insert(bind, Listener { place, service });
+    }
+
+    fn server_of_bind(&self, bind: u64) -> Option<Listener> {
+        lock(&self.binds).get(&bind).copied()
+    }
+
+    /// Gives a call of a peer up before anybody has seen it.
+    fn refuse(&self, wire: WireCall, code: Code) {
+        self.submit_eventually(&Submission {
+            kind: submission_kind::STEP,
+            parts: Parts::STATUS,
+            connection: wire.connection,
+            call: wire.call,
+            status_or_window: code.number(),
+            ..Submission::default()
+        });
+    }
+}
+
+fn collect<T: Default, const N: usize>(items: impl Iterator<Item = T>) -> [T; N] {
+    let mut items = items;
+    std::array::from_fn(|_| items.next().unwrap_or_default())
+}

@@ -1,0 +1,389 @@
+//! One attachment to the node's service, from the handshake to its end.
+//!
+//! Who touches what:
+//!
+//! | what | by whom |
+//! |---|---|
+//! | submission ring, [`Outbox`] | whoever submits, under the `outbox` lock |
+//! | completion ring, wake word, [`Inbox`] | whoever holds the `draining` flag; nobody waits for it |
+//! | a call's state | whoever delivers or owns it, under the lock in its slot |
+//! | control socket | the reactor thread, and who meets a segment that is not mapped yet |
+//!
+//! A link ends once, by [`Link::end`]: all calls end as unavailable, all parcels come back. Its memory stays mapped
+//! until the last received message is dropped.
+
+mod calls;
+mod control;
+mod drain;
+mod parcel;
+mod submit;
+mod wait;
+
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use provost_ring::{Bell, Producer};
+use provost_shm::{AppRings, AsFd, BorrowedFd, Doorbell, Ringer};
+use provost_wire::Code;
+use provost_wire::control::{reply, request};
+use provost_wire::descriptor::{Parts, Submission, submission_kind};
+
+pub(crate) use calls::{CANCELLED, CallId, Half, LocalEnd, WireCall};
+pub use parcel::Parcel;
+pub(crate) use submit::SubmitError;
+pub(crate) use wait::{SPIN_DEFAULT, Waiter, Waits, block_on};
+
+use crate::attach::Attachment;
+use crate::reactor::Reactor;
+use crate::shared::window::ReceiveRange;
+use crate::status::Status;
+use calls::{CallTable, WireName};
+use control::{Control, Notice};
+use drain::{Inbox, Listener};
+use submit::Outbox;
+use wait::Waiting;
+
+/// What ends calls when their attachment ends.
+const SERVICE_GONE: LocalEnd = LocalEnd {
+    code: Code::Unavailable,
+    reason: "the node's service went away",
+};
+
+/// See the module's documentation.
+pub(crate) struct Link {
+    pub(crate) number: u64,
+    pub(crate) calls: CallTable,
+    pub(crate) control: Control,
+    pub(crate) message_bytes_max: u32,
+    rings: UnsafeCell<AppRings>,
+    outbox: Mutex<Outbox>,
+    draining: AtomicBool,
+    inbox: UnsafeCell<Inbox>,
+    waiting: Waiting,
+    ringer: Ringer,
+    doorbell: Doorbell,
+    range: ReceiveRange,
+    segments: Mutex<Vec<Segment>>,
+    /// Where a server waits for the calls of the peers that connect to it, by the id of its `Bind` request.
+    binds: Mutex<HashMap<u64, Listener>>,
+    /// What waits for room in the submission ring.
+    room_waiters: Mutex<Vec<Waker>>,
+    has_room_waiters: AtomicBool,
+    is_dead: AtomicBool,
+    /// Told about connections that closed and about the end of the link.
+    observer: Box<dyn Observer>,
+}
+
+// SAFETY: the rings' fields `submissions` and `service` are touched only under the `outbox` lock, `completions` and
+// `sleeper`, and the inbox, only by the holder of `draining` (see `Drain`); everything else is `Sync` by itself.
+unsafe impl Sync for Link {}
+// SAFETY: no part is bound to a thread.
+unsafe impl Send for Link {}
+
+/// A received segment that is mapped.
+struct Segment {
+    number: u64,
+    offsets: Range<u32>,
+}
+
+/// Who wants to know what becomes of a link's connections.
+pub(crate) trait Observer: Send + Sync {
+    /// A client's connection is over, or takes no new calls.
+    fn connection_lost(&self, link: u64, connection: u32, status: Status);
+    /// The link is over.
+    fn link_lost(&self, link: u64);
+}
+
+/// A new call of a client.
+pub(crate) struct NewCall {
+    pub(crate) connection: u32,
+    pub(crate) method: u16,
+    pub(crate) parts: Parts,
+    /// 0 for none.
+    pub(crate) deadline_ns: u64,
+}
+
+impl Link {
+    /// Puts an attachment to work.
+    pub(crate) fn start(attachment: Attachment, observer: Box<dyn Observer>) -> io::Result<Arc<Link>> {
+        let link = Arc::new(Link {
+            number: Reactor::get()?.new_link_number(),
+            calls: CallTable::new(),
+            control: Control::new(attachment.socket),
+            message_bytes_max: attachment.message_bytes_max,
+            rings: UnsafeCell::new(attachment.rings),
+            outbox: Mutex::default(),
+            draining: AtomicBool::new(false),
+            inbox: UnsafeCell::default(),
+            waiting: Waiting::new(attachment.waits),
+            ringer: attachment.ringer,
+            doorbell: attachment.doorbell,
+            range: attachment.range,
+            segments: Mutex::default(),
+            binds: Mutex::default(),
+            room_waiters: Mutex::default(),
+            has_room_waiters: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
+            observer,
+        });
+        Reactor::get()?.watch(&link)?;
+        // So that it is watched at rest, should nothing be called for now.
+        link.keep_ticking();
+        Ok(link)
+    }
+
+    /// Opens a call and submits its first step.
+    pub(crate) fn begin(&self, call: &NewCall, parcel: &mut Parcel) -> Result<CallId, SubmitError> {
+        let id = self.submitting(|outbox, ring| {
+            let fresh = || self.calls.fresh_slot().ok_or(SubmitError::TooManyCalls);
+            let slot = outbox.free_calls.pop().map_or_else(fresh, Ok)?;
+            outbox.sequence += 1;
+            let name = WireName::Own {
+                connection: call.connection,
+            };
+            let id = self.calls.open(outbox.sequence, slot, name, call.deadline_ns);
+            let step = Submission {
+                kind: submission_kind::STEP,
+                parts: call.parts,
+                method: call.method,
+                connection: call.connection,
+                call: id.0,
+                deadline_ns: call.deadline_ns,
+                ..Submission::default()
+            };
+            outbox.step(ring, step, parcel).inspect_err(|_| {
+                self.calls.close(id, |_| ());
+                outbox.free_calls.push(slot);
+            })?;
+            Ok(id)
+        })?;
+        self.note_deadline(call.deadline_ns);
+        Ok(id)
+    }
+
+    /// Opens a call that the service has begun, or a place that is waited at like one.
+    pub(crate) fn open(&self, wire: WireCall, deadline_ns: u64) -> Result<CallId, SubmitError> {
+        let id = {
+            let mut outbox = self.outbox();
+            if outbox.is_dead {
+                return Err(SubmitError::Dead);
+            }
+            let fresh = || self.calls.fresh_slot().ok_or(SubmitError::TooManyCalls);
+            let slot = outbox.free_calls.pop().map_or_else(fresh, Ok)?;
+            outbox.sequence += 1;
+            self.calls.open(outbox.sequence, slot, WireName::Given(wire), deadline_ns)
+        };
+        self.note_deadline(deadline_ns);
+        Ok(id)
+    }
+
+    /// Closes a call, whatever came for it and was not taken.
+    pub(crate) fn close(&self, id: CallId) {
+        let mut blocks = Vec::new();
+        let slot = self.calls.close(id, |step| blocks.push(step.block));
+        blocks.into_iter().for_each(|block| self.reclaim(block));
+        if let Some(slot) = slot {
+            self.outbox().free_calls.push(slot);
+        }
+    }
+
+    /// Submits a later step of a call. The parcel stays with the caller when it is not submitted.
+    pub(crate) fn submit(&self, step: Submission, parcel: &mut Parcel) -> Result<(), SubmitError> {
+        self.submitting(|outbox, ring| outbox.step(ring, step, parcel))
+    }
+
+    /// Submits a step without a body, now or as soon as there is room.
+    pub(crate) fn submit_eventually(&self, step: &Submission) {
+        let _ = self.submitting(|outbox, ring| {
+            outbox.step_eventually(ring, step);
+            Ok(())
+        });
+    }
+
+    /// Gives a received block back; 0 is none.
+    pub(crate) fn reclaim(&self, block: u32) {
+        if block != 0 {
+            let _ = self.submitting(|outbox, ring| {
+                outbox.reclaim(ring, block);
+                Ok(())
+            });
+        }
+    }
+
+    /// Submits what was held back, as far as there is room.
+    pub(crate) fn flush(&self) {
+        if self.outbox().has_leftovers() {
+            let _ = self.submitting(|outbox, ring| {
+                outbox.flush(ring);
+                Ok(())
+            });
+        }
+    }
+
+    /// Runs `work` with the submission ring, then shows the service what was pushed and wakes it if it sleeps.
+    fn submitting<R>(
+        &self,
+        work: impl FnOnce(&mut Outbox, &mut Producer) -> Result<R, SubmitError>,
+    ) -> Result<R, SubmitError> {
+        let mut outbox = self.outbox();
+        // SAFETY: the `outbox` lock is held, which is what these two fields need (see `Sync`).
+        let (ring, service): (&mut Producer, &mut Bell) = unsafe {
+            let rings = self.rings.get();
+            (&mut (*rings).submissions, &mut (*rings).service)
+        };
+        let result = work(&mut outbox, ring);
+        let rings_bell = ring.publish() && service.needed();
+        drop(outbox);
+        if rings_bell {
+            // A service that hung up is noticed at the control socket.
+            let _ = self.ringer.ring();
+        }
+        result
+    }
+
+    /// Has `waker` woken when there may be room in the submission ring.
+    pub(crate) fn wait_for_room(&self, waker: &Waker) {
+        let mut waiters = lock(&self.room_waiters);
+        if !waiters.iter().any(|waiting| waiting.will_wake(waker)) {
+            waiters.push(waker.clone());
+        }
+        self.has_room_waiters.store(true, Ordering::Release);
+        drop(waiters);
+        self.keep_ticking();
+    }
+
+    fn wake_room_waiters(&self) {
+        if self.has_room_waiters.load(Ordering::Acquire) {
+            self.has_room_waiters.store(false, Ordering::Release);
+            let waiters = std::mem::take(&mut *lock(&self.room_waiters));
+            waiters.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn note_deadline(&self, deadline_ns: u64) {
+        if deadline_ns != 0 && self.calls.note_deadline(deadline_ns) {
+            Reactor::wake_before(deadline_ns);
+        }
+    }
+
+    /// Asks the service for something and waits for its answer, at most `timeout`.
+    pub(crate) async fn request(
+        &self,
+        id: u64,
+        body: request::Body,
+        descriptors: &[BorrowedFd<'_>],
+        timeout: Duration,
+    ) -> Result<reply::Body, Status> {
+        self.control.send(id, body, descriptors)?;
+        let _forget = Forget { control: &self.control, id };
+        if self.is_dead() {
+            return Err(Status::unavailable(SERVICE_GONE.reason));
+        }
+        let mut timer = crate::reactor::Timer::new(timeout);
+        std::future::poll_fn(|context| {
+            if let std::task::Poll::Ready(reply) = self.control.poll_reply(id, context) {
+                return std::task::Poll::Ready(reply);
+            }
+            let late = || Err(Status::deadline_exceeded("the node's service did not answer in time"));
+            timer.poll(context).map(|()| late())
+        })
+        .await
+    }
+
+    /// Reads the control socket; ends the link when it has ended. For the reactor, and for [`drain`].
+    pub(crate) fn receive_control(&self) {
+        let result = self.control.receive(|Notice::Segment(added, memory)| {
+            let offsets = self.range.map(added.at, added.bytes, memory).map_err(io::Error::from)?;
+            lock(&self.segments).push(Segment {
+                number: added.segment,
+                offsets,
+            });
+            Ok(())
+        });
+        if result.is_err() {
+            self.end();
+        }
+    }
+
+    /// Which mapped segment an offset is in.
+    fn segment_of(&self, offset: u32) -> Option<Range<u32>> {
+        let segments = lock(&self.segments);
+        segments.iter().map(|segment| segment.offsets.clone()).find(|offsets| offsets.contains(&offset))
+    }
+
+    fn retire_segment(&self, number: u64) {
+        let mut segments = lock(&self.segments);
+        if let Some(at) = segments.iter().position(|segment| segment.number == number) {
+            self.range.unmap(segments.swap_remove(at).offsets);
+        }
+    }
+
+    /// Closes a client's connection.
+    pub(crate) fn close_connection(&self, connection: u32) {
+        self.submit_eventually(&Submission {
+            kind: submission_kind::CLOSE,
+            connection,
+            ..Submission::default()
+        });
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Acquire)
+    }
+
+    /// Ends the link: every open call ends as unavailable. Only the first call does something.
+    pub(crate) fn end(&self) {
+        let parcels = {
+            let mut outbox = self.outbox();
+            if outbox.is_dead {
+                return;
+            }
+            outbox.close()
+        };
+        self.is_dead.store(true, Ordering::Release);
+        drop(parcels);
+        let open: Vec<CallId> = self.calls.open_calls().collect();
+        for id in open {
+            self.calls.end(id, SERVICE_GONE);
+        }
+        self.control.fail_all();
+        self.wake_room_waiters();
+        self.stop_watching();
+        Reactor::unwatch(self);
+        self.observer.link_lost(self.number);
+    }
+
+    pub(crate) fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        lock(&self.outbox)
+    }
+}
+
+struct Forget<'a> {
+    control: &'a Control,
+    id: u64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.control.forget(self.id);
+    }
+}
+
+/// Nothing in this library panics while it holds a lock, except by a bug in a `Waker`; then going on is best.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

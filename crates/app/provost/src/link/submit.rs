@@ -1,0 +1,140 @@
+//! The way out of this process: the submission ring, and what waits for it.
+
+use std::collections::VecDeque;
+
+use provost_ring::{Producer, PushError, Slot};
+use provost_wire::descriptor::{BATCH_MAX, Batch, Submission, submission_kind};
+use zerocopy::{Immutable, IntoBytes};
+
+use super::parcel::{Outstanding, Parcel};
+
+/// Why a step was not submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SubmitError {
+    /// The ring has no room: wait for some.
+    Full,
+    /// All calls that can be open are.
+    TooManyCalls,
+    /// The attachment is over.
+    Dead,
+}
+
+/// What is behind the submission lock, beside the ring itself.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    pub(crate) outstanding: Outstanding,
+    /// Slots of the call table that no call is in, of those that were used before.
+    pub(crate) free_calls: Vec<u32>,
+    /// The number of the last call.
+    pub(crate) sequence: u64,
+    pub(crate) is_dead: bool,
+    /// Steps without a body that found the ring full. They go before everything else.
+    backlog: VecDeque<Slot>,
+    /// Received blocks that nobody reads any more, not told to the service yet.
+    reclaimed: Vec<u32>,
+}
+
+impl Outbox {
+    /// Submits a step with its parcel; gives the parcel back when there is no room.
+    pub(crate) fn step(
+        &mut self,
+        ring: &mut Producer,
+        mut step: Submission,
+        parcel: &mut Parcel,
+    ) -> Result<(), SubmitError> {
+        if self.is_dead {
+            return Err(SubmitError::Dead);
+        }
+        self.flush_backlog(ring)?;
+        if parcel.is_empty() {
+            return push(ring, as_slot(&step));
+        }
+        step.root = parcel.root();
+        (step.metadata, step.metadata_bytes) = parcel.metadata();
+        step.token = self.outstanding.keep(std::mem::take(parcel));
+        push(ring, as_slot(&step)).map_err(|full| {
+            *parcel = self.outstanding.take(step.token).unwrap_or_default();
+            full
+        })
+    }
+
+    /// Submits a step that has no body, now or as soon as there is room.
+    pub(crate) fn step_eventually(&mut self, ring: &mut Producer, step: &Submission) {
+        let is_next = !self.is_dead && self.flush_backlog(ring).is_ok();
+        let submitted = is_next && push(ring, as_slot(step)).is_ok();
+        if !submitted && !self.is_dead {
+            self.backlog.push_back(as_slot(step));
+        }
+    }
+
+    /// Takes note of a received block that nobody reads any more. Tells the service when there is a batch of them.
+    pub(crate) fn reclaim(&mut self, ring: &mut Producer, block: u32) {
+        if self.is_dead {
+            return;
+        }
+        self.reclaimed.push(block);
+        if self.reclaimed.len() >= BATCH_MAX {
+            self.flush_reclaimed(ring);
+        }
+    }
+
+    /// Submits all that waits, as far as there is room.
+    pub(crate) fn flush(&mut self, ring: &mut Producer) {
+        if !self.is_dead && self.flush_backlog(ring).is_ok() {
+            self.flush_reclaimed(ring);
+        }
+    }
+
+    /// Whether [`Outbox::flush`] has something to do.
+    pub(crate) fn has_leftovers(&self) -> bool {
+        !self.backlog.is_empty() || !self.reclaimed.is_empty()
+    }
+
+    /// Ends the way out: nothing is submitted any more. All parcels that are out come back.
+    pub(crate) fn close(&mut self) -> Vec<Parcel> {
+        self.is_dead = true;
+        self.backlog = VecDeque::new();
+        self.reclaimed = Vec::new();
+        self.outstanding.take_all()
+    }
+
+    fn flush_backlog(&mut self, ring: &mut Producer) -> Result<(), SubmitError> {
+        while let Some(slot) = self.backlog.front() {
+            push(ring, *slot)?;
+            self.backlog.pop_front();
+        }
+        Ok(())
+    }
+
+    fn flush_reclaimed(&mut self, ring: &mut Producer) {
+        while !self.reclaimed.is_empty() {
+            let count = self.reclaimed.len().min(BATCH_MAX);
+            let mut batch = Batch {
+                kind: submission_kind::RECLAIM,
+                count: count as u8,
+                ..Batch::default()
+            };
+            let first = self.reclaimed.len() - count;
+            for (item, block) in batch.items.iter_mut().zip(&self.reclaimed[first..]) {
+                *item = u64::from(*block);
+            }
+            if push(ring, as_slot(&batch)).is_err() {
+                return;
+            }
+            self.reclaimed.truncate(first);
+        }
+    }
+}
+
+fn push(ring: &mut Producer, slot: Slot) -> Result<(), SubmitError> {
+    ring.push(&slot).map_err(|error| match error {
+        PushError::Full => SubmitError::Full,
+        PushError::Fault(_) => SubmitError::Dead,
+    })
+}
+
+fn as_slot<T: IntoBytes + Immutable>(descriptor: &T) -> Slot {
+    let mut slot = Slot::default();
+    slot.as_mut_bytes().copy_from_slice(descriptor.as_bytes());
+    slot
+}

@@ -1,0 +1,628 @@
+//! How an app waits: first it spins, giving its core away each time, then it sleeps.
+//!
+//! Of all that wait for something of a link, one at a time has the *role* to look at the completion ring:
+//!
+//! ```text
+//!            a call waits                        50 µs without a completion
+//!   nobody ───────────────► spinner (a call) ──────────────────────────────► asleep (the reactor watches the doorbell,
+//!     ▲                        │    ▲                                        │  or a blocking caller does itself)
+//!     └── its call is over ────┘    └──────────── another call waits ────────┘
+//! ```
+//!
+//! A spinner's future wakes itself each time it is polled, so that its executor can run others in between. When its
+//! call is over while others wait, it hands the role to the one that came last, or else leaves it to the reactor.
+//! A spinner that is not polled for long loses the role: the reactor looks every [`TICK_NS`] while one spins.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use provost_shm::{Doorbell, Ringer, now_ns, yield_now};
+use rustix::event::{PollFd, PollFlags};
+
+use super::calls::{CallId, CallState, Half, LocalEnd};
+use super::drain::{Drain, Drained};
+use super::Link;
+use crate::reactor::Reactor;
+
+/// How long a link's calls spin before they sleep when nothing else is configured.
+pub(crate) const SPIN_DEFAULT: Duration = Duration::from_micros(50);
+/// How long a future spins within one poll before it lets its executor run others, in nanoseconds.
+const BURST_NS: u64 = 5_000;
+/// A spinner that was not polled for so long loses the role, in nanoseconds.
+const STALE_NS: u64 = 1_000_000;
+/// How often the reactor looks after a link with a spinner, in nanoseconds.
+pub(crate) const TICK_NS: u64 = 4_000_000;
+/// Nothing happened for so long: the reactor looks after the link no more until something does, in nanoseconds.
+const QUIET_NS: u64 = 4 * TICK_NS;
+
+const NOBODY: u64 = 0;
+/// In place of the time when the spinner was polled: it is a server that now runs its handlers. It comes back at once
+/// unless a handler blocks, which then gets the role if it waits for this very link.
+const BESIDE: u64 = 0;
+/// In place of the time when the spinner was polled: it sleeps at the doorbell.
+const AT_DOORBELL: u64 = u64::MAX;
+/// The reactor waits. Ids of calls are above.
+const ASLEEP: u64 = 1;
+
+/// How a link's calls wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    /// Since the last completion, in nanoseconds, before they sleep; `u64::MAX` for never.
+    pub(crate) spin_ns: u64,
+}
+
+/// The words by which those who wait agree.
+pub(super) struct Waiting {
+    waits: Waits,
+    /// [`NOBODY`], [`ASLEEP`], or the id of the call that spins.
+    role: AtomicU64,
+    /// How many calls wait.
+    waiters: AtomicU32,
+    /// The last call that found a spinner; it gets the role next.
+    candidate: AtomicU64,
+    /// When a completion came last, or the spinner began.
+    progress_ns: AtomicU64,
+    /// When the spinner was polled last.
+    polled_ns: AtomicU64,
+    is_ticking: AtomicBool,
+    ticked_ns: AtomicU64,
+    /// Whether the reactor watches the doorbell. Changed by the drainer only.
+    is_watched: AtomicBool,
+}
+
+impl Waiting {
+    pub(super) fn new(waits: Waits) -> Waiting {
+        Waiting {
+            waits,
+            role: AtomicU64::new(NOBODY),
+            waiters: AtomicU32::new(0),
+            candidate: AtomicU64::new(0),
+            progress_ns: AtomicU64::new(0),
+            polled_ns: AtomicU64::new(0),
+            is_ticking: AtomicBool::new(false),
+            ticked_ns: AtomicU64::new(0),
+            is_watched: AtomicBool::new(false),
+        }
+    }
+}
+
+/// One half of a call's owner, while it waits.
+pub(crate) struct Waiter {
+    link: Arc<Link>,
+    id: CallId,
+    is_counted: bool,
+}
+
+enum Next {
+    /// Something may have come: look again.
+    Look,
+    /// Return to the executor.
+    Return,
+}
+
+impl Waiter {
+    pub(crate) fn new(link: Arc<Link>, id: CallId) -> Waiter {
+        Waiter {
+            link,
+            id,
+            is_counted: false,
+        }
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    pub(crate) fn id(&self) -> CallId {
+        self.id
+    }
+
+    /// Waits until `look` finds what it wants in the call's state, or the call has ended.
+    pub(crate) fn poll_until<R>(
+        &mut self,
+        half: Half,
+        context: &mut Context<'_>,
+        look: impl FnMut(&mut CallState) -> Option<R>,
+    ) -> Poll<Result<R, LocalEnd>> {
+        let found = self.poll_keeping(half, context, look);
+        if found.is_ready() {
+            self.leave();
+        }
+        found
+    }
+
+    /// As [`Waiter::poll_until`], for one that will wait again as soon as it has handled what it found.
+    pub(crate) fn poll_keeping<R>(
+        &mut self,
+        half: Half,
+        context: &mut Context<'_>,
+        mut look: impl FnMut(&mut CallState) -> Option<R>,
+    ) -> Poll<Result<R, LocalEnd>> {
+        let mut is_due = true;
+        loop {
+            if std::mem::take(&mut is_due) || self.link.calls.take_news(self.id) {
+                if let Some(found) = self.look(half, context, &mut look) {
+                    return Poll::Ready(found);
+                }
+            }
+            if self.link.drain() == Drained::Some {
+                is_due = true;
+                continue;
+            }
+            match self.wait(context) {
+                Next::Look => is_due = true,
+                Next::Return => return Poll::Pending,
+            }
+        }
+    }
+
+    fn look<R>(
+        &self,
+        half: Half,
+        context: &Context<'_>,
+        look: &mut impl FnMut(&mut CallState) -> Option<R>,
+    ) -> Option<Result<R, LocalEnd>> {
+        let Some(mut state) = self.link.calls.state(self.id) else {
+            return Some(Err(CLOSED));
+        };
+        if let Some(found) = look(&mut state) {
+            return Some(Ok(found));
+        }
+        if let Some(end) = state.ended {
+            return Some(Err(end));
+        }
+        state.register(half, context.waker());
+        None
+    }
+
+    fn wait(&mut self, context: &Context<'_>) -> Next {
+        let waiting = &self.link.waiting;
+        if !self.is_counted {
+            self.is_counted = true;
+            waiting.waiters.fetch_add(1, Ordering::SeqCst);
+        }
+        if !self.take_role() {
+            return Next::Return;
+        }
+        match blocking_parker() {
+            Some(parker) => self.spin_blocking(&parker),
+            None => self.spin(context),
+        }
+    }
+
+    /// Whether the call has the role now.
+    fn take_role(&self) -> bool {
+        let waiting = &self.link.waiting;
+        let mut role = waiting.role.load(Ordering::SeqCst);
+        loop {
+            if role == self.id.0 {
+                return true;
+            }
+            if role > ASLEEP && !self.link.is_spinner_stale() {
+                waiting.candidate.store(self.id.0, Ordering::SeqCst);
+                role = waiting.role.load(Ordering::SeqCst);
+                if role > ASLEEP {
+                    return false;
+                }
+                continue;
+            }
+            match waiting.role.compare_exchange(role, self.id.0, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => break,
+                Err(now) => role = now,
+            }
+        }
+        let now = now_ns();
+        waiting.progress_ns.store(now, Ordering::Relaxed);
+        waiting.polled_ns.store(now, Ordering::Relaxed);
+        if role == ASLEEP {
+            if let Some(drain) = self.link.try_drain() {
+                drain.sleeper.disarm();
+            }
+        }
+        self.link.keep_ticking();
+        true
+    }
+
+    fn spin(&self, context: &Context<'_>) -> Next {
+        let waiting = &self.link.waiting;
+        let began_ns = now_ns();
+        loop {
+            yield_now();
+            if self.link.drain() == Drained::Some || self.link.calls.has_news(self.id) {
+                return Next::Look;
+            }
+            let now_ns = now_ns();
+            waiting.polled_ns.store(now_ns, Ordering::Relaxed);
+            if self.link.has_spun(now_ns) {
+                match self.link.fall_asleep(Watch::Reactor) {
+                    Asleep::Yes => return Next::Return,
+                    Asleep::No => return Next::Look,
+                    Asleep::Busy => {}
+                }
+            }
+            if now_ns.saturating_sub(began_ns) > BURST_NS {
+                context.waker().wake_by_ref();
+                return Next::Return;
+            }
+        }
+    }
+
+    /// As [`Waiter::spin`], for a thread that has nothing else to run: it sleeps at the doorbell itself.
+    fn spin_blocking(&self, parker: &Arc<Parker>) -> Next {
+        let waiting = &self.link.waiting;
+        loop {
+            yield_now();
+            if self.link.drain() == Drained::Some || self.link.calls.has_news(self.id) {
+                return Next::Look;
+            }
+            if parker.is_notified() {
+                return Next::Return;
+            }
+            let now_ns = now_ns();
+            waiting.polled_ns.store(now_ns, Ordering::Relaxed);
+            if self.link.has_spun(now_ns) && self.link.fall_asleep(Watch::Caller) == Asleep::Yes {
+                waiting.polled_ns.store(AT_DOORBELL, Ordering::Relaxed);
+                parker.sleep_at(&self.link.doorbell);
+                waiting.polled_ns.store(provost_shm::now_ns(), Ordering::Relaxed);
+                self.link.wake_up();
+                self.link.note_progress();
+                return match parker.is_notified() && !self.link.calls.has_news(self.id) {
+                    true => Next::Return,
+                    false => Next::Look,
+                };
+            }
+        }
+    }
+
+    /// Says that what was found is handled now, and then waited for again.
+    pub(crate) fn step_aside(&self) {
+        let waiting = &self.link.waiting;
+        if waiting.role.load(Ordering::Relaxed) == self.id.0 {
+            waiting.polled_ns.store(BESIDE, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits no more.
+    pub(crate) fn leave(&mut self) {
+        if !std::mem::take(&mut self.is_counted) {
+            return;
+        }
+        let waiting = &self.link.waiting;
+        waiting.waiters.fetch_sub(1, Ordering::SeqCst);
+        let _ = waiting.role.compare_exchange(self.id.0, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
+        self.link.settle();
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// The call was closed by its owner while a part of it was still waited for.
+const CLOSED: LocalEnd = LocalEnd {
+    code: provost_wire::Code::Cancelled,
+    reason: "the call is over",
+};
+
+/// Who watches the doorbell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    Reactor,
+    Caller,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asleep {
+    /// The service will ring.
+    Yes,
+    /// There was something in the ring.
+    No,
+    /// Somebody else drains the ring.
+    Busy,
+}
+
+impl Link {
+    /// Whether nothing has come for as long as calls spin.
+    fn has_spun(&self, now_ns: u64) -> bool {
+        let progress_ns = self.waiting.progress_ns.load(Ordering::Relaxed);
+        now_ns.saturating_sub(progress_ns) > self.waiting.waits.spin_ns
+    }
+
+    fn is_spinner_stale(&self) -> bool {
+        match self.waiting.polled_ns.load(Ordering::Relaxed) {
+            BESIDE => blocking_parker().is_some(),
+            polled_ns => now_ns().saturating_sub(polled_ns) > STALE_NS,
+        }
+    }
+
+    pub(super) fn note_progress(&self) {
+        self.waiting.progress_ns.store(now_ns(), Ordering::Relaxed);
+    }
+
+    /// Has the service ring from its next completion on, unless there is one already.
+    fn fall_asleep(&self, watch: Watch) -> Asleep {
+        self.flush();
+        let Some(mut drain) = self.try_drain() else { return Asleep::Busy };
+        if !self.arm(&mut drain, watch) {
+            return Asleep::No;
+        }
+        if watch == Watch::Reactor {
+            // Before the drain flag is given up, so that the reactor finds it when the doorbell rings.
+            self.waiting.role.store(ASLEEP, Ordering::SeqCst);
+        }
+        Asleep::Yes
+    }
+
+    fn arm(&self, drain: &mut Drain<'_>, watch: Watch) -> bool {
+        // A new epoch each time: the service rings once for each.
+        drain.sleeper.disarm();
+        drain.sleeper.arm();
+        if !matches!(drain.completions.is_empty(), Ok(true)) {
+            drain.sleeper.disarm();
+            return false;
+        }
+        self.set_watch(watch);
+        true
+    }
+
+    /// Has the doorbell watched by whom it concerns. Only the drainer calls this.
+    fn set_watch(&self, watch: Watch) {
+        let by_reactor = watch == Watch::Reactor;
+        if self.waiting.is_watched.load(Ordering::Relaxed) != by_reactor {
+            self.waiting.is_watched.store(by_reactor, Ordering::Relaxed);
+            Reactor::watch_doorbell(self, by_reactor);
+        }
+    }
+
+    /// After a sleep of a blocking caller.
+    fn wake_up(&self) {
+        let _ = self.doorbell.drain();
+        if let Some(drain) = self.try_drain() {
+            drain.sleeper.disarm();
+        }
+    }
+
+    /// Delivers what has come, for one that waits for something else of the link.
+    pub(crate) fn look_in(&self) {
+        self.drain();
+        self.settle();
+    }
+
+    /// Has the reactor watch the doorbell though nobody waits, so that it hears of connections that end.
+    fn rest(&self) {
+        if self.waiting.role.load(Ordering::SeqCst) != NOBODY {
+            return;
+        }
+        let Some(mut drain) = self.try_drain() else { return };
+        if self.arm(&mut drain, Watch::Reactor) {
+            let asleep = self.waiting.role.compare_exchange(NOBODY, ASLEEP, Ordering::SeqCst, Ordering::SeqCst);
+            if asleep.is_err() {
+                drain.sleeper.disarm();
+            }
+        }
+    }
+
+    /// Sees to it that somebody looks at the ring if anybody waits.
+    ///
+    /// Whoever gives the role up, and whoever has drained without taking it, calls this. If the ring is being drained
+    /// at that moment, its drainer will: it gives the flag up before it looks at the role, and here it is the other way round.
+    fn settle(&self) {
+        let waiting = &self.waiting;
+        loop {
+            let is_settled = waiting.role.load(Ordering::SeqCst) != NOBODY || waiting.waiters.load(Ordering::SeqCst) == 0;
+            if is_settled {
+                return;
+            }
+            let candidate = waiting.candidate.swap(0, Ordering::SeqCst);
+            if candidate != 0 && self.calls.wake(CallId(candidate)) {
+                return;
+            }
+            let Some(mut drain) = self.try_drain() else { return };
+            if self.arm(&mut drain, Watch::Reactor) {
+                let asleep = waiting.role.compare_exchange(NOBODY, ASLEEP, Ordering::SeqCst, Ordering::SeqCst);
+                if asleep.is_err() {
+                    drain.sleeper.disarm();
+                }
+                return;
+            }
+            drain.run();
+        }
+    }
+
+    /// For the reactor: the doorbell may have rung.
+    pub(crate) fn on_doorbell(&self) {
+        loop {
+            let Some(mut drain) = self.try_drain() else {
+                yield_now();
+                continue;
+            };
+            if !self.waiting.is_watched.load(Ordering::Relaxed) {
+                return;
+            }
+            if self.doorbell.drain().is_err() {
+                // Nobody can ring it any more; the control socket tells why.
+                self.set_watch(Watch::Caller);
+                return;
+            }
+            let worked = drain.run() == Drained::Some;
+            if self.waiting.role.load(Ordering::SeqCst) != ASLEEP || self.arm(&mut drain, Watch::Reactor) {
+                drop(drain);
+                if worked {
+                    self.note_progress();
+                    self.wake_room_waiters();
+                }
+                return self.settle();
+            }
+        }
+    }
+
+    /// Has the reactor look after the link, every now and then, as long as something goes on.
+    pub(super) fn keep_ticking(&self) {
+        let ticking = &self.waiting.is_ticking;
+        if !ticking.load(Ordering::SeqCst) && !ticking.swap(true, Ordering::SeqCst) {
+            Reactor::wake_before(0);
+        }
+    }
+
+    /// For the reactor: ends calls that are late, and looks after the rest if it is time.
+    pub(crate) fn tick(&self, now_ns: u64) {
+        self.calls.expire(now_ns);
+        let waiting = &self.waiting;
+        let is_due = now_ns.saturating_sub(waiting.ticked_ns.load(Ordering::Relaxed)) >= TICK_NS;
+        if !waiting.is_ticking.load(Ordering::SeqCst) || !is_due {
+            return;
+        }
+        waiting.ticked_ns.store(now_ns, Ordering::Relaxed);
+        self.flush();
+        self.wake_room_waiters();
+        let role = waiting.role.load(Ordering::SeqCst);
+        if role > ASLEEP && self.is_spinner_stale() {
+            let _ = waiting.role.compare_exchange(role, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        if waiting.role.load(Ordering::SeqCst) == NOBODY {
+            while self.drain() == Drained::Some {}
+            self.settle();
+        }
+        if !self.needs_ticks(now_ns) {
+            waiting.is_ticking.store(false, Ordering::SeqCst);
+            if self.needs_ticks(now_ns) {
+                waiting.is_ticking.store(true, Ordering::SeqCst);
+            } else {
+                self.rest();
+            }
+        }
+    }
+
+    fn needs_ticks(&self, now_ns: u64) -> bool {
+        let waiting = &self.waiting;
+        let role = waiting.role.load(Ordering::SeqCst);
+        let is_asleep_at_doorbell = waiting.polled_ns.load(Ordering::Relaxed) == AT_DOORBELL;
+        let progress_ns = waiting.progress_ns.load(Ordering::Relaxed);
+        !self.is_dead()
+            && (role > ASLEEP && !is_asleep_at_doorbell
+                || now_ns.saturating_sub(progress_ns) < QUIET_NS
+                || self.has_room_waiters.load(Ordering::SeqCst)
+                || self.outbox().has_leftovers())
+    }
+
+    /// When [`Link::tick`] has something to do, in nanoseconds of CLOCK_MONOTONIC; `u64::MAX` for never.
+    pub(crate) fn next_tick_ns(&self) -> u64 {
+        let ticking = self.waiting.is_ticking.load(Ordering::SeqCst);
+        let tick_ns = match ticking {
+            true => self.waiting.ticked_ns.load(Ordering::Relaxed) + TICK_NS,
+            false => u64::MAX,
+        };
+        tick_ns.min(self.calls.next_deadline_ns())
+    }
+
+    /// For the end of the link: the doorbell is watched no more.
+    pub(super) fn stop_watching(&self) {
+        if self.waiting.is_watched.swap(false, Ordering::Relaxed) {
+            Reactor::watch_doorbell(self, false);
+        }
+    }
+}
+
+/// How a thread sleeps that runs one future only, and how it is woken: through its own doorbell if it sleeps at a
+/// link's, else by unparking it.
+pub(crate) struct Parker {
+    thread: Thread,
+    is_notified: AtomicBool,
+    is_at_doorbell: AtomicBool,
+    kick: Option<(Ringer, Doorbell)>,
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.is_notified.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        match &self.kick {
+            Some((ringer, _)) if self.is_at_doorbell.load(Ordering::SeqCst) => drop(ringer.ring()),
+            _ => self.thread.unpark(),
+        }
+    }
+}
+
+impl Parker {
+    fn is_notified(&self) -> bool {
+        self.is_notified.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until the doorbell rings, or the thread is woken.
+    fn sleep_at(&self, doorbell: &Doorbell) {
+        self.is_at_doorbell.store(true, Ordering::SeqCst);
+        if !self.is_notified() {
+            match &self.kick {
+                Some((_, kicked)) => {
+                    let mut watched = [PollFd::new(doorbell, PollFlags::IN), PollFd::new(kicked, PollFlags::IN)];
+                    // An error, such as a signal, is a wake-up too.
+                    let _ = rustix::event::poll(&mut watched, None);
+                    let _ = kicked.drain();
+                }
+                // Without a doorbell of its own, the thread looks again and again.
+                None => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
+        self.is_at_doorbell.store(false, Ordering::SeqCst);
+    }
+}
+
+thread_local! {
+    static PARKER: Arc<Parker> = Arc::new(Parker {
+        thread: std::thread::current(),
+        is_notified: AtomicBool::new(false),
+        is_at_doorbell: AtomicBool::new(false),
+        kick: Doorbell::create().ok(),
+    });
+    /// The parker, while this thread runs a future in [`block_on`].
+    static BLOCKING: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
+}
+
+fn blocking_parker() -> Option<Arc<Parker>> {
+    BLOCKING.with_borrow(Clone::clone)
+}
+
+/// Runs a future on this thread, which sleeps as it waits.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let parker = PARKER.with(Arc::clone);
+    let outer = BLOCKING.with_borrow_mut(|blocking| blocking.replace(parker.clone()));
+    let _restore = Restore(outer);
+    let waker = Waker::from(parker.clone());
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        parker.is_notified.store(false, Ordering::SeqCst);
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        while !parker.is_notified() {
+            std::thread::park();
+        }
+    }
+}
+
+struct Restore(Option<Arc<Parker>>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        let outer = self.0.take();
+        if let Some(parker) = &outer {
+            // What woke the outer future meanwhile was taken for the inner one.
+            parker.is_notified.store(true, Ordering::SeqCst);
+        }
+        BLOCKING.set(outer);
+    }
+}

@@ -1,0 +1,251 @@
+//! A call as its handler sees it: what was asked, and the ways to answer.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use futures_core::Stream;
+use provost_wire::descriptor::{Completion, Parts, Submission};
+use provost_wire::{Code, metadata as block};
+
+use crate::call::{Reader, Sender, Step};
+use crate::codegen::Message;
+use crate::link::{CANCELLED, CallId, Link, LocalEnd, Parcel, WireCall};
+use crate::metadata::MetadataMap;
+use crate::request::{CallLimits, Request, Response};
+use crate::shared::Received;
+use crate::status::Status;
+use crate::streaming::Streaming;
+
+/// A message for people that is longer is cut, in bytes.
+const STATUS_MESSAGE_BYTES_MAX: usize = 4 << 10;
+
+/// A call that must be answered. Dropping it without an answer answers with why its handler was dropped.
+pub(crate) struct ServerCall {
+    link: Arc<Link>,
+    id: CallId,
+    wire: WireCall,
+    begin: Option<Completion>,
+    deadline_ns: u64,
+    is_answered: bool,
+}
+
+impl ServerCall {
+    /// The call that this step has begun; `None` if it is over already.
+    pub(crate) fn new(link: &Arc<Link>, begin: Completion) -> Option<ServerCall> {
+        let id = CallId(begin.call);
+        let Some(wire) = link.calls.state(id).map(|state| state.wire) else {
+            link.reclaim(begin.block);
+            return None;
+        };
+        Some(ServerCall {
+            link: link.clone(),
+            id,
+            wire,
+            deadline_ns: begin.deadline_ns,
+            begin: Some(begin),
+            is_answered: false,
+        })
+    }
+
+    pub(crate) fn id(&self) -> CallId {
+        self.id
+    }
+
+    pub(crate) fn deadline_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+
+    /// The one request of the call.
+    pub(crate) async fn single_request<Req: Message>(&mut self) -> Result<Request<Received<Req>>, Status> {
+        let mut reader = self.reader();
+        let mut step: Step<Req> = self.first_step(&mut reader)?;
+        let metadata = step.metadata.take().unwrap_or_default();
+        loop {
+            if let Some(message) = step.message {
+                return Ok(Request::from_parts(message, metadata, self.limits()));
+            }
+            if step.is_end {
+                return Err(Status::invalid_argument("the client sent no request"));
+            }
+            step = poll_fn(|context| reader.poll_step(context)).await.map_err(status_of)?;
+        }
+    }
+
+    /// The requests of the call.
+    pub(crate) fn request_stream<Req: Message>(&mut self) -> Result<Request<Streaming<Req>>, Status> {
+        let mut reader = self.reader();
+        let mut first: Step<Req> = self.first_step(&mut reader)?;
+        let metadata = first.metadata.take().unwrap_or_default();
+        Ok(Request::from_parts(Streaming::of_server(reader, first), metadata, self.limits()))
+    }
+
+    fn reader(&self) -> Reader {
+        Reader::new(self.link.clone(), self.id, self.wire)
+    }
+
+    fn first_step<Req: Message>(&mut self, reader: &mut Reader) -> Result<Step<Req>, Status> {
+        let begin = self.begin.take().ok_or_else(|| Status::internal("the request was read twice"))?;
+        reader.read(&begin).map_err(status_of)
+    }
+
+    fn limits(&self) -> CallLimits {
+        CallLimits {
+            deadline_ns: self.deadline_ns,
+            ..CallLimits::default()
+        }
+    }
+
+    /// Answers with one message, or with an error.
+    pub(crate) async fn answer<Resp: Message>(self, result: Result<Response<Resp>, Status>) {
+        let result = match result {
+            Ok(response) => self.send_response(response).await,
+            Err(status) => Err(status),
+        };
+        self.finish(result).await;
+    }
+
+    /// Sends the message and the end of a call at once.
+    async fn send_response<Resp: Message>(&self, response: Response<Resp>) -> Result<Option<Parcel>, Status> {
+        let (message, metadata, trailers) = response.into_parts();
+        let parcel = Parcel::message(message)?.with_metadata(&trailers)?;
+        if !metadata.is_empty() {
+            self.send_headers(&metadata).await?;
+        }
+        Ok(Some(parcel))
+    }
+
+    /// Answers with a stream of messages, or with an error.
+    pub(crate) async fn answer_stream<Resp, S>(self, result: Result<Response<S>, Status>)
+    where
+        Resp: Message,
+        S: Stream<Item = Result<Resp, Status>>,
+    {
+        let result = match result {
+            Ok(response) => self.send_stream(response).await,
+            Err(status) => Err(status),
+        };
+        self.finish(result).await;
+    }
+
+    async fn send_stream<Resp, S>(&self, response: Response<S>) -> Result<Option<Parcel>, Status>
+    where
+        Resp: Message,
+        S: Stream<Item = Result<Resp, Status>>,
+    {
+        let (messages, metadata, trailers) = response.into_parts();
+        let mut messages = pin!(messages);
+        let mut sender = self.sender();
+        // The client waits for the first step: if there is a message already, it serves for that.
+        let mut next = poll_fn(|context| Poll::Ready(messages.as_mut().poll_next(context))).await;
+        if !metadata.is_empty() || next.is_pending() {
+            self.send_headers(&metadata).await?;
+        }
+        loop {
+            let message = match next {
+                Poll::Ready(message) => message,
+                Poll::Pending => poll_fn(|context| messages.as_mut().poll_next(context)).await,
+            };
+            let Some(message) = message.transpose()? else { break };
+            poll_fn(|context| sender.poll_window(context)).await.map_err(status_of)?;
+            sender.stream_message(Parts::NONE, Parcel::message(message)?).await.map_err(status_of)?;
+            next = Poll::Pending;
+        }
+        Ok(Some(Parcel::default().with_metadata(&trailers)?))
+    }
+
+    async fn send_headers(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        let step = self.step(Parts::HEADERS);
+        let parcel = Parcel::default().with_metadata(metadata)?;
+        self.sender().send(step, parcel).await.map_err(status_of)
+    }
+
+    /// Sends how the call ended; the parcel may hold the last message.
+    async fn finish(mut self, result: Result<Option<Parcel>, Status>) {
+        let (code, parcel) = match result {
+            Ok(parcel) => (Code::Ok, parcel.unwrap_or_default()),
+            Err(status) => (error_code(&status), trailers_of(&status)),
+        };
+        let parts = match parcel.root() {
+            0 => Parts::STATUS,
+            _ => Parts::MESSAGE | Parts::STATUS,
+        };
+        let mut step = self.step(parts);
+        step.status_or_window = code.number();
+        // Whoever is gone has no use for it.
+        let _ = self.sender().send(step, parcel).await;
+        self.is_answered = true;
+    }
+
+    /// Answers with an error at once.
+    pub(crate) fn refuse(mut self, status: &Status) {
+        self.send_status(status);
+        self.is_answered = true;
+    }
+
+    /// Sends a status without waiting for room: with its message if there is some, bare if not.
+    fn send_status(&self, status: &Status) {
+        let mut step = self.step(Parts::STATUS);
+        step.status_or_window = error_code(status).number();
+        if self.link.submit(step, &mut trailers_of(status)).is_err() {
+            self.link.submit_eventually(&step);
+        }
+    }
+
+    fn sender(&self) -> Sender {
+        Sender::new(self.link.clone(), self.id, self.wire)
+    }
+
+    fn step(&self, parts: Parts) -> Submission {
+        Submission {
+            parts,
+            ..self.wire.step()
+        }
+    }
+}
+
+impl Drop for ServerCall {
+    fn drop(&mut self) {
+        if let Some(begin) = self.begin.take() {
+            self.link.reclaim(begin.block);
+        }
+        if !self.is_answered {
+            match self.link.calls.ended(self.id) {
+                None => self.send_status(&Status::unavailable("the server stopped")),
+                Some(end) if end.code == CANCELLED.code || self.link.is_dead() => {}
+                Some(end) => self.send_status(&status_of(end)),
+            }
+        }
+        self.link.close(self.id);
+    }
+}
+
+fn status_of(end: LocalEnd) -> Status {
+    Status::new(end.code, end.reason)
+}
+
+/// A handler that fails with `OK` has failed all the same.
+fn error_code(status: &Status) -> Code {
+    match status.code() {
+        Code::Ok => Code::Unknown,
+        code => code,
+    }
+}
+
+/// A status's message, details and metadata as they travel. What does not fit is left out: first the details.
+fn trailers_of(status: &Status) -> Parcel {
+    let mut trailers = status.metadata().as_block().to_vec();
+    let message = status.message();
+    if !message.is_empty() {
+        let cut = message.floor_char_boundary(STATUS_MESSAGE_BYTES_MAX);
+        let _ = block::append(&mut trailers, block::STATUS_MESSAGE, &message.as_bytes()[..cut]);
+    }
+    if !status.details().is_empty() {
+        let _ = block::append(&mut trailers, block::STATUS_DETAILS, status.details());
+    }
+    match trailers.is_empty() {
+        true => Parcel::default(),
+        false => Parcel::default().with_block(&trailers).unwrap_or_default(),
+    }
+}

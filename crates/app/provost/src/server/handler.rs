@@ -1,0 +1,218 @@
+//! Handlers by method, and places in which their futures run again and again without another allocation.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+
+use super::ServerCall;
+use crate::codegen::{Message, Service, ServiceDescriptor};
+use crate::request::{Request, Response};
+use crate::shared::Received;
+use crate::status::Status;
+use crate::streaming::Streaming;
+
+pub(super) type BoxedHandler = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The handlers of a service, by the index of their methods.
+#[derive(Default)]
+pub struct Methods {
+    handlers: Vec<Option<Box<dyn Handler>>>,
+}
+
+impl Methods {
+    /// The handler of a unary method.
+    pub fn unary<Req, Resp, H, F>(&mut self, method: u16, handler: H)
+    where
+        Req: Message,
+        Resp: Message,
+        H: Fn(Request<Received<Req>>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Response<Resp>, Status>> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        self.insert(method, move |mut call: ServerCall| {
+            let handler = handler.clone();
+            async move {
+                let result = match call.single_request().await {
+                    Ok(request) => handler(request).await,
+                    Err(status) => Err(status),
+                };
+                call.answer(result).await;
+            }
+        });
+    }
+
+    /// The handler of a method that answers with a stream.
+    pub fn server_streaming<Req, Resp, S, H, F>(&mut self, method: u16, handler: H)
+    where
+        Req: Message,
+        Resp: Message,
+        S: Stream<Item = Result<Resp, Status>> + Send + 'static,
+        H: Fn(Request<Received<Req>>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Response<S>, Status>> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        self.insert(method, move |mut call: ServerCall| {
+            let handler = handler.clone();
+            async move {
+                let result = match call.single_request().await {
+                    Ok(request) => handler(request).await,
+                    Err(status) => Err(status),
+                };
+                call.answer_stream(result).await;
+            }
+        });
+    }
+
+    /// The handler of a method that takes a stream and answers once.
+    pub fn client_streaming<Req, Resp, H, F>(&mut self, method: u16, handler: H)
+    where
+        Req: Message,
+        Resp: Message,
+        H: Fn(Request<Streaming<Req>>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Response<Resp>, Status>> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        self.insert(method, move |mut call: ServerCall| {
+            let handler = handler.clone();
+            async move {
+                let result = match call.request_stream() {
+                    Ok(requests) => handler(requests).await,
+                    Err(status) => Err(status),
+                };
+                call.answer(result).await;
+            }
+        });
+    }
+
+    /// The handler of a method that takes a stream and answers with a stream.
+    pub fn bidirectional<Req, Resp, S, H, F>(&mut self, method: u16, handler: H)
+    where
+        Req: Message,
+        Resp: Message,
+        S: Stream<Item = Result<Resp, Status>> + Send + 'static,
+        H: Fn(Request<Streaming<Req>>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Response<S>, Status>> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        self.insert(method, move |mut call: ServerCall| {
+            let handler = handler.clone();
+            async move {
+                let result = match call.request_stream() {
+                    Ok(requests) => handler(requests).await,
+                    Err(status) => Err(status),
+                };
+                call.answer_stream(result).await;
+            }
+        });
+    }
+
+    fn insert<M, F>(&mut self, method: u16, make: M)
+    where
+        M: Fn(ServerCall) -> F + Send + Sync + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let method = usize::from(method);
+        if self.handlers.len() <= method {
+            self.handlers.resize_with(method + 1, || None);
+        }
+        self.handlers[method] = Some(Box::new(MadeBy(Arc::new(make))));
+    }
+}
+
+impl std::fmt::Debug for Methods {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let count = self.handlers.iter().flatten().count();
+        f.debug_struct("Methods").field("handlers", &count).finish()
+    }
+}
+
+/// A service with its handlers.
+#[derive(Clone)]
+pub(super) struct Bound {
+    pub(super) descriptor: &'static ServiceDescriptor,
+    methods: Arc<Methods>,
+}
+
+impl Bound {
+    pub(super) fn new(service: &impl Service) -> Bound {
+        let mut methods = Methods::default();
+        service.register(&mut methods);
+        Bound {
+            descriptor: service.descriptor(),
+            methods: Arc::new(methods),
+        }
+    }
+
+    pub(super) fn handler(&self, method: u16) -> Option<&dyn Handler> {
+        self.methods.handlers.get(usize::from(method))?.as_deref()
+    }
+}
+
+/// Makes the futures that handle calls of one method.
+pub(super) trait Handler: Send + Sync {
+    /// A place in which they can run, one after the other.
+    fn place(&self) -> Box<dyn Place>;
+    /// One of them.
+    fn boxed(&self, call: ServerCall) -> BoxedHandler;
+}
+
+/// Where one future of a handler runs at a time.
+pub(super) trait Place: Send {
+    /// Puts the future for a call in.
+    fn start(&mut self, call: ServerCall);
+    /// Polls it, and drops it when it is ready.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()>;
+    /// Drops it.
+    fn clear(&mut self);
+}
+
+struct MadeBy<M>(Arc<M>);
+
+impl<M, F> Handler for MadeBy<M>
+where
+    M: Fn(ServerCall) -> F + Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn place(&self) -> Box<dyn Place> {
+        Box::new(PlaceFor {
+            make: self.0.clone(),
+            future: Box::pin(None),
+        })
+    }
+
+    fn boxed(&self, call: ServerCall) -> BoxedHandler {
+        Box::pin((self.0)(call))
+    }
+}
+
+struct PlaceFor<M, F> {
+    make: Arc<M>,
+    future: Pin<Box<Option<F>>>,
+}
+
+impl<M, F> Place for PlaceFor<M, F>
+where
+    M: Fn(ServerCall) -> F + Send + Sync,
+    F: Future<Output = ()> + Send,
+{
+    fn start(&mut self, call: ServerCall) {
+        let future = (self.make)(call);
+        self.future.set(Some(future));
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(future) = self.future.as_mut().as_pin_mut() else { return Poll::Ready(()) };
+        let polled = future.poll(context);
+        if polled.is_ready() {
+            self.clear();
+        }
+        polled
+    }
+
+    fn clear(&mut self) {
+        self.future.set(None);
+    }
+}

@@ -1,0 +1,165 @@
+//! [`Server`]: offers services and runs their handlers.
+
+mod call;
+mod handler;
+mod serving;
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+pub(crate) use call::ServerCall;
+pub use handler::Methods;
+use handler::Bound;
+use serving::{Outcome, Serving};
+
+use crate::app::App;
+use crate::codegen::Service;
+use crate::link::block_on;
+use crate::reactor::Timer;
+use crate::status::Status;
+use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
+
+/// Time before services are bound again after that has failed on a new link.
+const REBIND_PAUSE: Duration = Duration::from_millis(100);
+
+/// Offers services through this node's service, and runs their handlers.
+///
+/// Handlers run on the task that serves, so a server uses one core at most, unless [`ServerBuilder::spawn`] says where
+/// else they go. A handler that blocks holds up the others that run beside it.
+///
+/// A handler that panics ends its own call as `INTERNAL`, nothing else. A call that is cancelled, or whose deadline
+/// passes, has its handler dropped.
+///
+/// ```no_run
+/// # async fn serve(kv: impl provost::codegen::Service) -> Result<(), provost::Status> {
+/// provost::Server::builder().concurrency_limit(256).add_service(kv).serve().await
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Server {
+    _private: (),
+}
+
+/// Says what a [`Server`] offers, and how.
+#[must_use = "a server serves nothing before `serve` is called"]
+pub struct ServerBuilder {
+    app: Option<App>,
+    concurrency_limit: usize,
+    services: Vec<Bound>,
+    spawner: Option<Arc<dyn Spawn>>,
+}
+
+/// Where handlers run in place of the task that serves.
+pub trait Spawn: Send + Sync + 'static {
+    /// Runs a future to its end.
+    fn spawn(&self, handler: Pin<Box<dyn Future<Output = ()> + Send>>);
+}
+
+impl<F: Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static> Spawn for F {
+    fn spawn(&self, handler: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self(handler);
+    }
+}
+
+impl Server {
+    /// Says what to offer.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder {
+            app: None,
+            concurrency_limit: CALLS_IN_FLIGHT_MAX,
+            services: Vec::new(),
+            spawner: None,
+        }
+    }
+}
+
+impl ServerBuilder {
+    /// Serves through this app, in place of the process's own.
+    pub fn app(mut self, app: &App) -> ServerBuilder {
+        self.app = Some(app.clone());
+        self
+    }
+
+    /// How many handlers may run at a time; further calls wait, and the service holds back what is beyond.
+    pub fn concurrency_limit(mut self, calls: usize) -> ServerBuilder {
+        self.concurrency_limit = calls.clamp(1, CALLS_IN_FLIGHT_MAX);
+        self
+    }
+
+    /// Offers a service.
+    pub fn add_service(mut self, service: impl Service) -> ServerBuilder {
+        self.services.push(Bound::new(&service));
+        self
+    }
+
+    /// Runs each handler as a task of its own, for instance with `|handler| { tokio::spawn(handler); }`.
+    pub fn spawn(mut self, spawner: impl Spawn) -> ServerBuilder {
+        self.spawner = Some(Arc::new(spawner));
+        self
+    }
+
+    /// Serves until the program ends. Returns only if the services cannot be offered in the first place.
+    pub async fn serve(self) -> Result<(), Status> {
+        self.serve_with_shutdown(std::future::pending()).await
+    }
+
+    /// Serves until `shutdown` is ready; then takes no new calls, finishes those in flight, and returns.
+    pub async fn serve_with_shutdown(self, shutdown: impl Future<Output = ()>) -> Result<(), Status> {
+        let mut shutdown = pin!(shutdown);
+        let app = self.app.clone().map_or_else(App::global, Ok)?;
+        let mut is_first = true;
+        loop {
+            let Some(link) = unless(shutdown.as_mut(), app.inner().wait_for_link()).await else { return Ok(()) };
+            match Serving::bind(link, &self).await {
+                Ok(mut serving) => {
+                    is_first = false;
+                    match std::future::poll_fn(|context| serving.poll(shutdown.as_mut(), context)).await {
+                        Outcome::ShutDown => return Ok(()),
+                        Outcome::LinkLost => {}
+                    }
+                }
+                Err(status) if is_first => return Err(status),
+                Err(_) => {
+                    if unless(shutdown.as_mut(), Timer::new(REBIND_PAUSE).wait()).await.is_none() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Serves on this thread, without an executor.
+    pub fn serve_blocking(self) -> Result<(), Status> {
+        block_on(self.serve())
+    }
+
+    /// As [`ServerBuilder::serve_with_shutdown`], on this thread, without an executor.
+    pub fn serve_blocking_with_shutdown(self, shutdown: impl Future<Output = ()>) -> Result<(), Status> {
+        block_on(self.serve_with_shutdown(shutdown))
+    }
+}
+
+impl std::fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let services: Vec<_> = self.services.iter().map(|bound| bound.descriptor.name).collect();
+        f.debug_struct("ServerBuilder")
+            .field("services", &services)
+            .field("concurrency_limit", &self.concurrency_limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs `future`, unless `stop` is ready before it.
+async fn unless<R>(mut stop: Pin<&mut impl Future<Output = ()>>, future: impl Future<Output = R>) -> Option<R> {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        stop.as_mut().poll(context).map(|()| None)
+    })
+    .await
+}

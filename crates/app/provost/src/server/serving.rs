@@ -1,0 +1,383 @@
+//! A server on one link: takes calls, polls their handlers, and shuts down.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use provost_wire::Code;
+use provost_wire::control::{Bind, Unbind, request};
+use provost_wire::descriptor::Completion;
+use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
+
+use super::handler::{Bound, BoxedHandler, Place};
+use super::{ServerBuilder, ServerCall, Spawn};
+use crate::channel::request_with_schema;
+use crate::context::with_deadline;
+use crate::link::{CallId, Half, Link, LocalEnd, Waiter, WireCall};
+use crate::status::Status;
+
+/// Handlers that are polled before new calls are looked for.
+const POLLS_MAX: usize = 64;
+
+const PANICKED: LocalEnd = LocalEnd {
+    code: Code::Internal,
+    reason: "the handler panicked",
+};
+
+/// Why serving ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was told to stop, and all calls are finished.
+    ShutDown,
+    /// The link is over.
+    LinkLost,
+}
+
+/// See the module's documentation.
+pub(super) struct Serving {
+    link: Arc<Link>,
+    /// Where new calls are waited for: a place in the table of calls like any other.
+    inbox: Waiter,
+    services: Vec<Bound>,
+    tasks: Vec<Task>,
+    /// Tasks without a call.
+    idle_tasks: Vec<u32>,
+    /// Places without a future, for each method of each service.
+    idle_places: Vec<Vec<Vec<Box<dyn Place>>>>,
+    ready: Arc<Ready>,
+    spawner: Option<Arc<dyn Spawn>>,
+    concurrency_limit: usize,
+    is_draining: bool,
+}
+
+/// A handler that may be running.
+struct Task {
+    place: Option<Box<dyn Place>>,
+    call: CallId,
+    deadline_ns: u64,
+    service: usize,
+    method: usize,
+    wake: Arc<TaskWake>,
+    waker: Waker,
+}
+
+enum Found {
+    Call(Completion),
+    ReadyTask,
+}
+
+impl Serving {
+    /// Offers all services on a link.
+    pub(super) async fn bind(link: Arc<Link>, builder: &ServerBuilder) -> Result<Serving, Status> {
+        let nowhere = WireCall {
+            connection: u32::MAX,
+            call: 0,
+        };
+        let inbox = link.open(nowhere, 0).map_err(|_| Status::unavailable("the node's service went away"))?;
+        let methods = |bound: &Bound| bound.descriptor.methods.iter().map(|_| Vec::new()).collect();
+        let serving = Serving {
+            inbox: Waiter::new(link.clone(), inbox),
+            services: builder.services.clone(),
+            tasks: Vec::new(),
+            idle_tasks: Vec::new(),
+            idle_places: builder.services.iter().map(methods).collect(),
+            ready: Arc::default(),
+            spawner: builder.spawner.clone(),
+            concurrency_limit: builder.concurrency_limit,
+            is_draining: false,
+            link,
+        };
+        for (index, bound) in serving.services.iter().enumerate() {
+            let id = serving.link.control.new_id();
+            serving.link.register_bind(id, inbox, index);
+            let bind = || {
+                request::Body::Bind(Bind {
+                    service: bound.descriptor.name.to_owned(),
+                    schema_hash: bound.descriptor.schema_hash.to_vec(),
+                    calls_in_flight_max: match builder.concurrency_limit {
+                        CALLS_IN_FLIGHT_MAX => 0,
+                        limit => limit as u32,
+                    },
+                })
+            };
+            request_with_schema(&serving.link, bound.descriptor, id, bind).await?;
+        }
+        Ok(serving)
+    }
+
+    /// Serves.
+    pub(super) fn poll(
+        &mut self,
+        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+        context: &mut Context<'_>,
+    ) -> Poll<Outcome> {
+        self.ready.register(context.waker());
+        loop {
+            if !self.is_draining && shutdown.as_mut().poll(context).is_ready() {
+                self.is_draining = true;
+                self.unbind();
+            }
+            self.poll_ready_tasks();
+            match self.poll_inbox(context) {
+                Poll::Ready(Ok(Found::Call(begin))) => self.start(begin),
+                Poll::Ready(Ok(Found::ReadyTask)) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(Outcome::LinkLost),
+                Poll::Pending if self.is_draining && self.running() == 0 => return Poll::Ready(Outcome::ShutDown),
+                Poll::Pending if self.ready.is_empty() => return Poll::Pending,
+                Poll::Pending => {}
+            }
+        }
+    }
+
+    fn poll_inbox(&mut self, context: &mut Context<'_>) -> Poll<Result<Found, LocalEnd>> {
+        let has_room = self.running() < self.concurrency_limit;
+        let ready = &self.ready;
+        let found = self.inbox.poll_keeping(Half::Reader, context, |state| {
+            if !ready.is_empty() {
+                return Some(Found::ReadyTask);
+            }
+            has_room.then(|| state.steps.pop_front()).flatten().map(Found::Call)
+        });
+        self.inbox.step_aside();
+        found
+    }
+
+    fn running(&self) -> usize {
+        self.tasks.len() - self.idle_tasks.len() + self.ready.spawned.load(Ordering::SeqCst)
+    }
+
+    fn start(&mut self, begin: Completion) {
+        let (service, method) = (begin.reserved[0] as usize, begin.method);
+        let Some(call) = ServerCall::new(&self.link, begin) else { return };
+        let Some(handler) = self.services.get(service).and_then(|bound| bound.handler(method)) else {
+            return call.refuse(&Status::unimplemented("the server does not implement this method"));
+        };
+        if let Some(spawner) = &self.spawner {
+            let spawned = Spawned::new(self.link.clone(), self.ready.clone(), handler, call);
+            return spawner.spawn(Box::pin(spawned));
+        }
+        let idle = self.idle_places[service].get_mut(usize::from(method)).and_then(Vec::pop);
+        let mut place = idle.unwrap_or_else(|| handler.place());
+        let index = self.idle_task();
+        let task = &mut self.tasks[index as usize];
+        (task.call, task.deadline_ns) = (call.id(), call.deadline_ns());
+        (task.service, task.method) = (service, usize::from(method));
+        if let Some(mut state) = self.link.calls.state(call.id()) {
+            state.register(Half::Owner, &task.waker);
+        }
+        place.start(call);
+        task.place = Some(place);
+        self.poll_task(index);
+    }
+
+    fn idle_task(&mut self) -> u32 {
+        self.idle_tasks.pop().unwrap_or_else(|| {
+            let index = self.tasks.len() as u32;
+            let wake = Arc::new(TaskWake {
+                index,
+                is_queued: AtomicBool::new(false),
+                ready: self.ready.clone(),
+            });
+            self.tasks.push(Task {
+                place: None,
+                call: CallId(0),
+                deadline_ns: 0,
+                service: 0,
+                method: 0,
+                waker: Waker::from(wake.clone()),
+                wake,
+            });
+            index
+        })
+    }
+
+    fn poll_ready_tasks(&mut self) {
+        for _ in 0..POLLS_MAX {
+            let Some(index) = self.ready.pop() else { return };
+            self.tasks[index as usize].wake.is_queued.store(false, Ordering::SeqCst);
+            self.poll_task(index);
+        }
+    }
+
+    fn poll_task(&mut self, index: u32) {
+        let task = &mut self.tasks[index as usize];
+        let Some(place) = &mut task.place else { return };
+        let has_ended = self.link.calls.ended(task.call).is_some();
+        let is_whole = match has_ended {
+            true => drop_handler(&mut **place),
+            false => {
+                let mut context = Context::from_waker(&task.waker);
+                let poll = || with_deadline(task.deadline_ns, || place.poll(&mut context));
+                match catch_unwind(AssertUnwindSafe(poll)) {
+                    Ok(Poll::Pending) => return,
+                    Ok(Poll::Ready(())) => true,
+                    Err(_) => {
+                        self.link.calls.end(task.call, PANICKED);
+                        drop_handler(&mut **place);
+                        false
+                    }
+                }
+            }
+        };
+        let place = task.place.take();
+        if is_whole {
+            self.idle_places[task.service][task.method].extend(place);
+        }
+        self.idle_tasks.push(index);
+    }
+
+    fn unbind(&self) {
+        for bound in &self.services {
+            let unbind = request::Body::Unbind(Unbind {
+                service: bound.descriptor.name.to_owned(),
+            });
+            let id = self.link.control.new_id();
+            // A service that is gone has nothing bound.
+            let _ = self.link.control.send(id, unbind, &[]);
+            self.link.control.forget(id);
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if !self.is_draining {
+            self.unbind();
+        }
+        self.tasks.clear();
+        self.inbox.leave();
+        self.link.close(self.inbox.id());
+    }
+}
+
+/// Drops a handler's future; a panic on the way ends there. Says whether there was none.
+fn drop_handler(place: &mut dyn Place) -> bool {
+    catch_unwind(AssertUnwindSafe(|| place.clear())).is_ok()
+}
+
+/// The tasks that want to be polled.
+#[derive(Default)]
+pub(super) struct Ready {
+    queue: Mutex<VecDeque<u32>>,
+    queued: AtomicUsize,
+    waker: Mutex<Option<Waker>>,
+    /// Handlers that run elsewhere.
+    spawned: AtomicUsize,
+}
+
+impl Ready {
+    fn register(&self, waker: &Waker) {
+        let mut registered = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *registered {
+            Some(registered) => registered.clone_from(waker),
+            None => *registered = Some(waker.clone()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queued.load(Ordering::SeqCst) == 0
+    }
+
+    fn pop(&self) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = queue.pop_front();
+        self.queued.store(queue.len(), Ordering::SeqCst);
+        index
+    }
+
+    fn push(&self, index: u32) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.push_back(index);
+        self.queued.store(queue.len(), Ordering::SeqCst);
+        drop(queue);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = &*waker {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+struct TaskWake {
+    index: u32,
+    is_queued: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl Wake for TaskWake {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is_queued.swap(true, Ordering::SeqCst) {
+            self.ready.push(self.index);
+        }
+    }
+}
+
+/// A handler that runs as a task of its own.
+struct Spawned {
+    link: Arc<Link>,
+    call: CallId,
+    deadline_ns: u64,
+    handler: Option<BoxedHandler>,
+    ready: Arc<Ready>,
+}
+
+impl Spawned {
+    fn new(link: Arc<Link>, ready: Arc<Ready>, handler: &dyn super::handler::Handler, call: ServerCall) -> Spawned {
+        ready.spawned.fetch_add(1, Ordering::SeqCst);
+        Spawned {
+            link,
+            call: call.id(),
+            deadline_ns: call.deadline_ns(),
+            handler: Some(handler.boxed(call)),
+            ready,
+        }
+    }
+
+    fn poll_handler(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(handler) = &mut self.handler else { return Poll::Ready(()) };
+        match self.link.calls.state(self.call) {
+            Some(mut state) if state.ended.is_none() => state.register(Half::Owner, context.waker()),
+            _ => return Poll::Ready(()),
+        }
+        let poll = || with_deadline(self.deadline_ns, || handler.as_mut().poll(context));
+        catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|_| {
+            self.link.calls.end(self.call, PANICKED);
+            Poll::Ready(())
+        })
+    }
+}
+
+impl Future for Spawned {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let polled = self.poll_handler(context);
+        if polled.is_ready() {
+            let handler = self.handler.take();
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(handler)));
+        }
+        polled
+    }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        self.handler = None;
+        self.ready.spawned.fetch_sub(1, Ordering::SeqCst);
+        self.ready.wake();
+    }
+}
