@@ -32,13 +32,15 @@ pub enum SchemaErrorKind {
         max: usize,
     },
     /// proto2, or an edition.
-    #[error("{syntax} is not supported; write `syntax = \"proto3\";` and declare fields as proto3 does")]
+    #[error(
+        "{syntax} cannot be compiled, only proto3; write `syntax = \"proto3\";` and declare fields as proto3 does"
+    )]
     Syntax {
         /// `proto2` or `editions`.
         syntax: String,
     },
     /// A group, a required field, or another thing that proto3 has not.
-    #[error("{0} does not exist in proto3; {1}")]
+    #[error("{0} cannot be used in proto3; {1}")]
     NotProto3(&'static str, &'static str),
     /// A name that is not an identifier, or too long.
     #[error("`{name}` is not a name: letters, digits and underscores, at most {max} bytes with its package")]
