@@ -9,7 +9,6 @@ mod client;
 pub mod codegen;
 mod context;
 mod limit;
-mod macros;
 mod link;
 mod macros;
 mod metadata;

@@ -1,37 +1,41 @@
-//! Macros for generated code and for including it.
+//! The macros that programs and generated code use.
 
-/// Includes the code that `provost-build` generated for a package of a schema.
+/// Includes the code that `provost-build` generated for a package.
 ///
 /// ```ignore
 /// pub mod kv {
 ///     provost::include_proto!("kv");
 /// }
 /// ```
+///
+/// Packages refer to each other by `super::`, so the modules that include them must nest as the packages do.
 #[macro_export]
 macro_rules! include_proto {
     ($package:literal) => {
-        include!(concat!(env!("OUT_DIR"), "/", $package, ".rs"));
+        ::core::include!(::core::concat!(::core::env!("OUT_DIR"), "/", $package, ".rs"));
     };
 }
 
-/// Makes a generated struct a message.
+/// Says that a generated struct has the native layout of a message; generated code asserts sizes and offsets beside it.
+///
+/// A macro, so that a program that forbids unsafe code can include generated code.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __message {
-    ($message:ident, $full_name:literal, [$($field:ident),* $(,)?]) => {
-        // SAFETY: `provost-build` has generated the struct from the same schema as the service's descriptor, and
-        // asserts its layout next to it.
-        unsafe impl $crate::codegen::Message for $message {
-            const FULL_NAME: &'static ::core::primitive::str = $full_name;
+    ($ty:ident, $full_name:literal, [$($member:ident),*]) => {
+        // SAFETY: `provost-build` generates the struct from the schema: `repr(C)`, its members in layout order, made of
+        // numbers and the containers of `shared` alone.
+        unsafe impl $crate::codegen::Message for $ty {
+            const FULL_NAME: &'static str = $full_name;
 
-            fn measure(&self) -> ::core::primitive::usize {
+            fn measure(&self) -> usize {
                 ::core::mem::size_of::<Self>() + $crate::codegen::Measure::referenced_bytes(self)
             }
         }
 
-        impl $crate::codegen::Measure for $message {
-            fn referenced_bytes(&self) -> ::core::primitive::usize {
-                0 $(+ $crate::codegen::Measure::referenced_bytes(&self.$field))*
+        impl $crate::codegen::Measure for $ty {
+            fn referenced_bytes(&self) -> usize {
+                0 $(+ $crate::codegen::Measure::referenced_bytes(&self.$member))*
             }
         }
     };
