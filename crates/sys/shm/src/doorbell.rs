@@ -10,28 +10,39 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 /// Rings that one [`Doorbell::drain`] takes; more stay, and wake the listener once again.
-const DRAIN_BYTES: usize = 64;
+const DRAIN_BYTES: usize = 1024;
 
 /// The end that wakes the other.
 #[derive(Debug)]
 pub struct Ringer(OwnedFd);
 
 /// The end that is woken: readable once it has been rung, until it is drained.
+///
+/// Whoever made it holds the other end too, so that a peer that closes its own does not make this one readable for
+/// good (as the end of a pipe is), which would keep a poller awake.
 #[derive(Debug)]
-pub struct Doorbell(OwnedFd);
+pub struct Doorbell {
+    read: OwnedFd,
+    _write: Option<OwnedFd>,
+}
 
 impl Doorbell {
     /// Both ends, neither of which ever blocks.
     pub fn create() -> io::Result<(Ringer, Doorbell)> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok((Ringer(write), Doorbell(read)))
+        let kept = rustix::io::fcntl_dupfd_cloexec(&write, 0)?;
+        let doorbell = Doorbell {
+            read,
+            _write: Some(kept),
+        };
+        Ok((Ringer(write), doorbell))
     }
 
-    /// Takes the rings that have come, and says whether there were any. An error, or [`io::ErrorKind::BrokenPipe`],
-    /// says that nobody can ring any more.
+    /// Takes the rings that have come, and says whether there were any. [`io::ErrorKind::BrokenPipe`] says that
+    /// nobody can ring any more (which whoever made the doorbell is never told).
     pub fn drain(&self) -> io::Result<bool> {
         let mut rings = [0; DRAIN_BYTES];
-        match rustix::io::read(&self.0, &mut rings) {
+        match rustix::io::read(&self.read, &mut rings) {
             Ok(0) => Err(Errno::PIPE.into()),
             Ok(_) => Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
@@ -58,7 +69,7 @@ impl AsFd for Ringer {
 
 impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.read.as_fd()
     }
 }
 
@@ -72,6 +83,9 @@ impl From<OwnedFd> for Ringer {
 /// A doorbell that another process made.
 impl From<OwnedFd> for Doorbell {
     fn from(descriptor: OwnedFd) -> Doorbell {
-        Doorbell(descriptor)
+        Doorbell {
+            read: descriptor,
+            _write: None,
+        }
     }
 }

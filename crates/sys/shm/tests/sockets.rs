@@ -170,6 +170,14 @@ fn a_doorbell_wakes_a_poller_and_a_hostile_holder_cannot_block_a_ringer() {
 }
 
 #[test]
+fn a_ringer_that_is_closed_does_not_keep_its_doorbell_ringing() {
+    let (ringer, doorbell) = Doorbell::create().unwrap();
+    drop(ringer);
+    assert!(!wait_for(&doorbell, Interest::Readable, Wait::Now).unwrap());
+    assert!(!doorbell.drain().unwrap());
+}
+
+#[test]
 fn descriptors_slots_and_wake_ups_pass_between_an_app_and_its_service() {
     let (service_socket, app_socket) = PacketSocket::pair().unwrap();
     let (mut service, [submission, completion]) = ServiceRings::create(16, 32).unwrap();
