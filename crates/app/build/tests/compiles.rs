@@ -1,0 +1,164 @@
+//! The checked-in generated code compiles, in a program that forbids unsafe code and whose lints are strict.
+#![forbid(unsafe_code)]
+#![deny(warnings, missing_docs, unreachable_pub, clippy::pedantic)]
+
+include!("golden/generated/_.rs");
+
+/// Packages below `golden`.
+pub mod golden {
+    /// Every kind of field.
+    pub mod everything {
+        include!("golden/generated/golden.everything.rs");
+    }
+    /// Nested and recursive types, and types of other packages.
+    pub mod nesting {
+        include!("golden/generated/golden.nesting.rs");
+    }
+    /// Names that mean something in Rust.
+    pub mod r#type {
+        include!("golden/generated/golden.type.rs");
+    }
+}
+
+/// Packages below `google`.
+pub mod google {
+    /// Well-known types.
+    pub mod protobuf {
+        include!("golden/generated/google.protobuf.rs");
+    }
+}
+
+use golden::everything::{Color, Empty, Everything, everything};
+use golden::nesting::{Tree, tree};
+
+#[test]
+fn enums_print_their_names_and_take_any_number() {
+    assert_eq!(format!("{:?} {:?}", Color::RED, Color(77)), "COLOR_RED 77");
+    assert_eq!(Color::default(), Color::UNSPECIFIED);
+    assert_eq!(Color::from_str_name("COLOR_INFRARED"), Some(Color(-1)));
+    assert_eq!(Color::from(2).as_str_name(), Some("COLOR_GREEN"));
+    assert_eq!(i32::from(Color::GREEN), 2);
+    assert_eq!(tree::node::Kind::KIND_2D, tree::node::Kind(1));
+}
+
+#[test]
+fn messages_and_oneofs_have_defaults_and_compare() {
+    let mut message = Everything {
+        int32_field: 1,
+        choice: everything::Choice::Number(5),
+        ..Everything::default()
+    };
+    assert_eq!(everything::Choice::default(), everything::Choice::NotSet);
+    assert_eq!(message.clone(), message);
+    message.color = Color::RED;
+    assert_ne!(message, Everything::default());
+    assert_eq!(format!("{:?}", Empty::default()), "Empty");
+    assert_eq!(Tree::default(), Tree::default());
+}
+
+#[test]
+fn a_service_describes_itself() {
+    let schema = provost_schema::Schema::from_descriptor_set(four_service::DESCRIPTOR_SET).expect("a schema");
+    let hash = schema
+        .service_hash(four_service::SERVICE_NAME)
+        .expect("the service");
+    assert_eq!(hash.0, four_service::SCHEMA_HASH);
+    let service = schema.service(four_service::SERVICE_NAME).expect("the service");
+    let names: Vec<&str> = four_service::METHODS.iter().map(|method| method.name).collect();
+    assert_eq!(
+        names,
+        service
+            .methods
+            .iter()
+            .map(|method| method.name.as_str())
+            .collect::<Vec<_>>()
+    );
+}
+
+mod servers {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use provost::codegen::{Service, Stream};
+    use provost::{Received, Request, Response, Status, Streaming};
+
+    use super::four_client::{self, FourClient};
+    use super::four_server::{Four, FourServer};
+    use super::golden::everything::Everything;
+    use super::google::protobuf::Empty;
+    use super::{Answer, Ask};
+
+    struct Fixed;
+
+    /// A stream that has ended.
+    struct Ended;
+
+    impl Stream for Ended {
+        type Item = Result<Answer, Status>;
+        fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            Poll::Ready(None)
+        }
+    }
+
+    impl Four for Fixed {
+        async fn unary(&self, request: Request<Received<Ask>>) -> Result<Response<Answer>, Status> {
+            Ok(Response::new(Answer {
+                text: request.get_ref().text.clone(),
+            }))
+        }
+
+        type DownStream = Ended;
+        async fn down(&self, _: Request<Received<Ask>>) -> Result<Response<Ended>, Status> {
+            Ok(Response::new(Ended))
+        }
+
+        async fn up(&self, request: Request<Streaming<Ask>>) -> Result<Response<Answer>, Status> {
+            let mut asks = request.into_inner();
+            while asks.message().await?.is_some() {}
+            Ok(Response::new(Answer::default()))
+        }
+
+        type BothStream = Ended;
+        async fn both(&self, _: Request<Streaming<Ask>>) -> Result<Response<Ended>, Status> {
+            Ok(Response::new(Ended))
+        }
+
+        async fn nothing(&self, _: Request<Received<Empty>>) -> Result<Response<Empty>, Status> {
+            Ok(Response::new(Empty::default()))
+        }
+
+        async fn everything(
+            &self,
+            request: Request<Received<Everything>>,
+        ) -> Result<Response<Everything>, Status> {
+            Ok(Response::new(request.get_ref().to_owned()))
+        }
+    }
+
+    /// Never run: it is enough that a compiler takes it.
+    async fn call(client: FourClient) -> Result<(), Status> {
+        client.unary(Ask { text: "how?".into() }).await?;
+        let mut answers = client.down(Request::new(Ask::default())).await?.into_inner();
+        while let Some(answer) = answers.message().await? {
+            assert_eq!(answer.text, "");
+        }
+        Ok(())
+    }
+
+    fn call_blocking(client: &four_client::blocking::FourClient) -> Result<(), Status> {
+        client.unary(Ask::default())?;
+        client.up(vec![Ask::default()])?;
+        for answer in client.both(std::iter::once(Ask::default()))?.into_inner() {
+            answer?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn servers_and_clients_read_like_plain_rust() {
+        fn is_sendable(_: &impl Send) {}
+        let _ = |client| is_sendable(&call(client));
+        let _ = call_blocking;
+        assert_eq!(FourServer::new(Fixed).descriptor().name, "Four");
+    }
+}
