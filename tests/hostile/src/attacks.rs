@@ -2,6 +2,7 @@
 
 pub mod control;
 pub mod guided;
+pub mod linger;
 pub mod race;
 pub mod random;
 pub mod rings;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use provost_e2e::{Node, NodeOptions, Usage, World};
 
-use crate::attacks;
+use crate::attacks::{self, linger};
 use crate::random::Random;
 use crate::report::Report;
 use crate::scene::{Scene, Stop};
@@ -62,7 +62,9 @@ pub fn run(role: &Path, plan: &Plan) -> Result<Report, Failure> {
     }
     judge_victim(victim.stop(), &report);
     for node in [&mut a, &mut b] {
-        is_idle(node, &report);
+        is_idle(node, "alone", &report);
+        let _stayed = linger::attach(&node.socket, &report);
+        is_idle(node, "with apps that stay and do nothing good", &report);
     }
     drop(server);
     Ok(report)
@@ -151,7 +153,7 @@ fn is_forgotten(before: Usage, now: Usage) -> bool {
 }
 
 /// With nothing to do, the node does nothing.
-fn is_idle(node: &mut Node, report: &Report) {
+fn is_idle(node: &mut Node, company: &str, report: &Report) {
     if !node.program.is_running() {
         return;
     }
@@ -160,15 +162,13 @@ fn is_idle(node: &mut Node, report: &Report) {
     let before = node.program.processor_time();
     std::thread::sleep(IDLE_MEASURED);
     let used = node.program.processor_time() - before;
-    println!(
-        "node {}: {used:?} of processor time in {IDLE_MEASURED:?} of rest",
+    let verdict = format!(
+        "node {} uses {used:?} of processor time in {IDLE_MEASURED:?} of rest, {company}",
         node.program.name()
     );
+    println!("{verdict}");
     if used > IDLE_MEASURED * IDLE_PERCENT_MAX / 100 {
-        report.finding(format!(
-            "node {} spins: {used:?} in {IDLE_MEASURED:?} of rest",
-            node.program.name()
-        ));
+        report.finding(verdict);
     }
 }
 
