@@ -1,8 +1,26 @@
-//! The managed RPC service of a node
+//! The managed RPC service of a node: what `provostd` runs, and what tests and the demonstration run in their own
+//! process.
+//!
+//! ```text
+//! control plane (one thread, tokio): apps, schemas, bindings, connections     control.socket, [[listener]]
+//! data plane (runtime threads): rings ─► datapaths (frontend, policies, marshalling, transport) ─► sockets
+//! ```
+#![forbid(unsafe_code)]
 
 pub mod access;
+mod apps;
+mod compose;
 pub mod config;
+mod connect;
+mod listen;
 pub mod log;
+mod node;
 pub mod notify;
+mod permits;
 pub mod runtime;
 pub mod schemas;
+mod segments;
+mod services;
+
+pub use config::Config;
+pub use node::{Node, Shutdown, StartError};

@@ -31,10 +31,6 @@ impl<T> Slots<T> {
         self.entries.get_mut(at as usize)?.as_mut()
     }
 
-    pub(super) fn get(&self, at: u32) -> Option<&T> {
-        self.entries.get(at as usize)?.as_ref()
-    }
-
     pub(super) fn remove(&mut self, at: u32) -> Option<T> {
         let entry = self.entries.get_mut(at as usize)?.take()?;
         self.free.push(at);
@@ -44,10 +40,5 @@ impl<T> Slots<T> {
     /// Numbers that entries may have are below this.
     pub(super) fn bound(&self) -> u32 {
         self.entries.len() as u32
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let entries = self.entries.iter().enumerate();
-        entries.filter_map(|(at, entry)| Some((at as u32, entry.as_ref()?)))
     }
 }

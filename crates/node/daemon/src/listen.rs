@@ -1,0 +1,137 @@
+//! Letting other nodes in.
+
+use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use provost_transport_tcp::{AcceptError, Established, PeerIdentity};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::connect::{TcpEnd, open_tcp};
+use crate::node::Shared;
+use crate::permits::{AppConnections, Permit};
+use crate::services::Match;
+
+/// After an error of accept, such as having no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// Between two log lines about errors of accept.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// Lets peers in at one listener, for ever.
+pub(crate) async fn accept(shared: Rc<Shared>, listener: TcpListener) {
+    let handshakes = Arc::new(Semaphore::new(shared.config.limits.handshakes));
+    let mut complained: Option<Instant> = None;
+    loop {
+        // Never closed, so that this waits for a place: until then peers wait in the listener's backlog.
+        let Ok(place) = Arc::clone(&handshakes).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let shared = Rc::clone(&shared);
+                tokio::task::spawn_local(async move {
+                    let _place = place;
+                    if let Err(refusal) = welcome(&shared, stream).await {
+                        tracing::info!(%peer, reason = refusal, "refused a peer");
+                    }
+                });
+            }
+            Err(error) => {
+                if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
+                    tracing::warn!(%error, "cannot let peers in: trying again");
+                    complained = Some(Instant::now());
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn welcome(shared: &Shared, stream: tokio::net::TcpStream) -> Result<(), String> {
+    let stream = stream.into_std().map_err(|error| error.to_string())?;
+    let services = Arc::clone(&shared.services);
+    let tls = shared.tls_server.clone();
+    let deadline = Instant::now() + Duration::from_millis(shared.config.timeouts.handshake_ms);
+    let handshake = tokio::task::spawn_blocking(move || {
+        let mut found = None;
+        let established = shake_hands(stream, tls, deadline, |hello, schema| {
+            let (decision, with) = services.decide(hello, schema);
+            found = with;
+            decision
+        })?;
+        Ok::<_, AcceptError>((established, found))
+    });
+    let (established, found) = match handshake.await {
+        Ok(Ok(shaken)) => shaken,
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(_) => return Err("the handshake was cut short".to_owned()),
+    };
+    let found = found.ok_or("no service was agreed on")?;
+    check_identity(shared, &established.peer)?;
+    serve(shared, established, &found).await
+}
+
+fn shake_hands(
+    stream: TcpStream,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    deadline: Instant,
+    decide: impl FnMut(&provost_transport_tcp::Hello, Option<&[u8]>) -> provost_transport_tcp::Decision,
+) -> Result<Established, AcceptError> {
+    // The handshake blocks, with timeouts of its own.
+    let _ = stream.set_nonblocking(false);
+    provost_transport_tcp::accept(stream, tls, deadline, decide)
+}
+
+fn check_identity(shared: &Shared, peer: &PeerIdentity) -> Result<(), String> {
+    let Some(tls) = &shared.config.tls else {
+        return Ok(());
+    };
+    let name = peer.name();
+    match tls.allow_peers.is_empty() || tls.allow_peers.iter().any(|allowed| allowed == name) {
+        true => Ok(()),
+        false => Err(format!("{name:?} is not among tls.allow_peers")),
+    }
+}
+
+async fn serve(shared: &Shared, established: Established, found: &Match) -> Result<(), String> {
+    let peer: SocketAddr = established.peer_address;
+    let identity = established.peer.name().to_owned();
+    let offer = &found.offer;
+    let (runtime, send_heap, connections) = {
+        let apps = shared.apps.borrow();
+        let server = apps
+            .get(&offer.app)
+            .ok_or("the app that serves it is going away")?;
+        (
+            server.runtime,
+            server.send_heap.clone(),
+            server.connections.clone(),
+        )
+    };
+    let permit = take_permit(shared, &connections)?;
+    let end = TcpEnd {
+        app: offer.app,
+        runtime,
+        send_heap: &send_heap,
+        schema: &offer.schema,
+        offer: Some(offer),
+    };
+    let number = open_tcp(shared, &end, established, permit)
+        .await
+        .map_err(|refusal| refusal.message)?;
+    tracing::info!(
+        app = offer.app,
+        service = offer.schema.service,
+        connection = number,
+        %peer,
+        identity,
+        "accepted"
+    );
+    Ok(())
+}
+
+fn take_permit(shared: &Shared, app: &AppConnections) -> Result<Permit, String> {
+    shared.permits.take(app).map_err(|error| error.to_string())
+}

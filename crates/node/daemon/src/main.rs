@@ -1,0 +1,210 @@
+//! `provostd`: the managed RPC service of a node.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use provostd::config::{
+    ConfigError, ListenerConfig, ListenerTransport, LogFormat, RouteConfig, RouteTransport,
+};
+use provostd::{Config, Node, Shutdown, StartError, notify};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// How often it is checked whether the service has ended.
+const END_POLL: Duration = Duration::from_millis(20);
+
+const EXAMPLES: &str = "\
+Examples:
+  provostd                                     all defaults: apps attach at /run/provost/provostd.sock
+  provostd --socket /tmp/a.sock --listen 127.0.0.1:7700
+                                               a node that serves others over TCP
+  provostd --socket /tmp/b.sock --route kv.Kv=127.0.0.1:7700
+                                               a node whose apps call kv.Kv at that one
+  provostd --config /etc/provost/provostd.toml
+  provostd --check-config --config FILE        says what is wrong with a file, and ends
+  provostd --print-default-config > FILE       every key with its default
+
+SIGTERM or SIGINT: take nothing new, let calls in flight finish, end; a second one: end at once.
+PROVOST_LOG overrides log.level. Keys of the configuration: docs/configuration.md.";
+
+/// The managed RPC service of a node: apps attach to it over shared memory, and it carries their calls.
+#[derive(Parser, Debug)]
+#[command(name = "provostd", version, after_help = EXAMPLES)]
+struct Options {
+    /// The configuration file (TOML); without it, every key has its default.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The socket at which apps attach, instead of control.socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Where to listen for other nodes, beside the configured listeners. May be given several times.
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Vec<SocketAddr>,
+    /// Where a service is, instead of its configured route. May be given several times.
+    #[arg(long, value_name = "SERVICE=HOST:PORT", value_parser = parse_route)]
+    route: Vec<RouteConfig>,
+    /// Threads of the data plane, instead of runtime.threads.
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<usize>,
+    /// A policy of every datapath, after the configured ones. May be given several times.
+    #[arg(long, value_name = "NAME")]
+    policy: Vec<String>,
+    /// A level or filter for the log, instead of log.level.
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+    /// Log JSON, instead of log.format.
+    #[arg(long)]
+    log_json: bool,
+    /// Only check the configuration.
+    #[arg(long)]
+    check_config: bool,
+    /// Only print a configuration file with every key and its default.
+    #[arg(long)]
+    print_default_config: bool,
+}
+
+/// The example, which a test holds against the defaults.
+const DEFAULT_CONFIG: &str = include_str!("../../../../packaging/provostd.toml");
+
+/// The configuration is at fault; the same code as of clap for its options.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if options.print_default_config {
+        print!("{DEFAULT_CONFIG}");
+        return ExitCode::SUCCESS;
+    }
+    let only_check = options.check_config;
+    let config = match configure(options) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("provostd: {error}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    if only_check {
+        println!("the configuration is good");
+        return ExitCode::SUCCESS;
+    }
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("provostd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse_route(text: &str) -> Result<RouteConfig, String> {
+    let (service, endpoint) = text
+        .split_once('=')
+        .ok_or("write it as SERVICE=HOST:PORT, such as kv.Kv=127.0.0.1:7700")?;
+    Ok(RouteConfig {
+        service: service.to_owned(),
+        transport: RouteTransport::Tcp,
+        endpoints: vec![endpoint.to_owned()],
+    })
+}
+
+/// The configuration file with what the options say instead.
+fn configure(options: Options) -> Result<Config, ConfigError> {
+    let mut config = match &options.config {
+        Some(path) => Config::load(path)?,
+        None => Config::default(),
+    };
+    if let Some(socket) = options.socket {
+        config.control.socket = socket;
+    }
+    config
+        .listeners
+        .extend(options.listen.into_iter().map(|address| ListenerConfig {
+            transport: ListenerTransport::Tcp,
+            address,
+        }));
+    for route in options.route {
+        match config.routes.iter_mut().find(|old| old.service == route.service) {
+            Some(old) if old.transport == RouteTransport::Tcp => old.endpoints.extend(route.endpoints),
+            Some(old) => *old = route,
+            None => config.routes.push(route),
+        }
+    }
+    if let Some(threads) = options.threads {
+        config.runtime.threads = threads;
+    }
+    config.policies.extend(options.policy);
+    if let Some(level) = options.log {
+        config.log.level = level;
+    }
+    if options.log_json {
+        config.log.format = LogFormat::Json;
+    }
+    config.check("the configuration")?;
+    Ok(config)
+}
+
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error(transparent)]
+    Log(#[from] provostd::log::FilterError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("cannot wait for signals: {0}")]
+    Signals(#[from] std::io::Error),
+}
+
+fn run(config: Config) -> Result<(), RunError> {
+    provostd::log::start(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()?;
+    runtime.block_on(async {
+        // Before the service starts: from its first moment on it can be told to stop.
+        let mut signals = Signals::catch()?;
+        let node = Node::start(config)?;
+        notify::ready();
+        signals.next().await;
+        tracing::info!("told to stop: letting calls in flight finish");
+        notify::stopping();
+        node.shut_down(Shutdown::Drain);
+        let ended = async {
+            while !node.has_ended() {
+                tokio::time::sleep(END_POLL).await;
+            }
+        };
+        tokio::select! {
+            () = ended => {}
+            () = signals.next() => {
+                tracing::warn!("told to stop again: ending at once");
+                node.shut_down(Shutdown::Now);
+            }
+        }
+        node.join();
+        Ok(())
+    })
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn catch() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Counting connections, of the node and of each app, for as long as they live.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The node's bounds on connections.
+pub(crate) struct Permits {
+    all: Arc<AtomicUsize>,
+    all_max: usize,
+    per_app_max: usize,
+}
+
+/// Connections of one app.
+#[derive(Clone, Default)]
+pub(crate) struct AppConnections(Arc<AtomicUsize>);
+
+/// One connection that is counted until this is dropped.
+pub(crate) struct Permit {
+    counted: [Arc<AtomicUsize>; 2],
+}
+
+/// Too many connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TooMany {
+    #[error("the node has as many connections as limits.connections = {0} allows")]
+    OfNode(usize),
+    #[error("the app has as many connections as limits.connections_per_app = {0} allows")]
+    OfApp(usize),
+}
+
+impl Permits {
+    pub(crate) fn new(all_max: usize, per_app_max: usize) -> Permits {
+        Permits {
+            all: Arc::default(),
+            all_max,
+            per_app_max,
+        }
+    }
+
+    /// Counts one more connection of an app.
+    pub(crate) fn take(&self, app: &AppConnections) -> Result<Permit, TooMany> {
+        if !raise(&self.all, self.all_max) {
+            return Err(TooMany::OfNode(self.all_max));
+        }
+        if !raise(&app.0, self.per_app_max) {
+            self.all.fetch_sub(1, Ordering::Relaxed);
+            return Err(TooMany::OfApp(self.per_app_max));
+        }
+        Ok(Permit {
+            counted: [Arc::clone(&self.all), Arc::clone(&app.0)],
+        })
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        for counter in &self.counted {
+            counter.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn raise(counter: &AtomicUsize, max: usize) -> bool {
+    counter
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < max).then_some(count + 1)
+        })
+        .is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_bounds_hold_and_dropping_a_permit_gives_its_place_back() {
+        let permits = Permits::new(3, 2);
+        let (one, other) = (AppConnections::default(), AppConnections::default());
+        let first = permits.take(&one).unwrap();
+        let _second = permits.take(&one).unwrap();
+        assert_eq!(permits.take(&one).err(), Some(TooMany::OfApp(2)));
+        let _third = permits.take(&other).unwrap();
+        assert_eq!(permits.take(&other).err(), Some(TooMany::OfNode(3)));
+        drop(first);
+        assert!(permits.take(&other).is_ok());
+    }
+}
