@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::bench;
 use crate::failure::Failure;
 use crate::plan::Scope;
 use crate::roles::{self, Role};
 use crate::syscalls;
+use crate::{bench, bind};
 
 /// Benchmarks of Provost beside raw TCP, tonic and Envoy.
 #[derive(Parser)]
@@ -23,6 +23,12 @@ struct Arguments {
 enum Command {
     /// Calls: latency, rate, goodput, CPU time and memory of every setup
     Call(Call),
+    /// Binding and connecting: a schema that is never seen before, and one that is known
+    Bind {
+        /// The cores that everything runs on
+        #[arg(long, value_delimiter = ',', default_value = "0,1")]
+        cores: Vec<usize>,
+    },
     /// One short run of each setup, to see that all of them work
     Smoke,
     /// System calls and context switches of each process for each call (needs perf)
@@ -95,6 +101,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     match Arguments::parse().command {
         Command::Call(call) if call.quick => bench::run(&call, Scope::Quick),
         Command::Call(call) => bench::run(&call, Scope::Full),
+        Command::Bind { cores } => bind::run(&cores),
         Command::Smoke => bench::run(&Call::smoke(), Scope::Smoke),
         Command::Syscalls { cores, only } => syscalls::run(&cores, &only),
         Command::Role { role } => {

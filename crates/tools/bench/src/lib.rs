@@ -8,6 +8,7 @@
 
 mod arguments;
 mod bench;
+mod bind;
 mod envoy;
 mod failure;
 mod idle;
@@ -15,6 +16,7 @@ mod load;
 mod machine;
 #[allow(unsafe_code, reason = "shared memory of the floor's own")]
 mod mailbox;
+mod node;
 mod plan;
 mod process;
 mod report;
@@ -24,6 +26,11 @@ mod summary;
 mod syscalls;
 mod table;
 mod targets;
+
+/// Generated from `proto/bench.proto`: what the benchmark calls.
+pub mod proto {
+    provost::include_proto!("bench");
+}
 
 use std::process::ExitCode;
 

@@ -1,8 +1,9 @@
 //! Processes of a setup: this program again in another role, or another program, each dying with the bench.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,9 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 /// What a role prints, before where it can be reached, when it is ready.
 const READY: &str = "ready ";
 
+/// Variables of a process's environment.
+pub(crate) type Environment = BTreeMap<String, PathBuf>;
+
 /// A running process of a setup; it is ended when this is dropped.
 pub(crate) struct Process {
     name: String,
@@ -29,11 +33,17 @@ pub(crate) struct Process {
 impl Process {
     /// Starts this program in a role.
     pub(crate) fn start(name: &str, role: &Role) -> Result<Process, Failure> {
+        Process::start_in(name, role, &Environment::new())
+    }
+
+    /// Starts this program in a role, with more in its environment.
+    pub(crate) fn start_in(name: &str, role: &Role, environment: &Environment) -> Result<Process, Failure> {
         let program = std::env::current_exe().doing(|| "find this program".into())?;
         let role = serde_json::to_string(role).map_err(|error| Failure::role(name, error.to_string()))?;
         let mut command = Command::new(program);
         command
             .args(["role", &role])
+            .envs(environment)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let mut child = command.spawn().doing(|| format!("start {name}"))?;
@@ -50,7 +60,16 @@ impl Process {
 
     /// Starts this program in a role and waits until it says where it can be reached.
     pub(crate) fn start_ready(name: &str, role: &Role) -> Result<(Process, String), Failure> {
-        let mut process = Process::start(name, role)?;
+        Process::start_ready_in(name, role, &Environment::new())
+    }
+
+    /// As [`Process::start_ready`], with more in its environment.
+    pub(crate) fn start_ready_in(
+        name: &str,
+        role: &Role,
+        environment: &Environment,
+    ) -> Result<(Process, String), Failure> {
+        let mut process = Process::start_in(name, role, environment)?;
         let line = process.line()?;
         match line.strip_prefix(READY) {
             Some(address) => Ok((process, address.to_string())),

@@ -6,8 +6,9 @@ use std::path::Path;
 use crate::envoy;
 use crate::failure::{Doing, Failure};
 use crate::machine::free_port;
+use crate::node::{Node, Policies, Reach};
 use crate::plan::Setup;
-use crate::process::Process;
+use crate::process::{Environment, Process};
 use crate::report::{Load, Report, Watched};
 use crate::roles::{Role, Waiting};
 
@@ -16,6 +17,7 @@ pub(crate) struct Stack {
     setup: Setup,
     processes: Vec<Process>,
     address: String,
+    environment: Environment,
 }
 
 impl Stack {
@@ -25,6 +27,7 @@ impl Stack {
             setup,
             processes: Vec::new(),
             address: String::new(),
+            environment: Environment::new(),
         };
         match setup {
             Setup::RawTcp => stack.server(&Role::RawServer {
@@ -42,8 +45,11 @@ impl Stack {
                 stack.sidecar("ingress", &program, folder)?;
                 stack.sidecar("egress", &program, folder)?;
             }
-            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal => {
-                return Err(Failure::Unavailable("not linked in yet".into()));
+            Setup::ProvostBare => stack.two_nodes(Policies::Bare, folder)?,
+            Setup::ProvostNull => stack.two_nodes(Policies::Null, folder)?,
+            Setup::ProvostLocal => {
+                stack.node("service", Reach::Local, Policies::Null, folder)?;
+                stack.app()?;
             }
         }
         Ok(stack)
@@ -57,12 +63,18 @@ impl Stack {
     /// Starts a client on the setup.
     pub(crate) fn start_client(&self, mut load: Load) -> Result<Process, Failure> {
         load.watched = self.watched();
-        Process::start("client", &self.client(load))
+        Process::start_in("client", &self.client(load), &self.environment)
     }
 
     /// Starts a client that makes a few calls and is idle after that, where the setup has one.
     pub(crate) fn idle_client(&self) -> Result<Option<Process>, Failure> {
-        Ok(None)
+        match self.setup {
+            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal => {
+                let (client, _) = Process::start_ready_in("client", &Role::ProvostIdle, &self.environment)?;
+                Ok(Some(client))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// What a client says at its end.
@@ -103,6 +115,29 @@ impl Stack {
         let (process, address) = Process::start_ready("server", role)?;
         self.processes.push(process);
         self.address = address;
+        Ok(())
+    }
+
+    /// The server with its node, then the client's node.
+    fn two_nodes(&mut self, policies: Policies, folder: &Path) -> Result<(), Failure> {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        self.node("ingress", Reach::Listen(address), policies, folder)?;
+        self.app()?;
+        self.node("egress", Reach::Peer(address), policies, folder)
+    }
+
+    /// A node; apps that are started from now on are its.
+    fn node(&mut self, name: &str, reach: Reach, policies: Policies, folder: &Path) -> Result<(), Failure> {
+        let node = Node::start(name, reach, policies, folder)?;
+        self.environment = node.environment();
+        self.processes.push(node.process);
+        Ok(())
+    }
+
+    /// The server, on the node that was started last.
+    fn app(&mut self) -> Result<(), Failure> {
+        let (process, _) = Process::start_ready_in("server", &Role::ProvostServer, &self.environment)?;
+        self.processes.push(process);
         Ok(())
     }
 

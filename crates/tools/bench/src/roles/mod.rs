@@ -1,6 +1,7 @@
 //! What a process of a setup does. A role travels to its process as JSON, in a hidden subcommand.
 
 mod floor;
+mod provost;
 mod raw;
 mod tonic;
 
@@ -55,6 +56,12 @@ pub(crate) enum Role {
     TonicServer,
     /// Makes load on a [`Role::TonicServer`].
     TonicClient { address: String, load: Load },
+    /// Answers calls that come through its node's service.
+    ProvostServer,
+    /// Makes load on a [`Role::ProvostServer`] through its own node's service.
+    ProvostClient { load: Load },
+    /// Has made calls and makes no more.
+    ProvostIdle,
 }
 
 /// Plays a role to its end.
@@ -77,6 +84,9 @@ pub(crate) fn play(role: Role) -> Result<(), Failure> {
         Role::Floor { part } => floor::play(&part),
         Role::TonicServer => tonic::serve(),
         Role::TonicClient { address, load } => print(&tonic::load(&address, &load)?),
+        Role::ProvostServer => provost::serve(),
+        Role::ProvostClient { load } => print(&provost::load(&load)?),
+        Role::ProvostIdle => provost::idle(),
     }
 }
 
