@@ -6,15 +6,12 @@
 use crate::SchemaErrorKind;
 use provost_wire::limits;
 
-/// Nodes (files, types, fields, values, options, locations of comments) of one descriptor set.
-pub const DESCRIPTOR_NODES_MAX: usize = 256 << 10;
-
 /// Checks the size of a serialized `FileDescriptorSet` and the number of its nodes.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), SchemaErrorKind> {
     if bytes.len() > limits::SCHEMA_BYTES_MAX {
         return Err(too_many("bytes of descriptor set", limits::SCHEMA_BYTES_MAX));
     }
-    let mut left = DESCRIPTOR_NODES_MAX;
+    let mut left = limits::SCHEMA_PARTS_MAX;
     count(bytes, Node::Set, limits::NESTING_MAX, &mut left)
 }
 
@@ -86,7 +83,7 @@ fn count(mut bytes: &[u8], node: Node, depth: u32, left: &mut usize) -> Result<(
         if key & 7 == 2 {
             *left = left
                 .checked_sub(1)
-                .ok_or(too_many("parts of descriptor set", DESCRIPTOR_NODES_MAX))?;
+                .ok_or(too_many("parts of descriptor set", limits::SCHEMA_PARTS_MAX))?;
             match part(node, key >> 3) {
                 Node::Leaf => {}
                 node => count(inside, node, depth, left)?,

@@ -13,9 +13,7 @@ mod load;
 mod model;
 mod prune;
 
-pub use bounds::DESCRIPTOR_NODES_MAX;
 pub use compatibility::{Compatibility, Incompatibility, compatibility};
 pub use error::{SchemaError, SchemaErrorKind};
 pub use hash::{HashError, SchemaHash};
-pub use load::SCHEMA_FIELDS_MAX;
 pub use model::*;

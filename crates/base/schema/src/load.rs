@@ -13,7 +13,6 @@ use prost_types::FileDescriptorSet;
 use crate::layout::{lay_out, lay_out_pairs};
 use crate::{Schema, SchemaError, SchemaErrorKind, bounds};
 use declare::{Declarations, Files};
-pub use define::SCHEMA_FIELDS_MAX;
 
 impl Schema {
     /// Checks a serialized `google.protobuf.FileDescriptorSet` and lays its messages out. The bytes may come from

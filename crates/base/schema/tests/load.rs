@@ -6,9 +6,7 @@ use prost_types::{
     DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
     FileDescriptorProto, FileDescriptorSet, MessageOptions, OneofDescriptorProto,
 };
-use provost_schema::{
-    Cardinality, DESCRIPTOR_NODES_MAX, Schema, SchemaError, SchemaErrorKind, SchemaHash, Slot,
-};
+use provost_schema::{Cardinality, Schema, SchemaError, SchemaErrorKind, SchemaHash, Slot};
 
 fn field(name: &str, number: i32, ty: ProtoType) -> FieldDescriptorProto {
     FieldDescriptorProto {
@@ -231,7 +229,7 @@ fn inside(key: u8, bytes: &[u8]) -> Vec<u8> {
 fn small_bytes_that_would_become_large_are_refused_at_once() {
     // Empty files, messages and fields: two bytes each in the set, hundreds once decoded.
     let empty = |key: u8, count: usize| [key, 0].repeat(count);
-    let count = DESCRIPTOR_NODES_MAX + 1;
+    let count = provost_wire::limits::SCHEMA_PARTS_MAX + 1;
     let files = empty(0x0a, count);
     let messages = inside(0x0a, &empty(0x22, count));
     let locations = inside(0x0a, &inside(0x4a, &empty(0x0a, count)));

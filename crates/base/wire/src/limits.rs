@@ -37,8 +37,13 @@ pub const SEND_WINDOW: u32 = (2 << 20) / BLOCK_ALIGN_BYTES as u32;
 pub const WINDOW_BYTES: u64 = (u32::MAX as u64 + 1) * BLOCK_ALIGN_BYTES as u64;
 /// Largest descriptor set that an app may bring, in bytes.
 pub const SCHEMA_BYTES_MAX: usize = 4 << 20;
-/// Messages, enums, services and fields of one schema.
+/// Messages, and likewise enums and services, of one schema.
 pub const SCHEMA_TYPES_MAX: usize = 4096;
+/// Fields of all messages of one schema.
+pub const SCHEMA_FIELDS_MAX: usize = 64 << 10;
+/// Parts (files, types, fields, values, options, comments' places) of one descriptor set: what it may make its reader
+/// allocate.
+pub const SCHEMA_PARTS_MAX: usize = 256 << 10;
 /// Fields of one message.
 pub const MESSAGE_FIELDS_MAX: usize = 4096;
 /// Methods of one service.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use prost_types::field_descriptor_proto::{Label, Type as ProtoType};
 use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, ServiceDescriptorProto};
-use provost_wire::limits::{MESSAGE_FIELDS_MAX, SERVICE_METHODS_MAX};
+use provost_wire::limits::{MESSAGE_FIELDS_MAX, SCHEMA_FIELDS_MAX, SERVICE_METHODS_MAX};
 
 use super::declare::{Declarations, Declared, Symbol, number};
 use super::place::Place;
@@ -14,8 +14,6 @@ use crate::{
     SchemaErrorKind, Service, Slot, Type,
 };
 
-/// Fields of all messages of a schema together.
-pub const SCHEMA_FIELDS_MAX: usize = 64 << 10;
 /// The largest field number that protobuf has.
 const FIELD_NUMBER_MAX: u32 = (1 << 29) - 1;
 /// Field numbers that protobuf keeps for itself.
