@@ -14,6 +14,10 @@ pub mod golden {
     pub mod nesting {
         include!("golden/generated/golden.nesting.rs");
     }
+    /// Options of one's own.
+    pub mod options {
+        include!("golden/generated/golden.options.rs");
+    }
     /// Names that mean something in Rust.
     pub mod r#type {
         include!("golden/generated/golden.type.rs");
@@ -57,22 +61,29 @@ fn messages_and_oneofs_have_defaults_and_compare() {
 }
 
 #[test]
-fn a_service_describes_itself() {
-    let schema = provost_schema::Schema::from_descriptor_set(four_service::DESCRIPTOR_SET).expect("a schema");
-    let hash = schema
-        .service_hash(four_service::SERVICE_NAME)
-        .expect("the service");
-    assert_eq!(hash.0, four_service::SCHEMA_HASH);
-    let service = schema.service(four_service::SERVICE_NAME).expect("the service");
-    let names: Vec<&str> = four_service::METHODS.iter().map(|method| method.name).collect();
-    assert_eq!(
-        names,
-        service
-            .methods
-            .iter()
-            .map(|method| method.name.as_str())
-            .collect::<Vec<_>>()
-    );
+fn services_describe_themselves() {
+    use golden::options::vault_service;
+    use golden::r#type::sync_service;
+    for service in [
+        &four_service::SERVICE,
+        &sync_service::SERVICE,
+        &vault_service::SERVICE,
+    ] {
+        let schema =
+            provost_schema::Schema::from_descriptor_set(service.file_descriptor_set).expect("a schema");
+        let hash = schema.service_hash(service.name).expect("the service");
+        assert_eq!(&hash.0, service.schema_hash);
+        let names: Vec<&str> = service.methods.iter().map(|method| method.name).collect();
+        let described = schema.service(service.name).expect("the service");
+        assert_eq!(
+            names,
+            described
+                .methods
+                .iter()
+                .map(|method| method.name.as_str())
+                .collect::<Vec<_>>()
+        );
+    }
 }
 
 mod servers {

@@ -79,6 +79,7 @@ fn the_code_of_a_package_is_one_file_and_the_includes_nest() {
             "all.rs",
             "golden.everything.rs",
             "golden.nesting.rs",
+            "golden.options.rs",
             "golden.type.rs",
             "google.protobuf.rs"
         ]

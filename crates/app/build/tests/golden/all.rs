@@ -6,6 +6,9 @@ pub mod golden {
     pub mod nesting {
         include!(concat!(env!("OUT_DIR"), "/golden.nesting.rs"));
     }
+    pub mod options {
+        include!(concat!(env!("OUT_DIR"), "/golden.options.rs"));
+    }
     pub mod r#type {
         include!(concat!(env!("OUT_DIR"), "/golden.type.rs"));
     }

@@ -60,6 +60,308 @@ const _: () = {
     assert!(::core::mem::offset_of!(Any, value) == 8);
 };
 
+/// Message `google.protobuf.Struct`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Struct {
+    /// Field `fields`, number 1.
+    pub fields: ::provost::shared::Map<::provost::shared::String, Value>,
+}
+
+::provost::__message! { Struct, "google.protobuf.Struct", [fields] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<Struct>() == 8);
+    assert!(::core::mem::align_of::<Struct>() == 4);
+    assert!(::core::mem::offset_of!(Struct, fields) == 0);
+};
+
+/// Message `google.protobuf.Value`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Value {
+    /// Oneof `kind`.
+    pub kind: value::Kind,
+}
+
+::provost::__message! { Value, "google.protobuf.Value", [kind] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<Value>() == 16);
+    assert!(::core::mem::align_of::<Value>() == 8);
+    assert!(::core::mem::offset_of!(Value, kind) == 0);
+};
+
+/// What is nested in [`Value`].
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+pub mod value {
+    /// Oneof `kind` of `google.protobuf.Value`.
+    #[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+    #[repr(C, u32)]
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub enum Kind {
+        /// No member is set.
+        #[default]
+        NotSet = 0,
+        /// Field `null_value`, number 1.
+        NullValue(super::NullValue) = 1,
+        /// Field `number_value`, number 2.
+        NumberValue(f64) = 2,
+        /// Field `string_value`, number 3.
+        StringValue(::provost::shared::String) = 3,
+        /// Field `bool_value`, number 4.
+        BoolValue(bool) = 4,
+        /// Field `struct_value`, number 5.
+        StructValue(::provost::shared::Box<super::Struct>) = 5,
+        /// Field `list_value`, number 6.
+        ListValue(::provost::shared::Box<super::ListValue>) = 6,
+    }
+
+    impl ::provost::codegen::Measure for Kind {
+        fn referenced_bytes(&self) -> usize {
+            match self {
+                Self::NotSet => 0,
+                Self::NullValue(value) => ::provost::codegen::Measure::referenced_bytes(value),
+                Self::NumberValue(value) => ::provost::codegen::Measure::referenced_bytes(value),
+                Self::StringValue(value) => ::provost::codegen::Measure::referenced_bytes(value),
+                Self::BoolValue(value) => ::provost::codegen::Measure::referenced_bytes(value),
+                Self::StructValue(value) => ::provost::codegen::Measure::referenced_bytes(value),
+                Self::ListValue(value) => ::provost::codegen::Measure::referenced_bytes(value),
+            }
+        }
+    }
+
+    const _: () = {
+        assert!(::core::mem::size_of::<Kind>() == 16);
+        assert!(::core::mem::align_of::<Kind>() == 8);
+    };
+}
+
+/// Message `google.protobuf.ListValue`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ListValue {
+    /// Field `values`, number 1.
+    pub values: ::provost::shared::List<Value>,
+}
+
+::provost::__message! { ListValue, "google.protobuf.ListValue", [values] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<ListValue>() == 8);
+    assert!(::core::mem::align_of::<ListValue>() == 4);
+    assert!(::core::mem::offset_of!(ListValue, values) == 0);
+};
+
+/// Enum `google.protobuf.NullValue`.
+///
+/// Any number is a value; those with a name are constants.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub struct NullValue(pub i32);
+
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+impl NullValue {
+    /// `NULL_VALUE` = 0.
+    pub const NULL_VALUE: Self = Self(0);
+
+    /// The name in the schema, if the number has one.
+    pub const fn as_str_name(self) -> ::core::option::Option<&'static str> {
+        match self.0 {
+            0 => ::core::option::Option::Some("NULL_VALUE"),
+            _ => ::core::option::Option::None,
+        }
+    }
+
+    /// The value of this name in the schema.
+    pub fn from_str_name(name: &str) -> ::core::option::Option<Self> {
+        match name {
+            "NULL_VALUE" => ::core::option::Option::Some(Self(0)),
+            _ => ::core::option::Option::None,
+        }
+    }
+}
+
+impl ::core::fmt::Debug for NullValue {
+    fn fmt(&self, formatter: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        match self.as_str_name() {
+            ::core::option::Option::Some(name) => formatter.write_str(name),
+            ::core::option::Option::None => ::core::fmt::Display::fmt(&self.0, formatter),
+        }
+    }
+}
+
+impl ::core::convert::From<i32> for NullValue {
+    fn from(number: i32) -> Self {
+        Self(number)
+    }
+}
+
+impl ::core::convert::From<NullValue> for i32 {
+    fn from(value: NullValue) -> i32 {
+        value.0
+    }
+}
+
+impl ::provost::codegen::Measure for NullValue {}
+
+/// Message `google.protobuf.DoubleValue`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DoubleValue {
+    /// Field `value`, number 1.
+    pub value: f64,
+}
+
+::provost::__message! { DoubleValue, "google.protobuf.DoubleValue", [value] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<DoubleValue>() == 8);
+    assert!(::core::mem::align_of::<DoubleValue>() == 8);
+    assert!(::core::mem::offset_of!(DoubleValue, value) == 0);
+};
+
+/// Message `google.protobuf.FloatValue`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FloatValue {
+    /// Field `value`, number 1.
+    pub value: f32,
+}
+
+::provost::__message! { FloatValue, "google.protobuf.FloatValue", [value] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<FloatValue>() == 4);
+    assert!(::core::mem::align_of::<FloatValue>() == 4);
+    assert!(::core::mem::offset_of!(FloatValue, value) == 0);
+};
+
+/// Message `google.protobuf.Int64Value`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Int64Value {
+    /// Field `value`, number 1.
+    pub value: i64,
+}
+
+::provost::__message! { Int64Value, "google.protobuf.Int64Value", [value] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<Int64Value>() == 8);
+    assert!(::core::mem::align_of::<Int64Value>() == 8);
+    assert!(::core::mem::offset_of!(Int64Value, value) == 0);
+};
+
+/// Message `google.protobuf.UInt64Value`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UInt64Value {
+    /// Field `value`, number 1.
+    pub value: u64,
+}
+
+::provost::__message! { UInt64Value, "google.protobuf.UInt64Value", [value] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<UInt64Value>() == 8);
+    assert!(::core::mem::align_of::<UInt64Value>() == 8);
+    assert!(::core::mem::offset_of!(UInt64Value, value) == 0);
+};
+
+/// Message `google.protobuf.Int32Value`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Int32Value {
+    /// Field `value`, number 1.
+    pub value: i32,
+}
+
+::provost::__message! { Int32Value, "google.protobuf.Int32Value", [value] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<Int32Value>() == 4);
+    assert!(::core::mem::align_of::<Int32Value>() == 4);
+    assert!(::core::mem::offset_of!(Int32Value, value) == 0);
+};
+
+/// Message `google.protobuf.UInt32Value`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UInt32Value {
+    /// Field `value`, number 1.
+    pub value: u32,
+}
+
+::provost::__message! { UInt32Value, "google.protobuf.UInt32Value", [value] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<UInt32Value>() == 4);
+    assert!(::core::mem::align_of::<UInt32Value>() == 4);
+    assert!(::core::mem::offset_of!(UInt32Value, value) == 0);
+};
+
+/// Message `google.protobuf.BoolValue`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BoolValue {
+    /// Field `value`, number 1.
+    pub value: bool,
+}
+
+::provost::__message! { BoolValue, "google.protobuf.BoolValue", [value] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<BoolValue>() == 1);
+    assert!(::core::mem::align_of::<BoolValue>() == 1);
+    assert!(::core::mem::offset_of!(BoolValue, value) == 0);
+};
+
+/// Message `google.protobuf.StringValue`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StringValue {
+    /// Field `value`, number 1.
+    pub value: ::provost::shared::String,
+}
+
+::provost::__message! { StringValue, "google.protobuf.StringValue", [value] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<StringValue>() == 8);
+    assert!(::core::mem::align_of::<StringValue>() == 4);
+    assert!(::core::mem::offset_of!(StringValue, value) == 0);
+};
+
+/// Message `google.protobuf.BytesValue`.
+#[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BytesValue {
+    /// Field `value`, number 1.
+    pub value: ::provost::shared::Bytes,
+}
+
+::provost::__message! { BytesValue, "google.protobuf.BytesValue", [value] }
+
+const _: () = {
+    assert!(::core::mem::size_of::<BytesValue>() == 8);
+    assert!(::core::mem::align_of::<BytesValue>() == 4);
+    assert!(::core::mem::offset_of!(BytesValue, value) == 0);
+};
+
 /// Message `google.protobuf.Empty`.
 #[allow(dead_code, unreachable_pub, clippy::all, clippy::pedantic, rustdoc::all)]
 #[repr(C)]
