@@ -510,10 +510,15 @@ impl<'a> Decoder<'a> {
         Ok(place as u32)
     }
 
+    #[inline]
     fn store(&mut self, ty: Type, at: u32, bits: u64) {
-        let bytes = scalar_bytes(ty).unwrap_or(REFERENCE_BYTES);
-        self.slot(at, bytes)
-            .copy_from_slice(&bits.to_le_bytes()[..bytes as usize]);
+        let at = self.base + at as usize;
+        let out = &mut self.out[at..];
+        match scalar_bytes(ty) {
+            Some(1) => out[0] = bits as u8,
+            Some(4) => out[..4].copy_from_slice(&(bits as u32).to_le_bytes()),
+            _ => out[..8].copy_from_slice(&bits.to_le_bytes()),
+        }
     }
 
     fn word(&self, at: u32) -> u32 {

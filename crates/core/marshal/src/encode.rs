@@ -13,9 +13,6 @@ use crate::{EncodeError, MessageError, Tables};
 
 /// Room that the encoder asks for beyond what a message's native form takes, in bytes.
 const SPARE_BYTES: usize = 64;
-/// Bytes of the longest varint.
-const VARINT_BYTES_MAX: usize = 10;
-
 impl Tables {
     /// Appends the protobuf form of a linear message to `out`: fields in ascending order of their numbers, lists of
     /// scalars packed where the schema says so. The message should have been validated; of one that was not, the
@@ -118,8 +115,8 @@ impl Encoder<'_> {
 
     fn scalar(&mut self, ty: Type, bits: u64) {
         match Wire::of(ty) {
-            Wire::Fixed32 => self.out.put(&(bits as u32).to_le_bytes()),
-            Wire::Fixed64 => self.out.put(&bits.to_le_bytes()),
+            Wire::Fixed32 => self.out.put_array((bits as u32).to_le_bytes()),
+            Wire::Fixed64 => self.out.put_array(bits.to_le_bytes()),
             _ => self.out.varint(to_varint(ty, bits)),
         }
     }
@@ -275,26 +272,44 @@ impl<'a> Backward<'a> {
         self.out[self.at..][..bytes.len()].copy_from_slice(bytes);
     }
 
-    fn varint(&mut self, mut value: u64) {
-        if value < 0x80 {
-            return self.put(&[value as u8]);
+    #[inline]
+    fn put_array<const BYTES: usize>(&mut self, bytes: [u8; BYTES]) {
+        self.make_room(BYTES);
+        self.at -= BYTES;
+        if let Some(slot) = self.out[self.at..].first_chunk_mut() {
+            *slot = bytes;
         }
-        let mut bytes = [0; VARINT_BYTES_MAX];
-        let mut len = 0;
-        while value >= 0x80 {
-            bytes[len] = value as u8 | 0x80;
-            value >>= 7;
-            len += 1;
-        }
-        bytes[len] = value as u8;
-        self.put(&bytes[..=len]);
     }
 
-    /// Moves what is written towards the end of a longer vector, if there is not enough room in front of it.
-    fn make_room(&mut self, bytes: usize) {
-        if self.at - self.start >= bytes {
-            return;
+    #[inline]
+    fn varint(&mut self, mut value: u64) {
+        if value < 0x80 {
+            return self.put_array([value as u8]);
         }
+        // Seven bits a byte: 9/64 is a little more than 1/7, and with this rounding right for all lengths to 64.
+        let len = ((u64::BITS - value.leading_zeros()) * 9 + 64) as usize / 64;
+        self.make_room(len);
+        self.at -= len;
+        let Some((last, first)) = self.out[self.at..][..len].split_last_mut() else {
+            return;
+        };
+        for byte in first {
+            *byte = value as u8 | 0x80;
+            value >>= 7;
+        }
+        *last = value as u8;
+    }
+
+    #[inline]
+    fn make_room(&mut self, bytes: usize) {
+        if self.at - self.start < bytes {
+            self.grow(bytes);
+        }
+    }
+
+    /// Moves what is written towards the end of a longer vector.
+    #[cold]
+    fn grow(&mut self, bytes: usize) {
         if self.written() + bytes > MESSAGE_BYTES_MAX as usize {
             self.is_over = true;
             self.at = self.out.len();

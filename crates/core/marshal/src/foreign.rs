@@ -63,11 +63,15 @@ impl ForeignRegion {
     pub(crate) fn copy_padded(&self, off8: u32, bytes: u32, out: &mut Vec<u8>) -> Result<(), GatherError> {
         let from = self.locate(off8, u64::from(bytes))?;
         let words = (bytes as usize).div_ceil(WORD);
-        let start = out.len();
         // SAFETY: `locate` found the block, with its padding, inside the region, which is readable; its address is a
         // multiple of 8 because the region's is.
         unsafe { append_words(from.get(), words, out) };
-        out[start + bytes as usize..].fill(0);
+        let padding_bits = (words * WORD - bytes as usize) as u32 * u8::BITS;
+        if padding_bits > 0
+            && let Some(last) = out.last_chunk_mut::<WORD>()
+        {
+            *last = (u64::from_le_bytes(*last) & (u64::MAX >> padding_bits)).to_le_bytes();
+        }
         Ok(())
     }
 

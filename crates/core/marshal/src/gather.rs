@@ -229,10 +229,24 @@ impl Gatherer<'_> {
         let Some((place, count)) = self.list(at, size)? else {
             return Ok(());
         };
-        if self.tables.ops(self.tables.of(index)).is_empty() {
+        if !self.tables.of(index).checked {
+            self.clear_padding(index, place, count);
             return self.check_depth(at, depth + 1);
         }
         (0..count).try_for_each(|element| self.follow(index, place + element * size, depth + 1))
+    }
+
+    /// Clears the padding of structs that have nothing else to do with.
+    fn clear_padding(&mut self, index: StructIndex, place: u32, count: u32) {
+        let (tables, of) = (self.tables, self.tables.of(index));
+        for op in tables.ops(of) {
+            let Op::Padding { at, bytes } = *op else { continue };
+            for element in 0..count {
+                for byte in 0..bytes {
+                    self.head[self.base + (place + element * of.size + at + byte) as usize] = 0;
+                }
+            }
+        }
     }
 
     fn pairs(&mut self, at: u32, index: StructIndex, depth: u32) -> Result<(), GatherError> {

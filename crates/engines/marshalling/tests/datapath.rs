@@ -1,0 +1,533 @@
+//! The engine between two queues in each direction: what passes, what is refused, and that nothing is lost.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use prost::Message as _;
+use provost_engine::{
+    Body, Buffer, BufferPool, Context, EncodedBody, Engine, ForeignBytes, Gathered, HeapFull, Keepalive,
+    Ports, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step, message_offset,
+};
+use provost_marshal::{Scratch, Tables};
+use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
+use provost_schema::{MessageId, Schema};
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::metadata;
+
+const PROTO: &str = "
+    syntax = \"proto3\";
+    message Ask { string name = 1; bytes data = 2; }
+    message Answer { repeated string names = 1; }
+    service Oracle { rpc Tell(Ask) returns (Answer); }
+";
+const BLOCK_AT: u32 = 4096;
+const QUEUE_BOUND: usize = 4;
+const TOKEN: u64 = 55;
+
+/// A receive heap that keeps every block apart.
+#[derive(Default)]
+struct Heap {
+    blocks: Vec<Option<Vec<u8>>>,
+    full: bool,
+}
+
+impl Heap {
+    fn held(&self) -> usize {
+        self.blocks.iter().flatten().count()
+    }
+}
+
+fn place(block: &ReceivedBlock) -> usize {
+    ((block.at - BLOCK_AT) / 1024) as usize
+}
+
+impl ReceiveHeap for Heap {
+    fn allocate(&mut self, bytes: u32) -> Result<ReceivedBlock, HeapFull> {
+        if self.full {
+            return Err(HeapFull);
+        }
+        self.blocks.push(Some(vec![0; bytes as usize]));
+        Ok(ReceivedBlock {
+            at: BLOCK_AT + (self.blocks.len() as u32 - 1) * 1024,
+            bytes,
+        })
+    }
+
+    fn bytes_mut(&mut self, block: &mut ReceivedBlock) -> &mut [u8] {
+        self.blocks[place(block)].as_mut().expect("the block is held")
+    }
+
+    fn free(&mut self, block: ReceivedBlock) {
+        assert!(
+            self.blocks[place(&block)].take().is_some(),
+            "a block is freed once"
+        );
+    }
+}
+
+/// An engine, the queues around it and what a runtime lends it.
+struct Rig {
+    engine: Box<Marshalling>,
+    binding: Binding,
+    tx_in: Queue<Step>,
+    tx_out: Queue<Step>,
+    rx_in: Queue<Step>,
+    rx_out: Queue<Step>,
+    heap: Heap,
+    buffers: BufferPool,
+    sent: Vec<u64>,
+}
+
+impl Rig {
+    fn new(side: Side, encoding: Encoding) -> Rig {
+        let binding = binding(side, encoding);
+        let queue = || Queue::with_bound(QUEUE_BOUND);
+        Rig {
+            engine: Box::new(Marshalling::new(binding.clone())),
+            binding,
+            tx_in: queue(),
+            tx_out: queue(),
+            rx_in: queue(),
+            rx_out: queue(),
+            heap: Heap::default(),
+            buffers: BufferPool::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    fn work(&mut self) -> Progress {
+        let ports = Ports {
+            tx_in: &mut self.tx_in,
+            tx_out: &mut self.tx_out,
+            rx_in: &mut self.rx_in,
+            rx_out: &mut self.rx_out,
+        };
+        let mut context = Context {
+            socket: SocketHint::Skip,
+            now: 0,
+            buffers: &mut self.buffers,
+            receive: &mut self.heap,
+            sent: &mut self.sent,
+        };
+        self.engine.do_work(ports, &mut context)
+    }
+
+    fn tx(&mut self, step: Step) {
+        self.tx_in.push(step).unwrap();
+        self.work();
+    }
+
+    fn rx(&mut self, step: Step) {
+        self.rx_in.push(step).unwrap();
+        self.work();
+    }
+
+    /// A step whose metadata and message were received into the heap.
+    fn received(&mut self, call: u64, parts: Parts, metadata: &[u8], message: &[u8]) -> Step {
+        let bytes = joined(metadata, message);
+        let mut block = self.heap.allocate(bytes.len() as u32).unwrap();
+        self.heap.bytes_mut(&mut block).copy_from_slice(&bytes);
+        let body = Body::Received(ReceivedBody {
+            block,
+            metadata_bytes: metadata.len() as u32,
+            message_bytes: message.len() as u32,
+        });
+        Step {
+            body,
+            ..Step::new(call, parts)
+        }
+    }
+
+    /// Begins a call of the only method, as the client's app or as the peer of a server does.
+    fn begin(&mut self, call: u64) {
+        match self.binding.side {
+            Side::Client => self.tx(Step::new(call, Parts::BEGIN)),
+            Side::Server => self.rx(Step::new(call, Parts::BEGIN)),
+        }
+        assert!(self.tx_out.pop().or(self.rx_out.pop()).is_some());
+    }
+
+    fn upgrade(self) -> Rig {
+        let state = self.engine.decompose();
+        let engine = Marshalling::restore(&state, self.binding.clone()).unwrap();
+        Rig {
+            engine: Box::new(engine),
+            ..Rig::new(self.binding.side, self.binding.encoding)
+        }
+    }
+}
+
+fn binding(side: Side, encoding: Encoding) -> Binding {
+    let (tables, methods) = service();
+    Binding {
+        tables,
+        methods,
+        side,
+        encoding,
+        message_bytes_max: 1 << 20,
+    }
+}
+
+fn service() -> (Arc<Tables>, Arc<[MethodTypes]>) {
+    struct One(protox::file::File);
+    impl protox::file::FileResolver for One {
+        fn open_file(&self, _name: &str) -> Result<protox::file::File, protox::Error> {
+            Ok(self.0.clone())
+        }
+    }
+    let file = protox::file::File::from_source("oracle.proto", PROTO).unwrap();
+    let mut compiler = protox::Compiler::with_file_resolver(One(file));
+    compiler.open_file("oracle.proto").unwrap();
+    let schema = Schema::from_descriptor_set(&compiler.file_descriptor_set().encode_to_vec()).unwrap();
+    let methods = schema.services[0].methods.iter();
+    let methods = methods.map(|method| MethodTypes {
+        input: method.input,
+        output: method.output,
+    });
+    (Arc::new(Tables::compile(&schema).unwrap()), methods.collect())
+}
+
+fn ask(binding: &Binding) -> MessageId {
+    binding.methods[0].input
+}
+
+fn answer(binding: &Binding) -> MessageId {
+    binding.methods[0].output
+}
+
+/// Protobuf of an `Ask` or, with more than one name, of an `Answer`.
+fn names(names: &[&str]) -> Vec<u8> {
+    names
+        .iter()
+        .flat_map(|name| [&[0x0a, name.len() as u8][..], name.as_bytes()].concat())
+        .collect()
+}
+
+fn native(binding: &Binding, message: MessageId, protobuf: &[u8]) -> Vec<u8> {
+    let mut out = vec![];
+    binding
+        .tables
+        .decode(message, protobuf, &mut out, 1 << 20, &mut Scratch::default())
+        .unwrap();
+    out
+}
+
+fn joined(metadata: &[u8], message: &[u8]) -> Vec<u8> {
+    let mut bytes = metadata.to_vec();
+    bytes.resize(message_offset(metadata.len() as u32), 0);
+    bytes.extend(message);
+    bytes
+}
+
+fn gathered(metadata: &[u8], message: &[u8]) -> Body {
+    Body::Gathered(Gathered {
+        buffer: Buffer {
+            bytes: joined(metadata, message),
+            foreign: vec![],
+        },
+        metadata_bytes: metadata.len() as u32,
+        message_bytes: message.len() as u32,
+        token: TOKEN,
+    })
+}
+
+fn user() -> Vec<u8> {
+    let mut block = vec![];
+    metadata::append(&mut block, "x-user", b"ann").unwrap();
+    block
+}
+
+/// The step is a cancellation; why.
+fn reason(step: Option<Step>, call: u64, code: Code) -> String {
+    let step = step.expect("there is a step");
+    assert_eq!((step.call, step.parts, step.status), (call, Parts::CANCEL, code));
+    let Body::Encoded(body) = step.body else {
+        panic!("it says why")
+    };
+    let block = &body.buffer.bytes[..body.metadata_bytes as usize];
+    let (key, value) = metadata::entries(block).next().expect("it says why");
+    assert_eq!(key, metadata::STATUS_MESSAGE);
+    String::from_utf8(value.to_vec()).unwrap()
+}
+
+#[test]
+fn a_received_message_is_relocated_behind_its_metadata() {
+    let mut rig = Rig::new(Side::Client, Encoding::Native);
+    rig.begin(1);
+    let message = native(&rig.binding, answer(&rig.binding), &names(&["one", "two"]));
+    let step = rig.received(1, Parts::MESSAGE | Parts::STATUS, &user(), &message);
+    rig.rx(step);
+    let Some(Step {
+        body: Body::Received(mut body),
+        ..
+    }) = rig.rx_out.pop()
+    else {
+        panic!("it passes")
+    };
+    let offset = message_offset(body.metadata_bytes);
+    let mut expected = message.clone();
+    let window_at = body.block.at + offset as u32 / 8;
+    rig.binding
+        .tables
+        .validate_and_relocate(answer(&rig.binding), &mut expected, window_at)
+        .unwrap();
+    assert_ne!(expected, message);
+    assert_eq!(rig.heap.bytes_mut(&mut body.block)[offset..], expected);
+    assert!(rig.tx_out.is_empty());
+}
+
+#[test]
+fn a_malformed_response_ends_the_call_on_both_sides() {
+    for ends in [Parts::NONE, Parts::STATUS] {
+        let mut rig = Rig::new(Side::Client, Encoding::Native);
+        rig.begin(1);
+        let step = rig.received(1, Parts::MESSAGE | ends, &[], &[1, 2, 3]);
+        rig.rx(step);
+        assert!(reason(rig.rx_out.pop(), 1, Code::Internal).contains("the peer's message is malformed"));
+        // After its status the peer has nothing left to cancel.
+        match ends {
+            Parts::NONE => drop(reason(rig.tx_out.pop(), 1, Code::Cancelled)),
+            _ => assert!(rig.tx_out.is_empty()),
+        }
+        assert_eq!(rig.heap.held(), 0);
+        // What the peer sent meanwhile is dropped.
+        let message = native(&rig.binding, answer(&rig.binding), &names(&["late"]));
+        let step = rig.received(1, Parts::MESSAGE, &[], &message);
+        rig.rx(step);
+        assert!(rig.rx_out.is_empty());
+        assert_eq!(rig.heap.held(), 0);
+    }
+}
+
+#[test]
+fn malformed_metadata_ends_the_call_too() {
+    let mut rig = Rig::new(Side::Client, Encoding::Native);
+    rig.begin(1);
+    let message = native(&rig.binding, answer(&rig.binding), &[]);
+    let step = rig.received(1, Parts::MESSAGE, &[0xff; 7], &message);
+    rig.rx(step);
+    assert!(reason(rig.rx_out.pop(), 1, Code::Internal).contains("metadata"));
+    assert_eq!(rig.heap.held(), 0);
+}
+
+#[test]
+fn a_server_app_never_hears_of_a_request_that_is_malformed() {
+    for (method, code) in [(0, Code::Internal), (7, Code::Unimplemented)] {
+        let mut rig = Rig::new(Side::Server, Encoding::Native);
+        let step = rig.received(9, Parts::BEGIN | Parts::MESSAGE | Parts::END, &[], &[0; 3]);
+        rig.rx(Step { method, ..step });
+        reason(rig.tx_out.pop(), 9, code);
+        assert!(rig.rx_out.is_empty());
+        assert_eq!(rig.heap.held(), 0);
+    }
+}
+
+#[test]
+fn protobuf_goes_from_app_to_app() {
+    let mut client = Rig::new(Side::Client, Encoding::Protobuf);
+    let mut server = Rig::new(Side::Server, Encoding::Protobuf);
+    let message = native(&client.binding, ask(&client.binding), &names(&["ann"]));
+    let parts = Parts::BEGIN | Parts::MESSAGE | Parts::END;
+    client.tx(Step {
+        body: gathered(&user(), &message),
+        ..Step::new(4, parts)
+    });
+    assert_eq!(client.sent, [TOKEN]);
+    let step = client.tx_out.pop().unwrap();
+    let Body::Encoded(body) = &step.body else {
+        panic!("it is encoded")
+    };
+    assert_eq!(body.buffer.bytes, joined(&user(), &names(&["ann"])));
+    server.rx(step);
+    let Some(Step {
+        body: Body::Received(mut body),
+        ..
+    }) = server.rx_out.pop()
+    else {
+        panic!("it passes")
+    };
+    let bytes = server.heap.bytes_mut(&mut body.block);
+    assert_eq!(bytes[..user().len()], user());
+    assert_eq!(bytes.len(), message_offset(body.metadata_bytes) + message.len());
+}
+
+#[test]
+fn the_leaves_of_a_message_are_encoded_with_it() {
+    struct Static;
+    impl Keepalive for Static {}
+    static LEAF: [u64; 512] = [0x6161_6161_6161_6161; 512];
+    let mut rig = Rig::new(Side::Client, Encoding::Protobuf);
+    let address = NonZeroUsize::new(LEAF.as_ptr().expose_provenance()).unwrap();
+    let mut head = vec![0; 16];
+    head[0] = 2;
+    head[4..8].copy_from_slice(&4095u32.to_le_bytes());
+    let buffer = Buffer {
+        bytes: head,
+        foreign: vec![ForeignBytes::new(address, 4095, Arc::new(Static))],
+    };
+    let body = Gathered {
+        buffer,
+        metadata_bytes: 0,
+        message_bytes: 16 + 4095,
+        token: TOKEN,
+    };
+    rig.tx(Step {
+        body: Body::Gathered(body),
+        ..Step::new(4, Parts::BEGIN | Parts::MESSAGE)
+    });
+    let Some(Step {
+        body: Body::Encoded(body),
+        ..
+    }) = rig.tx_out.pop()
+    else {
+        panic!("it passes")
+    };
+    assert_eq!(body.buffer.bytes[..3], [0x0a, 0xff, 0x1f]);
+    assert_eq!(body.buffer.bytes[3..], [b'a'; 4095]);
+    assert_eq!(body.message_bytes, 4098);
+}
+
+#[test]
+fn a_malformed_message_of_the_app_is_told_to_the_app() {
+    let mut rig = Rig::new(Side::Client, Encoding::Protobuf);
+    rig.tx(Step {
+        body: gathered(&[], &[9; 16]),
+        ..Step::new(3, Parts::BEGIN | Parts::MESSAGE)
+    });
+    assert!(reason(rig.rx_out.pop(), 3, Code::Internal).contains("the app's message is malformed"));
+    assert!(rig.tx_out.is_empty());
+    assert_eq!(rig.sent, [TOKEN]);
+    // In a call that the peer knows, the peer is told as well.
+    rig.begin(5);
+    rig.tx(Step {
+        body: gathered(&[], &[9; 16]),
+        ..Step::new(5, Parts::MESSAGE)
+    });
+    reason(rig.rx_out.pop(), 5, Code::Internal);
+    assert_eq!(rig.tx_out.pop().unwrap().parts, Parts::CANCEL);
+}
+
+#[test]
+fn malformed_and_empty_protobuf_are_told_apart() {
+    let mut rig = Rig::new(Side::Client, Encoding::Protobuf);
+    rig.begin(1);
+    rig.rx(Step::new(1, Parts::MESSAGE));
+    let Some(Step {
+        body: Body::Received(body),
+        ..
+    }) = rig.rx_out.pop()
+    else {
+        panic!("it passes")
+    };
+    assert_eq!(body.message_bytes, 8);
+    let body = EncodedBody {
+        buffer: Buffer {
+            bytes: vec![0x0a, 9],
+            foreign: vec![],
+        },
+        metadata_bytes: 0,
+        message_bytes: 2,
+    };
+    rig.rx(Step {
+        body: Body::Encoded(body),
+        ..Step::new(1, Parts::MESSAGE)
+    });
+    reason(rig.rx_out.pop(), 1, Code::Internal);
+    reason(rig.tx_out.pop(), 1, Code::Cancelled);
+}
+
+#[test]
+fn a_full_receive_heap_fails_the_call_as_such() {
+    let mut rig = Rig::new(Side::Client, Encoding::Protobuf);
+    rig.begin(1);
+    rig.heap.full = true;
+    rig.rx(Step::new(1, Parts::MESSAGE | Parts::STATUS));
+    reason(rig.rx_out.pop(), 1, Code::ResourceExhausted);
+}
+
+#[test]
+fn steps_without_messages_pass_unchanged_and_in_order() {
+    let mut rig = Rig::new(Side::Server, Encoding::Native);
+    rig.begin(1);
+    for parts in [Parts::WINDOW, Parts::END, Parts::CANCEL] {
+        let step = Step {
+            window_bytes: 7,
+            status: Code::Aborted,
+            ..Step::new(1, parts)
+        };
+        rig.rx(step);
+        let step = rig.rx_out.pop().unwrap();
+        assert_eq!(
+            (step.parts, step.window_bytes, step.status),
+            (parts, 7, Code::Aborted)
+        );
+    }
+    // The call has ended: a message of it goes nowhere, and its memory is given back.
+    rig.tx(Step {
+        body: gathered(&[], &[0; 8]),
+        ..Step::new(1, Parts::MESSAGE)
+    });
+    assert!(rig.tx_out.is_empty());
+    assert_eq!(rig.sent, [TOKEN]);
+}
+
+#[test]
+fn a_full_queue_in_one_direction_does_not_stop_the_other() {
+    let mut rig = Rig::new(Side::Client, Encoding::Native);
+    (1..=2).for_each(|call| rig.begin(call));
+    while !rig.tx_out.is_full() {
+        rig.tx(Step::new(1, Parts::WINDOW));
+    }
+    let step = rig.received(1, Parts::MESSAGE, &[], &[0; 3]);
+    rig.rx(step);
+    reason(rig.rx_out.pop(), 1, Code::Internal);
+    let message = native(&rig.binding, answer(&rig.binding), &names(&["on"]));
+    let step = rig.received(2, Parts::MESSAGE, &[], &message);
+    rig.rx(step);
+    assert_eq!(rig.rx_out.pop().unwrap().call, 2);
+    // The cancellation is still owed, through an upgrade too.
+    let mut rig = rig.upgrade();
+    assert_eq!(rig.work(), Progress::Busy);
+    let step = rig.tx_out.pop().unwrap();
+    assert_eq!(
+        (step.call, step.parts, step.status),
+        (1, Parts::CANCEL, Code::Cancelled)
+    );
+    assert_eq!(rig.work(), Progress::Idle);
+}
+
+#[test]
+fn an_upgraded_engine_knows_the_calls_of_the_one_before() {
+    let mut rig = Rig::new(Side::Client, Encoding::Native);
+    rig.begin(6);
+    let mut rig = rig.upgrade();
+    let message = native(&rig.binding, answer(&rig.binding), &names(&["still", "here"]));
+    let step = rig.received(6, Parts::MESSAGE | Parts::STATUS, &[], &message);
+    rig.rx(step);
+    assert!(matches!(
+        rig.rx_out.pop(),
+        Some(Step {
+            body: Body::Received(_),
+            ..
+        })
+    ));
+}
+
+#[test]
+fn saved_state_of_another_kind_version_or_service_is_refused() {
+    let mut rig = Rig::new(Side::Client, Encoding::Native);
+    rig.begin(6);
+    let binding = rig.binding.clone();
+    let good = rig.engine.decompose();
+    let restores = |change: &dyn Fn(&mut provost_engine::SavedState)| {
+        let mut state = good.clone();
+        change(&mut state);
+        Marshalling::restore(&state, binding.clone()).is_ok()
+    };
+    assert!(restores(&|_| {}));
+    assert!(!restores(&|state| state.kind.push('x')));
+    assert!(!restores(&|state| state.version += 1));
+    assert!(!restores(&|state| state.bytes.push(0)));
+    assert!(!restores(&|state| state.bytes[9] = 1));
+}
