@@ -35,7 +35,7 @@ pub fn content_bytes(seed: u64, message_bytes: u32) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut bytes = Vec::with_capacity(message_bytes as usize + 8);
     while bytes.len() < message_bytes as usize {
-        bytes.extend_from_slice(&random.next().to_le_bytes());
+        bytes.extend_from_slice(&random.number().to_le_bytes());
     }
     bytes.truncate(message_bytes as usize);
     for zeros in padding_ranges(seed, message_bytes) {

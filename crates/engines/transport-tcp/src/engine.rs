@@ -61,6 +61,7 @@ pub struct TcpTransport {
     socket: Socket,
     state: State,
     input: Pending,
+    output: Output,
     write_failed: Option<String>,
     saved: saved::Parameters,
 }
@@ -80,6 +81,14 @@ enum Pending {
     No,
     /// The last try stopped for reasons of our own.
     Yes,
+}
+
+/// Whether the socket took what it was given last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Output {
+    Flows,
+    /// It was full; the runtime says when it is worth another try.
+    Blocked,
 }
 
 impl TcpTransport {
@@ -112,6 +121,7 @@ impl TcpTransport {
             state: State::Open,
             // Something may have come behind the handshake.
             input: Pending::Yes,
+            output: Output::Flows,
             write_failed: None,
             saved,
         }
@@ -180,9 +190,11 @@ impl TcpTransport {
 
     fn write(&mut self, context: &mut Context<'_>) -> std::io::Result<bool> {
         let mut bytes = 0;
-        if self.write_failed.is_some() {
+        let must_wait = self.output == Output::Blocked && context.socket == SocketHint::Skip;
+        if must_wait || self.write_failed.is_some() {
             return Ok(false);
         }
+        self.output = Output::Flows;
         loop {
             self.connection.fill(context);
             match self.socket.write(&self.connection)? {
@@ -190,7 +202,11 @@ impl TcpTransport {
                     self.connection.advance(sent, context);
                     bytes += sent;
                 }
-                Transfer::Done | Transfer::NotNow | Transfer::End => break,
+                Transfer::NotNow => {
+                    self.output = Output::Blocked;
+                    break;
+                }
+                Transfer::Done | Transfer::End => break,
             }
             if bytes >= WRITE_BYTES_MAX {
                 break;
