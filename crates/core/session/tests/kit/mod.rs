@@ -93,6 +93,10 @@ impl Peer {
         self.connection.send(Step { body, ..step }, &mut context!(self));
     }
 
+    pub(crate) fn send_raw(&mut self, step: Step) {
+        self.connection.send(step, &mut context!(self));
+    }
+
     /// All that it would write now, given an endless socket.
     pub(crate) fn output(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
