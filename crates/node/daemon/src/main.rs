@@ -28,7 +28,7 @@ Examples:
   provostd --print-default-config > FILE       every key with its default
 
 SIGTERM or SIGINT: take nothing new, let calls in flight finish, end; a second one: end at once.
-PROVOST_LOG overrides log.level. Keys of the configuration: docs/configuration.md.";
+PROVOSTD_LOG overrides log.level. Keys of the configuration: docs/configuration.md.";
 
 /// The managed RPC service of a node: apps attach to it over shared memory, and it carries their calls.
 #[derive(Parser, Debug)]

@@ -833,19 +833,21 @@ impl Path {
         if app.leaving.is_some() {
             return Ok(self.discard_output(app, now, buffers));
         }
+        let mut delivered = false;
         if let Some(bind) = self.accepted_for {
             let connection = self.number;
             if !pushed(app.port.push_notice(Notice::Accepted { connection, bind }))? {
                 return Ok(false);
             }
             self.accepted_for = None;
+            delivered = true;
         }
         let link = self.datapath.link();
         if !self.told_going_away && (link.peer_drains() || link.drain_requested()) {
             let connection = self.number;
             self.told_going_away = pushed(app.port.push_notice(Notice::GoingAway { connection }))?;
+            delivered |= self.told_going_away;
         }
-        let mut delivered = false;
         while let Some(step) = self.datapath.to_app().pop() {
             match app.port.push_step(self.number, step) {
                 Ok(()) => delivered = true,
