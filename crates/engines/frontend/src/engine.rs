@@ -30,6 +30,8 @@ pub const KIND: &str = "frontend";
 const BATCH_STEPS: usize = 64;
 /// Steps that wait in the engine while its output is full, at most; past it the app's ring is not read any more.
 const WAITING_STEPS_MAX: usize = 2 * CALLS_IN_FLIGHT_MAX;
+/// Failures of calls that wait for room towards the app, at most; past it no step is taken that could fail.
+const FAILED_STEPS_MAX: usize = 64;
 /// What a peer may add to a stream's window at most, so that sums stay in range.
 const SEND_WINDOW_MAX: i64 = 1 << 40;
 
@@ -143,6 +145,8 @@ pub struct Frontend {
     waiting: VecDeque<Step>,
     /// Cancellations for which the output had no room yet; at most one for each call that was open.
     owed: VecDeque<Step>,
+    /// Ends of calls for which there was no room towards the app yet.
+    failed: VecDeque<Step>,
     leaves: Vec<Leaf>,
 }
 
@@ -156,6 +160,7 @@ impl Frontend {
             last_begun: 0,
             waiting: VecDeque::new(),
             owed: VecDeque::new(),
+            failed: VecDeque::new(),
             leaves: Vec::with_capacity(GATHER_SEGMENTS_MAX),
         }
     }
@@ -273,7 +278,7 @@ impl Frontend {
         let mut moved = false;
         for _ in 0..BATCH_STEPS {
             // Every step may fail its call, which the app must hear of.
-            if lanes.rx_out.is_full() {
+            if !self.may_fail() {
                 break;
             }
             let wire_has_room = self.owed.is_empty() && !lanes.tx_out.is_full();
@@ -361,7 +366,7 @@ impl Frontend {
         Some(step)
     }
 
-    /// Copies what the step alleges, checks it, and sends it on. There is room in `tx_out` and `rx_out`.
+    /// Copies what the step alleges, checks it, and sends it on. There is room in `tx_out`.
     fn gather(&mut self, mut step: Step, lanes: &mut Lanes<'_>, context: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(step.call) else {
             return_token(&step.body, context);
@@ -496,7 +501,7 @@ impl Frontend {
     fn inbound(&mut self, rx_in: &mut Queue<Step>, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> bool {
         let mut moved = false;
         for _ in 0..BATCH_STEPS {
-            if lanes.rx_out.is_full() {
+            if lanes.rx_out.is_full() || !self.failed.is_empty() {
                 break;
             }
             let Some(step) = rx_in.pop() else {
@@ -577,7 +582,7 @@ impl Frontend {
 impl Frontend {
     fn expire(&mut self, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> bool {
         let mut moved = false;
-        while !lanes.rx_out.is_full()
+        while self.may_fail()
             && let Some(call) = self.calls.expired(context.now)
         {
             self.fail(call, &deadline_passed(), lanes, context);
@@ -593,7 +598,7 @@ impl Frontend {
             _ => Failure::new(Code::Unavailable, "the connection was closed"),
         };
         self.owed.clear();
-        while !lanes.rx_out.is_full() {
+        while self.may_fail() {
             if let Some(call) = self.calls.any() {
                 if let Some(call) = self.calls.get_mut(call) {
                     call.on_wire = false;
@@ -605,14 +610,16 @@ impl Frontend {
                 if let Some(step) = self.admit(step, lanes, context) {
                     return_token(&step.body, context);
                 }
-            } else {
+            } else if self.failed.is_empty() {
                 return Progress::Ended;
+            } else {
+                break;
             }
         }
         Progress::Busy
     }
 
-    /// A step that the app may not take: its call, if there is one, fails. There is room in `rx_out`.
+    /// A step that the app may not take: its call, if there is one, fails.
     fn refuse(
         &mut self,
         step: Step,
@@ -625,7 +632,7 @@ impl Frontend {
         None
     }
 
-    /// Ends a call at the service's initiative, on both sides. There is room in `rx_out`.
+    /// Ends a call at the service's initiative, on both sides.
     fn fail(&mut self, call: u64, failure: &Failure, lanes: &mut Lanes<'_>, context: &mut Context<'_>) {
         if self.remove(call).is_some_and(|call| call.on_wire) {
             self.to_wire(refusal(call, failure, context), lanes);
@@ -633,8 +640,16 @@ impl Frontend {
         let mut step = refusal(call, failure, context);
         let body = std::mem::take(&mut step.body);
         step.body = received(body, context).unwrap_or_default();
-        // Cannot be refused: the caller saw the room.
-        let _ = lanes.rx_out.push(step);
+        if !self.failed.is_empty() {
+            self.failed.push_back(step);
+        } else if let Err(full) = lanes.rx_out.push(step) {
+            self.failed.push_back(full.0);
+        }
+    }
+
+    /// Whether the failure of another call could be kept for the app.
+    fn may_fail(&self) -> bool {
+        self.failed.len() < FAILED_STEPS_MAX
     }
 
     fn remove(&mut self, call: u64) -> Option<Call> {
@@ -659,6 +674,12 @@ impl Frontend {
             && let Some(step) = self.owed.pop_front()
         {
             let _ = lanes.tx_out.push(step);
+            moved = true;
+        }
+        while !lanes.rx_out.is_full()
+            && let Some(step) = self.failed.pop_front()
+        {
+            let _ = lanes.rx_out.push(step);
             moved = true;
         }
         moved
