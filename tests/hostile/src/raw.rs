@@ -1,7 +1,7 @@
 //! An app without the app library: it can do all that its descriptors allow, right or wrong. It reaches the shared
 //! memory by system calls, so that it needs no unsafe code itself.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -15,7 +15,9 @@ use provost_shm::{
 use provost_wire::control::{
     AddSchema, Attach, Bind, CONTROL_VERSION, Connect, Reply, Request, reply, request,
 };
-use provost_wire::descriptor::{BATCH_MAX, Batch, Completion, Slot, Submission, submission_kind};
+use provost_wire::descriptor::{
+    BATCH_MAX, Batch, Completion, Slot, Submission, completion_kind, submission_kind,
+};
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, REGION_BYTES_MAX, SEND_WINDOW};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -39,6 +41,9 @@ pub enum Gone {
     /// The service has closed the socket, or faulted the rings.
     #[error("the service has detached this app")]
     Detached,
+    /// The connection that was used has ended.
+    #[error("the connection has ended")]
+    Closed,
     /// The service has refused a request.
     #[error("refused with code {code}: {message}")]
     Refused {
@@ -90,6 +95,8 @@ pub struct RawApp {
     pub ringer: Ringer,
     /// Segments of the receive heap.
     pub segments: Vec<Segment>,
+    /// Connections that have ended.
+    closed: HashSet<u32>,
     last_request: u64,
     replies: VecDeque<Reply>,
 }
@@ -152,6 +159,7 @@ impl RawApp {
             heap,
             ringer: Ringer::from(ringer),
             segments: Vec::new(),
+            closed: HashSet::new(),
             last_request: 1,
             replies: VecDeque::new(),
         })
@@ -262,28 +270,41 @@ impl RawApp {
         if self.rings.completions.release() {
             self.wake_service()?;
         }
+        let closed = completions
+            .iter()
+            .filter(|completion| completion.kind == completion_kind::CLOSED);
+        self.closed.extend(closed.map(|completion| completion.connection));
         // Segments are announced before the completions that use them.
         self.receive_packets()?;
         Ok(completions)
     }
 
-    /// Waits until `look` finds what it looks for in a completion. What it does not want is reclaimed.
+    /// Waits until `look` finds what it looks for in a step of a connection, or the connection ends. Everything is
+    /// reclaimed.
     pub fn wait_for<R>(
         &mut self,
-        limit: Duration,
-        mut look: impl FnMut(&mut RawApp, &Completion) -> Option<R>,
-    ) -> Result<Option<R>, Gone> {
+        connection: u32,
+        what: &'static str,
+        mut look: impl FnMut(&RawApp, &Completion) -> Option<R>,
+    ) -> Result<R, Gone> {
         let begin = Instant::now();
         loop {
             let mut found = None;
             for completion in self.completions()? {
-                if found.is_none() {
+                let is_step = completion.kind == completion_kind::STEP;
+                if is_step && completion.connection == connection && found.is_none() {
                     found = look(self, &completion);
                 }
                 self.reclaim(completion.block)?;
             }
-            if found.is_some() || begin.elapsed() > limit {
+            if let Some(found) = found {
                 return Ok(found);
+            }
+            if self.closed.contains(&connection) {
+                return Err(Gone::Closed);
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err(Gone::Silent(what));
             }
             std::thread::sleep(POLL_EVERY);
         }

@@ -50,6 +50,7 @@ impl Report {
     pub fn ended(&self, attack: &str, gone: &Gone) {
         match gone {
             Gone::Detached => self.count(&format!("{attack}: detached")),
+            Gone::Closed => self.count(&format!("{attack}: connection closed")),
             Gone::Refused { .. } => self.count(&format!("{attack}: refused")),
             Gone::Silent(_) | Gone::ServiceFault(_) => self.finding(format!("{attack}: {gone}")),
         }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use provost_wire::descriptor::{Completion, Parts, Submission, completion_kind};
+use provost_wire::descriptor::{Parts, Submission};
 
 use crate::message::{Built, build};
 use crate::oracle::find_canary;
 use crate::random::Random;
-use crate::raw::{Gone, PATIENCE, RawApp};
+use crate::raw::{Gone, RawApp};
 use crate::report::Report;
 use crate::schema::{TAKE, TargetSchema};
 
@@ -47,14 +47,11 @@ pub struct Scene {
     pub stop: Stop,
 }
 
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// With this status.
-    Status(u32),
-    /// With its connection.
-    Closed,
-}
+/// The status code that a call ended with.
+pub type Outcome = u32;
+
+/// The outcome of a call that worked.
+pub const OK: Outcome = 0;
 
 /// An attached client with an open connection.
 #[derive(Debug)]
@@ -138,19 +135,10 @@ impl Client {
 
     /// Waits until a call ends.
     pub fn outcome(&mut self, connection: u32, call: u64) -> Result<Outcome, Gone> {
-        let ended = |_: &mut RawApp, completion: &Completion| match completion.kind {
-            completion_kind::STEP
-                if (completion.connection, completion.call) == (connection, call)
-                    && completion.parts.intersects(Parts::STATUS | Parts::CANCEL) =>
-            {
-                Some(Outcome::Status(completion.status_or_window))
-            }
-            completion_kind::CLOSED if completion.connection == connection => Some(Outcome::Closed),
-            _ => None,
-        };
-        self.app
-            .wait_for(PATIENCE, ended)?
-            .ok_or(Gone::Silent("to a call"))
+        self.app.wait_for(connection, "to a call", |_, step| {
+            let is_end = step.call == call && step.parts.intersects(Parts::STATUS | Parts::CANCEL);
+            is_end.then_some(step.status_or_window)
+        })
     }
 
     /// A valid call must work, whatever was done before.

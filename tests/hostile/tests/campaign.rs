@@ -21,7 +21,7 @@ fn services_and_good_apps_survive_hostile_ones() {
         "guided: attached",
         "control: answered",
         "rings: a lie was found out",
-        "vandal's client: calls",
+        "vandal's client: connection closed",
     ];
     for attack in attacks_made {
         assert!(

@@ -7,7 +7,7 @@ use provost_shm::Memfd;
 use crate::message::{Built, Site};
 use crate::random::Random;
 use crate::raw::Gone;
-use crate::scene::{Client, Outcome, Scene};
+use crate::scene::{Client, OK, Scene};
 use crate::schema::TARGET;
 
 /// Calls of one message while it changes.
@@ -45,9 +45,8 @@ fn call_while_it_changes(
         let ended = (0..CALLS).try_for_each(|_| {
             let step = client.unary(built.root());
             match client.outcome_of(&step)? {
-                Outcome::Status(0) => scene.report.count("race: accepted"),
-                Outcome::Status(_) => scene.report.count("race: refused"),
-                Outcome::Closed => return Err(Gone::Detached),
+                OK => scene.report.count("race: accepted"),
+                _ => scene.report.count("race: refused"),
             }
             Ok(())
         });

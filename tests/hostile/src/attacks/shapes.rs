@@ -6,7 +6,7 @@ use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, NESTING_MAX};
 
 use crate::random::Random;
 use crate::raw::{Gone, RawApp, window_offset};
-use crate::scene::{Client, MESSAGE_AT, Outcome, Scene};
+use crate::scene::{Client, MESSAGE_AT, OK, Outcome, Scene};
 use crate::schema::{TAKE, TALK, TARGET};
 
 /// Steps of a flood.
@@ -37,15 +37,13 @@ pub fn run(scene: &Scene, random: &mut Random) {
         while !scene.stop.is_set() {
             let (name, shape) = random.pick(SHAPES);
             scene.report.count(&format!("shapes: {name}"));
-            match shape(scene, &mut client, random).and_then(|outcome| match outcome {
-                Outcome::Closed => Err(Gone::Detached),
-                Outcome::Status(_) => client.is_served(random),
-            }) {
-                Ok(Outcome::Status(0)) => {}
-                Ok(outcome) => scene.report.finding(format!(
-                    "shapes: after {name}, a valid call ended with {outcome:?}"
-                )),
-                Err(Gone::Detached) => break,
+            match shape(scene, &mut client, random).and_then(|_| client.is_served(random)) {
+                Ok(OK) => {}
+                Ok(code) => {
+                    scene.report.finding(format!(
+                        "shapes: after {name}, a valid call ended with code {code}"
+                    ));
+                }
                 Err(gone) => {
                     scene.report.ended(&format!("shapes: {name}"), &gone);
                     break;
@@ -57,7 +55,7 @@ pub fn run(scene: &Scene, random: &mut Random) {
 }
 
 fn expect_failure(scene: &Scene, what: &str, outcome: Outcome) {
-    if outcome == Outcome::Status(0) {
+    if outcome == OK {
         scene.report.finding(format!("shapes: {what} was accepted"));
     }
 }
@@ -110,7 +108,7 @@ fn cycle(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<Outc
 fn nesting(scene: &Scene, client: &mut Client, _: &mut Random) -> Result<Outcome, Gone> {
     let root = write_chain(scene, client, u64::from(NESTING_MAX) - 1, None);
     let step = client.unary(root);
-    if client.outcome_of(&step)? != Outcome::Status(0) {
+    if client.outcome_of(&step)? != OK {
         scene
             .report
             .finding("shapes: nesting below the limit was refused".to_owned());

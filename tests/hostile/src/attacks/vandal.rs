@@ -2,11 +2,11 @@
 //! must end when their deadlines say so.
 
 use provost_shm::now_ns;
-use provost_wire::descriptor::{Completion, Parts, completion_kind};
+use provost_wire::descriptor::{Completion, Parts};
 
 use crate::oracle::check;
 use crate::random::Random;
-use crate::raw::{Gone, PATIENCE, RawApp};
+use crate::raw::{Gone, RawApp};
 use crate::scene::{Client, Outcome, Scene};
 use crate::schema::{TALK, VANDAL};
 
@@ -18,9 +18,14 @@ pub fn run(scene: &Scene, random: &mut Random) {
     while let Some(mut client) = scene.client("vandal's client", VANDAL) {
         while !scene.stop.is_set() {
             match talk(scene, &mut client, random) {
-                Ok(Outcome::Status(_)) => scene.report.count("vandal's client: calls"),
+                Ok(code) => scene
+                    .report
+                    .count(&format!("vandal's client: calls that ended with code {code}")),
                 // Its server was thrown out, and the connection with it.
-                Ok(Outcome::Closed) => break,
+                Err(Gone::Closed) => {
+                    scene.report.count("vandal's client: connection closed");
+                    break;
+                }
                 // This client has done nothing wrong.
                 Err(gone) => {
                     scene.report.finding(format!("vandal's client: {gone}"));
@@ -44,27 +49,23 @@ fn talk(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<Outco
         client.app.submit(&message)?;
     }
     client.app.submit(&RawApp::step(connection, call, Parts::END))?;
-    let look = |app: &mut RawApp, completion: &Completion| {
-        if completion.kind == completion_kind::CLOSED && completion.connection == connection {
-            return Some(Outcome::Closed);
-        }
-        if completion.kind != completion_kind::STEP {
-            return None;
-        }
-        if completion.parts.contains(Parts::MESSAGE) {
-            scene.report.count("messages received by the vandal's client");
-            let schema = &scene.schema;
-            if let Err(wrong) = check(&schema.schema, schema.everything, &app.segments, completion.root) {
-                scene
-                    .report
-                    .finding(format!("an invalid message was delivered to a client: {wrong}"));
-            }
-        }
-        let is_end = completion.call == call && completion.parts.intersects(Parts::STATUS | Parts::CANCEL);
-        is_end.then_some(Outcome::Status(completion.status_or_window))
-    };
     client
         .app
-        .wait_for(PATIENCE, look)?
-        .ok_or(Gone::Silent("to a call whose deadline has passed"))
+        .wait_for(connection, "to a call whose deadline has passed", |app, step| {
+            if step.parts.contains(Parts::MESSAGE) {
+                check_message(scene, app, step);
+            }
+            let is_end = step.call == call && step.parts.intersects(Parts::STATUS | Parts::CANCEL);
+            is_end.then_some(step.status_or_window)
+        })
+}
+
+fn check_message(scene: &Scene, app: &RawApp, step: &Completion) {
+    scene.report.count("messages received by the vandal's client");
+    let schema = &scene.schema;
+    if let Err(wrong) = check(&schema.schema, schema.everything, &app.segments, step.root) {
+        scene
+            .report
+            .finding(format!("an invalid message was delivered to a client: {wrong}"));
+    }
 }
