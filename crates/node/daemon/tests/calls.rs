@@ -72,7 +72,10 @@ fn a_unary_call_brings_the_request_over_and_the_answer_back() {
             let response = pair.client.next_step();
             assert_eq!((response.call, status(&response)), (call, Code::Ok));
             assert_eq!(response.parts, Parts::MESSAGE | Parts::STATUS);
-            assert_eq!(pair.client.read_note(&response), (round * 2, "fine".into(), vec![]));
+            assert_eq!(
+                pair.client.read_note(&response),
+                (round * 2, "fine".into(), vec![])
+            );
             pair.client.reclaim(response.block);
         }
     });
@@ -160,28 +163,28 @@ fn a_stream_obeys_its_window() {
         }
         // 17 messages of 60 KB: the next one is within the window, the one after it is not.
         let mut costs = 0;
+        let mut served = 0;
         for _ in 0..17 {
             let message = pair.server.next_step();
             costs += message.window_cost;
+            served = message.call;
             pair.server.reclaim(message.block);
             if message.parts.contains(Parts::BEGIN) {
                 assert_eq!(message.window_cost, 60_024 + 64);
             }
         }
-        let window_of = |request: &Submission, bytes| Submission {
+        pair.server.submit(Submission {
+            kind: submission_kind::STEP,
             parts: Parts::WINDOW,
-            status_or_window: bytes,
             connection: pair.accepted,
-            call: 0,
-            ..*request
-        };
-        let mut give_back = window_of(&step, costs);
-        give_back.call = call;
-        pair.server.submit(give_back);
+            call: served,
+            status_or_window: costs,
+            ..Submission::default()
+        });
         let window = pair.client.next_step();
         assert_eq!((window.parts, window.status_or_window), (Parts::WINDOW, costs));
         let mut refused = None;
-        for sent in 0..40 {
+        for _ in 0..40 {
             pair.client.submit(Submission {
                 parts: Parts::MESSAGE,
                 ..step
@@ -189,12 +192,15 @@ fn a_stream_obeys_its_window() {
             if let Some(step) = pair.client.poll()
                 && step.kind == completion_kind::STEP
             {
-                refused = Some((sent, step));
+                refused = Some(step);
                 break;
             }
         }
-        let refused = refused.map_or_else(|| pair.client.next_step(), |(_, step)| step);
-        assert_eq!((refused.call, refused.parts, status(&refused)), (call, Parts::CANCEL, Code::Internal));
+        let refused = refused.unwrap_or_else(|| pair.client.next_step());
+        assert_eq!(
+            (refused.call, refused.parts, status(&refused)),
+            (call, Parts::CANCEL, Code::Internal)
+        );
         assert!(pair.client.status_message(&refused).contains("window"));
     });
 }
@@ -214,11 +220,10 @@ fn cancelling_reaches_the_server_and_nothing_comes_back() {
             ..Submission::default()
         });
         let cancelled = pair.server.next_step();
-        assert_eq!((cancelled.call, cancelled.parts, status(&cancelled)), (
-            request.call,
-            Parts::CANCEL,
-            Code::Cancelled
-        ));
+        assert_eq!(
+            (cancelled.call, cancelled.parts, status(&cancelled)),
+            (request.call, Parts::CANCEL, Code::Cancelled)
+        );
     });
 }
 
@@ -239,9 +244,21 @@ fn steps_that_their_call_does_not_allow_fail_it_alone() {
         let whole = Parts::BEGIN | Parts::MESSAGE | Parts::END;
         let mut cases = Vec::new();
         let outside = pair.client.new_call();
-        cases.push((Submission { root: 1, ..step(outside, whole) }, Code::Internal));
+        cases.push((
+            Submission {
+                root: 1,
+                ..step(outside, whole)
+            },
+            Code::Internal,
+        ));
         let misfit = pair.client.new_call();
-        cases.push((Submission { method: 9, ..step(misfit, whole) }, Code::Unimplemented));
+        cases.push((
+            Submission {
+                method: 9,
+                ..step(misfit, whole)
+            },
+            Code::Unimplemented,
+        ));
         let status_part = pair.client.new_call();
         cases.push((step(status_part, Parts::BEGIN | Parts::STATUS), Code::Internal));
         let nothing = pair.client.new_call();
@@ -266,7 +283,11 @@ fn steps_that_their_call_does_not_allow_fail_it_alone() {
         for (submission, code) in cases {
             pair.client.submit(submission);
             let ended = pair.client.next_step();
-            assert_eq!((ended.call, ended.parts), (submission.call, Parts::CANCEL), "{submission:?}");
+            assert_eq!(
+                (ended.call, ended.parts),
+                (submission.call, Parts::CANCEL),
+                "{submission:?}"
+            );
             assert_eq!(status(&ended), code, "{submission:?}");
             assert!(!pair.client.status_message(&ended).is_empty());
             if ended.block != 0 {
@@ -351,7 +372,10 @@ fn unbinding_tells_the_client_to_go_and_lets_its_call_finish() {
         pair.server.answer(&request, answer);
         let response = pair.client.next_step();
         assert_eq!((response.call, status(&response)), (call, Code::Ok));
-        assert_eq!(pair.client.next_of(completion_kind::CLOSED).connection, pair.connection);
+        assert_eq!(
+            pair.client.next_of(completion_kind::CLOSED).connection,
+            pair.connection
+        );
     });
 }
 

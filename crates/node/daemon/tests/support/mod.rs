@@ -1,6 +1,11 @@
 //! A node in the test's process, and an app that speaks to it with bare rings: what the application library does, but
 //! also what it never would.
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test program uses its part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "each test program uses its part"
+)]
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -14,14 +19,14 @@ use prost_types::{
 };
 use provost_schema::{Schema, SchemaHash};
 use provost_shm::{
-    AppRings, Doorbell, Interest, Memfd, MemfdLimits, PacketSocket, Ringer, SEALS_FIXED_SIZE, Wait, now_ns, wait_for,
+    AppRings, Doorbell, Interest, Memfd, MemfdLimits, PacketSocket, Ringer, SEALS_FIXED_SIZE, Wait, now_ns,
+    wait_for,
 };
 use provost_wire::control::{
-    AddSchema, Attach, Attached, Bind, CONTROL_VERSION, Connect, Reply, Request, SegmentAdded, Unbind, reply, request,
+    AddSchema, Attach, Attached, Bind, CONTROL_VERSION, Connect, Reply, Request, SegmentAdded, Unbind, reply,
+    request,
 };
-use provost_wire::descriptor::{
-    Batch, Completion, Parts, Submission, completion_kind, submission_kind,
-};
+use provost_wire::descriptor::{Batch, Completion, Parts, Submission, completion_kind, submission_kind};
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, SEND_WINDOW};
 use provost_wire::{Code, metadata};
 use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport};
@@ -236,10 +241,7 @@ impl TestApp {
     pub fn ask(&mut self, body: request::Body, memfd: Option<&Memfd>) -> reply::Body {
         let id = self.next_request;
         self.next_request += 1;
-        let request = Request {
-            id,
-            body: Some(body),
-        };
+        let request = Request { id, body: Some(body) };
         let descriptors: Vec<_> = memfd.iter().map(|memfd| memfd.as_fd()).collect();
         self.control
             .send(&request.encode_to_vec(), &descriptors)
@@ -414,7 +416,9 @@ impl TestApp {
         let block = self.read(completion.metadata, completion.metadata_bytes);
         let mut entries = metadata::entries(&block);
         let message = entries.find(|(key, _)| *key == metadata::STATUS_MESSAGE);
-        message.map_or(String::new(), |(_, value)| String::from_utf8_lossy(value).into_owned())
+        message.map_or(String::new(), |(_, value)| {
+            String::from_utf8_lossy(value).into_owned()
+        })
     }
 
     /// Bytes of a received segment.
@@ -452,16 +456,20 @@ impl TestApp {
         loop {
             match receive(&self.control) {
                 None => return true,
-                Some((Reply { body: Some(reply::Body::SegmentAdded(_)), .. }, _)) => {}
+                Some((
+                    Reply {
+                        body: Some(reply::Body::SegmentAdded(_)),
+                        ..
+                    },
+                    _,
+                )) => {}
                 Some(_) => return false,
             }
         }
     }
 
     fn segment_of(&self, at: u32) -> Option<&(SegmentAdded, Memfd)> {
-        let inside = |added: &SegmentAdded| {
-            at >= added.at && u64::from(at - added.at) * 8 < added.bytes
-        };
+        let inside = |added: &SegmentAdded| at >= added.at && u64::from(at - added.at) * 8 < added.bytes;
         self.segments.iter().find(|(added, _)| inside(added))
     }
 
