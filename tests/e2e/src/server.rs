@@ -7,10 +7,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use provost::codegen::{ServiceDescriptor, Stream};
-use provost::{Code, Received, Request, Response, Status, Streaming};
+use provost::{Code, Received, Request, Response, Server, Status, Streaming};
 use tokio::time::{Sleep, sleep};
 
-use crate::probe::probe_server::Probe;
+use crate::probe::probe_server::{Probe, ProbeServer};
 use crate::probe::{
     CountsReply, CountsRequest, Depth, Drop as Drip, EchoMessage, FailRequest, FillReply, HoldReply,
     HoldRequest, Nest, Nothing, PourRequest,
@@ -215,9 +215,26 @@ impl Stream for Chatting {
     }
 }
 
-/// Serves until the input ends; then lets the calls in flight finish.
+/// Serves until the input ends; then lets the calls in flight finish. Says `ready` when it serves.
 pub fn run() -> Result<(), Status> {
-    todo!()
+    let (input_open, input) = tokio::sync::oneshot::channel::<()>();
+    std::thread::spawn(move || {
+        // An error on the input means as much as its end.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        drop(input_open);
+    });
+    let mut input = std::pin::pin!(input);
+    let mut is_announced = false;
+    // The end of the service is first asked about when the service has begun.
+    let shutdown = std::future::poll_fn(|context| {
+        if !std::mem::replace(&mut is_announced, true) {
+            println!("ready");
+        }
+        input.as_mut().poll(context).map(|_| ())
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let service = ProbeServer::new(ProbeService::default());
+    runtime.block_on(Server::builder().add_service(service).serve_with_shutdown(shutdown))
 }
 
 /// What the service is: its name, schema and methods.

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use crate::agent::Executor;
 use crate::driver::{Agent, PATIENCE};
 use crate::lines::Lines;
+use crate::node::DESCRIPTORS_MAX;
 use crate::program::Program;
 use crate::script::Answer;
 
@@ -73,7 +74,7 @@ impl NodePlan {
         let mut command = Command::new(&self.role);
         command.arg("provostd").arg(&config);
         if let Some(descriptors) = self.options.descriptors_max {
-            command.env("E2E_DESCRIPTORS_MAX", descriptors.to_string());
+            command.env(DESCRIPTORS_MAX, descriptors.to_string());
         }
         let mut program = Program::start(&self.name, command, &self.directory);
         let (input, ready) = first_line(&mut program);

@@ -1,6 +1,11 @@
 //! A node of the demonstration: `provostd` with a configuration of a few lines.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
+
+use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport};
+use provostd::{Config, Node, Shutdown};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::wire::Event;
 use super::worker::{self, WorkerError};
@@ -19,7 +24,49 @@ pub(crate) struct Options {
     peer: Option<String>,
 }
 
-/// Runs the node until it is told to stop.
+/// Runs the node until it is told to stop by SIGTERM.
 pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
-    todo!()
+    let config = config(options);
+    config.check("the demonstration").map_err(service)?;
+    provostd::log::start(&config.log).map_err(service)?;
+    let node = Node::start(config).map_err(service)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(WorkerError::Socket)?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(WorkerError::Socket)?;
+        worker::tell(&Event::Ready {
+            address: node.addresses().first().map(ToString::to_string),
+        })?;
+        terminate.recv().await;
+        Ok::<_, WorkerError>(())
+    })?;
+    node.shut_down(Shutdown::Drain);
+    node.join();
+    Ok(())
+}
+
+fn config(options: Options) -> Config {
+    let mut config = Config::default();
+    config.control.socket = options.directory.join(format!("{}.sock", options.name));
+    config.control.mode = "0600".to_owned();
+    config.node.name = options.name;
+    config.policies = vec!["null".to_owned()];
+    match options.peer {
+        Some(peer) => config.routes.push(RouteConfig {
+            service: "kv.Kv".to_owned(),
+            transport: RouteTransport::Tcp,
+            endpoints: vec![peer],
+        }),
+        None => config.listeners.push(ListenerConfig {
+            transport: ListenerTransport::Tcp,
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+        }),
+    }
+    config
+}
+
+fn service(error: impl std::error::Error) -> WorkerError {
+    WorkerError::Service(error.to_string())
 }

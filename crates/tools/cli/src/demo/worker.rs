@@ -72,3 +72,14 @@ pub(crate) fn until_input_ends() {
     // An error on the input means as much as its end.
     let _ = io::copy(&mut input, &mut io::sink());
 }
+
+/// Is ready when whoever holds the other end of the input closes it.
+pub(crate) async fn input_end() {
+    let (open, end) = tokio::sync::oneshot::channel::<()>();
+    std::thread::spawn(move || {
+        until_input_ends();
+        drop(open);
+    });
+    // The sender sends nothing: the only news is that it is gone.
+    let _ = end.await;
+}
