@@ -122,7 +122,7 @@ impl Connection {
             // The call has ended meanwhile: the app will learn of it, or has.
             false => match self.calls.find(step.call) {
                 Some(slot) => slot,
-                None => return discard(step, context),
+                None => return step.body.discard(context),
             },
         };
         self.send_in(slot, step, context);
@@ -276,7 +276,7 @@ impl Connection {
             self.inbox
                 .push_back(cancel_step(step.call, code, reason, context));
         }
-        discard(step, context);
+        step.body.discard(context);
     }
 
     /// Whether the app has given a call's status, so that the call is over as far as it is concerned.
@@ -498,14 +498,6 @@ impl Connection {
 pub struct PeerSilent {
     /// Since when, in nanoseconds.
     pub silent_ns: u64,
-}
-
-/// Gives back what a step holds.
-fn discard(step: Step, context: &mut Context<'_>) {
-    // What is wrong with a body does not matter here; in each case its memory is given back.
-    if let Ok(body) = OutBody::new(step.body, step.parts, context) {
-        body.release(context);
-    }
 }
 
 /// A step that ends a call at this end's own initiative and says why.

@@ -76,10 +76,9 @@ impl OutBody {
                 message_bytes: encoded.message_bytes,
                 token: 0,
             },
-            Body::Alleged(_) => return Err("a message that nobody has checked cannot be sent"),
-            Body::Received(received) => {
-                context.receive.free(received.block);
-                return Err("a received message cannot be sent as it is");
+            Body::Alleged(_) | Body::Received(_) => {
+                body.discard(context);
+                return Err("a message in this form cannot be sent");
             }
         };
         match body.check(parts) {
