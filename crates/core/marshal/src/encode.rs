@@ -143,21 +143,45 @@ impl Encoder<'_> {
         if count == 0 {
             return Ok(());
         }
+        let linear = self.linear;
+        let elements = native::slice(linear, place, count * element_bytes).ok_or(misplaced(at))?;
         let end = self.out.written();
-        if Wire::of(field.ty) == Wire::Varint {
-            for element in (0..count).rev() {
-                let bits = self.bits(field.ty, place + element * element_bytes)?;
-                self.scalar(field.ty, bits);
-            }
-        } else {
-            let linear = self.linear;
-            self.out
-                .put(native::slice(linear, place, count * element_bytes).ok_or(misplaced(at))?);
+        match Wire::of(field.ty) {
+            Wire::Varint => self.varints(field.ty, elements),
+            _ => self.out.put(elements),
         }
         let bytes = self.out.written().saturating_sub(end);
         self.out.varint(bytes as u64);
         self.out.varint(u64::from(Wire::Len.tag(field.number)));
         Ok(())
+    }
+
+    fn varints(&mut self, ty: Type, elements: &[u8]) {
+        let out = &mut self.out;
+        match scalar_bytes(ty) {
+            Some(1) => elements
+                .iter()
+                .rev()
+                .for_each(|bool| out.varint(u64::from(*bool))),
+            Some(4) => {
+                let words = elements
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .rev()
+                    .map(|word| u32::from_le_bytes(*word));
+                words.for_each(|word| out.varint(to_varint(ty, u64::from(word))));
+            }
+            _ => {
+                let longs = elements
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .rev()
+                    .map(|long| u64::from_le_bytes(*long));
+                longs.for_each(|long| out.varint(to_varint(ty, long)));
+            }
+        }
     }
 
     fn list(&mut self, field: &Field, at: u32, depth: u32) -> Result<(), EncodeError> {

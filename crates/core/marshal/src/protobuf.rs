@@ -46,6 +46,7 @@ impl Wire {
 }
 
 /// The varint of a native value, given its bits (those of a 32-bit value in the low half).
+#[inline]
 pub(crate) fn to_varint(ty: Type, bits: u64) -> u64 {
     let word = bits as u32 as i32;
     match ty {
@@ -58,6 +59,7 @@ pub(crate) fn to_varint(ty: Type, bits: u64) -> u64 {
 
 /// The bits of the native value of a varint or of fixed bytes (those of a 32-bit value in the low half, sign-extended
 /// if it is signed).
+#[inline]
 pub(crate) fn native_bits(ty: Type, raw: u64) -> u64 {
     let word = raw as u32;
     match ty {
