@@ -20,7 +20,8 @@ pub fn validate(tables: &Tables, message: MessageId, bytes: &[u8]) {
     );
     let mut protobuf = Vec::new();
     let encoded = tables.encode(message, bytes, &mut protobuf);
-    if verdict.is_err() {
+    // A longer message than the limit would be refused when it is gathered.
+    if verdict.is_err() || bytes.len() > BYTES_MAX as usize {
         return;
     }
     encoded.expect("what validates encodes");
