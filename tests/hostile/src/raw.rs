@@ -16,9 +16,10 @@ use provost_wire::control::{
     AddSchema, Attach, Bind, CONTROL_VERSION, Connect, Reply, Request, reply, request,
 };
 use provost_wire::descriptor::{
-    BATCH_MAX, Batch, Completion, Slot, Submission, completion_kind, submission_kind,
+    BATCH_MAX, Batch, Completion, Parts, Slot, Submission, completion_kind, submission_kind,
 };
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, REGION_BYTES_MAX, SEND_WINDOW};
+use provost_wire::metadata::{self, STATUS_MESSAGE};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::schema::TargetSchema;
@@ -95,6 +96,8 @@ pub struct RawApp {
     pub ringer: Ringer,
     /// Segments of the receive heap.
     pub segments: Vec<Segment>,
+    /// What the last call that ended with a status message was told.
+    pub last_message: String,
     /// Connections that have ended.
     closed: HashSet<u32>,
     last_request: u64,
@@ -159,6 +162,7 @@ impl RawApp {
             heap,
             ringer: Ringer::from(ringer),
             segments: Vec::new(),
+            last_message: String::new(),
             closed: HashSet::new(),
             last_request: 1,
             replies: VecDeque::new(),
@@ -294,8 +298,9 @@ impl RawApp {
                 let is_step = completion.kind == completion_kind::STEP;
                 if is_step && completion.connection == connection && found.is_none() {
                     found = look(self, &completion);
+                    self.note_message(&completion);
                 }
-                self.reclaim(completion.block)?;
+                self.reclaim(&completion)?;
             }
             if let Some(found) = found {
                 return Ok(found);
@@ -310,11 +315,30 @@ impl RawApp {
         }
     }
 
-    /// Gives a received block back; 0 is none.
-    pub fn reclaim(&mut self, block: u32) -> Result<(), Gone> {
-        match block {
-            0 => Ok(()),
-            block => self.submit(&reclaim_batch(&[block])),
+    /// Takes note of a status message, for findings.
+    fn note_message(&mut self, step: &Completion) {
+        if !step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+            return;
+        }
+        let at = u64::from(step.metadata) * 8;
+        let mut block = vec![0; step.metadata_bytes as usize];
+        for segment in &self.segments {
+            if at >= segment.at && at + block.len() as u64 <= segment.at + segment.memory.bytes() {
+                // What cannot be read is not told.
+                let _ = segment.memory.read_at(at - segment.at, &mut block);
+            }
+        }
+        let message = metadata::entries(&block).find(|(key, _)| *key == STATUS_MESSAGE);
+        self.last_message = message
+            .map(|(_, text)| String::from_utf8_lossy(text).into_owned())
+            .unwrap_or_default();
+    }
+
+    /// Gives the block of a completion back, if it has one.
+    pub fn reclaim(&mut self, completion: &Completion) -> Result<(), Gone> {
+        match (completion.kind, completion.block) {
+            (completion_kind::STEP, block) if block != 0 => self.submit(&reclaim_batch(&[block])),
+            _ => Ok(()),
         }
     }
 
@@ -331,7 +355,7 @@ impl RawApp {
 
     /// A step with these parts and nothing else, which every field may be set of.
     #[must_use]
-    pub fn step(connection: u32, call: u64, parts: provost_wire::descriptor::Parts) -> Submission {
+    pub fn step(connection: u32, call: u64, parts: Parts) -> Submission {
         Submission {
             kind: submission_kind::STEP,
             parts,

@@ -80,7 +80,7 @@ impl<'a> Server<'a> {
             for completion in &completions {
                 self.check(completion, report);
                 self.react(completion, random)?;
-                self.app.reclaim(completion.block)?;
+                self.app.reclaim(completion)?;
             }
         }
         self.look_for_canary_now(report);

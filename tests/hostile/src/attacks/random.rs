@@ -41,7 +41,7 @@ fn attack(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<(),
         scene.report.count("random: slots");
         client.app.submit(&slot)?;
         for completion in client.app.completions()? {
-            client.app.reclaim(completion.block)?;
+            client.app.reclaim(&completion)?;
         }
     }
     Ok(())

@@ -72,7 +72,7 @@ fn wake_word_storm(client: &mut Client, random: &mut Random) -> Result<(), Gone>
         client.app.submit(&step)?;
         write_word(client, WAKE_OFFSET, random.number() as u32 | 1);
         for completion in client.app.completions()? {
-            client.app.reclaim(completion.block)?;
+            client.app.reclaim(&completion)?;
         }
     }
     Ok(())

@@ -269,7 +269,7 @@ fn close_and_wait(client: &mut Client, random: &mut Random) -> Result<Outcome, G
 
 fn drain(client: &mut Client) -> Result<(), Gone> {
     for completion in client.app.completions()? {
-        client.app.reclaim(completion.block)?;
+        client.app.reclaim(&completion)?;
     }
     Ok(())
 }
