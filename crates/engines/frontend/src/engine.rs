@@ -322,7 +322,7 @@ impl Frontend {
         if step.parts.contains(Parts::CANCEL) {
             return_token(&step.body, context);
             if self.remove(step.call).is_some_and(|call| call.on_wire) {
-                self.to_wire(Step::cancel(step.call, step.status), lanes);
+                self.send_to_wire(Step::cancel(step.call, step.status), lanes);
             }
             return None;
         }
@@ -519,7 +519,7 @@ impl Frontend {
             && let Err(failure) = self.open(&step)
         {
             step.body.discard(context);
-            self.to_wire(refusal(step.call, &failure, context), lanes);
+            self.send_to_wire(refusal(step.call, &failure, context), lanes);
             return;
         }
         let Some(call) = self.calls.get_mut(step.call) else {
@@ -635,7 +635,7 @@ impl Frontend {
     /// Ends a call at the service's initiative, on both sides.
     fn fail(&mut self, call: u64, failure: &Failure, lanes: &mut Lanes<'_>, context: &mut Context<'_>) {
         if self.remove(call).is_some_and(|call| call.on_wire) {
-            self.to_wire(refusal(call, failure, context), lanes);
+            self.send_to_wire(refusal(call, failure, context), lanes);
         }
         let mut step = refusal(call, failure, context);
         let body = std::mem::take(&mut step.body);
@@ -660,7 +660,7 @@ impl Frontend {
         Some(removed)
     }
 
-    fn to_wire(&mut self, step: Step, lanes: &mut Lanes<'_>) {
+    fn send_to_wire(&mut self, step: Step, lanes: &mut Lanes<'_>) {
         if !self.owed.is_empty() {
             self.owed.push_back(step);
         } else if let Err(full) = lanes.tx_out.push(step) {

@@ -2,7 +2,7 @@
 //! alleges into checked private copies and what peers send into the app's completions.
 //!
 //! ```text
-//! submission ring ─► AppPort::next ─► Frontend (tx) ─► policies, marshalling, transport
+//! submission ring ─► AppPort::next_request ─► Frontend (tx) ─► policies, marshalling, transport
 //! completion ring ◄─ AppPort::push_step ◄─ Frontend (rx) ◄─
 //! ```
 //!

@@ -1,13 +1,14 @@
 //! One app's rings and receive heap, as its runtime thread uses them.
 
 use provost_engine::{Alleged, Body, Nanos, ReceiveHeap, Step, message_offset};
-use provost_ring::{PeerFault, PushError};
+use provost_ring::{PeerFault, PushError, Slot};
 use provost_shm::{Ringer, ServiceRings};
 use provost_wire::Code;
 use provost_wire::descriptor::{
     BATCH_MAX, Batch, Completion, Parts, Submission, completion_kind, submission_kind,
 };
 use provost_wire::limits::BLOCK_ALIGN_BYTES;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::AppReceiveHeap;
 
@@ -128,15 +129,15 @@ impl AppPort {
     }
 
     /// The next request, if there is one. Reclaimed blocks are taken back on the way.
-    pub fn next(&mut self) -> Result<Option<AppRequest>, AppFault> {
+    pub fn next_request(&mut self) -> Result<Option<AppRequest>, AppFault> {
         while self.sent.len() < SENT_WAITING_MAX {
             let Some(slot) = self.rings.submissions.pop()? else {
                 return Ok(None);
             };
-            let submission: Submission = zerocopy::transmute!(slot);
+            let submission: Submission = of_slot(&slot);
             match submission.kind {
                 submission_kind::STEP => return Ok(Some(alleged_step(&submission))),
-                submission_kind::RECLAIM => self.reclaim(&zerocopy::transmute!(slot))?,
+                submission_kind::RECLAIM => self.reclaim(&of_slot(&slot))?,
                 submission_kind::CLOSE => {
                     let connection = submission.connection;
                     return Ok(Some(AppRequest::Close { connection }));
@@ -160,7 +161,7 @@ impl AppPort {
     /// Hands a step to the app; a received block becomes the app's.
     pub fn push_step(&mut self, connection: u32, step: Step) -> Result<(), NotPushed<Step>> {
         let completion = describe(connection, &step);
-        match self.push(zerocopy::transmute!(completion)) {
+        match self.push(&to_slot(&completion)) {
             Ok(()) => {
                 if let Body::Received(body) = &step.body {
                     self.heap.publish(&body.block);
@@ -194,11 +195,10 @@ impl AppPort {
                 ..at_rest
             },
         };
-        self.push(zerocopy::transmute!(completion))
-            .map_err(|error| match error {
-                PushError::Full => NotPushed::Full(notice),
-                PushError::Fault(fault) => NotPushed::Fault(fault.into()),
-            })
+        self.push(&to_slot(&completion)).map_err(|error| match error {
+            PushError::Full => NotPushed::Full(notice),
+            PushError::Fault(fault) => NotPushed::Fault(fault.into()),
+        })
     }
 
     /// Shows the app what was pushed, with the tokens that are to go back, and wakes it if it sleeps.
@@ -236,7 +236,7 @@ impl AppPort {
                 call: segment,
                 ..Completion::default()
             };
-            match self.push(zerocopy::transmute!(completion)) {
+            match self.push(&to_slot(&completion)) {
                 Ok(()) => self.retired = None,
                 Err(PushError::Full) => {}
                 Err(PushError::Fault(fault)) => return Err(fault.into()),
@@ -297,7 +297,7 @@ impl AppPort {
             };
             let start = self.sent.len() - count;
             batch.items[..count].copy_from_slice(&self.sent[start..]);
-            match self.push(zerocopy::transmute!(batch)) {
+            match self.push(&to_slot(&batch)) {
                 Ok(()) => self.sent.truncate(start),
                 Err(PushError::Full) => return Ok(()),
                 Err(PushError::Fault(fault)) => return Err(fault.into()),
@@ -306,8 +306,8 @@ impl AppPort {
         Ok(())
     }
 
-    fn push(&mut self, slot: provost_ring::Slot) -> Result<(), PushError> {
-        let pushed = self.rings.completions.push(&slot);
+    fn push(&mut self, slot: &Slot) -> Result<(), PushError> {
+        let pushed = self.rings.completions.push(slot);
         match pushed {
             Ok(()) => self.dirty = true,
             Err(PushError::Full) => self.blocked = true,
@@ -315,6 +315,15 @@ impl AppPort {
         }
         pushed
     }
+}
+
+/// A slot as the descriptor that it alleges to be. (They have the same size, as `wire` asserts.)
+fn of_slot<T: FromBytes + Default>(slot: &Slot) -> T {
+    T::read_from_bytes(slot.as_bytes()).unwrap_or_default()
+}
+
+fn to_slot<T: IntoBytes + Immutable>(descriptor: &T) -> Slot {
+    Slot::read_from_bytes(descriptor.as_bytes()).unwrap_or_default()
 }
 
 /// A submission as a step, nothing of it checked.

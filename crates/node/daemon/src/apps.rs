@@ -569,7 +569,7 @@ fn receive_limits(attach: &Attach, send_heap: &Mapping, bytes_max: u64) -> Resul
     let send_end = u64::from(SEND_WINDOW) * unit + send_heap.bytes() as u64;
     if start < send_end
         || end > WINDOW_BYTES
-        || start % PAGE_BYTES != 0
+        || !start.is_multiple_of(PAGE_BYTES)
         || attach.receive_window_bytes < PAGE_BYTES
     {
         return Err(Refusal::invalid(format!(

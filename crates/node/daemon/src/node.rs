@@ -16,7 +16,7 @@ use provost_shm::PacketListener;
 use provost_transport_local::PeerWake;
 use provost_transport_tcp::{Limits, TlsConfig, TlsConfigError};
 use provost_wire::limits::STREAM_WINDOW_BYTES;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
 
 use crate::config::Config;
@@ -104,7 +104,7 @@ impl Node {
     /// Starts a node's service. When this returns, apps can attach and peers can connect.
     pub fn start(config: Config) -> Result<Node, StartError> {
         let (shutdown, asked) = watch::channel(Shutdown::Running);
-        let (started, start) = oneshot::channel();
+        let (started, start) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .stack_size(STACK_BYTES)
@@ -113,7 +113,7 @@ impl Node {
                 what: "the control plane's thread",
                 source,
             })?;
-        let addresses = start.blocking_recv().map_err(|_| StartError::Died)??;
+        let addresses = start.recv().map_err(|_| StartError::Died)??;
         Ok(Node {
             shutdown,
             addresses,
@@ -200,7 +200,7 @@ impl OpenConnection {
     }
 }
 
-type Started = oneshot::Sender<Result<Vec<SocketAddr>, StartError>>;
+type Started = std::sync::mpsc::SyncSender<Result<Vec<SocketAddr>, StartError>>;
 
 fn run(config: Config, asked: watch::Receiver<Shutdown>, started: Started) {
     let threads = config.limits.handshakes + BLOCKING_THREADS_SPARE;

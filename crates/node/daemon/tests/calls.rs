@@ -99,7 +99,7 @@ fn a_large_leaf_arrives_whole_and_its_sender_hears_that_it_was_read() {
         let request = pair.server.next_step();
         assert!(pair.server.read_note(&request).2 == data);
         let sent = pair.client.next_of(completion_kind::SENT);
-        let batch: provost_wire::descriptor::Batch = zerocopy::transmute!(sent);
+        let batch: provost_wire::descriptor::Batch = of_slot(&to_slot(&sent));
         assert_eq!((batch.count, batch.items[0]), (1, 4711));
     });
 }

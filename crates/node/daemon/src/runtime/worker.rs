@@ -402,7 +402,7 @@ impl Worker {
             );
         }
         while taken < BATCH_SUBMISSIONS && app.stuck.is_none() {
-            match app.port.next()? {
+            match app.port.next_request()? {
                 Some(AppRequest::Step { connection, step }) => {
                     app.stuck = submit(
                         app,
@@ -554,10 +554,10 @@ impl Worker {
             self.end_path(number);
             return true;
         }
-        if !try_socket || self.hot_paths.len() > SOCKETS_TRIED_MAX {
-            if let Some(path) = self.paths.get_mut(number) {
-                sync_watch(&self.poller, number, path);
-            }
+        if (!try_socket || self.hot_paths.len() > SOCKETS_TRIED_MAX)
+            && let Some(path) = self.paths.get_mut(number)
+        {
+            sync_watch(&self.poller, number, path);
         }
         busy
     }

@@ -31,6 +31,7 @@ use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, SEND_WINDOW};
 use provost_wire::{Code, metadata};
 use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport};
 use provostd::{Config, Node};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Longer than anything may take that is not broken.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -322,7 +323,7 @@ impl TestApp {
 
     /// Submits a descriptor and wakes the service if it sleeps.
     pub fn submit(&mut self, submission: Submission) {
-        self.push(zerocopy::transmute!(submission));
+        self.push(to_slot(&submission));
     }
 
     /// Submits the bytes of a slot.
@@ -370,7 +371,7 @@ impl TestApp {
     pub fn poll(&mut self) -> Option<Completion> {
         let slot = self.rings.completions.pop().expect("indices in range")?;
         self.rings.completions.release();
-        Some(zerocopy::transmute!(slot))
+        Some(of_slot(&slot))
     }
 
     /// The next completion.
@@ -448,7 +449,7 @@ impl TestApp {
             ..Batch::default()
         };
         batch.items[0] = u64::from(block);
-        self.push(zerocopy::transmute!(batch));
+        self.push(to_slot(&batch));
     }
 
     /// Whether the service closes the control socket: it has given the app up.
@@ -482,6 +483,16 @@ impl TestApp {
         let memfd = Memfd::verify_foreign(descriptor.expect("a segment"), limits).expect("a memfd");
         self.segments.push((added, memfd));
     }
+}
+
+/// A slot as a descriptor.
+pub fn of_slot<T: FromBytes>(slot: &[u64; 8]) -> T {
+    T::read_from_bytes(slot.as_bytes()).expect("a descriptor fills a slot")
+}
+
+/// A descriptor as a slot.
+pub fn to_slot<T: IntoBytes + Immutable>(descriptor: &T) -> [u64; 8] {
+    <[u64; 8]>::read_from_bytes(descriptor.as_bytes()).expect("a descriptor fills a slot")
 }
 
 /// A bare `Bind`.
