@@ -13,7 +13,7 @@
 //! call is over while others wait, it hands the role to the one that came last, or else leaves it to the reactor.
 //! A spinner that is not polled for long loses the role: the reactor looks every [`TICK_NS`] while one spins.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -146,7 +146,9 @@ impl Waiter {
     ) -> Poll<Result<R, LocalEnd>> {
         let mut is_due = true;
         loop {
-            if std::mem::take(&mut is_due) || self.link.calls.take_news(self.id) {
+            // Before looking, so that what comes meanwhile is news again.
+            let has_news = self.link.calls.take_news(self.id);
+            if std::mem::take(&mut is_due) || has_news {
                 if let Some(found) = self.look(half, context, &mut look) {
                     return Poll::Ready(found);
                 }
@@ -190,10 +192,7 @@ impl Waiter {
         if !self.take_role() {
             return Next::Return;
         }
-        match blocking_parker() {
-            Some(parker) => self.spin_blocking(&parker),
-            None => self.spin(context),
-        }
+        self.spin(context)
     }
 
     /// Whether the call has the role now.
@@ -240,7 +239,12 @@ impl Waiter {
             let now_ns = now_ns();
             waiting.polled_ns.store(now_ns, Ordering::Relaxed);
             if self.link.has_spun(now_ns) {
-                match self.link.fall_asleep(Watch::Reactor) {
+                let watch = if is_blocking() { Watch::Caller } else { Watch::Reactor };
+                match self.link.fall_asleep(watch) {
+                    Asleep::Yes if watch == Watch::Caller => {
+                        sleep_before_next_poll(&self.link);
+                        return Next::Return;
+                    }
                     Asleep::Yes => return Next::Return,
                     Asleep::No => return Next::Look,
                     Asleep::Busy => {}
@@ -249,33 +253,6 @@ impl Waiter {
             if now_ns.saturating_sub(began_ns) > BURST_NS {
                 context.waker().wake_by_ref();
                 return Next::Return;
-            }
-        }
-    }
-
-    /// As [`Waiter::spin`], for a thread that has nothing else to run: it sleeps at the doorbell itself.
-    fn spin_blocking(&self, parker: &Arc<Parker>) -> Next {
-        let waiting = &self.link.waiting;
-        loop {
-            yield_now();
-            if self.link.drain() == Drained::Some || self.link.calls.has_news(self.id) {
-                return Next::Look;
-            }
-            if parker.is_notified() {
-                return Next::Return;
-            }
-            let now_ns = now_ns();
-            waiting.polled_ns.store(now_ns, Ordering::Relaxed);
-            if self.link.has_spun(now_ns) && self.link.fall_asleep(Watch::Caller) == Asleep::Yes {
-                waiting.polled_ns.store(AT_DOORBELL, Ordering::Relaxed);
-                parker.sleep_at(&self.link.doorbell);
-                waiting.polled_ns.store(provost_shm::now_ns(), Ordering::Relaxed);
-                self.link.wake_up();
-                self.link.note_progress();
-                return match parker.is_notified() && !self.link.calls.has_news(self.id) {
-                    true => Next::Return,
-                    false => Next::Look,
-                };
             }
         }
     }
@@ -338,7 +315,7 @@ impl Link {
 
     fn is_spinner_stale(&self) -> bool {
         match self.waiting.polled_ns.load(Ordering::Relaxed) {
-            BESIDE => blocking_parker().is_some(),
+            BESIDE => is_blocking(),
             polled_ns => now_ns().saturating_sub(polled_ns) > STALE_NS,
         }
     }
@@ -382,11 +359,25 @@ impl Link {
         }
     }
 
-    /// After a sleep of a blocking caller.
-    fn wake_up(&self) {
-        let _ = self.doorbell.drain();
-        if let Some(drain) = self.try_drain() {
-            drain.sleeper.disarm();
+    /// Before a blocking caller sleeps at the doorbell.
+    fn before_sleep(&self) {
+        self.waiting.polled_ns.store(AT_DOORBELL, Ordering::Relaxed);
+    }
+
+    /// After it has.
+    fn after_sleep(&self) {
+        self.waiting.polled_ns.store(now_ns(), Ordering::Relaxed);
+        self.note_progress();
+        loop {
+            if let Some(drain) = self.try_drain() {
+                if !self.waiting.is_watched.load(Ordering::Relaxed) {
+                    // An error says that nobody can ring it any more; the control socket tells why.
+                    let _ = self.doorbell.drain();
+                    drain.sleeper.disarm();
+                }
+                return;
+            }
+            yield_now();
         }
     }
 
@@ -531,8 +522,8 @@ impl Link {
     }
 }
 
-/// How a thread sleeps that runs one future only, and how it is woken: through its own doorbell if it sleeps at a
-/// link's, else by unparking it.
+/// How a thread sleeps that runs one future only, and how it is woken: through its own doorbell if it sleeps at those
+/// of links, else by unparking it.
 pub(crate) struct Parker {
     thread: Thread,
     is_notified: AtomicBool,
@@ -561,22 +552,33 @@ impl Parker {
         self.is_notified.load(Ordering::SeqCst)
     }
 
-    /// Sleeps until the doorbell rings, or the thread is woken.
-    fn sleep_at(&self, doorbell: &Doorbell) {
+    /// Sleeps until a doorbell rings, or the thread is woken.
+    fn sleep_at(&self, links: &[Arc<Link>]) {
+        links.iter().for_each(|link| link.before_sleep());
         self.is_at_doorbell.store(true, Ordering::SeqCst);
         if !self.is_notified() {
-            match &self.kick {
-                Some((_, kicked)) => {
-                    let mut watched = [PollFd::new(doorbell, PollFlags::IN), PollFd::new(kicked, PollFlags::IN)];
-                    // An error, such as a signal, is a wake-up too.
-                    let _ = rustix::event::poll(&mut watched, None);
-                    let _ = kicked.drain();
-                }
-                // Without a doorbell of its own, the thread looks again and again.
-                None => std::thread::sleep(Duration::from_micros(100)),
-            }
+            self.sleep_at_doorbells(links);
         }
         self.is_at_doorbell.store(false, Ordering::SeqCst);
+        links.iter().for_each(|link| link.after_sleep());
+    }
+
+    fn sleep_at_doorbells(&self, links: &[Arc<Link>]) {
+        let Some((_, kicked)) = &self.kick else {
+            // Without a doorbell of its own, the thread looks again and again.
+            return std::thread::sleep(Duration::from_micros(100));
+        };
+        let watch = |doorbell| PollFd::new(doorbell, PollFlags::IN);
+        // An error, such as a signal, is a wake-up too.
+        let _ = match links {
+            [link] => rustix::event::poll(&mut [watch(&link.doorbell), watch(kicked)], None),
+            links => {
+                let doorbells = links.iter().map(|link| &link.doorbell);
+                let mut watched: Vec<_> = doorbells.chain([kicked]).map(watch).collect();
+                rustix::event::poll(&mut watched, None)
+            }
+        };
+        let _ = kicked.drain();
     }
 }
 
@@ -587,19 +589,26 @@ thread_local! {
         is_at_doorbell: AtomicBool::new(false),
         kick: Doorbell::create().ok(),
     });
-    /// The parker, while this thread runs a future in [`block_on`].
-    static BLOCKING: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
+    /// The links at whose doorbells this thread will sleep when the future that it runs in [`block_on`] has been
+    /// polled.
+    static SLEEPS_AT: RefCell<Vec<Arc<Link>>> = const { RefCell::new(Vec::new()) };
+    /// How many calls of [`block_on`] this thread is in.
+    static BLOCKING: Cell<u32> = const { Cell::new(0) };
 }
 
-fn blocking_parker() -> Option<Arc<Parker>> {
-    BLOCKING.with_borrow(Clone::clone)
+/// Whether this thread runs a future in [`block_on`].
+fn is_blocking() -> bool {
+    BLOCKING.get() > 0
+}
+
+fn sleep_before_next_poll(link: &Arc<Link>) {
+    SLEEPS_AT.with_borrow_mut(|links| links.push(link.clone()));
 }
 
 /// Runs a future on this thread, which sleeps as it waits.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let parker = PARKER.with(Arc::clone);
-    let outer = BLOCKING.with_borrow_mut(|blocking| blocking.replace(parker.clone()));
-    let _restore = Restore(outer);
+    let _nested = Nested::enter(&parker);
     let waker = Waker::from(parker.clone());
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
@@ -608,21 +617,45 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        while !parker.is_notified() {
-            std::thread::park();
+        let mut links = SLEEPS_AT.take();
+        if links.is_empty() {
+            while !parker.is_notified() {
+                std::thread::park();
+            }
+        } else {
+            parker.sleep_at(&links);
+            links.clear();
+            // Its memory is used again.
+            SLEEPS_AT.set(links);
         }
     }
 }
 
-struct Restore(Option<Arc<Parker>>);
+/// One [`block_on`], perhaps within another.
+struct Nested<'a> {
+    parker: &'a Parker,
+    outer: Vec<Arc<Link>>,
+}
 
-impl Drop for Restore {
+impl Nested<'_> {
+    fn enter(parker: &Parker) -> Nested<'_> {
+        BLOCKING.set(BLOCKING.get() + 1);
+        let is_outermost = BLOCKING.get() == 1;
+        let outer = if is_outermost { Vec::new() } else { SLEEPS_AT.take() };
+        Nested { parker, outer }
+    }
+}
+
+impl Drop for Nested<'_> {
     fn drop(&mut self) {
-        let outer = self.0.take();
-        if let Some(parker) = &outer {
+        BLOCKING.set(BLOCKING.get() - 1);
+        SLEEPS_AT.with_borrow_mut(|links| {
+            links.clear();
+            links.append(&mut self.outer);
+        });
+        if is_blocking() {
             // What woke the outer future meanwhile was taken for the inner one.
-            parker.is_notified.store(true, Ordering::SeqCst);
+            self.parker.is_notified.store(true, Ordering::SeqCst);
         }
-        BLOCKING.set(outer);
     }
 }

@@ -1,6 +1,6 @@
 //! A call as its handler sees it: what was asked, and the ways to answer.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -212,6 +212,8 @@ impl Drop for ServerCall {
         }
         if !self.is_answered {
             match self.link.calls.ended(self.id) {
+                // The handler's panic drops what its future holds on its way out.
+                None if std::thread::panicking() => self.send_status(&Status::internal("the handler panicked")),
                 None => self.send_status(&Status::unavailable("the server stopped")),
                 Some(end) if end.code == CANCELLED.code || self.link.is_dead() => {}
                 Some(end) => self.send_status(&status_of(end)),

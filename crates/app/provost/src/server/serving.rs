@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use provost_wire::Code;
 use provost_wire::control::{Bind, Unbind, request};
 use provost_wire::descriptor::Completion;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
@@ -22,11 +21,6 @@ use crate::status::Status;
 
 /// Handlers that are polled before new calls are looked for.
 const POLLS_MAX: usize = 64;
-
-const PANICKED: LocalEnd = LocalEnd {
-    code: Code::Internal,
-    reason: "the handler panicked",
-};
 
 /// Why serving ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,9 +59,13 @@ struct Task {
     waker: Waker,
 }
 
+/// What a look at the inbox comes to.
 enum Found {
     Call(Completion),
+    /// A handler wants to be polled.
     ReadyTask,
+    /// The server shuts down, and nothing is left to do.
+    Nothing,
 }
 
 impl Serving {
@@ -125,8 +123,8 @@ impl Serving {
             match self.poll_inbox(context) {
                 Poll::Ready(Ok(Found::Call(begin))) => self.start(begin),
                 Poll::Ready(Ok(Found::ReadyTask)) => {}
+                Poll::Ready(Ok(Found::Nothing)) => return Poll::Ready(Outcome::ShutDown),
                 Poll::Ready(Err(_)) => return Poll::Ready(Outcome::LinkLost),
-                Poll::Pending if self.is_draining && self.running() == 0 => return Poll::Ready(Outcome::ShutDown),
                 Poll::Pending if self.ready.is_empty() => return Poll::Pending,
                 Poll::Pending => {}
             }
@@ -134,13 +132,15 @@ impl Serving {
     }
 
     fn poll_inbox(&mut self, context: &mut Context<'_>) -> Poll<Result<Found, LocalEnd>> {
-        let has_room = self.running() < self.concurrency_limit;
+        let running = self.running();
+        let (has_room, is_done) = (running < self.concurrency_limit, self.is_draining && running == 0);
         let ready = &self.ready;
         let found = self.inbox.poll_keeping(Half::Reader, context, |state| {
             if !ready.is_empty() {
                 return Some(Found::ReadyTask);
             }
-            has_room.then(|| state.steps.pop_front()).flatten().map(Found::Call)
+            let call = has_room.then(|| state.steps.pop_front()).flatten().map(Found::Call);
+            call.or(is_done.then_some(Found::Nothing))
         });
         self.inbox.step_aside();
         found
@@ -216,7 +216,6 @@ impl Serving {
                     Ok(Poll::Pending) => return,
                     Ok(Poll::Ready(())) => true,
                     Err(_) => {
-                        self.link.calls.end(task.call, PANICKED);
                         drop_handler(&mut **place);
                         false
                     }
@@ -354,10 +353,8 @@ impl Spawned {
             _ => return Poll::Ready(()),
         }
         let poll = || with_deadline(self.deadline_ns, || handler.as_mut().poll(context));
-        catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|_| {
-            self.link.calls.end(self.call, PANICKED);
-            Poll::Ready(())
-        })
+        // What the call came to, `ServerCall` says when it is dropped.
+        catch_unwind(AssertUnwindSafe(poll)).unwrap_or(Poll::Ready(()))
     }
 }
 
