@@ -148,7 +148,12 @@ impl<'a> Bench<'a> {
             }
         };
         Cells {
-            cells: self.runs.iter().map(cell).collect(),
+            cells: self
+                .runs
+                .iter()
+                .map(cell)
+                .chain(self.idle.iter().cloned())
+                .collect(),
         }
     }
 

@@ -190,7 +190,7 @@ struct App {
 impl App {
     fn attach(path: &Path) -> Result<App, Failure> {
         let socket = PacketSocket::connect(path).doing(|| format!("connect to {}", path.display()))?;
-        let heap = memfd("bench-send-heap", SEND_HEAP_BYTES)?;
+        let heap = send_heap()?;
         let mut app = App { socket, last_id: 0 };
         let attach = Attach {
             version: CONTROL_VERSION,
@@ -247,9 +247,8 @@ impl App {
         if !matches!(first, reply::Body::SchemaUnknown(_)) {
             return Ok(first);
         }
-        let file = memfd("bench-schema", schema.bytes.len() as u64)?;
-        file.write_at(0, &schema.bytes)
-            .map_err(|error| Failure::role("bench", error.to_string()))?;
+        let file = Memfd::of_bytes("bench-schema", &schema.bytes);
+        let file = file.map_err(|error| Failure::role("bench", error.to_string()))?;
         let add = AddSchema {
             hash: schema.hash.clone(),
         };
@@ -292,9 +291,10 @@ impl App {
     }
 }
 
-fn memfd(name: &str, bytes: u64) -> Result<Memfd, Failure> {
-    let made = Memfd::create(name, bytes).and_then(|memfd| memfd.seal(SEALS_FIXED_SIZE).map(|()| memfd));
-    made.map_err(|error| Failure::role("bench", error.to_string()))
+fn send_heap() -> Result<Memfd, Failure> {
+    let made = Memfd::create("bench-send-heap", SEND_HEAP_BYTES);
+    let sealed = made.and_then(|memfd| memfd.seal(SEALS_FIXED_SIZE).map(|()| memfd));
+    sealed.map_err(|error| Failure::role("bench", error.to_string()))
 }
 
 fn unexpected(body: &reply::Body) -> Failure {

@@ -105,9 +105,7 @@ impl Stack {
             Setup::Floor => Role::FloorClient { load },
             Setup::SharedMemory => Role::SharedMemoryClient { load },
             Setup::Tonic | Setup::TonicEnvoyNull => Role::TonicClient { address, load },
-            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal => {
-                Role::TonicClient { address, load }
-            }
+            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal => Role::ProvostClient { load },
         }
     }
 

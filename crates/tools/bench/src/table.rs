@@ -45,10 +45,12 @@ fn row(cell: &Cell) -> String {
     } else {
         None
     };
+    // What is idle uses so little that two digits would hide it.
+    let cores_digits = if cell.runs.is_empty() { 4 } else { 2 };
     let cores: Vec<String> = median
         .cores
         .iter()
-        .map(|(name, cores)| format!("{name} {cores:.2}"))
+        .map(|(name, cores)| format!("{name} {cores:.cores_digits$}"))
         .collect();
     let memory: Vec<String> = median
         .rss_mib
