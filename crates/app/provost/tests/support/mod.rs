@@ -108,6 +108,7 @@ impl Notes {
                 let left = request.time_left().map_or(0, |left| left.as_nanos() as u64);
                 Ok(Note::new(left, "").into())
             }
+            "count" => Ok(Note::new(COUNT.get().map_or(0, |count| count()), "").into()),
             "nested" => {
                 let upstream = self.upstream.as_ref().expect("an upstream service");
                 let response = upstream.echo(Note::new(request.get_ref().number, "time left")).await?;
@@ -131,6 +132,9 @@ fn failure(request: &Request<Received<Note>>) -> Status {
     status.metadata_mut().insert("why", "because").unwrap();
     status
 }
+
+/// What a request of the text `count` is answered with, on the thread that serves.
+pub static COUNT: std::sync::OnceLock<fn() -> u64> = std::sync::OnceLock::new();
 
 /// Handlers that were dropped before their end.
 pub static DROPPED: AtomicU64 = AtomicU64::new(0);
