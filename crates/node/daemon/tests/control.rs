@@ -1,0 +1,364 @@
+//! What the control plane refuses, what detaches an app, and how a node stops.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use provost_shm::Memfd;
+use provost_wire::Code;
+use provost_wire::control::{Attach, Connect, Failed, Request, reply, request};
+use provost_wire::descriptor::{Batch, Parts, Submission, completion_kind, submission_kind};
+use provostd::Shutdown;
+use provostd::config::{RouteConfig, RouteTransport};
+use support::*;
+
+fn attach_bare(node: &TestNode, attach: Attach, memfd: Option<&Memfd>) -> Failed {
+    let request = Request {
+        id: 9,
+        body: Some(request::Body::Attach(attach)),
+    };
+    let reply = ask_bare(&node.socket, request, memfd).expect("a reply");
+    assert_eq!(reply.id, 9);
+    failed(reply.body.expect("a body"))
+}
+
+fn failed(body: reply::Body) -> Failed {
+    match body {
+        reply::Body::Failed(failed) => failed,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn code(failed: &Failed) -> Code {
+    Code::from_number(failed.code)
+}
+
+#[test]
+fn a_bad_attach_is_refused_with_its_reason() {
+    let node = TestNode::start();
+    let heap = send_heap();
+    let unsealed = Memfd::create("unsealed", SEND_BYTES).expect("a memfd");
+    let good = attach_request();
+    let version = Attach {
+        version: 99,
+        ..good.clone()
+    };
+    let slots = Attach {
+        submission_slots: 100,
+        ..good.clone()
+    };
+    let overlapping = Attach {
+        receive_window: 4096,
+        ..good.clone()
+    };
+    let beyond = Attach {
+        receive_window_bytes: u64::MAX,
+        ..good.clone()
+    };
+    let busy = Attach {
+        busy_poll: true,
+        ..good.clone()
+    };
+    let long = Attach {
+        name: "x".repeat(1000),
+        ..good.clone()
+    };
+    let cases = [
+        (version, Some(&heap), Code::FailedPrecondition, "version"),
+        (slots, Some(&heap), Code::InvalidArgument, "power of two"),
+        (overlapping, Some(&heap), Code::InvalidArgument, "receive_window"),
+        (beyond, Some(&heap), Code::InvalidArgument, "receive_window"),
+        (busy, Some(&heap), Code::PermissionDenied, "allow_app_busy_poll"),
+        (long, Some(&heap), Code::InvalidArgument, "name"),
+        (good.clone(), Some(&unsealed), Code::InvalidArgument, "seals"),
+        (good, None, Code::InvalidArgument, "send heap"),
+    ];
+    for (attach, memfd, expected, word) in cases {
+        let failed = attach_bare(&node, attach, memfd);
+        assert_eq!(code(&failed), expected, "{}", failed.message);
+        assert!(failed.message.contains(word), "{}", failed.message);
+    }
+    TestApp::attach(&node);
+}
+
+#[test]
+fn requests_before_attaching_and_garbage_are_refused() {
+    let node = TestNode::start();
+    let request = Request {
+        id: 5,
+        body: Some(request::Body::Connect(connect_request())),
+    };
+    let reply = ask_bare(&node.socket, request, None).expect("a reply");
+    assert_eq!(
+        code(&failed(reply.body.expect("a body"))),
+        Code::FailedPrecondition
+    );
+    let app = TestApp::attach(&node);
+    app.control.send(&[0xff; 30], &[]).expect("a packet");
+    assert!(app.is_detached());
+    TestApp::attach(&node);
+}
+
+#[test]
+fn unknown_schemas_services_and_hashes_have_clear_answers() {
+    let node = TestNode::start();
+    let mut app = TestApp::attach(&node);
+    let reply = app.ask(request::Body::Connect(connect_request()), None);
+    assert!(matches!(reply, reply::Body::SchemaUnknown(_)), "{reply:?}");
+    let reply = app.ask(request::Body::Bind(bind_request()), None);
+    assert!(matches!(reply, reply::Body::SchemaUnknown(_)), "{reply:?}");
+    let short = Connect {
+        schema_hash: vec![1, 2, 3],
+        ..connect_request()
+    };
+    let refused = failed(app.ask(request::Body::Connect(short), None));
+    assert_eq!(code(&refused), Code::InvalidArgument);
+    app.add_schema();
+    let refused = failed(app.ask(request::Body::Connect(connect_request()), None));
+    assert_eq!(code(&refused), Code::Unavailable);
+    assert!(refused.message.contains("[[route]]"), "{}", refused.message);
+    let garbage = Memfd::of_bytes("garbage", &[0xff; 100]).expect("a memfd");
+    let add = provost_wire::control::AddSchema { hash: Vec::new() };
+    let refused = failed(app.ask(request::Body::AddSchema(add), Some(&garbage)));
+    assert_eq!(code(&refused), Code::InvalidArgument);
+    let mut wrong_hash = schema_hash().0.to_vec();
+    wrong_hash[0] ^= 1;
+    let add = provost_wire::control::AddSchema { hash: wrong_hash };
+    let schema = Memfd::of_bytes("schema", &descriptor_set()).expect("a memfd");
+    let refused = failed(app.ask(request::Body::AddSchema(add), Some(&schema)));
+    assert!(refused.message.contains("hash"), "{}", refused.message);
+    app.bind();
+    let refused = failed(app.ask(request::Body::Bind(bind_request()), None));
+    assert_eq!(code(&refused), Code::AlreadyExists);
+    app.unbind();
+    let unbind = provost_wire::control::Unbind {
+        service: SERVICE.into(),
+    };
+    let refused = failed(app.ask(request::Body::Unbind(unbind), None));
+    assert_eq!(code(&refused), Code::NotFound);
+}
+
+#[test]
+fn a_connection_that_cannot_be_made_says_why() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = nobody.local_addr().expect("an address").to_string();
+    drop(nobody);
+    let node = TestNode::start_with(|config| {
+        config.control.allow_app_addresses = false;
+        config.routes.push(RouteConfig {
+            service: SERVICE.into(),
+            transport: RouteTransport::Tcp,
+            endpoints: vec![address],
+        });
+    });
+    let mut app = TestApp::attach(&node);
+    app.add_schema();
+    let refused = failed(app.ask(request::Body::Connect(connect_request()), None));
+    assert_eq!(code(&refused), Code::Unavailable);
+    let named = Connect {
+        address: "127.0.0.1:1".into(),
+        ..connect_request()
+    };
+    let refused = failed(app.ask(request::Body::Connect(named), None));
+    assert_eq!(code(&refused), Code::PermissionDenied);
+}
+
+#[test]
+fn a_peer_that_serves_nothing_refuses_at_the_handshake() {
+    let far = TestNode::start();
+    let near = TestNode::start_routed_to(&far);
+    let mut app = TestApp::attach(&near);
+    app.add_schema();
+    let refused = failed(app.ask(request::Body::Connect(connect_request()), None));
+    assert_eq!(code(&refused), Code::Unavailable);
+    assert!(refused.message.contains(SERVICE), "{}", refused.message);
+}
+
+#[test]
+fn limits_on_connections_and_apps_hold() {
+    let node = TestNode::start_with(|config| {
+        config.limits.connections_per_app = 2;
+        config.limits.apps = 2;
+    });
+    let mut server = TestApp::attach(&node);
+    server.bind();
+    let mut client = TestApp::attach(&node);
+    let first = client.connect();
+    client.connect();
+    let refused = failed(client.ask(request::Body::Connect(connect_request()), None));
+    assert_eq!(code(&refused), Code::ResourceExhausted);
+    let refused = attach_bare(&node, attach_request(), Some(&send_heap()));
+    assert_eq!(code(&refused), Code::ResourceExhausted);
+    client.submit(Submission {
+        kind: submission_kind::CLOSE,
+        connection: first,
+        ..Submission::default()
+    });
+    client.next_of(completion_kind::CLOSED);
+    // The place is free once both ends are gone.
+    let until = Instant::now() + PATIENCE;
+    while let reply::Body::Failed(_) = client.ask(request::Body::Connect(connect_request()), None) {
+        assert!(Instant::now() < until, "the connection's place is not given back");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn only_a_broken_library_is_detached_and_others_go_on() {
+    let node = TestNode::start();
+    let mut server = TestApp::attach(&node);
+    server.bind();
+    let mut client = TestApp::attach(&node);
+    let connection = client.connect();
+    let mut reclaim = Batch {
+        kind: submission_kind::RECLAIM,
+        count: 1,
+        ..Batch::default()
+    };
+    reclaim.items[0] = u64::from(RECEIVE_WINDOW) + 5;
+    let long = Batch {
+        kind: submission_kind::RECLAIM,
+        count: 200,
+        ..Batch::default()
+    };
+    let unknown = Submission {
+        kind: 99,
+        ..Submission::default()
+    };
+    for slot in [to_slot(&reclaim), to_slot(&long), to_slot(&unknown)] {
+        let mut hostile = TestApp::attach(&node);
+        hostile.connect();
+        hostile.push(slot);
+        assert!(hostile.is_detached(), "{slot:?}");
+    }
+    // Giving back a block twice is a fault, too.
+    let root = client.write_note(0, 1, "x", &[]);
+    client.begin(connection, root);
+    let request = server.next_step();
+    server.reclaim(request.block);
+    server.reclaim(request.block);
+    assert!(server.is_detached());
+    assert_eq!(status(&client.next_step()), Code::Unavailable);
+}
+
+#[test]
+fn an_app_that_never_reads_its_completions_is_detached_and_its_peer_lives_on() {
+    let node = TestNode::start_with(|config| config.timeouts.completion_stall_ms = 100);
+    let mut server = TestApp::attach(&node);
+    server.bind();
+    let mut client = TestApp::attach(&node);
+    let connection = client.connect();
+    let root = client.write_note(0, 1, "x", &[]);
+    // The server's ring has 64 slots, and it reads none of them.
+    for _ in 0..100 {
+        client.begin(connection, root);
+    }
+    assert!(server.is_detached());
+    for _ in 0..100 {
+        assert_eq!(status(&client.next_step()), Code::Unavailable);
+    }
+}
+
+#[test]
+fn a_server_takes_no_more_calls_than_it_said() {
+    let node = TestNode::start();
+    let mut server = TestApp::attach(&node);
+    server.add_schema();
+    let mut bind = bind_request();
+    bind.calls_in_flight_max = 3;
+    server.ask(request::Body::Bind(bind), None);
+    let mut client = TestApp::attach(&node);
+    let connection = client.connect();
+    let root = client.write_note(0, 1, "x", &[]);
+    let calls: Vec<u64> = (0..4).map(|_| client.begin(connection, root)).collect();
+    let refused = client.next_step();
+    assert_eq!(
+        (refused.call, status(&refused)),
+        (calls[3], Code::ResourceExhausted)
+    );
+    let request = server.next_step();
+    let answer = server.write_note(1, 2, "", &[]);
+    server.answer(&request, answer);
+    assert_eq!(client.next_step().call, calls[0]);
+    client.begin(connection, root);
+    for _ in 0..3 {
+        let request = server.next_step();
+        server.answer(&request, answer);
+    }
+    for _ in 0..3 {
+        assert_eq!(status(&client.next_step()), Code::Ok);
+    }
+}
+
+#[test]
+fn draining_lets_a_call_finish_and_then_stops() {
+    let far = TestNode::start();
+    let near = TestNode::start_routed_to(&far);
+    let mut server = TestApp::attach(&far);
+    server.bind();
+    let mut client = TestApp::attach(&near);
+    let connection = client.connect();
+    let root = client.write_note(0, 1, "x", &[]);
+    let call = client.begin(connection, root);
+    let request = server.next_step();
+    far.node.shut_down(Shutdown::Drain);
+    assert_eq!(client.next_of(completion_kind::GOING_AWAY).connection, connection);
+    assert!(!far.node.has_ended());
+    let answer = server.write_note(1, 2, "last", &[]);
+    server.answer(&request, answer);
+    let response = client.next_step();
+    assert_eq!((response.call, status(&response)), (call, Code::Ok));
+    let until = Instant::now() + PATIENCE;
+    while !far.node.has_ended() {
+        assert!(Instant::now() < until, "the node does not stop");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(client.next_of(completion_kind::CLOSED).connection, connection);
+    assert!(server.is_detached());
+}
+
+#[test]
+fn a_drain_that_lasts_too_long_is_cut_short() {
+    let node = TestNode::start_with(|config| config.timeouts.drain_ms = 100);
+    let mut server = TestApp::attach(&node);
+    server.bind();
+    let mut client = TestApp::attach(&node);
+    let connection = client.connect();
+    let root = client.write_note(0, 1, "x", &[]);
+    client.begin(connection, root);
+    server.next_step();
+    let begun = Instant::now();
+    node.node.shut_down(Shutdown::Drain);
+    while !node.node.has_ended() {
+        assert!(begun.elapsed() < PATIENCE, "the node does not stop");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(100));
+}
+
+#[test]
+fn a_second_service_does_not_take_a_socket_that_answers() {
+    let node = TestNode::start();
+    let mut config = provostd::Config::default();
+    config.control.socket = node.socket.clone();
+    let error = provostd::Node::start(config).err().expect("refused");
+    assert!(error.to_string().contains("another service"), "{error}");
+    TestApp::attach(&node);
+}
+
+#[test]
+fn a_message_over_the_limit_fails_its_call_alone() {
+    let node = TestNode::start_with(|config| config.limits.message_bytes = 10_000);
+    let mut server = TestApp::attach(&node);
+    server.bind();
+    let mut client = TestApp::attach(&node);
+    assert_eq!(client.attached.message_bytes_max, 10_000);
+    let connection = client.connect();
+    let large = client.write_note(0, 1, "", &[1; 20_000]);
+    let call = client.begin(connection, large);
+    let refused = client.next_step();
+    assert_eq!((refused.call, status(&refused)), (call, Code::ResourceExhausted));
+    let small = client.write_note(1, 1, "", &[1; 5_000]);
+    client.begin(connection, small);
+    assert!(server.next_step().parts.contains(Parts::BEGIN));
+}
