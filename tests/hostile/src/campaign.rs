@@ -12,8 +12,8 @@ use crate::attacks::{self, linger};
 use crate::random::Random;
 use crate::report::Report;
 use crate::scene::{Scene, Stop};
-use crate::schema::{TARGET, TargetSchema, VANDAL};
-use crate::server::{Manner, serve};
+use crate::schema::{TARGETS, TargetSchema, VANDALS};
+use crate::server::{Manner, Post, serve};
 use crate::{Failure, victim};
 
 /// How long the nodes get to forget the attackers.
@@ -79,12 +79,12 @@ fn options_of_a(b: &Node) -> NodeOptions {
     };
     NodeOptions {
         peer: Some(b.address),
-        tables: [route(TARGET), route(VANDAL)].concat(),
+        tables: [route(TARGETS[0]), route(VANDALS[0])].concat(),
         ..NodeOptions::default()
     }
 }
 
-/// Runs the attackers' servers on b and their clients on a (control packets go to both) until time is up.
+/// Runs the attackers' servers on both nodes and their clients on a (control packets go to both) until time is up.
 fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &Report) {
     let stop = Stop::default();
     let servers_stop = Stop::default();
@@ -97,9 +97,22 @@ fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &
     let (scene_a, scene_b) = (scene(a), scene(b));
     let is_wanted = |name: &str| plan.only.is_empty() || plan.only.iter().any(|only| only == name);
     std::thread::scope(|scope| {
-        for manner in [Manner::Honest, Manner::Vandal] {
-            let servers_stop = &servers_stop;
-            scope.spawn(move || serve(&b.socket, schema, manner, plan.seed, report, servers_stop));
+        let servers = [
+            (&b.socket, Manner::Honest, TARGETS[0]),
+            (&b.socket, Manner::Vandal, VANDALS[0]),
+            (&a.socket, Manner::Honest, TARGETS[1]),
+            (&a.socket, Manner::Vandal, VANDALS[1]),
+        ];
+        for (part, (socket, manner, service)) in (1000..).zip(servers) {
+            let (stop, random) = (&servers_stop, Random::new(plan.seed, part));
+            let post = Post {
+                socket,
+                schema,
+                manner,
+                service,
+                report,
+            };
+            scope.spawn(move || serve(&post, random, stop));
         }
         let mut attackers = Vec::new();
         for (part, (name, attack)) in (1..).zip(attacks::ALL) {

@@ -66,10 +66,10 @@ pub struct Client {
 }
 
 impl Scene {
-    /// Attaches and connects. `None` when the campaign is over.
-    pub fn client(&self, name: &str, service: &str) -> Option<Client> {
+    /// Attaches and connects to one of the services. `None` when the campaign is over.
+    pub fn client(&self, name: &str, services: &[&str], random: &mut Random) -> Option<Client> {
         while !self.stop.is_set() {
-            match Client::attach(self, name, service) {
+            match Client::attach(self, name, random.pick(services)) {
                 Ok(client) => {
                     self.report.count(&format!("{name}: attached"));
                     return Some(client);

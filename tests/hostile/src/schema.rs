@@ -4,13 +4,13 @@ use provost_schema::{MessageId, Schema, SchemaHash};
 
 use crate::Failure;
 
-/// Full names of the services.
-pub const TARGET: &str = "target.Target";
-/// See [`TARGET`].
-pub const VANDAL: &str = "target.Vandal";
-/// Index of the unary method in both.
+/// Services that answer as they should: on another node, and on the attackers' own.
+pub const TARGETS: [&str; 2] = ["target.Target", "target.NearTarget"];
+/// Services of apps that break every rule: on another node, and on the attackers' own.
+pub const VANDALS: [&str; 2] = ["target.Vandal", "target.NearVandal"];
+/// Index of the unary method in all of them.
 pub const TAKE: u16 = 0;
-/// Index of the streaming method in both.
+/// Index of the streaming method in all of them.
 pub const TALK: u16 = 1;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/target.proto");

@@ -1,5 +1,6 @@
 //! Servers without the app library: one that answers as it should, one that breaks every rule.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::random::Random;
 use crate::raw::{Gone, RawApp, window_offset};
 use crate::report::Report;
 use crate::scene::Stop;
-use crate::schema::{TAKE, TALK, TARGET, TargetSchema, VANDAL};
+use crate::schema::{TAKE, TALK, TargetSchema};
 
 /// Where the empty answer lies in the send heap, in bytes.
 const TAKEN_AT: u64 = 0;
@@ -30,15 +31,30 @@ pub enum Manner {
     Vandal,
 }
 
+/// Where and how a server serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Post<'a> {
+    /// The node's control socket.
+    pub socket: &'a Path,
+    /// What is served.
+    pub schema: &'a TargetSchema,
+    /// How the server behaves.
+    pub manner: Manner,
+    /// The service's name.
+    pub service: &'a str,
+    /// Where findings go.
+    pub report: &'a Report,
+}
+
 /// Serves until `stop`, attaching again whenever it is thrown out.
-pub fn serve(socket: &Path, schema: &TargetSchema, manner: Manner, seed: u64, report: &Report, stop: &Stop) {
-    let mut random = Random::new(seed, 1000 + manner as u64);
+pub fn serve(post: &Post<'_>, mut random: Random, stop: &Stop) {
+    let report = post.report;
     while !stop.is_set() {
-        let served = Server::attach(socket, schema, manner).and_then(|mut server| {
-            report.count(&format!("{manner:?} server: attached"));
+        let served = Server::attach(post).and_then(|mut server| {
+            report.count(&format!("{:?} server: attached", post.manner));
             server.run(&mut random, report, stop)
         });
-        match (served, manner) {
+        match (served, post.manner) {
             (Ok(()), _) => {}
             (Err(gone), Manner::Vandal) => report.ended("vandal server", &gone),
             (Err(gone), Manner::Honest) => report.finding(format!("honest server: {gone}")),
@@ -51,21 +67,20 @@ struct Server<'a> {
     app: RawApp,
     schema: &'a TargetSchema,
     manner: Manner,
-    /// Methods of the calls that have begun, which later steps do not say.
-    streaming: std::collections::HashMap<(u32, u64), bool>,
+    /// Which calls stream: later steps do not say.
+    streaming: HashMap<(u32, u64), bool>,
     looked_for_canary: Instant,
 }
 
 impl<'a> Server<'a> {
-    fn attach(socket: &Path, schema: &'a TargetSchema, manner: Manner) -> Result<Server<'a>, Gone> {
-        let mut app = RawApp::attach(socket, &format!("{manner:?}").to_lowercase())?;
-        app.bind(schema, if manner == Manner::Honest { TARGET } else { VANDAL })?;
-        let streaming = std::collections::HashMap::new();
+    fn attach(post: &Post<'a>) -> Result<Server<'a>, Gone> {
+        let mut app = RawApp::attach(post.socket, &format!("{:?}", post.manner).to_lowercase())?;
+        app.bind(post.schema, post.service)?;
         Ok(Server {
             app,
-            schema,
-            manner,
-            streaming,
+            schema: post.schema,
+            manner: post.manner,
+            streaming: HashMap::new(),
             looked_for_canary: Instant::now(),
         })
     }

@@ -15,7 +15,7 @@ use crate::raw::{
     Gone, RECEIVE_WINDOW, RECEIVE_WINDOW_BYTES, RawApp, SEND_HEAP_BYTES, receive_within, sealed_memory,
 };
 use crate::scene::Scene;
-use crate::schema::{TARGET, VANDAL};
+use crate::schema::{TARGETS, VANDALS};
 
 /// How long the service may take to say no.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -56,7 +56,7 @@ fn garbage_before_attaching(scene: &Scene, random: &mut Random) -> Result<(), Go
         _ => request(
             7,
             request::Body::Unbind(Unbind {
-                service: TARGET.to_owned(),
+                service: TARGETS[0].to_owned(),
             }),
         )
         .encode_to_vec(),
@@ -122,14 +122,23 @@ fn must_not_attach(scene: &Scene, socket: &PacketSocket, what: &str) -> Result<(
 /// Requests that make no sense, among some that do.
 fn requests_of_an_attached_app(scene: &Scene, random: &mut Random) -> Result<(), Gone> {
     let mut app = RawApp::attach(&scene.socket, "control")?;
-    let names = [TARGET, VANDAL, "", ".", "no.Such", "probe.Probe", "\u{0}", "a/b"];
+    let names = [
+        TARGETS[0],
+        VANDALS[0],
+        "",
+        ".",
+        "no.Such",
+        "probe.Probe",
+        "\u{0}",
+        "a/b",
+    ];
     for _ in 0..random.below(40) {
         let service = match random.one_in(10) {
             true => "x".repeat(random.below(60_000) as usize),
             false => (*random.pick(&names)).to_owned(),
         };
         let schema_hash = match random.below(3) {
-            0 => scene.schema.hash(TARGET).0.to_vec(),
+            0 => scene.schema.hash(TARGETS[0]).0.to_vec(),
             1 => random.bytes(32),
             _ => {
                 let length = random.below(100) as usize;
@@ -141,7 +150,7 @@ fn requests_of_an_attached_app(scene: &Scene, random: &mut Random) -> Result<(),
             1 => request::Body::Unbind(Unbind { service }),
             2 => request::Body::AddSchema(AddSchema { hash: schema_hash }),
             // A name that good apps use is not offered here: two servers of one name are not an attack.
-            3 if service != "probe.Probe" && service != TARGET => request::Body::Bind(Bind {
+            3 if service != "probe.Probe" && !TARGETS.contains(&&*service) => request::Body::Bind(Bind {
                 service,
                 schema_hash,
                 calls_in_flight_max: random.awkward(),
@@ -166,7 +175,7 @@ fn requests_of_an_attached_app(scene: &Scene, random: &mut Random) -> Result<(),
         // Many requests at once, and gone before they are answered.
         for id in 0..200 {
             let connect = Connect {
-                service: TARGET.to_owned(),
+                service: TARGETS[0].to_owned(),
                 ..Connect::default()
             };
             if app
@@ -211,7 +220,7 @@ fn schemas(scene: &Scene, random: &mut Random) -> Result<(), Gone> {
             .into_descriptor(),
     };
     let hash = match random.one_in(2) {
-        true => scene.schema.hash(TARGET).0.to_vec(),
+        true => scene.schema.hash(TARGETS[0]).0.to_vec(),
         false => random.bytes(32),
     };
     match app.ask(request::Body::AddSchema(AddSchema { hash }), &[memory.as_fd()]) {

@@ -8,7 +8,7 @@ use crate::message::{Built, Site, SiteKind};
 use crate::random::Random;
 use crate::raw::{Gone, RECEIVE_WINDOW, SEND_HEAP_BYTES, window_offset};
 use crate::scene::{Client, OK, Outcome, Scene};
-use crate::schema::TARGET;
+use crate::schema::TARGETS;
 
 /// Where metadata lies in the send heap, in bytes.
 const METADATA_AT: u64 = 4 << 20;
@@ -131,7 +131,7 @@ const CASES: &[Case] = &[
 
 /// Attacks until the campaign is over.
 pub fn run(scene: &Scene, random: &mut Random) {
-    while let Some(mut client) = scene.client("guided", TARGET) {
+    while let Some(mut client) = scene.client("guided", &TARGETS, random) {
         let ended = attack(scene, &mut client, random);
         scene.dismiss("guided", &client);
         if let Err(gone) = ended {

@@ -8,15 +8,20 @@ use crate::message::{Built, Site};
 use crate::random::Random;
 use crate::raw::Gone;
 use crate::scene::{Client, OK, Scene};
-use crate::schema::TARGET;
+use crate::schema::TARGETS;
 
 /// Calls of one message while it changes.
-const CALLS: usize = 200;
+const CALLS: usize = 100;
+/// Messages of one attachment.
+const MESSAGES: usize = 3;
 
 /// Attacks until the campaign is over.
 pub fn run(scene: &Scene, random: &mut Random) {
-    while let Some(mut client) = scene.client("race", TARGET) {
-        while !scene.stop.is_set() {
+    while let Some(mut client) = scene.client("race", &TARGETS, random) {
+        for _ in 0..MESSAGES {
+            if scene.stop.is_set() {
+                break;
+            }
             let built = client.message(random);
             if let Err(gone) = call_while_it_changes(scene, &mut client, &built, random) {
                 scene.report.ended("race", &gone);

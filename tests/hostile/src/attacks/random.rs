@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::random::Random;
 use crate::raw::{Gone, SEND_HEAP_BYTES};
 use crate::scene::{Client, Scene};
-use crate::schema::TARGET;
+use crate::schema::TARGETS;
 
 /// Slots that one attachment sends at most, before it is renewed.
 const SLOTS_MAX: u64 = 3000;
@@ -16,7 +16,7 @@ const NOISE_BYTES: usize = 4096;
 
 /// Attacks until the campaign is over.
 pub fn run(scene: &Scene, random: &mut Random) {
-    while let Some(mut client) = scene.client("random", TARGET) {
+    while let Some(mut client) = scene.client("random", &TARGETS, random) {
         if let Err(gone) = attack(scene, &mut client, random) {
             scene.report.ended("random", &gone);
         }

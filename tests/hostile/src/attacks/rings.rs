@@ -8,14 +8,14 @@ use provost_wire::region::{HEAD_OFFSET, TAIL_OFFSET, WAKE_OFFSET};
 use crate::random::Random;
 use crate::raw::{Gone, PATIENCE};
 use crate::scene::{Client, Scene};
-use crate::schema::TARGET;
+use crate::schema::TARGETS;
 
 /// How long a flood lasts.
 const FLOOD: Duration = Duration::from_millis(100);
 
 /// Attacks until the campaign is over.
 pub fn run(scene: &Scene, random: &mut Random) {
-    while let Some(mut client) = scene.client("rings", TARGET) {
+    while let Some(mut client) = scene.client("rings", &TARGETS, random) {
         let ended = match random.below(7) {
             0 => lie(scene, &mut client, TAIL_OFFSET, random),
             1 => lie(scene, &mut client, HEAD_OFFSET, random),

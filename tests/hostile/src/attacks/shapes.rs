@@ -7,7 +7,7 @@ use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, NESTING_MAX};
 use crate::random::Random;
 use crate::raw::{Gone, RawApp, window_offset};
 use crate::scene::{Client, MESSAGE_AT, OK, Outcome, Scene};
-use crate::schema::{TAKE, TALK, TARGET};
+use crate::schema::{TAKE, TALK, TARGETS};
 
 /// Steps of a flood.
 const FLOOD_STEPS: u64 = 2000;
@@ -33,7 +33,7 @@ const SHAPES: &[(&str, Shape)] = &[
 
 /// Attacks until the campaign is over.
 pub fn run(scene: &Scene, random: &mut Random) {
-    while let Some(mut client) = scene.client("shapes", TARGET) {
+    while let Some(mut client) = scene.client("shapes", &TARGETS, random) {
         while !scene.stop.is_set() {
             let (name, shape) = random.pick(SHAPES);
             scene.report.count(&format!("shapes: {name}"));

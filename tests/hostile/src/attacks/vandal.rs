@@ -8,15 +8,20 @@ use crate::oracle::check;
 use crate::random::Random;
 use crate::raw::{Gone, RawApp};
 use crate::scene::{Client, Outcome, Scene};
-use crate::schema::{TALK, VANDAL};
+use crate::schema::{TALK, VANDALS};
 
+/// Calls of one attachment.
+const CALLS: usize = 50;
 /// How long a call may take: the server may well never answer it.
 const CALL_NS: u64 = 100_000_000;
 
 /// Calls until the campaign is over.
 pub fn run(scene: &Scene, random: &mut Random) {
-    while let Some(mut client) = scene.client("vandal's client", VANDAL) {
-        while !scene.stop.is_set() {
+    while let Some(mut client) = scene.client("vandal's client", &VANDALS, random) {
+        for _ in 0..CALLS {
+            if scene.stop.is_set() {
+                break;
+            }
             match talk(scene, &mut client, random) {
                 Ok(code) => scene
                     .report
