@@ -1,0 +1,311 @@
+//! A simulated client app: what it asks, and whether what it gets is what it must get.
+
+use std::collections::BTreeMap;
+
+use provost_conformance::Random;
+use provost_engine::{Nanos, Step};
+use provost_session::handshake::MethodKind;
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::STREAM_WINDOW_BYTES;
+
+use crate::TICK_NS;
+use crate::plan::{Answer, Plan, Way};
+use crate::world::{Fate, Outgoing, Received};
+
+/// Calls that a client has open on one connection, at most.
+const OPEN_CALLS_MAX: usize = 24;
+/// Bytes of messages that it has read before it gives them back to a stream's window.
+const WINDOW_BATCH_BYTES: u32 = 100_000;
+
+/// One connection of a client.
+pub(crate) struct Client {
+    random: Random,
+    kinds: Vec<MethodKind>,
+    calls: BTreeMap<u64, Call>,
+    last_call: u64,
+    next_begin_at: Nanos,
+    /// Calls that it gave up; steps that were under way then may still come.
+    cancelled: Vec<u64>,
+    /// How calls ended, by status code; the last place counts those that it gave up.
+    pub(crate) ends: [u64; 18],
+}
+
+struct Call {
+    plan: Plan,
+    method: u16,
+    kind: MethodKind,
+    shape: Shape,
+    begun: bool,
+    sent: u16,
+    end_sent: bool,
+    got: u16,
+    credit: i64,
+    owed_window: u32,
+    deadline: Nanos,
+    cancel_at: Option<Nanos>,
+}
+
+/// Whether neighbouring parts share a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Joined,
+    Apart,
+}
+
+impl Client {
+    pub(crate) fn new(seed: u64, kinds: Vec<MethodKind>, now: Nanos) -> Client {
+        Client {
+            random: Random::new(seed),
+            kinds,
+            calls: BTreeMap::new(),
+            last_call: 0,
+            next_begin_at: now,
+            cancelled: Vec::new(),
+            ends: [0; 18],
+        }
+    }
+
+    pub(crate) fn open_calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// When it wants to do something next.
+    pub(crate) fn wake_at(&self, begins: bool) -> Option<Nanos> {
+        let cancels = self.calls.values().filter_map(|call| call.cancel_at);
+        let begin = (begins && self.calls.len() < OPEN_CALLS_MAX).then_some(self.next_begin_at);
+        cancels.chain(begin).min()
+    }
+
+    /// Begins a call if it is time; `nonce` is its number in the whole simulation.
+    pub(crate) fn begin(&mut self, nonce: u64, fate: Fate, now: Nanos) -> bool {
+        if now < self.next_begin_at || self.calls.len() >= OPEN_CALLS_MAX {
+            return false;
+        }
+        self.next_begin_at = now + self.random.below(2_000_000);
+        let method = self.random.below(self.kinds.len() as u64) as u16;
+        let kind = self.kinds[usize::from(method)];
+        let plan = Plan::new(
+            &mut self.random,
+            nonce,
+            kind.client_streaming,
+            kind.server_streaming,
+        );
+        let must_end = plan.answer == Answer::Never || fate == Fate::Damaged;
+        let deadline = match self.random.below(3) {
+            0 if !must_end => 0,
+            1 => now + self.random.between(10_000, 5_000_000),
+            _ => now + self.random.between(5_000_000, 400_000_000),
+        };
+        let call = Call {
+            plan,
+            method,
+            kind,
+            shape: if self.random.one_in(2) {
+                Shape::Joined
+            } else {
+                Shape::Apart
+            },
+            begun: false,
+            sent: 0,
+            end_sent: false,
+            got: 0,
+            credit: i64::from(STREAM_WINDOW_BYTES),
+            owed_window: 0,
+            deadline,
+            cancel_at: self.random.one_in(12).then(|| now + self.random.below(3_000_000)),
+        };
+        // Numbers increase, with gaps.
+        self.last_call += 1 + self.random.below(3);
+        self.calls.insert(self.last_call, call);
+        true
+    }
+
+    /// What it wants to send next, if anything.
+    pub(crate) fn next_step(&mut self, now: Nanos) -> Option<Outgoing> {
+        let due = |call: &Call| call.cancel_at.is_some_and(|at| at <= now);
+        if let Some(id) = self.calls.iter().find(|(_, call)| due(call)).map(|(id, _)| *id) {
+            let call = self.calls.remove(&id)?;
+            self.ends[17] += 1;
+            if !call.begun {
+                return self.next_step(now);
+            }
+            self.cancelled.push(id);
+            let step = Step {
+                status: Code::Cancelled,
+                ..Step::new(id, Parts::CANCEL)
+            };
+            return Some(Outgoing {
+                step,
+                metadata: Vec::new(),
+                message: None,
+            });
+        }
+        self.calls.iter_mut().find_map(|(id, call)| call.next_step(*id))
+    }
+
+    /// Takes a step that came, and says what is wrong with it.
+    pub(crate) fn receive(&mut self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
+        let Some(call) = self.calls.get_mut(&got.call) else {
+            return match self.cancelled.contains(&got.call) {
+                true => Ok(()),
+                false => Err(format!("call {}: a {:?} after its end", got.call, got.parts)),
+            };
+        };
+        let checked = call.receive(got, fate, now);
+        let ended = got.parts.intersects(Parts::STATUS | Parts::CANCEL);
+        if ended {
+            self.calls.remove(&got.call);
+            self.ends[got.status.number() as usize] += 1;
+        }
+        match fate {
+            Fate::Damaged => Ok(()),
+            _ => checked.map_err(|what| format!("call {}: {what}", got.call)),
+        }
+    }
+
+    /// Whether a call is open past its deadline.
+    pub(crate) fn check_deadlines(&self, now: Nanos) -> Result<(), String> {
+        for (id, call) in &self.calls {
+            if call.begun && call.deadline != 0 && now > call.deadline + TICK_NS {
+                return Err(format!(
+                    "call {id} is open {} µs after its deadline",
+                    (now - call.deadline) / 1_000
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Its connection is gone: what it had not handed over never began.
+    pub(crate) fn forget_unbegun(&mut self) {
+        self.calls.retain(|_, call| call.begun);
+    }
+
+    /// What is open now, for people.
+    pub(crate) fn describe(&self) -> String {
+        let describe = |(id, call): (&u64, &Call)| {
+            format!(
+                "call {id} sent {} got {} of {:?}, credit {}",
+                call.sent, call.got, call.plan, call.credit
+            )
+        };
+        self.calls.iter().map(describe).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl Call {
+    fn next_step(&mut self, id: u64) -> Option<Outgoing> {
+        if self.owed_window >= WINDOW_BATCH_BYTES {
+            let step = Step {
+                window_bytes: std::mem::take(&mut self.owed_window),
+                ..Step::new(id, Parts::WINDOW)
+            };
+            return Some(Outgoing {
+                step,
+                metadata: Vec::new(),
+                message: None,
+            });
+        }
+        let mut parts = Parts::NONE;
+        let mut metadata = Vec::new();
+        if !self.begun {
+            parts = parts | Parts::BEGIN;
+            metadata = self.plan.metadata();
+        }
+        let alone = self.shape == Shape::Apart && !self.begun;
+        let mut message = None;
+        if !alone && self.sent < self.plan.requests && (!self.kind.client_streaming || self.credit > 0) {
+            parts = parts | Parts::MESSAGE;
+            let seed = self.plan.seed(Way::Request, self.sent);
+            message = Some((seed, self.plan.payload(seed)));
+        }
+        let sent = self.sent + u16::from(message.is_some());
+        let last = sent == self.plan.requests && !self.end_sent;
+        if last && !alone && (self.shape == Shape::Joined || message.is_none()) {
+            parts = parts | Parts::END;
+        }
+        if parts == Parts::NONE {
+            return None;
+        }
+        self.begun = true;
+        self.sent = sent;
+        self.end_sent |= parts.contains(Parts::END);
+        let mut step = Step {
+            method: self.method,
+            deadline: self.deadline,
+            ..Step::new(id, parts)
+        };
+        if let Some((_, payload)) = &message
+            && self.kind.client_streaming
+        {
+            step.window_bytes = crate::world::app_cost(payload);
+            self.credit -= i64::from(step.window_bytes);
+        }
+        if !parts.contains(Parts::BEGIN) {
+            (step.method, step.deadline) = (0, 0);
+        }
+        Some(Outgoing {
+            step,
+            metadata,
+            message,
+        })
+    }
+
+    fn receive(&mut self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
+        if got.parts.contains(Parts::WINDOW) {
+            self.credit += i64::from(got.window_bytes);
+            return match self.credit > i64::from(STREAM_WINDOW_BYTES) {
+                true => Err(format!("its window grew to {} bytes", self.credit)),
+                false => Ok(()),
+            };
+        }
+        if let Some(message) = &got.message {
+            let seed = self.plan.seed(Way::Response, self.got);
+            if self.got >= self.plan.responses {
+                return Err("a response too many".to_owned());
+            }
+            if (message.0, &message.1) != (seed, &self.plan.payload(seed)) {
+                return Err(format!("response {} is not what was sent", self.got));
+            }
+            self.got += 1;
+            self.owed_window += got.window_bytes;
+        }
+        if got.parts.contains(Parts::STATUS) {
+            return self.check_status(got.status);
+        }
+        if got.parts.contains(Parts::CANCEL) {
+            return self.check_cancel(got, fate, now);
+        }
+        Ok(())
+    }
+
+    fn check_status(&self, status: Code) -> Result<(), String> {
+        if status.number() != u32::from(self.plan.status) {
+            return Err(format!("ended with {status}, planned was {}", self.plan.status));
+        }
+        match self.plan.answer == Answer::Full && self.got == self.plan.responses {
+            true => Ok(()),
+            false => Err(format!("ended after {} responses of {:?}", self.got, self.plan)),
+        }
+    }
+
+    fn check_cancel(&self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
+        let allowed = match got.status {
+            Code::DeadlineExceeded => self.deadline != 0 && now >= self.deadline,
+            Code::Aborted => self.plan.answer == Answer::Reset,
+            Code::ResourceExhausted => fate == Fate::Tight,
+            Code::Unavailable => fate == Fate::Troubled,
+            _ => false,
+        };
+        let allowed = allowed || fate == Fate::Troubled && got.status == Code::Unavailable;
+        match allowed {
+            true => Ok(()),
+            false => Err(format!(
+                "cancelled with {} ({}) for no reason",
+                got.status,
+                got.status_message()
+            )),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! A simulated server app: it does what each call's plan says, and checks that requests are what they must be.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use provost_engine::{Nanos, Step};
+use provost_session::handshake::MethodKind;
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::STREAM_WINDOW_BYTES;
+use provost_wire::metadata;
+
+use crate::plan::{Answer, Plan, Way};
+use crate::world::{Fate, Outgoing, Received};
+
+/// Bytes of messages that it has read before it gives them back to a stream's window.
+const WINDOW_BATCH_BYTES: u32 = 100_000;
+
+/// One connection of a server.
+pub(crate) struct Server {
+    kinds: Vec<MethodKind>,
+    calls: BTreeMap<u64, Call>,
+    begun: BTreeSet<u64>,
+    /// Calls that ended as the peer said: nothing may come of them any more.
+    over: Vec<u64>,
+}
+
+struct Call {
+    plan: Plan,
+    kind: MethodKind,
+    got: u16,
+    ended: bool,
+    sent: u16,
+    headers_sent: bool,
+    credit: i64,
+    owed_window: u32,
+    answer_at: Nanos,
+}
+
+impl Server {
+    pub(crate) fn new(kinds: Vec<MethodKind>) -> Server {
+        Server {
+            kinds,
+            calls: BTreeMap::new(),
+            begun: BTreeSet::new(),
+            over: Vec::new(),
+        }
+    }
+
+    pub(crate) fn open_calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// When it wants to do something next.
+    pub(crate) fn wake_at(&self, now: Nanos) -> Option<Nanos> {
+        self.calls
+            .values()
+            .map(|call| call.answer_at)
+            .filter(|at| *at > now)
+            .min()
+    }
+
+    /// What it wants to send next, if anything.
+    pub(crate) fn next_step(&mut self, now: Nanos) -> Option<Outgoing> {
+        let (id, out) = self
+            .calls
+            .iter_mut()
+            .find_map(|(id, call)| Some((*id, call.next_step(*id, now)?)))?;
+        if out.step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+            self.calls.remove(&id);
+        }
+        Some(out)
+    }
+
+    /// Takes a step that came, and says what is wrong with it.
+    pub(crate) fn receive(&mut self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
+        let checked = self.take(got, now);
+        match fate {
+            Fate::Damaged => Ok(()),
+            _ => checked.map_err(|what| format!("server's call {}: {what}", got.call)),
+        }
+    }
+
+    fn take(&mut self, got: &Received, now: Nanos) -> Result<(), String> {
+        if self.over.contains(&got.call) {
+            return Err(format!("a {:?} after its end", got.parts));
+        }
+        if got.parts.contains(Parts::BEGIN) {
+            self.begin(got, now)?;
+        }
+        let Some(call) = self.calls.get_mut(&got.call) else {
+            // Answered before all of it had come.
+            return match self.begun.contains(&got.call) {
+                true => Ok(()),
+                false => Err("it never began".to_owned()),
+            };
+        };
+        if got.parts.contains(Parts::CANCEL) {
+            self.calls.remove(&got.call);
+            self.over.push(got.call);
+            return Ok(());
+        }
+        call.receive(got)
+    }
+
+    fn begin(&mut self, got: &Received, now: Nanos) -> Result<(), String> {
+        if !self.begun.insert(got.call) {
+            return Err("it began before".to_owned());
+        }
+        let plan = Plan::from_metadata(&got.metadata).ok_or("its plan is damaged")?;
+        let kind = *self
+            .kinds
+            .get(usize::from(got.method))
+            .ok_or("its method does not exist")?;
+        self.calls.insert(
+            got.call,
+            Call {
+                plan,
+                kind,
+                got: 0,
+                ended: false,
+                sent: 0,
+                headers_sent: plan.nonce % 3 != 0,
+                credit: i64::from(STREAM_WINDOW_BYTES),
+                owed_window: 0,
+                answer_at: now + u64::from(plan.think_us) * 1_000,
+            },
+        );
+        Ok(())
+    }
+
+    /// What is open now, for people.
+    pub(crate) fn describe(&self) -> String {
+        let describe = |(id, call): (&u64, &Call)| {
+            format!(
+                "call {id} got {} sent {} of {:?}, credit {}",
+                call.got, call.sent, call.plan, call.credit
+            )
+        };
+        self.calls.iter().map(describe).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl Call {
+    fn receive(&mut self, got: &Received) -> Result<(), String> {
+        self.credit += i64::from(if got.parts.contains(Parts::WINDOW) {
+            got.window_bytes
+        } else {
+            0
+        });
+        if self.credit > i64::from(STREAM_WINDOW_BYTES) {
+            return Err(format!("its window grew to {} bytes", self.credit));
+        }
+        if let Some(message) = &got.message {
+            let seed = self.plan.seed(Way::Request, self.got);
+            if (message.0, &message.1) != (seed, &self.plan.payload(seed)) {
+                return Err(format!("request {} is not what was sent", self.got));
+            }
+            self.got += 1;
+            self.owed_window += got.window_bytes;
+        }
+        if got.parts.contains(Parts::END) {
+            self.ended = true;
+            if self.got != self.plan.requests {
+                return Err(format!("{} requests of {}", self.got, self.plan.requests));
+            }
+        }
+        Ok(())
+    }
+
+    fn next_step(&mut self, id: u64, now: Nanos) -> Option<Outgoing> {
+        if self.owed_window >= WINDOW_BATCH_BYTES && !self.ended {
+            let step = Step {
+                window_bytes: std::mem::take(&mut self.owed_window),
+                ..Step::new(id, Parts::WINDOW)
+            };
+            return Some(Outgoing {
+                step,
+                metadata: Vec::new(),
+                message: None,
+            });
+        }
+        if self.plan.answer == Answer::Never || now < self.answer_at {
+            return None;
+        }
+        if self.plan.answer == Answer::Reset {
+            let step = Step {
+                status: Code::Aborted,
+                ..Step::new(id, Parts::CANCEL)
+            };
+            return Some(Outgoing {
+                step,
+                metadata: Vec::new(),
+                message: None,
+            });
+        }
+        if !self.headers_sent {
+            self.headers_sent = true;
+            let mut block = Vec::new();
+            metadata::append(&mut block, "x-served-by", b"sim").ok()?;
+            return Some(Outgoing {
+                step: Step::new(id, Parts::HEADERS),
+                metadata: block,
+                message: None,
+            });
+        }
+        // Some servers answer a stream before they have read all of it; those of both ways answer as they read.
+        let early = self.plan.nonce.is_multiple_of(17);
+        let both = self.kind.client_streaming && self.kind.server_streaming;
+        if !(self.ended || early || both && self.sent < self.got) {
+            return None;
+        }
+        self.answer(id, self.ended || early)
+    }
+
+    fn answer(&mut self, id: u64, may_end: bool) -> Option<Outgoing> {
+        let mut parts = Parts::NONE;
+        let mut message = None;
+        if self.sent < self.plan.responses && (!self.kind.server_streaming || self.credit > 0) {
+            parts = parts | Parts::MESSAGE;
+            let seed = self.plan.seed(Way::Response, self.sent);
+            message = Some((seed, self.plan.payload(seed)));
+            self.sent += 1;
+        }
+        let joined = self.plan.nonce.is_multiple_of(2);
+        if may_end && self.sent == self.plan.responses && (joined || message.is_none()) {
+            parts = parts | Parts::STATUS;
+        }
+        if parts == Parts::NONE {
+            return None;
+        }
+        let mut step = Step {
+            status: Code::from_number(u32::from(self.plan.status)),
+            ..Step::new(id, parts)
+        };
+        if !parts.contains(Parts::STATUS) {
+            step.status = Code::Ok;
+        }
+        let mut block = Vec::new();
+        if parts.contains(Parts::STATUS) && self.plan.status != 0 {
+            metadata::append(&mut block, metadata::STATUS_MESSAGE, b"as planned").ok()?;
+        }
+        if let Some((_, payload)) = &message
+            && self.kind.server_streaming
+        {
+            step.window_bytes = crate::world::app_cost(payload);
+            self.credit -= i64::from(step.window_bytes);
+        }
+        Some(Outgoing {
+            step,
+            metadata: block,
+            message,
+        })
+    }
+}
