@@ -69,7 +69,8 @@ impl Scene {
     /// Attaches and connects to one of the services. `None` when the campaign is over.
     pub fn client(&self, name: &str, services: &[&str], random: &mut Random) -> Option<Client> {
         while !self.stop.is_set() {
-            match Client::attach(self, name, random.pick(services)) {
+            let service = *random.pick(services);
+            match Client::attach(self, name, service) {
                 Ok(client) => {
                     self.report.count(&format!("{name}: attached"));
                     return Some(client);
