@@ -29,7 +29,7 @@ macro_rules! __message {
             const FULL_NAME: &'static str = $full_name;
 
             fn measure(&self) -> usize {
-                ::core::mem::size_of::<Self>() + $crate::codegen::Measure::referenced_bytes(self)
+                ::core::mem::size_of::<Self>().next_multiple_of(8) + $crate::codegen::Measure::referenced_bytes(self)
             }
         }
 
