@@ -69,9 +69,9 @@ impl FromStr for Executor {
     }
 }
 
-/// Runs an agent until its input ends.
+/// Runs an agent until its input ends. When it gets no connection, it says so and ends.
 pub fn run(executor: Executor) -> Result<(), Status> {
-    match executor {
+    let outcome = match executor {
         Executor::TokioCurrent => run_on(Builder::new_current_thread().enable_all().build()?),
         Executor::TokioMulti => run_on(
             Builder::new_multi_thread()
@@ -80,7 +80,8 @@ pub fn run(executor: Executor) -> Result<(), Status> {
                 .build()?,
         ),
         Executor::BlockOn | Executor::Blocking => run_on_threads(executor),
-    }
+    };
+    outcome.inspect_err(|status| tell(0, failed(status)))
 }
 
 fn run_on(runtime: Runtime) -> Result<(), Status> {
@@ -339,6 +340,7 @@ impl Agent {
         let drips = Filling {
             ticket,
             sent: 0,
+            is_told: false,
             fill: fill.clone(),
         };
         let mut request = Request::new(drips);
@@ -420,6 +422,7 @@ impl Agent {
 struct Filling {
     ticket: u64,
     sent: u32,
+    is_told: bool,
     fill: Fill,
 }
 
@@ -431,7 +434,9 @@ impl Stream for Filling {
             return Poll::Ready(None);
         }
         if self.fill.stop_after == Some(self.sent) {
-            tell(self.ticket, Answer::At("filling".to_owned()));
+            if !std::mem::replace(&mut self.is_told, true) {
+                tell(self.ticket, Answer::At("filling".to_owned()));
+            }
             return Poll::Pending;
         }
         self.sent += 1;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How much of a program's log a failed test shows, in lines.
@@ -151,22 +152,19 @@ impl Program {
         })
     }
 
-    /// Processor time that it has used so far, in all its threads.
+    /// Processor time that it has used so far, in all its threads, those that have ended included.
     ///
     /// # Panics
     ///
     /// When it does not run.
     #[must_use]
     pub fn processor_time(&self) -> Duration {
-        let schedstat =
-            |thread: PathBuf| std::fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
-        let nanoseconds = |text: String| text.split(' ').next().and_then(|first| first.parse::<u64>().ok());
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id()))
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()))
             .unwrap_or_else(|error| panic!("{}: {error}", self.name));
-        let used = threads
-            .flatten()
-            .filter_map(|thread| nanoseconds(schedstat(thread.path())));
-        Duration::from_nanos(used.sum())
+        // The second field is the program's name, in parentheses; the 14th and 15th are what is wanted (proc(5)).
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+        Duration::from_secs(ticks) / clock_ticks_per_second() as u32
     }
 }
 

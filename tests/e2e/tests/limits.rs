@@ -52,7 +52,7 @@ fn a_message_that_nests_too_deep() {
     watched(|| {
         let mut setting = Setting::new(ROLE);
         assert_eq!(setting.agent.succeeds(Ask::Dig { levels: 90 }).count, 90);
-        for levels in [102, 1_000, 20_000] {
+        for levels in [102, 1_000, 3_000] {
             let failure = setting.agent.fails(Ask::Dig { levels });
             let refused = [Code::InvalidArgument, Code::ResourceExhausted, Code::Internal];
             assert!(refused.contains(&failure.code), "{failure:?}");
@@ -67,7 +67,7 @@ fn a_client_that_holds_on_to_messages_until_its_heap_is_full() {
     watched(|| {
         let mut setting = Setting::with(
             ROLE,
-            &limited("receive_heap_bytes = 16777216"),
+            &limited("receive_heap_bytes = 16777216\nmessage_bytes = 4194304"),
             &NodeOptions::default(),
         );
         let failure = setting.agent.fails(Ask::Keep {
