@@ -8,6 +8,10 @@ const POOLED_MAX: usize = 4096;
 const POOLED_BYTES_MAX: usize = 128 << 10;
 /// Capacity that a new buffer starts with, in bytes.
 const FRESH_BYTES: usize = 512;
+/// Capacity that a new buffer for frames starts with, in bytes.
+const FRAMES_FRESH_BYTES: usize = 16 << 10;
+/// Buffers for frames that a pool keeps.
+const FRAMES_POOLED_MAX: usize = 64;
 
 /// A private buffer: bytes, and ranges of foreign memory that continue them.
 #[derive(Debug, Default)]
@@ -22,6 +26,7 @@ pub struct Buffer {
 #[derive(Debug, Default)]
 pub struct BufferPool {
     free: Vec<Buffer>,
+    frames: Vec<Buffer>,
 }
 
 impl BufferPool {
@@ -40,12 +45,30 @@ impl BufferPool {
         })
     }
 
+    /// An empty buffer for the frames of many messages. These are few and grow large, so they are kept apart.
+    #[must_use]
+    pub fn take_for_frames(&mut self) -> Buffer {
+        self.frames.pop().unwrap_or_else(|| Buffer {
+            bytes: Vec::with_capacity(FRAMES_FRESH_BYTES),
+            foreign: Vec::new(),
+        })
+    }
+
+    /// Gives a buffer of [`BufferPool::take_for_frames`] back.
+    pub fn give_for_frames(&mut self, buffer: Buffer) {
+        keep(&mut self.frames, FRAMES_POOLED_MAX, buffer);
+    }
+
     /// Gives a buffer back. (One that is only dropped is freed; that is correct, but allocates again later.)
-    pub fn give(&mut self, mut buffer: Buffer) {
-        if self.free.len() < POOLED_MAX && buffer.bytes.capacity() <= POOLED_BYTES_MAX {
-            buffer.bytes.clear();
-            buffer.foreign.clear();
-            self.free.push(buffer);
-        }
+    pub fn give(&mut self, buffer: Buffer) {
+        keep(&mut self.free, POOLED_MAX, buffer);
+    }
+}
+
+fn keep(kept: &mut Vec<Buffer>, kept_max: usize, mut buffer: Buffer) {
+    if kept.len() < kept_max && buffer.bytes.capacity() <= POOLED_BYTES_MAX {
+        buffer.bytes.clear();
+        buffer.foreign.clear();
+        kept.push(buffer);
     }
 }

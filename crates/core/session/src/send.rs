@@ -429,7 +429,7 @@ impl Outgoing {
             return;
         }
         if self.staging.bytes.capacity() == 0 {
-            self.staging = context.buffers.take();
+            self.staging = context.buffers.take_for_frames();
         }
         let mut bytes = 0;
         while bytes < ROUND_BYTES_MAX
@@ -703,7 +703,7 @@ impl Outgoing {
     fn release_staging(&mut self, context: &mut Context<'_>) {
         self.staging_sent = 0;
         if self.staging.bytes.capacity() > 0 {
-            context.buffers.give(std::mem::take(&mut self.staging));
+            context.buffers.give_for_frames(std::mem::take(&mut self.staging));
         }
     }
 }

@@ -1,0 +1,144 @@
+//! The data path allocates nothing: counted over every thread of two nodes while calls go through them.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use provost_wire::descriptor::{Completion, Parts, Submission, completion_kind, submission_kind};
+use support::*;
+
+/// Calls before counting begins: tables and pools have grown to what the traffic needs.
+const WARM_UP_CALLS: u64 = 4000;
+/// Calls that are counted.
+const CALLS: u64 = 10_000;
+/// Calls in flight while they are counted, and before: what bursts take is taken by then.
+const IN_FLIGHT: u64 = 16;
+/// See [`IN_FLIGHT`].
+const WARM_UP_IN_FLIGHT: u64 = 60;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Traffic {
+    server: TestApp,
+    client: TestApp,
+    connection: u32,
+    request: u32,
+    answer: u32,
+    requests: Vec<Completion>,
+}
+
+impl Traffic {
+    fn new(mut server: TestApp, mut client: TestApp, data: &[u8]) -> Traffic {
+        server.bind();
+        let connection = client.connect();
+        let request = client.write_note(0, 1, "request", data);
+        let answer = server.write_note(0, 2, "answer", data);
+        Traffic {
+            server,
+            client,
+            connection,
+            request,
+            answer,
+            requests: Vec::with_capacity(64),
+        }
+    }
+
+    /// Carries out calls, with deadlines, so many at a time.
+    fn run(&mut self, calls: u64, in_flight: u64) {
+        let until = Instant::now() + 4 * PATIENCE;
+        let (mut begun, mut ended) = (0, 0);
+        while ended < calls {
+            assert!(Instant::now() < until, "{ended} of {begun} calls ended");
+            while begun < calls && begun - ended < in_flight {
+                self.begin();
+                begun += 1;
+            }
+            self.serve();
+            while let Some(completion) = self.client.poll() {
+                if completion.kind == completion_kind::STEP {
+                    assert_eq!(completion.parts, Parts::MESSAGE | Parts::STATUS);
+                    self.client.reclaim(completion.block);
+                    ended += 1;
+                }
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn begin(&mut self) {
+        let call = self.client.new_call();
+        self.client.submit(Submission {
+            kind: submission_kind::STEP,
+            parts: Parts::BEGIN | Parts::MESSAGE | Parts::END,
+            connection: self.connection,
+            call,
+            root: self.request,
+            token: call,
+            deadline_ns: deadline_in(PATIENCE),
+            ..Submission::default()
+        });
+    }
+
+    fn serve(&mut self) {
+        while let Some(completion) = self.server.poll() {
+            if completion.kind == completion_kind::STEP {
+                self.server.reclaim(completion.block);
+                self.requests.push(completion);
+            }
+        }
+        while let Some(request) = self.requests.pop() {
+            self.server.answer(&request, self.answer);
+        }
+    }
+
+    fn allocations_of_warm_calls(mut self) -> u64 {
+        self.run(WARM_UP_CALLS, WARM_UP_IN_FLIGHT);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        self.run(CALLS, IN_FLIGHT);
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    }
+}
+
+/// One test, so that no other's allocations are counted.
+#[test]
+fn warm_calls_allocate_nothing() {
+    for data in [&[1; 32][..], &[1; 20_000]] {
+        let far = TestNode::start_with(|config| config.policies = vec!["null".into()]);
+        let near = TestNode::start_routed_to(&far);
+        let traffic = Traffic::new(TestApp::attach(&far), TestApp::attach(&near), data);
+        let counted = traffic.allocations_of_warm_calls();
+        assert_eq!(counted, 0, "over TCP, {} bytes, {CALLS} calls", data.len());
+
+        let node = TestNode::start_with(|config| config.runtime.threads = 2);
+        let traffic = Traffic::new(TestApp::attach(&node), TestApp::attach(&node), data);
+        let counted = traffic.allocations_of_warm_calls();
+        assert_eq!(counted, 0, "on one node, {} bytes, {CALLS} calls", data.len());
+    }
+}
