@@ -199,16 +199,17 @@ impl Marshalling {
             .calls
             .method(call)
             .and_then(|method| self.binding.methods.get(usize::from(method)));
-        let types = types.copied();
+        let Some(types) = types.copied() else {
+            // The call has ended here. What the app or the peer is owed of it waits by itself; nothing must overtake that.
+            discard(step.body, context);
+            return Ok(None);
+        };
         if parts.intersects(Parts::STATUS | Parts::CANCEL) {
             self.calls.end(call);
         }
         if !parts.contains(Parts::MESSAGE) {
             return Ok(Some(step));
         }
-        let Some(types) = types else {
-            return Ok(without_message(step, context));
-        };
         match self.body(step.body, self.message_of(types, lane), lane, context) {
             Ok(body) => {
                 step.body = body;
@@ -306,14 +307,6 @@ impl Engine for Marshalling {
                 .collect(),
         }
     }
-}
-
-/// What remains of a step with a message of a call that has ended here: nothing, if the message is all it was about.
-fn without_message(mut step: Step, context: &mut Context<'_>) -> Option<Step> {
-    discard(std::mem::take(&mut step.body), context);
-    step.parts = step.parts.without(Parts::MESSAGE | Parts::HEADERS);
-    step.window_bytes = 0;
-    (step.parts != Parts::NONE).then_some(step)
 }
 
 /// A step that ends a call and says why.
