@@ -533,7 +533,9 @@ impl Connection {
         if self.parser.receiving_bytes + u64::from(total) > bytes_max + u64::from(METADATA_BYTES_MAX) {
             return None;
         }
-        if parts == Parts::CANCEL || self.encoding == Encoding::Protobuf {
+        // Metadata is the same in either encoding. That of a CANCEL must not fail for want of memory.
+        let is_encoded = self.encoding == Encoding::Protobuf && parts.contains(Parts::MESSAGE);
+        if parts == Parts::CANCEL || is_encoded {
             return Some(Into::Private(context.buffers.take()));
         }
         context.receive.allocate(total).ok().map(Into::Block)
