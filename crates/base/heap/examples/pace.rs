@@ -8,7 +8,8 @@ fn main() {
     for bytes in [64, 1000, 8000, 100_000] {
         let mut heap = provost_heap::Heap::new(256 << 20);
         let mut live = [0; 64];
-        live.iter_mut().for_each(|slot| *slot = heap.allocate(bytes).unwrap_or(0));
+        live.iter_mut()
+            .for_each(|slot| *slot = heap.allocate(bytes).unwrap_or(0));
         let start = Instant::now();
         for round in 0..ROUNDS {
             let slot = &mut live[(round.wrapping_mul(2_654_435_761) >> 26) as usize];
