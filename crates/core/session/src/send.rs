@@ -730,7 +730,8 @@ fn first_frame(step: &OutStep, wire: u64, now: Nanos) -> (FrameHeader, usize) {
         }
         .into(),
         timeout_ns: match step.deadline {
-            deadline if begins && deadline != 0 => deadline.saturating_sub(now).max(1),
+            // The frame's timeouts end at 292 years; an app may name a later deadline.
+            deadline if begins && deadline != 0 => deadline.saturating_sub(now).clamp(1, i64::MAX as u64),
             _ => 0,
         }
         .into(),
