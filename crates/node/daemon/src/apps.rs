@@ -188,9 +188,13 @@ async fn serve(shared: Rc<Shared>, socket: PacketSocket, waiting: OwnedSemaphore
             return;
         }
     };
-    let attached = tokio::time::timeout(ATTACH_TIMEOUT, attach(&shared, &control, credentials)).await;
+    let first = tokio::time::timeout(ATTACH_TIMEOUT, control.receive()).await;
     drop(waiting);
-    if let Ok(Some(app)) = attached {
+    let Ok(Ok(Some(first))) = first else {
+        tracing::debug!(pid = credentials.pid, "a process connected and did not attach");
+        return;
+    };
+    if let Some(app) = attach(&shared, &control, credentials, first).await {
         let app = Rc::new(app);
         let given_up = Arc::clone(&app.given_up);
         tokio::select! {
@@ -201,8 +205,7 @@ async fn serve(shared: Rc<Shared>, socket: PacketSocket, waiting: OwnedSemaphore
     }
 }
 
-async fn attach(shared: &Shared, control: &Control, credentials: Credentials) -> Option<App> {
-    let packet = control.receive().await.ok()??;
+async fn attach(shared: &Shared, control: &Control, credentials: Credentials, packet: Packet) -> Option<App> {
     let request = Request::decode(packet.bytes.as_slice()).ok()?;
     let attached = match request.body {
         Some(request::Body::Attach(attach)) => {

@@ -361,8 +361,8 @@ async fn open(
         waker: place.waker,
         serves: place.serves.map(|(_, service)| service),
     };
-    // It may have ended already, and been reported: its entry would stay for ever.
-    if open.link.ended().is_none() {
+    // It may have ended already, or its app be gone, and that been heard of: its entry would stay for ever.
+    if open.link.ended().is_none() && shared.apps.borrow().contains_key(&place.app) {
         shared.connections.borrow_mut().insert((place.app, number), open);
     }
     Ok(number)

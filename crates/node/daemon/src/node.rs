@@ -421,6 +421,10 @@ async fn hear(shared: Rc<Shared>, mut events: mpsc::Receiver<RuntimeEvent>) {
             }
             RuntimeEvent::Detached { app } => {
                 let removed = shared.apps.borrow_mut().remove(&app);
+                shared
+                    .connections
+                    .borrow_mut()
+                    .retain(|(owner, _), _| *owner != app);
                 if let Some(attached) = removed {
                     shared.runtimes[attached.runtime].remove_app();
                     tracing::info!(app, name = attached.name, "detached");
