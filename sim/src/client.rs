@@ -11,7 +11,7 @@ use provost_wire::limits::STREAM_WINDOW_BYTES;
 
 use crate::TICK_NS;
 use crate::plan::{Answer, Plan, Way};
-use crate::world::{Fate, Outgoing, Received};
+use crate::world::{Course, Fate, Memory, Outgoing, Received};
 
 /// Calls that a client has open on one connection, at most.
 const OPEN_CALLS_MAX: usize = 24;
@@ -91,7 +91,7 @@ impl Client {
             kind.client_streaming,
             kind.server_streaming,
         );
-        let must_end = plan.answer == Answer::Never || fate == Fate::Damaged;
+        let must_end = plan.answer == Answer::Never || fate.course == Course::Damaged;
         let deadline = match self.random.below(3) {
             0 if !must_end => 0,
             1 => now + self.random.between(10_000, 5_000_000),
@@ -158,8 +158,8 @@ impl Client {
             self.calls.remove(&got.call);
             self.ends[got.status.number() as usize] += 1;
         }
-        match fate {
-            Fate::Damaged => Ok(()),
+        match fate.course {
+            Course::Damaged => Ok(()),
             _ => checked.map_err(|what| format!("call {}: {what}", got.call)),
         }
     }
@@ -294,11 +294,10 @@ impl Call {
         let allowed = match got.status {
             Code::DeadlineExceeded => self.deadline != 0 && now >= self.deadline,
             Code::Aborted => self.plan.answer == Answer::Reset,
-            Code::ResourceExhausted => fate == Fate::Tight,
-            Code::Unavailable => fate == Fate::Troubled,
+            Code::ResourceExhausted => fate.memory == Memory::Tight,
+            Code::Unavailable => fate.course == Course::Troubled,
             _ => false,
         };
-        let allowed = allowed || fate == Fate::Troubled && got.status == Code::Unavailable;
         match allowed {
             true => Ok(()),
             false => Err(format!(

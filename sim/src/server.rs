@@ -10,7 +10,7 @@ use provost_wire::limits::STREAM_WINDOW_BYTES;
 use provost_wire::metadata;
 
 use crate::plan::{Answer, Plan, Way};
-use crate::world::{Fate, Outgoing, Received};
+use crate::world::{Course, Fate, Outgoing, Received};
 
 /// Bytes of messages that it has read before it gives them back to a stream's window.
 const WINDOW_BATCH_BYTES: u32 = 100_000;
@@ -74,8 +74,8 @@ impl Server {
     /// Takes a step that came, and says what is wrong with it.
     pub(crate) fn receive(&mut self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
         let checked = self.take(got, now);
-        match fate {
-            Fate::Damaged => Ok(()),
+        match fate.course {
+            Course::Damaged => Ok(()),
             _ => checked.map_err(|what| format!("server's call {}: {what}", got.call)),
         }
     }
@@ -106,7 +106,8 @@ impl Server {
         if !self.begun.insert(got.call) {
             return Err("it began before".to_owned());
         }
-        let plan = Plan::from_metadata(&got.metadata).ok_or("its plan is damaged")?;
+        let plan = Plan::from_metadata(&got.metadata)
+            .ok_or_else(|| format!("its plan is damaged {:?} {:?}", got.parts, got.metadata))?;
         let kind = *self
             .kinds
             .get(usize::from(got.method))

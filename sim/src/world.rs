@@ -54,12 +54,25 @@ pub struct Report {
 
 /// What may befall the calls of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) struct Fate {
+    pub(crate) memory: Memory,
+    pub(crate) course: Course,
+}
+
+/// How much memory receive heaps have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    Ample,
+    /// So little that messages may not fit.
+    Tight,
+}
+
+/// What happens to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Course {
     /// Nothing: what is sent arrives.
     Fair,
-    /// An end has so little memory that messages may not fit.
-    Tight,
-    /// The connection is going away, or was cut.
+    /// It is going away, was cut, or stalls.
     Troubled,
     /// Bits are flipped under way.
     Damaged,
@@ -135,14 +148,17 @@ impl World {
         let service = Service::load();
         let (clients, servers) = (random.between(1, 4), random.between(1, 3));
         // Some worlds are short of memory.
-        let tight = random.one_in(4);
-        let app = |random: &mut Random| App::new(random.number(), if tight { 1 << 20 } else { 64 << 20 });
+        let (memory, receive_bytes) = match random.below(4) {
+            0 => (Memory::Tight, 1 << 20),
+            _ => (Memory::Ample, 64 << 20),
+        };
+        let app = |random: &mut Random| App::new(random.number(), receive_bytes);
         World {
             options,
             now: 1_000_000_000,
             clients: (0..clients).map(|_| app(&mut random)).collect(),
             servers: (0..servers).map(|_| app(&mut random)).collect(),
-            faults: Faults::new(random.number(), random.below(4), tight),
+            faults: Faults::new(random.number(), random.below(4), memory),
             random,
             service,
             connections: Vec::new(),
@@ -168,12 +184,7 @@ impl World {
             self.pass_time(Phase::Busy)?;
         }
         let settled_by = self.now + SETTLING_NS_MAX;
-        while self
-            .clients
-            .iter()
-            .chain(&self.servers)
-            .any(|app| app.open_calls() > 0)
-        {
+        while self.has_open_calls() {
             self.moment()?;
             if self.now > settled_by {
                 return Err(format!(
@@ -186,15 +197,21 @@ impl World {
         self.close_all()
     }
 
+    fn has_open_calls(&self) -> bool {
+        self.clients
+            .iter()
+            .chain(&self.servers)
+            .any(|app| app.open_calls() > 0)
+    }
+
     /// Polls everything until nothing moves at this moment.
     fn moment(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             if !self.round()? {
-                let fates = fates(&self.connections);
                 return self
                     .clients
                     .iter()
-                    .try_for_each(|client| client.check_deadlines(&fates, self.now));
+                    .try_for_each(|client| client.check_deadlines(self.now));
             }
         }
         Err(format!("the datapaths work for ever: {}", self.describe()))
@@ -234,7 +251,7 @@ impl World {
             .min();
         match wake_at {
             Some(at) => self.now = at,
-            None if phase == Phase::Closing => self.now += 1_000_000,
+            None if phase != Phase::Busy && !self.has_open_calls() => self.now += 1_000_000,
             None => return Err(format!("the world stands still: {}", self.describe())),
         }
         Ok(())
@@ -355,8 +372,9 @@ impl World {
 
     fn describe(&self) -> String {
         let apps = self.clients.iter().chain(&self.servers).enumerate();
-        let open = apps.filter(|(_, app)| app.open_calls() > 0);
-        open.map(|(at, app)| format!("app {at}: {}", app.describe()))
+        let connected = apps.filter(|(_, app)| app.has_connections());
+        connected
+            .map(|(at, app)| format!("app {at}: {}", app.describe()))
             .collect::<Vec<_>>()
             .join(" | ")
     }
@@ -371,8 +389,8 @@ enum Phase {
 
 impl Fate {
     fn worsen(&mut self) {
-        if *self != Fate::Damaged {
-            *self = Fate::Troubled;
+        if self.course != Course::Damaged {
+            self.course = Course::Troubled;
         }
     }
 }

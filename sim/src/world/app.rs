@@ -312,8 +312,9 @@ impl App {
         };
         let path = &mut self.paths[at];
         let progress = path.datapath.poll(&mut context);
-        if path.closing && path.datapath.is_flushed() {
+        if path.closing && path.datapath.is_flushed() && !path.link.close_requested() {
             path.link.close();
+            return Progress::Busy;
         }
         progress
     }
@@ -475,7 +476,7 @@ impl App {
         minds.chain(datapaths).chain(retries).min()
     }
 
-    pub(super) fn check_deadlines(&self, _fates: &[Fate], now: Nanos) -> Result<(), String> {
+    pub(super) fn check_deadlines(&self, now: Nanos) -> Result<(), String> {
         self.paths.iter().try_for_each(|path| match &path.mind {
             Mind::Client(client) => client.check_deadlines(now),
             Mind::Server(_) => Ok(()),
@@ -507,11 +508,31 @@ impl App {
     }
 
     pub(super) fn describe(&self) -> String {
-        let paths = self.paths.iter().filter(|path| path.mind.open_calls() > 0);
-        paths
-            .map(|path| format!("connection {}: {}", path.number, path.mind.describe()))
+        self.paths
+            .iter()
+            .map(Path::describe)
             .collect::<Vec<_>>()
             .join("; ")
+    }
+}
+
+impl Path {
+    fn describe(&self) -> String {
+        let state = match (self.closing, self.link.ended()) {
+            (_, Some(end)) => format!("ended ({})", end.reason),
+            (true, None) => "closing".to_owned(),
+            (false, None) => "open".to_owned(),
+        };
+        let queues = match (self.datapath.is_flushed(), self.datapath.is_blocked()) {
+            (true, false) => "",
+            (true, true) => ", with steps for its app",
+            (false, _) => ", with steps of its app",
+        };
+        format!(
+            "connection {} is {state}{queues}: {}",
+            self.number,
+            self.mind.describe()
+        )
     }
 }
 

@@ -5,7 +5,7 @@ use provost_conformance::simulated::{PipeHandle, Setup, Weather};
 use provost_engine::Nanos;
 use provost_session::handshake::{Encoding, Limits};
 
-use super::Fate;
+use super::{Course, Fate, Memory};
 
 /// How long a silent peer is waited for, in simulated nanoseconds.
 const KEEPALIVE_NS: u64 = 80_000_000;
@@ -34,17 +34,17 @@ pub(super) struct Faults {
     next_at: Nanos,
     /// How long it takes on average from one to the next; 0 for none at all.
     every_ns: u64,
-    tight: bool,
+    memory: Memory,
 }
 
 impl Faults {
-    pub(super) fn new(seed: u64, severity: u64, tight: bool) -> Faults {
+    pub(super) fn new(seed: u64, severity: u64, memory: Memory) -> Faults {
         let every_ns = [0, 200_000_000, 30_000_000, 5_000_000][severity as usize % 4];
         let mut faults = Faults {
             random: Random::new(seed),
             next_at: 1_000_000_000,
             every_ns,
-            tight,
+            memory,
         };
         faults.schedule(1_000_000_000);
         faults
@@ -88,10 +88,10 @@ impl Faults {
             },
             _ => Weather::rough(),
         };
-        let mut fate = if self.tight { Fate::Tight } else { Fate::Fair };
+        let mut course = Course::Fair;
         if self.every_ns != 0 && random.one_in(10) {
             weather.flip_one_in = 200;
-            fate = Fate::Damaged;
+            course = Course::Damaged;
         }
         let setup = Setup {
             encoding: if random.one_in(2) {
@@ -103,6 +103,13 @@ impl Faults {
             keepalive_interval_ns: KEEPALIVE_NS,
             keepalive_timeout_ns: KEEPALIVE_NS,
         };
-        (PipeHandle::new(seed, weather), fate, setup)
+        (
+            PipeHandle::new(seed, weather),
+            Fate {
+                memory: self.memory,
+                course,
+            },
+            setup,
+        )
     }
 }
