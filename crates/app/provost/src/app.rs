@@ -179,7 +179,8 @@ impl AppInner {
             self.state().waiters.push(context.waker().clone());
             self.keep();
             // It may have come before the waker was there.
-            self.link().map_or(std::task::Poll::Pending, std::task::Poll::Ready)
+            self.link()
+                .map_or(std::task::Poll::Pending, std::task::Poll::Ready)
         })
         .await
     }
@@ -226,7 +227,10 @@ impl Observer for LinkObserver {
         let Some(app) = self.0.upgrade() else { return };
         let channels = app.state().channels.clone();
         let lost = channels.iter().filter_map(Weak::upgrade).filter(|channel| {
-            channel.lose(|current| current.link.number == link && current.number == connection, &status)
+            channel.lose(
+                |current| current.link.number == link && current.number == connection,
+                &status,
+            )
         });
         if lost.count() > 0 {
             app.keep();
@@ -275,7 +279,8 @@ impl Keeper {
     fn is_done(app: &AppInner) -> bool {
         let mut state = app.state();
         let is_attached = state.link.as_ref().is_some_and(|link| !link.is_dead());
-        let is_connected = |channel: &Weak<ChannelInner>| channel.upgrade().is_none_or(|channel| channel.is_connected());
+        let is_connected =
+            |channel: &Weak<ChannelInner>| channel.upgrade().is_none_or(|channel| channel.is_connected());
         let is_done = is_attached && state.channels.iter().all(is_connected);
         state.has_keeper = !is_done;
         is_done
@@ -289,7 +294,9 @@ impl Keeper {
         self.attach.reset();
         let channels: Vec<_> = app.state().channels.iter().filter_map(Weak::upgrade).collect();
         let down = channels.into_iter().filter(|channel| !channel.is_connected());
-        let failed = down.filter(|channel| block_on(channel.connect_over(&link)).is_err()).count();
+        let failed = down
+            .filter(|channel| block_on(channel.connect_over(&link)).is_err())
+            .count();
         if failed > 0 {
             return Some(self.connect.next());
         }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prost::Message;
-use provost_shm::{AppRings, AsFd, Doorbell, Interest, OwnedFd, Packet, PacketSocket, Ringer, Wait, wait_for};
+use provost_shm::{
+    AppRings, AsFd, Doorbell, Interest, OwnedFd, Packet, PacketSocket, Ringer, Wait, wait_for,
+};
 use provost_wire::Code;
 use provost_wire::control::{Attach, Attached, CONTROL_VERSION, Reply, Request, reply, request};
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
@@ -44,9 +46,9 @@ pub(crate) struct Attachment {
 /// Attaches to the service. Blocks for as long as the service takes to answer, which is well under a millisecond.
 pub(crate) fn attach(config: &AttachConfig) -> Result<Attachment, Status> {
     let path = config.socket.clone().unwrap_or_else(socket_path);
-    let range = window::window()
-        .receive_range()
-        .ok_or_else(|| Status::resource_exhausted("this process has too many attachments: drop an `App` first"))?;
+    let range = window::window().receive_range().ok_or_else(|| {
+        Status::resource_exhausted("this process has too many attachments: drop an `App` first")
+    })?;
     let socket = PacketSocket::connect(&path).map_err(|error| unreachable(&path, &error))?;
     let attach = Attach {
         version: CONTROL_VERSION,
@@ -62,7 +64,9 @@ pub(crate) fn attach(config: &AttachConfig) -> Result<Attachment, Status> {
         body: Some(request::Body::Attach(attach)),
     };
     let send_heap = window::window().send_heap().as_fd();
-    socket.send(&request.encode_to_vec(), &[send_heap]).map_err(|error| unreachable(&path, &error))?;
+    socket
+        .send(&request.encode_to_vec(), &[send_heap])
+        .map_err(|error| unreachable(&path, &error))?;
     let packet = receive(&socket).map_err(|error| unreachable(&path, &error))?;
     let (attached, descriptors) = accepted(packet)?;
     let [submissions, completions, ringer, doorbell] = descriptors;
@@ -114,10 +118,13 @@ fn accepted(packet: Packet) -> Result<(Attached, [OwnedFd; 4]), Status> {
     match reply.body {
         Some(reply::Body::Attached(attached)) => {
             let descriptors = packet.descriptors.try_into();
-            let descriptors = descriptors.map_err(|_| Status::internal("the node's service sent no rings"))?;
+            let descriptors =
+                descriptors.map_err(|_| Status::internal("the node's service sent no rings"))?;
             Ok((attached, descriptors))
         }
         Some(reply::Body::Failed(failed)) => Err(Status::new(Code::from_number(failed.code), failed.message)),
-        _ => Err(Status::internal("the node's service did not answer the attachment")),
+        _ => Err(Status::internal(
+            "the node's service did not answer the attachment",
+        )),
     }
 }

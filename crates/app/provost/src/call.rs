@@ -44,11 +44,23 @@ impl ClientCall {
 
     /// The half that sends, which may be used beside this one.
     pub(crate) fn sender(&self) -> Sender {
-        Sender::new(self.reader.link().clone(), self.reader.waiter.id(), self.reader.wire)
+        Sender::new(
+            self.reader.link().clone(),
+            self.reader.waiter.id(),
+            self.reader.wire,
+        )
+    }
+
+    /// Size of the largest message that the service takes.
+    pub(crate) fn message_bytes_max(&self) -> u32 {
+        self.reader.link().message_bytes_max
     }
 
     /// The next step; the error is how the call ended without one.
-    pub(crate) fn poll_step<T: Message>(&mut self, context: &mut Context<'_>) -> Poll<Result<Step<T>, Status>> {
+    pub(crate) fn poll_step<T: Message>(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Step<T>, Status>> {
         let step = std::task::ready!(self.reader.poll_step(context));
         if let Ok(step) = &step {
             self.is_over = step.status.is_some();
@@ -116,7 +128,10 @@ impl Reader {
         self.waiter.link()
     }
 
-    pub(crate) fn poll_step<T: Message>(&mut self, context: &mut Context<'_>) -> Poll<Result<Step<T>, LocalEnd>> {
+    pub(crate) fn poll_step<T: Message>(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Step<T>, LocalEnd>> {
         let mut is_last = true;
         let step = self.waiter.poll_until(Half::Reader, context, |state| {
             let step = state.steps.pop_front();
@@ -140,7 +155,10 @@ impl Reader {
     pub(crate) fn read<T: Message>(&mut self, step: &Completion) -> Result<Step<T>, LocalEnd> {
         let link = self.waiter.link();
         let metadata = self.metadata(step);
-        let ended = step.parts.intersects(Parts::STATUS | Parts::CANCEL).then(|| ended(step, metadata));
+        let ended = step
+            .parts
+            .intersects(Parts::STATUS | Parts::CANCEL)
+            .then(|| ended(step, metadata));
         let carries_headers = step.parts.intersects(Parts::BEGIN | Parts::HEADERS) && ended.is_none();
         let metadata = (carries_headers && !metadata.is_empty()).then(|| MetadataMap::from_block(metadata));
         let message = (step.parts.contains(Parts::MESSAGE) && step.root != 0).then(|| {
@@ -174,7 +192,11 @@ impl Reader {
 
     fn owe(&mut self, cost_bytes: u32, is_last: bool) {
         self.owed_bytes = self.owed_bytes.saturating_add(cost_bytes);
-        self.pay(if is_last { OWED_IDLE_BYTES.max(cost_bytes) } else { OWED_BYTES });
+        self.pay(if is_last {
+            OWED_IDLE_BYTES.max(cost_bytes)
+        } else {
+            OWED_BYTES
+        });
     }
 
     /// Gives the window back if at least so much is owed.
@@ -231,17 +253,19 @@ impl Sender {
 
     /// Waits until the stream's window lets another message pass. The error says that the call is over.
     pub(crate) fn poll_window(&mut self, context: &mut Context<'_>) -> Poll<Result<(), LocalEnd>> {
-        self.waiter.poll_until(Half::Writer, context, |state| (state.send_window > 0).then_some(()))
+        self.waiter.poll_until(Half::Writer, context, |state| {
+            (state.send_window > 0).then_some(())
+        })
     }
 
     /// Sends a message of a stream, for which [`Sender::poll_window`] said that it may pass.
-    pub(crate) async fn stream_message(&mut self, parts: Parts, parcel: Parcel) -> Result<(), LocalEnd> {
+    pub(crate) async fn stream_message(&mut self, parcel: Parcel) -> Result<(), LocalEnd> {
         let cost_bytes = parcel.window_bytes().saturating_add(STREAM_MESSAGE_COST_BYTES);
         if let Some(mut state) = self.waiter.link().calls.state(self.waiter.id()) {
             state.send_window -= i64::from(cost_bytes);
         }
         let step = Submission {
-            parts: parts | Parts::MESSAGE,
+            parts: Parts::MESSAGE,
             status_or_window: cost_bytes,
             ..self.wire.step()
         };

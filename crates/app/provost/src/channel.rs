@@ -148,6 +148,7 @@ impl Channel {
                 parts,
                 deadline_ns,
             };
+            check_size(&parcel, connection.link.message_bytes_max)?;
             match begin_on(&connection.link, &call, &mut parcel).await {
                 Ok(id) => return Ok(ClientCall::new(connection, id, permit)),
                 Err(SubmitError::Dead) if limits.readiness == Readiness::Wait => {}
@@ -193,7 +194,10 @@ impl ChannelBuilder {
             state: Mutex::default(),
             limit: Limit::new(self.concurrency_limit),
         });
-        let link = inner.app.link().ok_or_else(|| Status::unavailable("the node's service is away"))?;
+        let link = inner
+            .app
+            .link()
+            .ok_or_else(|| Status::unavailable("the node's service is away"))?;
         inner.connect_over(&link).await?;
         inner.app.add_channel(&inner);
         Ok(Channel { inner })
@@ -202,7 +206,10 @@ impl ChannelBuilder {
 
 impl ChannelInner {
     pub(crate) fn is_connected(&self) -> bool {
-        self.state().current.as_ref().is_some_and(|current| !current.link.is_dead())
+        self.state()
+            .current
+            .as_ref()
+            .is_some_and(|current| !current.link.is_dead())
     }
 
     /// Forgets the connection if it is the one that is meant, and says whether it was.
@@ -251,12 +258,18 @@ impl ChannelInner {
         let request = || request::Body::Connect(connect.clone());
         match request_with_schema(link, self.service, link.control.new_id(), request).await? {
             reply::Body::Connected(connected) => Ok(connected.connection),
-            _ => Err(Status::internal("the node's service did not answer the connect request")),
+            _ => Err(Status::internal(
+                "the node's service did not answer the connect request",
+            )),
         }
     }
 
     /// The connection; waits for one if that is wanted.
-    async fn connection(self: &Arc<Self>, readiness: Readiness, deadline_ns: u64) -> Result<Connection, Status> {
+    async fn connection(
+        self: &Arc<Self>,
+        readiness: Readiness,
+        deadline_ns: u64,
+    ) -> Result<Connection, Status> {
         let mut late = (deadline_ns != 0).then(|| Timer::at(deadline_ns));
         std::future::poll_fn(|context| {
             let mut state = self.state();
@@ -311,12 +324,27 @@ pub(crate) async fn request_with_schema(
     let add = request::Body::AddSchema(AddSchema {
         hash: service.schema_hash.to_vec(),
     });
-    link.request(link.control.new_id(), add, &[schema.as_fd()], timeout).await?;
+    link.request(link.control.new_id(), add, &[schema.as_fd()], timeout)
+        .await?;
     link.request(id, body(), &[], timeout).await
 }
 
+/// Refuses a message that the service would refuse.
+pub(crate) fn check_size(parcel: &Parcel, bytes_max: u32) -> Result<(), Status> {
+    let bytes = parcel.window_bytes();
+    if bytes > bytes_max {
+        let message = format!("a message of {bytes} bytes: the node's service takes at most {bytes_max}");
+        return Err(Status::resource_exhausted(message));
+    }
+    Ok(())
+}
+
 /// Begins a call as soon as there is room for it.
-async fn begin_on(link: &Arc<Link>, call: &NewCall, parcel: &mut Parcel) -> Result<crate::link::CallId, SubmitError> {
+async fn begin_on(
+    link: &Arc<Link>,
+    call: &NewCall,
+    parcel: &mut Parcel,
+) -> Result<crate::link::CallId, SubmitError> {
     when_room(link, call.deadline_ns, || link.begin(call, parcel)).await
 }
 

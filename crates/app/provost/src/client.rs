@@ -7,7 +7,7 @@ use futures_core::Stream;
 use provost_wire::descriptor::Parts;
 
 use crate::call::{ClientCall, Sender, Step};
-use crate::channel::Channel;
+use crate::channel::{Channel, check_size};
 use crate::codegen::Message;
 use crate::link::{LocalEnd, Parcel};
 use crate::metadata::MetadataMap;
@@ -116,16 +116,20 @@ impl<Resp> SingleResponse<Resp> {
         if let Some(metadata) = step.metadata {
             self.metadata = metadata;
         }
-        if let Some(message) = step.message {
-            if self.message.replace(message).is_some() {
-                return Some(Err(Status::internal("the server answered more than once")));
-            }
+        if let Some(message) = step.message
+            && self.message.replace(message).is_some()
+        {
+            return Some(Err(Status::internal("the server answered more than once")));
         }
         let result = step.status?.result;
         Some(result.and_then(|trailers| {
             let message = self.message.take();
             let message = message.ok_or_else(|| Status::internal("the server gave no answer"))?;
-            Ok(Response::from_parts(message, std::mem::take(&mut self.metadata), trailers))
+            Ok(Response::from_parts(
+                message,
+                std::mem::take(&mut self.metadata),
+                trailers,
+            ))
         }))
     }
 }
@@ -139,7 +143,9 @@ async fn stream_of_responses<Resp: Message>(
     let mut first: Step<Resp> = step_while_sending(&mut call, &mut pump).await?;
     if first.message.is_none() && first.status.as_ref().is_some_and(|ended| ended.result.is_err()) {
         let ended = first.status.take();
-        return Err(ended.and_then(|ended| ended.result.err()).unwrap_or_else(|| Status::from_code(crate::Code::Unknown)));
+        return Err(ended
+            .and_then(|ended| ended.result.err())
+            .unwrap_or_else(|| Status::from_code(crate::Code::Unknown)));
     }
     let metadata = first.metadata.take().unwrap_or_default();
     let stream = Streaming::of_client(call, pump, first);
@@ -163,19 +169,25 @@ where
     S: Stream<Item = Req> + Send + 'static,
 {
     let mut sender = call.sender();
+    let message_bytes_max = call.message_bytes_max();
     Box::pin(async move {
         let mut requests = pin!(requests);
         loop {
-            if std::future::poll_fn(|context| sender.poll_window(context)).await.is_err() {
+            if std::future::poll_fn(|context| sender.poll_window(context))
+                .await
+                .is_err()
+            {
                 return Ok(());
             }
             let request = std::future::poll_fn(|context| requests.as_mut().poll_next(context)).await;
-            let sent = match request {
-                Some(request) => sender.stream_message(Parts::NONE, Parcel::message(request)?).await,
-                None => end_of_requests(&mut sender).await.and(Err(OVER)),
+            let Some(request) = request else {
+                let _ = end_of_requests(&mut sender).await;
+                return Ok(());
             };
+            let parcel = Parcel::message(request)?;
+            check_size(&parcel, message_bytes_max)?;
             // How a call ended is told by its steps.
-            if sent.is_err() {
+            if sender.stream_message(parcel).await.is_err() {
                 return Ok(());
             }
         }
@@ -187,8 +199,3 @@ async fn end_of_requests(sender: &mut Sender) -> Result<(), LocalEnd> {
     step.parts = Parts::END;
     sender.send(step, Parcel::default()).await
 }
-
-const OVER: LocalEnd = LocalEnd {
-    code: crate::Code::Ok,
-    reason: "all requests were sent",
-};

@@ -1,4 +1,52 @@
-//! Application library: typed RPCs through the node's managed service.
+//! Application library: typed calls between programs, through the services of their nodes.
+//!
+//! A program describes its messages and services in `.proto` files; `provost-build` makes Rust of them in a build
+//! script. Messages are built in memory that the node's service, `provostd`, can read, and handed over without a copy;
+//! what is received is read where it lies. The rest feels like tonic.
+//!
+//! ```ignore
+//! pub mod kv {
+//!     provost::include_proto!("kv");
+//! }
+//!
+//! let client = kv::kv_client::KvClient::connect("kv.Kv").await?;
+//! let reply = client.get(kv::GetRequest { key: "ann".into() }).await?;
+//! println!("{:?}", reply.get_ref().value);
+//! ```
+//!
+//! | to | see |
+//! |---|---|
+//! | build and read messages | [`shared`], [`Received`] |
+//! | call | [`Channel`], [`Request`], [`Response`], [`Streaming`], [`stream`] |
+//! | serve | [`Server`] |
+//! | call or serve without an executor | [`blocking`], [`ServerBuilder::serve_blocking`] |
+//! | say where the service is, and how to wait | [`App`] |
+//! | fail, and tell why | [`Status`], [`Code`] |
+//!
+//! # Waiting
+//!
+//! Futures of this library run on any executor. One that waits first *spins*: for 50 µs since the last completion it
+//! wakes itself each time it is polled and gives its core away, since waking a process that sleeps takes longer than
+//! most calls. After that it sleeps, and takes no processor time: one thread of the library, shared by all, watches
+//! the doorbells. See [`AppBuilder::spin`] and [`AppBuilder::busy_poll`].
+//!
+//! # Deadlines, cancellation, loss
+//!
+//! [`Request::set_timeout`] bounds a call; calls that a handler makes are bounded by its own caller's deadline. The
+//! library ends a call at its deadline by itself, even if the service is stuck. Dropping a call's future, or a stream
+//! of responses, cancels it. When the service goes away, open calls end as `UNAVAILABLE`, and [`App`] and [`Channel`]
+//! come back by themselves.
+//!
+//! # Memory
+//!
+//! Messages need room in the send heap (`PROVOST_SEND_HEAP_BYTES`, 1 GiB by default, taken as it is used). Like
+//! those of `Vec`, methods that make room panic when there is none; those that begin with `try_` return an error. Where the library itself needs room,
+//! a call fails with `RESOURCE_EXHAUSTED`.
+//!
+//! # Forking
+//!
+//! A child of `fork` that does not `exec` must not use this library: it shares its parent's memory with the service,
+//! but has none of its threads.
 
 mod app;
 mod attach;
@@ -12,6 +60,7 @@ mod limit;
 mod link;
 mod macros;
 mod metadata;
+mod outgoing;
 mod reactor;
 mod request;
 mod server;
@@ -22,7 +71,8 @@ mod streaming;
 pub use app::{App, AppBuilder};
 pub use channel::{Channel, ChannelBuilder, Target};
 pub use metadata::{MetadataError, MetadataMap};
-pub use request::{IntoRequest, IntoStreamingRequest, Readiness, Request, Response};
+pub use outgoing::{SentStream, StreamSender, stream};
+pub use request::{IntoRequest, IntoStreamingRequest, Payload, Readiness, Request, Response};
 pub use server::{Server, ServerBuilder, Spawn};
 pub use shared::Received;
 pub use status::{Code, Status};

@@ -12,7 +12,12 @@
 #[macro_export]
 macro_rules! include_proto {
     ($package:literal) => {
-        ::core::include!(::core::concat!(::core::env!("OUT_DIR"), "/", $package, ".rs"));
+        ::core::include!(::core::concat!(
+            ::core::env!("OUT_DIR"),
+            "/",
+            $package,
+            ".rs"
+        ));
     };
 }
 

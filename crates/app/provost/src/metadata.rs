@@ -80,12 +80,16 @@ impl MetadataMap {
     /// The first value of a key.
     #[must_use]
     pub fn get_bin(&self, key: &str) -> Option<&[u8]> {
-        self.iter().find(|(other, _)| *other == key).map(|(_, value)| value)
+        self.iter()
+            .find(|(other, _)| *other == key)
+            .map(|(_, value)| value)
     }
 
     /// All values of a key, in order.
     pub fn get_all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.iter().filter(move |(other, _)| *other == key).map(|(_, value)| value)
+        self.iter()
+            .filter(move |(other, _)| *other == key)
+            .map(|(_, value)| value)
     }
 
     /// All pairs in order.

@@ -90,7 +90,9 @@ impl Reactor {
         if let Some(reactor) = REACTOR.get() {
             // Failing to watch would need a broken epoll; the ticks still find what comes.
             let _ = match on {
-                true => reactor.doorbells.add(link.doorbell().as_fd(), link.number, Interest::Readable),
+                true => reactor
+                    .doorbells
+                    .add(link.doorbell().as_fd(), link.number, Interest::Readable),
                 false => reactor.doorbells.remove(link.doorbell().as_fd()),
             };
         }
@@ -98,10 +100,10 @@ impl Reactor {
 
     /// Has the thread look around at this time at the latest.
     pub(crate) fn wake_before(time_ns: u64) {
-        if let Some(reactor) = REACTOR.get() {
-            if reactor.sleeps_until_ns.load(Ordering::SeqCst) > time_ns {
-                let _ = reactor.woken.ring();
-            }
+        if let Some(reactor) = REACTOR.get()
+            && reactor.sleeps_until_ns.load(Ordering::SeqCst) > time_ns
+        {
+            let _ = reactor.woken.ring();
         }
     }
 
@@ -140,8 +142,14 @@ impl Reactor {
     }
 
     fn next_due_ns(&self, links: &[Arc<Link>]) -> u64 {
-        let timer_ns = lock(&self.timers).keys().next().map_or(u64::MAX, |(due_ns, _)| *due_ns);
-        links.iter().map(|link| link.next_tick_ns()).fold(timer_ns, u64::min)
+        let timer_ns = lock(&self.timers)
+            .keys()
+            .next()
+            .map_or(u64::MAX, |(due_ns, _)| *due_ns);
+        links
+            .iter()
+            .map(|link| link.next_tick_ns())
+            .fold(timer_ns, u64::min)
     }
 
     fn fire_timers(&self, now: u64) {
@@ -181,8 +189,12 @@ impl Timer {
         if now_ns() >= self.due_ns {
             return Poll::Ready(());
         }
-        let Some(reactor) = REACTOR.get() else { return Poll::Pending };
-        let key = *self.key.get_or_insert_with(|| (self.due_ns, reactor.new_link_number()));
+        let Some(reactor) = REACTOR.get() else {
+            return Poll::Pending;
+        };
+        let key = *self
+            .key
+            .get_or_insert_with(|| (self.due_ns, reactor.new_link_number()));
         lock(&reactor.timers).insert(key, context.waker().clone());
         Reactor::wake_before(self.due_ns);
         Poll::Pending

@@ -95,7 +95,9 @@ impl<T> Request<T> {
     pub fn time_left(&self) -> Option<Duration> {
         match self.limits.deadline_ns {
             0 => self.limits.timeout,
-            deadline_ns => Some(Duration::from_nanos(deadline_ns.saturating_sub(provost_shm::now_ns()))),
+            deadline_ns => Some(Duration::from_nanos(
+                deadline_ns.saturating_sub(provost_shm::now_ns()),
+            )),
         }
     }
 

@@ -117,7 +117,9 @@ impl<T: Message> Streaming<T> {
                 }
                 call.poll_step(context)
             }
-            Source::Server(reader) => reader.poll_step(context).map_err(|end| Status::new(end.code, end.reason)),
+            Source::Server(reader) => reader
+                .poll_step(context)
+                .map_err(|end| Status::new(end.code, end.reason)),
         }
     }
 }
@@ -146,6 +148,8 @@ impl<T> Unpin for Streaming<T> {}
 
 impl<T> std::fmt::Debug for Streaming<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Streaming").field("is_over", &self.is_over).finish_non_exhaustive()
+        f.debug_struct("Streaming")
+            .field("is_over", &self.is_over)
+            .finish_non_exhaustive()
     }
 }

@@ -24,7 +24,10 @@ fn unary_calls_carry_the_message_both_ways() {
         for number in 0..200 {
             let text = format!("note {number}");
             let response = client.echo(Note::new(number, &text)).await.unwrap();
-            assert_eq!((response.get_ref().number, &*response.get_ref().text), (number, &*text));
+            assert_eq!(
+                (response.get_ref().number, &*response.get_ref().text),
+                (number, &*text)
+            );
         }
     });
 }
@@ -44,7 +47,10 @@ fn a_prepared_message_is_sent_again_and_again() {
 fn metadata_goes_with_requests_and_around_responses() {
     with(async |client| {
         let mut request = Request::new(Note::new(0, "metadata"));
-        request.metadata_mut().insert("ask", "and you shall receive").unwrap();
+        request
+            .metadata_mut()
+            .insert("ask", "and you shall receive")
+            .unwrap();
         let response = client.echo(request).await.unwrap();
         assert_eq!(response.metadata().get("before"), Some("and you shall receive"));
         assert_eq!(response.trailers().get("after"), Some("done"));
@@ -99,7 +105,11 @@ fn a_stream_that_fails_says_so_at_once_or_at_its_end() {
     with(async |client| {
         let status = client.repeat(Note::new(3, "fail")).await.unwrap_err();
         assert_eq!(status.code(), Code::OutOfRange);
-        let mut notes = client.repeat(Note::new(3, "fail at end")).await.unwrap().into_inner();
+        let mut notes = client
+            .repeat(Note::new(3, "fail at end"))
+            .await
+            .unwrap()
+            .into_inner();
         for _ in 0..3 {
             assert!(notes.message().await.unwrap().is_some());
         }
@@ -179,8 +189,16 @@ fn deadlines_travel_to_handlers_and_the_calls_that_they_make() {
         let mut request = Request::new(Note::new(0, "nested"));
         request.set_timeout(Duration::from_secs(100));
         let left = client.echo(request).await.unwrap().get_ref().number;
-        assert!(left > 50_000_000_000 && left <= 100_000_000_000, "{left} ns are left");
-        let left = client.echo(Note::new(0, "nested")).await.unwrap().get_ref().number;
+        assert!(
+            left > 50_000_000_000 && left <= 100_000_000_000,
+            "{left} ns are left"
+        );
+        let left = client
+            .echo(Note::new(0, "nested"))
+            .await
+            .unwrap()
+            .get_ref()
+            .number;
         assert_eq!(left, 0);
     });
 }
@@ -193,11 +211,14 @@ fn dropping_a_call_cancels_it_and_its_handler() {
     block_on(async {
         let client = NotesClient::connect(&app).await.unwrap();
         let mut call = Box::pin(client.echo(Note::new(0, "hang")));
-        let polled = std::future::poll_fn(|context| std::task::Poll::Ready(call.as_mut().poll(context))).await;
+        let polled =
+            std::future::poll_fn(|context| std::task::Poll::Ready(call.as_mut().poll(context))).await;
         assert!(polled.is_pending());
         drop(call);
     });
-    eventually("the handler is dropped", || support::DROPPED.load(Ordering::SeqCst) > dropped_before);
+    eventually("the handler is dropped", || {
+        support::DROPPED.load(Ordering::SeqCst) > dropped_before
+    });
     assert!(world.service.stats.cancels.load(Ordering::SeqCst) >= 1);
 }
 
@@ -215,16 +236,24 @@ fn all_received_blocks_come_back() {
         let stream = client.repeat(Note::new(50, "")).await.unwrap().into_inner();
         drop(stream);
     });
-    eventually("no block is live", || world.service.stats.blocks_live.load(Ordering::SeqCst) == 0);
+    eventually("no block is live", || {
+        world.service.stats.blocks_live.load(Ordering::SeqCst) == 0
+    });
 }
 
 #[test]
 fn many_calls_in_flight_share_a_small_ring() {
     let world = World::new();
-    let app = provost::App::builder().socket(world.socket()).rings(16, 16).attach().unwrap();
+    let app = provost::App::builder()
+        .socket(world.socket())
+        .rings(16, 16)
+        .attach()
+        .unwrap();
     block_on(async {
         let client = NotesClient::connect(&app).await.unwrap();
-        let mut calls: Vec<_> = (0..2000).map(|number| Box::pin(client.echo(Note::new(number, "many")))).collect();
+        let mut calls: Vec<_> = (0..2000)
+            .map(|number| Box::pin(client.echo(Note::new(number, "many"))))
+            .collect();
         let mut left = calls.len();
         std::future::poll_fn(|context| {
             calls.retain_mut(|call| match call.as_mut().poll(context) {
@@ -235,7 +264,11 @@ fn many_calls_in_flight_share_a_small_ring() {
                 }
                 std::task::Poll::Pending => true,
             });
-            if left == 0 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            if left == 0 {
+                std::task::Poll::Ready(())
+            } else {
+                std::task::Poll::Pending
+            }
         })
         .await;
     });
@@ -250,11 +283,15 @@ fn the_app_comes_back_after_the_service_restarts() {
         let client = client.clone();
         std::thread::spawn(move || block_on(client.echo(Note::new(0, "hang"))).unwrap_err())
     };
-    eventually("the call is on its way", || world.service.stats.steps.load(Ordering::SeqCst) > 0);
+    eventually("the call is on its way", || {
+        world.service.stats.steps.load(Ordering::SeqCst) > 0
+    });
     world.restart();
     assert_eq!(hanging.join().unwrap().code(), Code::Unavailable);
     let mut request = Request::new(Note::new(1, "again"));
-    request.set_readiness(Readiness::Wait).set_timeout(Duration::from_secs(30));
+    request
+        .set_readiness(Readiness::Wait)
+        .set_timeout(Duration::from_secs(30));
     let response = block_on(client.echo(request)).unwrap();
     assert_eq!(response.get_ref().number, 1);
 }
@@ -273,8 +310,13 @@ fn without_a_service_calls_fail_at_once_unless_they_wait() {
         block_on(client.echo(Note::default())).is_err_and(|status| status.code() == Code::Unavailable)
     });
     let mut request = Request::new(Note::new(1, "late"));
-    request.set_readiness(Readiness::Wait).set_timeout(Duration::from_millis(100));
-    assert_eq!(block_on(client.echo(request)).unwrap_err().code(), Code::DeadlineExceeded);
+    request
+        .set_readiness(Readiness::Wait)
+        .set_timeout(Duration::from_millis(100));
+    assert_eq!(
+        block_on(client.echo(request)).unwrap_err().code(),
+        Code::DeadlineExceeded
+    );
     // What was received before can still be read.
     assert_eq!((kept.get_ref().number, &*kept.get_ref().text), (3, "kept"));
 }
@@ -292,7 +334,9 @@ fn a_server_finishes_its_calls_before_it_stops() {
             block_on(client.echo(request)).unwrap_err().code()
         })
     };
-    eventually("the call is on its way", || world.service.stats.steps.load(Ordering::SeqCst) > 0);
+    eventually("the call is on its way", || {
+        world.service.stats.steps.load(Ordering::SeqCst) > 0
+    });
     world.shut_down();
     assert!(world.join().is_ok());
     assert_eq!(slow.join().unwrap(), Code::DeadlineExceeded);
@@ -313,11 +357,15 @@ fn a_limit_of_a_channel_holds_calls_back() {
             .unwrap();
         let client = NotesClient { channel };
         let mut hanging = Box::pin(client.echo(Note::new(0, "hang")));
-        let polled = std::future::poll_fn(|context| std::task::Poll::Ready(hanging.as_mut().poll(context))).await;
+        let polled =
+            std::future::poll_fn(|context| std::task::Poll::Ready(hanging.as_mut().poll(context))).await;
         assert!(polled.is_pending());
         let mut request = Request::new(Note::new(0, "held back"));
         request.set_timeout(Duration::from_millis(30));
-        assert_eq!(client.echo(request).await.unwrap_err().code(), Code::DeadlineExceeded);
+        assert_eq!(
+            client.echo(request).await.unwrap_err().code(),
+            Code::DeadlineExceeded
+        );
         drop(hanging);
         assert!(client.echo(Note::new(0, "next")).await.is_ok());
     });

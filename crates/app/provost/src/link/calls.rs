@@ -101,7 +101,9 @@ impl CallTable {
     /// A slot that was never used; `None` when all were.
     pub(crate) fn fresh_slot(&self) -> Option<u32> {
         self.used
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| (used < CALLS_MAX).then_some(used + 1))
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+                (used < CALLS_MAX).then_some(used + 1)
+            })
             .ok()
     }
 
@@ -112,7 +114,10 @@ impl CallTable {
         let mut state = lock(&place.state);
         state.id = id.0;
         state.wire = match wire {
-            WireName::Own { connection } => WireCall { connection, call: id.0 },
+            WireName::Own { connection } => WireCall {
+                connection,
+                call: id.0,
+            },
             WireName::Given(wire) => wire,
         };
         state.send_window = i64::from(STREAM_WINDOW_BYTES);
@@ -132,7 +137,8 @@ impl CallTable {
 
     /// Whether something came for the call since this was last asked.
     pub(crate) fn take_news(&self, id: CallId) -> bool {
-        self.slot(id).is_none_or(|slot| slot.news.load(Ordering::Relaxed) && slot.news.swap(false, Ordering::Acquire))
+        self.slot(id)
+            .is_none_or(|slot| slot.news.load(Ordering::Relaxed) && slot.news.swap(false, Ordering::Acquire))
     }
 
     /// Whether something came for the call that its owner has not looked at.
@@ -142,7 +148,9 @@ impl CallTable {
 
     /// Puts a step where the call's owner takes it, and wakes the owner. Says whether the call is open.
     pub(crate) fn deliver(&self, id: CallId, step: Completion) -> bool {
-        let Some(mut state) = self.state(id) else { return false };
+        let Some(mut state) = self.state(id) else {
+            return false;
+        };
         let mut wakers = [None, None, None];
         if step.parts.contains(Parts::CANCEL) && state.owner.is_some() {
             state.ended.get_or_insert(CANCELLED);
@@ -171,7 +179,9 @@ impl CallTable {
 
     /// Ends a call at this side's own account; what came before can still be read.
     pub(crate) fn end(&self, id: CallId, end: LocalEnd) -> bool {
-        let Some(mut state) = self.state(id) else { return false };
+        let Some(mut state) = self.state(id) else {
+            return false;
+        };
         state.ended.get_or_insert(end);
         let wakers = state.take_wakers();
         self.announce(id, state, wakers);
@@ -209,7 +219,9 @@ impl CallTable {
 
     /// The ids of all open calls.
     pub(crate) fn open_calls(&self) -> impl Iterator<Item = CallId> {
-        self.used_slots().map(|slot| CallId(slot.id.load(Ordering::Acquire))).filter(|id| id.0 != 0)
+        self.used_slots()
+            .map(|slot| CallId(slot.id.load(Ordering::Acquire)))
+            .filter(|id| id.0 != 0)
     }
 
     /// Notes that some open call has this deadline, and says whether it is the earliest.
@@ -245,7 +257,11 @@ impl CallTable {
 
     fn used_slots(&self) -> impl Iterator<Item = &Slot> {
         let used = self.used.load(Ordering::Acquire) as usize;
-        self.chunks.iter().take(used.div_ceil(CHUNK_SLOTS)).filter_map(OnceLock::get).flat_map(|chunk| chunk.iter())
+        self.chunks
+            .iter()
+            .take(used.div_ceil(CHUNK_SLOTS))
+            .filter_map(OnceLock::get)
+            .flat_map(|chunk| chunk.iter())
     }
 
     fn slot(&self, id: CallId) -> Option<&Slot> {
@@ -254,7 +270,8 @@ impl CallTable {
     }
 
     fn slot_or_insert(&self, slot: usize) -> &Slot {
-        let chunk = self.chunks[slot / CHUNK_SLOTS].get_or_init(|| Box::new(std::array::from_fn(|_| Slot::default())));
+        let chunk = self.chunks[slot / CHUNK_SLOTS]
+            .get_or_init(|| Box::new(std::array::from_fn(|_| Slot::default())));
         &chunk[slot % CHUNK_SLOTS]
     }
 }

@@ -50,13 +50,20 @@ impl Control {
     }
 
     /// Sends a request; its reply is kept until [`Control::poll_reply`] or [`Control::forget`].
-    pub(crate) fn send(&self, id: u64, body: request::Body, descriptors: &[BorrowedFd<'_>]) -> Result<(), Status> {
+    pub(crate) fn send(
+        &self,
+        id: u64,
+        body: request::Body,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), Status> {
         self.pending().insert(id, Pending::default());
         let request = Request { id, body: Some(body) };
-        self.socket.send(&request.encode_to_vec(), descriptors).map_err(|error| {
-            self.forget(id);
-            Status::unavailable(format!("the node's service does not take requests: {error}"))
-        })
+        self.socket
+            .send(&request.encode_to_vec(), descriptors)
+            .map_err(|error| {
+                self.forget(id);
+                Status::unavailable(format!("the node's service does not take requests: {error}"))
+            })
     }
 
     pub(crate) fn poll_reply(&self, id: u64, context: &mut Context<'_>) -> Poll<Result<reply::Body, Status>> {
@@ -92,14 +99,21 @@ impl Control {
             match reply.body {
                 Some(reply::Body::SegmentAdded(added)) => {
                     let segment = packet.descriptors.into_iter().next();
-                    let segment = segment.ok_or_else(|| io::Error::other("a segment came without its memory"))?;
+                    let segment =
+                        segment.ok_or_else(|| io::Error::other("a segment came without its memory"))?;
                     notice(Notice::Segment(added, segment))?;
                 }
                 Some(reply::Body::Failed(failed)) => {
-                    self.answer(reply.id, Err(Status::new(Code::from_number(failed.code), failed.message)));
+                    self.answer(
+                        reply.id,
+                        Err(Status::new(Code::from_number(failed.code), failed.message)),
+                    );
                 }
                 Some(body) => self.answer(reply.id, Ok(body)),
-                None => self.answer(reply.id, Err(Status::internal("the node's service sent an empty reply"))),
+                None => self.answer(
+                    reply.id,
+                    Err(Status::internal("the node's service sent an empty reply")),
+                ),
             }
         }
     }

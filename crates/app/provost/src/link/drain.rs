@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use provost_ring::{Consumer, Slot, Sleeper};
+use provost_ring::{Consumer, Sleeper, Slot};
 use provost_wire::Code;
-use provost_wire::descriptor::{BATCH_MAX, Batch, Completion, Parts, Submission, completion_kind, submission_kind};
+use provost_wire::descriptor::{
+    BATCH_MAX, Batch, Completion, Parts, Submission, completion_kind, submission_kind,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::calls::{CallId, LocalEnd, WireCall};
@@ -84,7 +86,9 @@ impl Link {
 
     /// Delivers what has come, unless somebody else is at it.
     pub(crate) fn drain(&self) -> Drained {
-        let Some(mut drain) = self.try_drain() else { return Drained::Busy };
+        let Some(mut drain) = self.try_drain() else {
+            return Drained::Busy;
+        };
         let drained = drain.run();
         drop(drain);
         if drained == Drained::Some {
@@ -118,7 +122,9 @@ impl Drain<'_> {
     }
 
     fn deliver(&mut self, slot: &Slot) {
-        let Ok(completion) = Completion::read_from_bytes(slot.as_bytes()) else { return };
+        let Ok(completion) = Completion::read_from_bytes(slot.as_bytes()) else {
+            return;
+        };
         match completion.kind {
             completion_kind::STEP => self.step(completion),
             completion_kind::SENT => self.sent(slot),
@@ -208,7 +214,9 @@ impl Drain<'_> {
     }
 
     fn sent(&mut self, slot: &Slot) {
-        let Ok(batch) = Batch::read_from_bytes(slot.as_bytes()) else { return };
+        let Ok(batch) = Batch::read_from_bytes(slot.as_bytes()) else {
+            return;
+        };
         let mut outbox = self.link.outbox();
         let tokens = batch.items.iter().take(usize::from(batch.count));
         let parcels = tokens.map(|token| outbox.outstanding.take(*token));
@@ -246,13 +254,19 @@ impl Drain<'_> {
             code => code,
         };
         self.link.end_connection(connection);
-        self.link.observer.connection_lost(self.link.number, connection, Status::new(code, "the connection closed"));
+        self.link.observer.connection_lost(
+            self.link.number,
+            connection,
+            Status::new(code, "the connection closed"),
+        );
     }
 
     fn going_away(&mut self, going: &Completion) {
         if !self.inbox.servers.contains_key(&going.connection) {
             let status = Status::unavailable("the service is going away");
-            self.link.observer.connection_lost(self.link.number, going.connection, status);
+            self.link
+                .observer
+                .connection_lost(self.link.number, going.connection, status);
         }
     }
 
@@ -271,7 +285,10 @@ impl Link {
         };
         let open: Vec<CallId> = self.calls.open_calls().collect();
         for id in open {
-            let is_of_it = self.calls.state(id).is_some_and(|state| state.wire.connection == connection);
+            let is_of_it = self
+                .calls
+                .state(id)
+                .is_some_and(|state| state.wire.connection == connection);
             if is_of_it {
                 self.calls.end(id, end);
             }

@@ -35,6 +35,10 @@ use provost_wire::control::{reply, request};
 use provost_wire::descriptor::{Parts, Submission, submission_kind};
 
 pub(crate) use calls::{CANCELLED, CallId, Half, LocalEnd, WireCall};
+#[allow(
+    unreachable_pub,
+    reason = "it is in the signature of the sealed method of `Payload`"
+)]
 pub use parcel::Parcel;
 pub(crate) use submit::SubmitError;
 pub(crate) use wait::{SPIN_DEFAULT, Waiter, Waits, block_on};
@@ -177,7 +181,8 @@ impl Link {
             let fresh = || self.calls.fresh_slot().ok_or(SubmitError::TooManyCalls);
             let slot = outbox.free_calls.pop().map_or_else(fresh, Ok)?;
             outbox.sequence += 1;
-            self.calls.open(outbox.sequence, slot, WireName::Given(wire), deadline_ns)
+            self.calls
+                .open(outbox.sequence, slot, WireName::Given(wire), deadline_ns)
         };
         self.note_deadline(deadline_ns);
         Ok(id)
@@ -281,7 +286,10 @@ impl Link {
         timeout: Duration,
     ) -> Result<reply::Body, Status> {
         self.control.send(id, body, descriptors)?;
-        let _forget = Forget { control: &self.control, id };
+        let _forget = Forget {
+            control: &self.control,
+            id,
+        };
         if self.is_dead() {
             return Err(Status::unavailable(SERVICE_GONE.reason));
         }
@@ -290,7 +298,11 @@ impl Link {
             if let std::task::Poll::Ready(reply) = self.control.poll_reply(id, context) {
                 return std::task::Poll::Ready(reply);
             }
-            let late = || Err(Status::deadline_exceeded("the node's service did not answer in time"));
+            let late = || {
+                Err(Status::deadline_exceeded(
+                    "the node's service did not answer in time",
+                ))
+            };
             timer.poll(context).map(|()| late())
         })
         .await
@@ -299,7 +311,10 @@ impl Link {
     /// Reads the control socket; ends the link when it has ended. For the reactor, and for [`drain`].
     pub(crate) fn receive_control(&self) {
         let result = self.control.receive(|Notice::Segment(added, memory)| {
-            let offsets = self.range.map(added.at, added.bytes, memory).map_err(io::Error::from)?;
+            let offsets = self
+                .range
+                .map(added.at, added.bytes, memory)
+                .map_err(io::Error::from)?;
             lock(&self.segments).push(Segment {
                 number: added.segment,
                 offsets,
@@ -314,7 +329,10 @@ impl Link {
     /// Which mapped segment an offset is in.
     fn segment_of(&self, offset: u32) -> Option<Range<u32>> {
         let segments = lock(&self.segments);
-        segments.iter().map(|segment| segment.offsets.clone()).find(|offsets| offsets.contains(&offset))
+        segments
+            .iter()
+            .map(|segment| segment.offsets.clone())
+            .find(|offsets| offsets.contains(&offset))
     }
 
     fn retire_segment(&self, number: u64) {

@@ -52,9 +52,8 @@ impl Outbox {
         step.root = parcel.root();
         (step.metadata, step.metadata_bytes) = parcel.metadata();
         step.token = self.outstanding.keep(std::mem::take(parcel));
-        push(ring, as_slot(&step)).map_err(|full| {
+        push(ring, as_slot(&step)).inspect_err(|_| {
             *parcel = self.outstanding.take(step.token).unwrap_or_default();
-            full
         })
     }
 

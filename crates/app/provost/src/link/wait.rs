@@ -25,9 +25,9 @@ use std::time::Duration;
 use provost_shm::{Doorbell, Ringer, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags};
 
+use super::Link;
 use super::calls::{CallId, CallState, Half, LocalEnd};
 use super::drain::{Drain, Drained};
-use super::Link;
 use crate::reactor::Reactor;
 
 /// How long a link's calls spin before they sleep when nothing else is configured.
@@ -148,10 +148,10 @@ impl Waiter {
         loop {
             // Before looking, so that what comes meanwhile is news again.
             let has_news = self.link.calls.take_news(self.id);
-            if std::mem::take(&mut is_due) || has_news {
-                if let Some(found) = self.look(half, context, &mut look) {
-                    return Poll::Ready(found);
-                }
+            if (std::mem::take(&mut is_due) || has_news)
+                && let Some(found) = self.look(half, context, &mut look)
+            {
+                return Poll::Ready(found);
             }
             if self.link.drain() == Drained::Some {
                 is_due = true;
@@ -211,7 +211,10 @@ impl Waiter {
                 }
                 continue;
             }
-            match waiting.role.compare_exchange(role, self.id.0, Ordering::SeqCst, Ordering::SeqCst) {
+            match waiting
+                .role
+                .compare_exchange(role, self.id.0, Ordering::SeqCst, Ordering::SeqCst)
+            {
                 Ok(_) => break,
                 Err(now) => role = now,
             }
@@ -219,10 +222,10 @@ impl Waiter {
         let now = now_ns();
         waiting.progress_ns.store(now, Ordering::Relaxed);
         waiting.polled_ns.store(now, Ordering::Relaxed);
-        if role == ASLEEP {
-            if let Some(drain) = self.link.try_drain() {
-                drain.sleeper.disarm();
-            }
+        if role == ASLEEP
+            && let Some(drain) = self.link.try_drain()
+        {
+            drain.sleeper.disarm();
         }
         self.link.keep_ticking();
         true
@@ -239,7 +242,11 @@ impl Waiter {
             let now_ns = now_ns();
             waiting.polled_ns.store(now_ns, Ordering::Relaxed);
             if self.link.has_spun(now_ns) {
-                let watch = if is_blocking() { Watch::Caller } else { Watch::Reactor };
+                let watch = if is_blocking() {
+                    Watch::Caller
+                } else {
+                    Watch::Reactor
+                };
                 match self.link.fall_asleep(watch) {
                     Asleep::Yes if watch == Watch::Caller => {
                         sleep_before_next_poll(&self.link);
@@ -272,7 +279,9 @@ impl Waiter {
         }
         let waiting = &self.link.waiting;
         waiting.waiters.fetch_sub(1, Ordering::SeqCst);
-        let _ = waiting.role.compare_exchange(self.id.0, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = waiting
+            .role
+            .compare_exchange(self.id.0, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
         self.link.settle();
     }
 }
@@ -327,7 +336,9 @@ impl Link {
     /// Has the service ring from its next completion on, unless there is one already.
     fn fall_asleep(&self, watch: Watch) -> Asleep {
         self.flush();
-        let Some(mut drain) = self.try_drain() else { return Asleep::Busy };
+        let Some(mut drain) = self.try_drain() else {
+            return Asleep::Busy;
+        };
         if !self.arm(&mut drain, watch) {
             return Asleep::No;
         }
@@ -394,7 +405,10 @@ impl Link {
         }
         let Some(mut drain) = self.try_drain() else { return };
         if self.arm(&mut drain, Watch::Reactor) {
-            let asleep = self.waiting.role.compare_exchange(NOBODY, ASLEEP, Ordering::SeqCst, Ordering::SeqCst);
+            let asleep =
+                self.waiting
+                    .role
+                    .compare_exchange(NOBODY, ASLEEP, Ordering::SeqCst, Ordering::SeqCst);
             if asleep.is_err() {
                 drain.sleeper.disarm();
             }
@@ -408,7 +422,8 @@ impl Link {
     fn settle(&self) {
         let waiting = &self.waiting;
         loop {
-            let is_settled = waiting.role.load(Ordering::SeqCst) != NOBODY || waiting.waiters.load(Ordering::SeqCst) == 0;
+            let is_settled =
+                waiting.role.load(Ordering::SeqCst) != NOBODY || waiting.waiters.load(Ordering::SeqCst) == 0;
             if is_settled {
                 return;
             }
@@ -418,7 +433,10 @@ impl Link {
             }
             let Some(mut drain) = self.try_drain() else { return };
             if self.arm(&mut drain, Watch::Reactor) {
-                let asleep = waiting.role.compare_exchange(NOBODY, ASLEEP, Ordering::SeqCst, Ordering::SeqCst);
+                let asleep =
+                    waiting
+                        .role
+                        .compare_exchange(NOBODY, ASLEEP, Ordering::SeqCst, Ordering::SeqCst);
                 if asleep.is_err() {
                     drain.sleeper.disarm();
                 }
@@ -476,7 +494,9 @@ impl Link {
         self.wake_room_waiters();
         let role = waiting.role.load(Ordering::SeqCst);
         if role > ASLEEP && self.is_spinner_stale() {
-            let _ = waiting.role.compare_exchange(role, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
+            let _ = waiting
+                .role
+                .compare_exchange(role, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
         }
         if waiting.role.load(Ordering::SeqCst) == NOBODY {
             while self.drain() == Drained::Some {}
@@ -625,9 +645,9 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         } else {
             parker.sleep_at(&links);
             links.clear();
-            // Its memory is used again.
-            SLEEPS_AT.set(links);
         }
+        // Its memory is used again.
+        SLEEPS_AT.set(links);
     }
 }
 
@@ -641,7 +661,11 @@ impl Nested<'_> {
     fn enter(parker: &Parker) -> Nested<'_> {
         BLOCKING.set(BLOCKING.get() + 1);
         let is_outermost = BLOCKING.get() == 1;
-        let outer = if is_outermost { Vec::new() } else { SLEEPS_AT.take() };
+        let outer = if is_outermost {
+            Vec::new()
+        } else {
+            SLEEPS_AT.take()
+        };
         Nested { parker, outer }
     }
 }

@@ -10,6 +10,7 @@ use provost_wire::descriptor::{Completion, Parts, Submission};
 use provost_wire::{Code, metadata as block};
 
 use crate::call::{Reader, Sender, Step};
+use crate::channel::check_size;
 use crate::codegen::Message;
 use crate::link::{CANCELLED, CallId, Link, LocalEnd, Parcel, WireCall};
 use crate::metadata::MetadataMap;
@@ -69,7 +70,9 @@ impl ServerCall {
             if step.is_end {
                 return Err(Status::invalid_argument("the client sent no request"));
             }
-            step = poll_fn(|context| reader.poll_step(context)).await.map_err(status_of)?;
+            step = poll_fn(|context| reader.poll_step(context))
+                .await
+                .map_err(status_of)?;
         }
     }
 
@@ -78,7 +81,11 @@ impl ServerCall {
         let mut reader = self.reader();
         let mut first: Step<Req> = self.first_step(&mut reader)?;
         let metadata = first.metadata.take().unwrap_or_default();
-        Ok(Request::from_parts(Streaming::of_server(reader, first), metadata, self.limits()))
+        Ok(Request::from_parts(
+            Streaming::of_server(reader, first),
+            metadata,
+            self.limits(),
+        ))
     }
 
     fn reader(&self) -> Reader {
@@ -86,7 +93,10 @@ impl ServerCall {
     }
 
     fn first_step<Req: Message>(&mut self, reader: &mut Reader) -> Result<Step<Req>, Status> {
-        let begin = self.begin.take().ok_or_else(|| Status::internal("the request was read twice"))?;
+        let begin = self
+            .begin
+            .take()
+            .ok_or_else(|| Status::internal("the request was read twice"))?;
         reader.read(&begin).map_err(status_of)
     }
 
@@ -109,7 +119,7 @@ impl ServerCall {
     /// Sends the message and the end of a call at once.
     async fn send_response<Resp: Message>(&self, response: Response<Resp>) -> Result<Option<Parcel>, Status> {
         let (message, metadata, trailers) = response.into_parts();
-        let parcel = Parcel::message(message)?.with_metadata(&trailers)?;
+        let parcel = self.parcel(message)?.with_metadata(&trailers)?;
         if !metadata.is_empty() {
             self.send_headers(&metadata).await?;
         }
@@ -147,12 +157,25 @@ impl ServerCall {
                 Poll::Ready(message) => message,
                 Poll::Pending => poll_fn(|context| messages.as_mut().poll_next(context)).await,
             };
-            let Some(message) = message.transpose()? else { break };
-            poll_fn(|context| sender.poll_window(context)).await.map_err(status_of)?;
-            sender.stream_message(Parts::NONE, Parcel::message(message)?).await.map_err(status_of)?;
+            let Some(message) = message.transpose()? else {
+                break;
+            };
+            poll_fn(|context| sender.poll_window(context))
+                .await
+                .map_err(status_of)?;
+            sender
+                .stream_message(self.parcel(message)?)
+                .await
+                .map_err(status_of)?;
             next = Poll::Pending;
         }
         Ok(Some(Parcel::default().with_metadata(&trailers)?))
+    }
+
+    fn parcel<Resp: Message>(&self, message: Resp) -> Result<Parcel, Status> {
+        let parcel = Parcel::message(message)?;
+        check_size(&parcel, self.link.message_bytes_max)?;
+        Ok(parcel)
     }
 
     async fn send_headers(&self, metadata: &MetadataMap) -> Result<(), Status> {
@@ -213,7 +236,9 @@ impl Drop for ServerCall {
         if !self.is_answered {
             match self.link.calls.ended(self.id) {
                 // The handler's panic drops what its future holds on its way out.
-                None if std::thread::panicking() => self.send_status(&Status::internal("the handler panicked")),
+                None if std::thread::panicking() => {
+                    self.send_status(&Status::internal("the handler panicked"))
+                }
                 None => self.send_status(&Status::unavailable("the server stopped")),
                 Some(end) if end.code == CANCELLED.code || self.link.is_dead() => {}
                 Some(end) => self.send_status(&status_of(end)),
@@ -240,8 +265,10 @@ fn trailers_of(status: &Status) -> Parcel {
     let mut trailers = status.metadata().as_block().to_vec();
     let message = status.message();
     if !message.is_empty() {
-        let cut = message.floor_char_boundary(STATUS_MESSAGE_BYTES_MAX);
-        let _ = block::append(&mut trailers, block::STATUS_MESSAGE, &message.as_bytes()[..cut]);
+        let longest = message.len().min(STATUS_MESSAGE_BYTES_MAX);
+        let cut = (0..=longest).rev().find(|cut| message.is_char_boundary(*cut));
+        let message = &message.as_bytes()[..cut.unwrap_or(0)];
+        let _ = block::append(&mut trailers, block::STATUS_MESSAGE, message);
     }
     if !status.details().is_empty() {
         let _ = block::append(&mut trailers, block::STATUS_DETAILS, status.details());

@@ -204,7 +204,9 @@ where
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(future) = self.future.as_mut().as_pin_mut() else { return Poll::Ready(()) };
+        let Some(future) = self.future.as_mut().as_pin_mut() else {
+            return Poll::Ready(());
+        };
         let polled = future.poll(context);
         if polled.is_ready() {
             self.clear();

@@ -11,8 +11,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 pub(crate) use call::ServerCall;
-pub use handler::Methods;
 use handler::Bound;
+pub use handler::Methods;
 use serving::{Outcome, Serving};
 
 use crate::app::App;
@@ -112,7 +112,9 @@ impl ServerBuilder {
         let app = self.app.clone().map_or_else(App::global, Ok)?;
         let mut is_first = true;
         loop {
-            let Some(link) = unless(shutdown.as_mut(), app.inner().wait_for_link()).await else { return Ok(()) };
+            let Some(link) = unless(shutdown.as_mut(), app.inner().wait_for_link()).await else {
+                return Ok(());
+            };
             match Serving::bind(link, &self).await {
                 Ok(mut serving) => {
                     is_first = false;
@@ -123,7 +125,10 @@ impl ServerBuilder {
                 }
                 Err(status) if is_first => return Err(status),
                 Err(_) => {
-                    if unless(shutdown.as_mut(), Timer::new(REBIND_PAUSE).wait()).await.is_none() {
+                    if unless(shutdown.as_mut(), Timer::new(REBIND_PAUSE).wait())
+                        .await
+                        .is_none()
+                    {
                         return Ok(());
                     }
                 }
@@ -153,7 +158,10 @@ impl std::fmt::Debug for ServerBuilder {
 }
 
 /// Runs `future`, unless `stop` is ready before it.
-async fn unless<R>(mut stop: Pin<&mut impl Future<Output = ()>>, future: impl Future<Output = R>) -> Option<R> {
+async fn unless<R>(
+    mut stop: Pin<&mut impl Future<Output = ()>>,
+    future: impl Future<Output = R>,
+) -> Option<R> {
     let mut future = pin!(future);
     std::future::poll_fn(|context| {
         if let Poll::Ready(output) = future.as_mut().poll(context) {

@@ -75,7 +75,9 @@ impl Serving {
             connection: u32::MAX,
             call: 0,
         };
-        let inbox = link.open(nowhere, 0).map_err(|_| Status::unavailable("the node's service went away"))?;
+        let inbox = link
+            .open(nowhere, 0)
+            .map_err(|_| Status::unavailable("the node's service went away"))?;
         let methods = |bound: &Bound| bound.descriptor.methods.iter().map(|_| Vec::new()).collect();
         let serving = Serving {
             inbox: Waiter::new(link.clone(), inbox),
@@ -139,7 +141,10 @@ impl Serving {
             if !ready.is_empty() {
                 return Some(Found::ReadyTask);
             }
-            let call = has_room.then(|| state.steps.pop_front()).flatten().map(Found::Call);
+            let call = has_room
+                .then(|| state.steps.pop_front())
+                .flatten()
+                .map(Found::Call);
             call.or(is_done.then_some(Found::Nothing))
         });
         self.inbox.step_aside();
@@ -152,15 +157,21 @@ impl Serving {
 
     fn start(&mut self, begin: Completion) {
         let (service, method) = (begin.reserved[0] as usize, begin.method);
-        let Some(call) = ServerCall::new(&self.link, begin) else { return };
+        let Some(call) = ServerCall::new(&self.link, begin) else {
+            return;
+        };
         let Some(handler) = self.services.get(service).and_then(|bound| bound.handler(method)) else {
-            return call.refuse(&Status::unimplemented("the server does not implement this method"));
+            return call.refuse(&Status::unimplemented(
+                "the server does not implement this method",
+            ));
         };
         if let Some(spawner) = &self.spawner {
             let spawned = Spawned::new(self.link.clone(), self.ready.clone(), handler, call);
             return spawner.spawn(Box::pin(spawned));
         }
-        let idle = self.idle_places[service].get_mut(usize::from(method)).and_then(Vec::pop);
+        let idle = self.idle_places[service]
+            .get_mut(usize::from(method))
+            .and_then(Vec::pop);
         let mut place = idle.unwrap_or_else(|| handler.place());
         let index = self.idle_task();
         let task = &mut self.tasks[index as usize];
@@ -198,7 +209,10 @@ impl Serving {
     fn poll_ready_tasks(&mut self) {
         for _ in 0..POLLS_MAX {
             let Some(index) = self.ready.pop() else { return };
-            self.tasks[index as usize].wake.is_queued.store(false, Ordering::SeqCst);
+            self.tasks[index as usize]
+                .wake
+                .is_queued
+                .store(false, Ordering::SeqCst);
             self.poll_task(index);
         }
     }
@@ -335,7 +349,12 @@ struct Spawned {
 }
 
 impl Spawned {
-    fn new(link: Arc<Link>, ready: Arc<Ready>, handler: &dyn super::handler::Handler, call: ServerCall) -> Spawned {
+    fn new(
+        link: Arc<Link>,
+        ready: Arc<Ready>,
+        handler: &dyn super::handler::Handler,
+        call: ServerCall,
+    ) -> Spawned {
         ready.spawned.fetch_add(1, Ordering::SeqCst);
         Spawned {
             link,
@@ -347,7 +366,9 @@ impl Spawned {
     }
 
     fn poll_handler(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(handler) = &mut self.handler else { return Poll::Ready(()) };
+        let Some(handler) = &mut self.handler else {
+            return Poll::Ready(());
+        };
         match self.link.calls.state(self.call) {
             Some(mut state) if state.ended.is_none() => state.register(Half::Owner, context.waker()),
             _ => return Poll::Ready(()),

@@ -140,7 +140,9 @@ impl fmt::Debug for Bytes {
 
 impl fmt::Write for String {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.try_extend_from_slice(text.as_bytes()).map_err(|_| fmt::Error)
+        self.0
+            .try_extend_from_slice(text.as_bytes())
+            .map_err(|_| fmt::Error)
     }
 }
 
@@ -269,7 +271,10 @@ impl String {
     ///
     /// When `len` is not between characters, as with `std::string::String`.
     pub fn truncate(&mut self, len: usize) {
-        assert!(len >= self.len() || self.is_char_boundary(len), "byte {len} is inside a character");
+        assert!(
+            len >= self.len() || self.is_char_boundary(len),
+            "byte {len} is inside a character"
+        );
         self.0.truncate(len);
     }
 
@@ -347,7 +352,14 @@ macro_rules! copies_of_text {
         })*
     };
 }
-copies_of_text!(&str, &mut str, std::string::String, &std::string::String, Cow<'_, str>, std::boxed::Box<str>);
+copies_of_text!(
+    &str,
+    &mut str,
+    std::string::String,
+    &std::string::String,
+    Cow<'_, str>,
+    std::boxed::Box<str>
+);
 
 impl From<char> for String {
     fn from(character: char) -> String {

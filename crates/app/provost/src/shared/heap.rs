@@ -88,7 +88,11 @@ pub(super) fn allocate(bytes: usize) -> Result<u32, HeapFull> {
     }
     let class = class_of(bytes);
     let cached = (class <= CLASS_CACHED_MAX)
-        .then(|| MAGAZINES.try_with(|magazines| magazines.borrow_mut().take(class)).ok())
+        .then(|| {
+            MAGAZINES
+                .try_with(|magazines| magazines.borrow_mut().take(class))
+                .ok()
+        })
         .flatten();
     // A thread that is ending has no magazines any more.
     let at = cached.unwrap_or_else(|| SendHeap::get().allocate(class));
@@ -107,7 +111,9 @@ pub(super) unsafe fn free(at: u32) {
     let heap = SendHeap::get();
     let class = heap.class_at(at);
     let cached = class <= CLASS_CACHED_MAX
-        && MAGAZINES.try_with(|magazines| magazines.borrow_mut().put(class, at)).is_ok();
+        && MAGAZINES
+            .try_with(|magazines| magazines.borrow_mut().put(class, at))
+            .is_ok();
     if !cached {
         heap.free(&[at]);
     }
@@ -144,8 +150,12 @@ impl SendHeap {
     /// When the system has no address space or memfd for it: without them no message can exist.
     fn create() -> SendHeap {
         let asked = std::env::var("PROVOST_SEND_HEAP_BYTES").ok();
-        let bytes = asked.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(HEAP_BYTES_DEFAULT);
-        let bytes = bytes.clamp(HEAP_BYTES_MIN, REGION_BYTES_MAX).next_multiple_of(1 << 16);
+        let bytes = asked
+            .and_then(|bytes| bytes.trim().parse().ok())
+            .unwrap_or(HEAP_BYTES_DEFAULT);
+        let bytes = bytes
+            .clamp(HEAP_BYTES_MIN, REGION_BYTES_MAX)
+            .next_multiple_of(1 << 16);
         let window = Window::create(bytes)
             .unwrap_or_else(|error| panic!("no shared memory for a send heap of {bytes} bytes: {error}"));
         let bytes = window.send_bytes();
@@ -161,7 +171,9 @@ impl SendHeap {
     fn class_at(&self, at: u32) -> u8 {
         let unit = at.wrapping_sub(SEND_WINDOW) as usize;
         // Relaxed: whoever has the offset synchronized with the thread that took the block from the heap.
-        self.classes.get(unit).map_or(0, |class| class.load(Ordering::Relaxed))
+        self.classes
+            .get(unit)
+            .map_or(0, |class| class.load(Ordering::Relaxed))
     }
 
     fn allocate(&self, class: u8) -> Option<u32> {
@@ -256,12 +268,20 @@ fn refill(magazine: &mut Vec<u32>, class: u8) {
 
 const fn magazine_capacity(class: u8) -> usize {
     let fits = MAGAZINE_BYTES_MAX / class_bytes(class);
-    if fits < MAGAZINE_BLOCKS_MAX { fits } else { MAGAZINE_BLOCKS_MAX }
+    if fits < MAGAZINE_BLOCKS_MAX {
+        fits
+    } else {
+        MAGAZINE_BLOCKS_MAX
+    }
 }
 
 /// The least class whose blocks have this many bytes. Class `4 e + q + 1` is of `2^e + (q + 1) 2^(e-2)` bytes.
 const fn class_of(bytes: usize) -> u8 {
-    let bytes = if bytes < BLOCK_BYTES_MIN { BLOCK_BYTES_MIN } else { bytes };
+    let bytes = if bytes < BLOCK_BYTES_MIN {
+        BLOCK_BYTES_MIN
+    } else {
+        bytes
+    };
     let exponent = (bytes - 1).ilog2();
     let step = if exponent > 4 { exponent - 2 } else { 3 };
     let rounded = ((bytes - 1) >> step << step) + (1 << step);
@@ -284,13 +304,16 @@ mod tests {
         for bytes in (1..5000).chain([65_535, 65_536, 65_537, 1 << 20, (1 << 33) - 1, 1 << 33]) {
             let class = class_of(bytes);
             let room = class_bytes(class);
-            assert!(room >= bytes && room % 8 == 0, "{bytes} bytes in {room}");
+            assert!(room >= bytes && room.is_multiple_of(8), "{bytes} bytes in {room}");
             assert!(room <= bytes.max(13) + bytes / 4 + 8, "{bytes} bytes in {room}");
             assert_eq!(class_of(room), class);
             assert!(class >= last);
             last = class;
         }
-        assert_eq!((class_bytes(CLASS_MIN), class_bytes(CLASS_CACHED_MAX)), (16, 64 << 10));
+        assert_eq!(
+            (class_bytes(CLASS_MIN), class_bytes(CLASS_CACHED_MAX)),
+            (16, 64 << 10)
+        );
     }
 
     #[test]

@@ -79,16 +79,29 @@ impl<T> List<T> {
         if needed <= self.capacity() {
             return Ok(());
         }
-        self.grow_to(needed.max(self.capacity().saturating_mul(2)).max(Self::CAPACITY_MIN), needed)
+        self.grow_to(
+            needed
+                .max(self.capacity().saturating_mul(2))
+                .max(Self::CAPACITY_MIN),
+            needed,
+        )
     }
 
     /// The first allocation of a list that grows by pushes has at least 16 bytes and one element.
-    const CAPACITY_MIN: usize = if size_of::<T>() >= 16 { 1 } else { 16 / size_of::<T>() };
+    const CAPACITY_MIN: usize = if size_of::<T>() >= 16 {
+        1
+    } else {
+        16 / size_of::<T>()
+    };
 
     #[cold]
     fn grow_to(&mut self, wanted: usize, needed: usize) -> Result<(), HeapFull> {
         let () = Self::LAYOUT_FITS;
-        let bytes = |count: usize| count.checked_mul(size_of::<T>()).filter(|_| u32::try_from(count).is_ok());
+        let bytes = |count: usize| {
+            count
+                .checked_mul(size_of::<T>())
+                .filter(|_| u32::try_from(count).is_ok())
+        };
         let grown = match bytes(wanted).map(heap::allocate) {
             Some(Ok(at)) => at,
             _ => heap::allocate(bytes(needed).ok_or(HeapFull { bytes: usize::MAX })?)?,
@@ -127,7 +140,11 @@ impl<T> List<T> {
 
     /// Inserts an element before the one at `index`; elements after it move.
     pub fn insert(&mut self, index: usize, element: T) {
-        assert!(index <= self.len(), "index {index} is past the end of a list of {}", self.len());
+        assert!(
+            index <= self.len(),
+            "index {index} is past the end of a list of {}",
+            self.len()
+        );
         self.reserve(1);
         // SAFETY: there is room for one more element, and `index` is not past the end.
         unsafe {
@@ -140,7 +157,11 @@ impl<T> List<T> {
 
     /// Removes the element at `index` and returns it; elements after it move.
     pub fn remove(&mut self, index: usize) -> T {
-        assert!(index < self.len(), "index {index} is not in a list of {}", self.len());
+        assert!(
+            index < self.len(),
+            "index {index} is not in a list of {}",
+            self.len()
+        );
         self.len -= 1;
         // SAFETY: `index` is in the list; the elements after it close the gap that reading it leaves.
         unsafe {
@@ -199,7 +220,8 @@ impl<T> List<T> {
 impl<T: Copy> List<T> {
     /// Appends copies of all elements of `other` at once.
     pub fn extend_from_slice(&mut self, other: &[T]) {
-        self.try_extend_from_slice(other).unwrap_or_else(|full| full.panic());
+        self.try_extend_from_slice(other)
+            .unwrap_or_else(|full| full.panic());
     }
 
     /// As [`List::extend_from_slice`], but says when the heap is full.

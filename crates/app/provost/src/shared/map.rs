@@ -161,14 +161,16 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Map<K, V> {
 impl<K: Ord + Borrow<Q>, Q: Ord + ?Sized, V> Index<&Q> for Map<K, V> {
     type Output = V;
     fn index(&self, key: &Q) -> &V {
-        self.get(key).expect("the map has the key that it is indexed with")
+        self.get(key)
+            .expect("the map has the key that it is indexed with")
     }
 }
 
 impl<K: Ord, V> Extend<(K, V)> for Map<K, V> {
     fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, pairs: I) {
         let sorted_before = self.0.len();
-        self.0.extend(pairs.into_iter().map(|(key, value)| Pair { key, value }));
+        self.0
+            .extend(pairs.into_iter().map(|(key, value)| Pair { key, value }));
         if sorted_before == self.0.len() {
             return;
         }

@@ -47,9 +47,8 @@ impl<T: Measure> Measure for List<T> {
 
 impl<K: Measure, V: Measure> Measure for Map<K, V> {
     fn referenced_bytes(&self) -> usize {
-        let pair = |(key, value): (&K, &V)| {
-            size_of::<(K, V)>() + key.referenced_bytes() + value.referenced_bytes()
-        };
+        let pair =
+            |(key, value): (&K, &V)| size_of::<(K, V)>() + key.referenced_bytes() + value.referenced_bytes();
         padded(self.iter().map(pair).sum())
     }
 }

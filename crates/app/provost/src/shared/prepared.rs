@@ -32,7 +32,11 @@ impl<T: Message> Prepared<T> {
     /// Offset of the root, size, and a reference that [`Prepared::release`] takes back.
     pub(crate) fn share(&self) -> (u32, u32, usize) {
         let shared = Arc::into_raw(self.message.clone());
-        (self.message.message.offset(), self.message.window_bytes, shared.expose_provenance())
+        (
+            self.message.message.offset(),
+            self.message.window_bytes,
+            shared.expose_provenance(),
+        )
     }
 
     /// # Safety

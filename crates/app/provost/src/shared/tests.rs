@@ -211,10 +211,16 @@ fn memory_that_is_dropped_comes_back_whoever_drops_it() {
     const ROUNDS: usize = if cfg!(miri) { 2 } else { 200 };
     for _ in 0..ROUNDS {
         let big = Bytes::zeroed(1 << 20);
-        let many: Vec<String> = (0..100).map(|number| String::from(format!("{number}: {}", "x".repeat(1000)))).collect();
+        let many: Vec<String> = (0..100)
+            .map(|number| String::from(format!("{number}: {}", "x".repeat(1000))))
+            .collect();
         std::thread::spawn(move || drop((big, many))).join().unwrap();
     }
-    assert!(used() < before + (64 << 20), "{before} bytes before, {} after", used());
+    assert!(
+        used() < before + (64 << 20),
+        "{before} bytes before, {} after",
+        used()
+    );
 }
 
 #[test]

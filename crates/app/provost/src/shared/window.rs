@@ -47,7 +47,11 @@ impl Window {
         // SAFETY: the layout has a size.
         let base = unsafe { std::alloc::alloc_zeroed(layout.expect("a small layout")) };
         let (memory, taken) = (Memory { base }, Mutex::new(0));
-        Ok(Window { memory, send_bytes, taken })
+        Ok(Window {
+            memory,
+            send_bytes,
+            taken,
+        })
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
@@ -71,7 +75,11 @@ impl Window {
         send.seal(SEALS_FIXED_SIZE)?;
         range.map(SEND_WINDOW_BYTES, &send, Access::ReadWrite)?;
         let (memory, taken) = (Memory { range, send }, Mutex::new(0));
-        Ok(Window { memory, send_bytes, taken })
+        Ok(Window {
+            memory,
+            send_bytes,
+            taken,
+        })
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
@@ -165,7 +173,11 @@ impl ReceiveRange {
         let unit = BLOCK_ALIGN_BYTES as u64;
         let bytes = u64::from(segment.end - segment.start) * unit;
         // Failing leaves it mapped, which costs memory and nothing else.
-        let _ = self.window.memory.range.unmap(u64::from(segment.start) * unit, bytes);
+        let _ = self
+            .window
+            .memory
+            .range
+            .unmap(u64::from(segment.start) * unit, bytes);
     }
 }
 

@@ -1,4 +1,3 @@
-use provost::Received;
 use provost::shared::{List, String};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -10,7 +9,7 @@ struct Note {
 
 provost::__message!(Note, "test.Note", [text, tags]);
 
-fn misuse(mut note: provost::shared::Prepared<Note>) {
+fn misuse(note: &mut provost::shared::Prepared<Note>) {
     note.text.clear();
 }
 

@@ -10,7 +10,7 @@ struct Note {
 
 provost::__message!(Note, "test.Note", [text, tags]);
 
-fn misuse(mut note: Received<Note>) {
+fn misuse(note: &mut Received<Note>) {
     note.text.push_str("changed");
     note.tags.clear();
 }

@@ -1,4 +1,3 @@
-use provost::Received;
 use provost::shared::{List, String};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,9 +14,8 @@ struct Private {
     text: std::string::String,
 }
 
-async fn misuse(channel: &provost::Channel) {
-    let request = provost::Request::new(Private { text: "a".to_owned() });
-    let _ = provost::codegen::unary::<Private, Note>(channel, 0, request).await;
+fn misuse(private: Private) -> provost::shared::Prepared<Private> {
+    provost::shared::Prepared::new(private)
 }
 
 fn main() {}

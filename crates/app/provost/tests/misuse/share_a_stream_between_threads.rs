@@ -1,4 +1,3 @@
-use provost::Received;
 use provost::shared::{List, String};
 
 #[derive(Clone, Debug, Default, PartialEq)]

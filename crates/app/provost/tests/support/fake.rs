@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use prost::Message as _;
 use provost_heap::Heap;
 use provost_shm::{
-    Access, AsFd, Doorbell, Interest, Mapping, Memfd, MemfdLimits, PacketListener, PacketSocket, Poller, Ringer,
-    SEALS_FIXED_SIZE, SEALS_READ_ONLY_FOR_OTHERS, ServiceRings, Wait,
+    Access, AsFd, Doorbell, Interest, Mapping, Memfd, MemfdLimits, PacketListener, PacketSocket, Poller,
+    Ringer, SEALS_FIXED_SIZE, SEALS_READ_ONLY_FOR_OTHERS, ServiceRings, Wait,
 };
 use provost_wire::Code;
 use provost_wire::control::{self, Reply, Request, reply, request};
@@ -130,7 +130,10 @@ impl Node {
     }
 
     fn attached(&mut self) -> impl Iterator<Item = &mut Attached> {
-        self.apps.iter_mut().flatten().filter_map(|app| app.attached.as_mut())
+        self.apps
+            .iter_mut()
+            .flatten()
+            .filter_map(|app| app.attached.as_mut())
     }
 
     fn sleep(&mut self, poller: &mut Poller) {
@@ -151,7 +154,9 @@ impl Node {
     }
 
     fn accept(&mut self, poller: &Poller) -> bool {
-        let Ok(socket) = self.listener.accept() else { return false };
+        let Ok(socket) = self.listener.accept() else {
+            return false;
+        };
         poller.add(socket.as_fd(), 1, Interest::Readable).unwrap();
         self.apps.push(Some(App {
             socket,
@@ -163,7 +168,9 @@ impl Node {
     }
 
     fn control(&mut self, index: usize, poller: &Poller) -> bool {
-        let Some(app) = &self.apps[index] else { return false };
+        let Some(app) = &self.apps[index] else {
+            return false;
+        };
         let packet = match app.socket.receive(CONTROL_MESSAGE_BYTES_MAX) {
             Ok(Some(packet)) => packet,
             Ok(None) => {
@@ -191,10 +198,16 @@ impl Node {
                 reply::Body::Done(control::Done {})
             }
             request::Body::Unbind(unbind) => {
-                self.apps[index].as_mut().unwrap().binds.retain(|(service, _)| *service != unbind.service);
+                self.apps[index]
+                    .as_mut()
+                    .unwrap()
+                    .binds
+                    .retain(|(service, _)| *service != unbind.service);
                 reply::Body::Done(control::Done {})
             }
-            request::Body::Connect(connect) if !self.schemas.contains(&connect.schema_hash) => unknown_schema(),
+            request::Body::Connect(connect) if !self.schemas.contains(&connect.schema_hash) => {
+                unknown_schema()
+            }
             request::Body::Connect(connect) => self.connect(index, &connect.service),
         };
         self.reply(index, id, body, &[]);
@@ -216,7 +229,8 @@ impl Node {
         poller: &Poller,
     ) {
         let slots = |asked: u32| if asked == 0 { SLOTS_DEFAULT } else { asked };
-        let (submission_slots, completion_slots) = (slots(attach.submission_slots), slots(attach.completion_slots));
+        let (submission_slots, completion_slots) =
+            (slots(attach.submission_slots), slots(attach.completion_slots));
         let limits = MemfdLimits {
             bytes_min: 1,
             bytes_max: REGION_BYTES_MAX,
@@ -247,8 +261,12 @@ impl Node {
             spin_ns: 0,
             message_bytes_max: 64 << 20,
         });
-        let descriptors =
-            [regions[0].as_fd(), regions[1].as_fd(), service_bell.as_fd(), app_doorbell.as_fd()];
+        let descriptors = [
+            regions[0].as_fd(),
+            regions[1].as_fd(),
+            service_bell.as_fd(),
+            app_doorbell.as_fd(),
+        ];
         self.reply(index, id, attached, &descriptors);
         let added = reply::Body::SegmentAdded(control::SegmentAdded {
             segment: 7,
@@ -272,14 +290,25 @@ impl Node {
         self.stats.connections.fetch_add(1, Ordering::SeqCst);
         let (near, far) = (self.next_connection, self.next_connection + 1);
         self.next_connection += 2;
-        self.apps[client].as_mut().unwrap().peers.insert(near, (server, far));
-        self.apps[server].as_mut().unwrap().peers.insert(far, (client, near));
-        self.notify(server, Completion {
-            kind: completion_kind::ACCEPTED,
-            connection: far,
-            call: bind,
-            ..Completion::default()
-        });
+        self.apps[client]
+            .as_mut()
+            .unwrap()
+            .peers
+            .insert(near, (server, far));
+        self.apps[server]
+            .as_mut()
+            .unwrap()
+            .peers
+            .insert(far, (client, near));
+        self.notify(
+            server,
+            Completion {
+                kind: completion_kind::ACCEPTED,
+                connection: far,
+                call: bind,
+                ..Completion::default()
+            },
+        );
         reply::Body::Connected(control::Connected {
             connection: near,
             peer: String::new(),
@@ -302,7 +331,14 @@ impl Node {
     }
 
     fn next_submission(&mut self, index: usize) -> Option<Slot> {
-        self.apps[index].as_mut()?.attached.as_mut()?.rings.submissions.pop().unwrap()
+        self.apps[index]
+            .as_mut()?
+            .attached
+            .as_mut()?
+            .rings
+            .submissions
+            .pop()
+            .unwrap()
     }
 
     fn submission(&mut self, index: usize, slot: &Slot) {
@@ -338,7 +374,7 @@ impl Node {
             };
             batch.items = [0; BATCH_MAX];
             batch.items[0] = step.token;
-            self.push(index, zerocopy::transmute!(batch));
+            self.push(index, as_slot(&batch));
         }
         let Some((to, connection)) = peer else { return };
         let mut completion = Completion {
@@ -351,7 +387,9 @@ impl Node {
             deadline_ns: step.deadline_ns,
             ..Completion::default()
         };
-        let is_windowed = !step.parts.intersects(Parts::STATUS | Parts::CANCEL | Parts::WINDOW);
+        let is_windowed = !step
+            .parts
+            .intersects(Parts::STATUS | Parts::CANCEL | Parts::WINDOW);
         if is_windowed && step.parts.contains(Parts::MESSAGE) {
             completion.window_cost = step.status_or_window;
         }
@@ -364,26 +402,33 @@ impl Node {
     }
 
     fn close(&mut self, index: usize, connection: u32) {
-        let peer = self.apps[index].as_mut().and_then(|app| app.peers.remove(&connection));
+        let peer = self.apps[index]
+            .as_mut()
+            .and_then(|app| app.peers.remove(&connection));
         let Some((to, far)) = peer else { return };
         let Some(app) = self.apps[to].as_mut() else { return };
         app.peers.remove(&far);
-        self.notify(to, Completion {
-            kind: completion_kind::CLOSED,
-            connection: far,
-            status_or_window: Code::Unavailable.number(),
-            ..Completion::default()
-        });
+        self.notify(
+            to,
+            Completion {
+                kind: completion_kind::CLOSED,
+                connection: far,
+                status_or_window: Code::Unavailable.number(),
+                ..Completion::default()
+            },
+        );
     }
 
     fn detach(&mut self, index: usize) {
         let connections: Vec<u32> = self.apps[index].as_ref().unwrap().peers.keys().copied().collect();
-        connections.into_iter().for_each(|connection| self.close(index, connection));
+        connections
+            .into_iter()
+            .for_each(|connection| self.close(index, connection));
         self.apps[index] = None;
     }
 
     fn notify(&mut self, index: usize, completion: Completion) {
-        self.push(index, zerocopy::transmute!(completion));
+        self.push(index, as_slot(&completion));
     }
 
     fn push(&mut self, index: usize, slot: Slot) {
@@ -424,7 +469,11 @@ impl Copied {
             let root = read(&app.heap, step.root, 24);
             let word = |at: usize| u32::from_le_bytes(root[at..at + 4].try_into().unwrap());
             let number = u64::from_le_bytes(root[..8].try_into().unwrap());
-            (number, read(&app.heap, word(8), word(12)), read(&app.heap, word(16), word(20)))
+            (
+                number,
+                read(&app.heap, word(8), word(12)),
+                read(&app.heap, word(16), word(20)),
+            )
         });
         Copied {
             metadata: read(&app.heap, step.metadata, step.metadata_bytes),
@@ -445,7 +494,10 @@ impl Copied {
             Some((_, text, data)) => root + 24 + text.len() + data.len() + 16,
             None => root.max(1),
         };
-        let offset = app.blocks.allocate(block_bytes as u32).expect("the fake segment is full");
+        let offset = app
+            .blocks
+            .allocate(block_bytes as u32)
+            .expect("the fake segment is full");
         let block = app.segment_at + offset;
         if let Some((number, text, data)) = self.note {
             let text_at = root + 24;
@@ -475,6 +527,10 @@ impl Copied {
     }
 }
 
+fn as_slot<T: IntoBytes + zerocopy::Immutable>(descriptor: &T) -> Slot {
+    Slot::read_from_bytes(descriptor.as_bytes()).unwrap()
+}
+
 fn pad(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(8), 0);
 }
@@ -484,7 +540,10 @@ fn read(heap: &Mapping, at: u32, bytes: u32) -> Vec<u8> {
         return Vec::new();
     }
     let offset = (at - SEND_WINDOW) as usize * 8;
-    assert!(offset + bytes as usize <= heap.bytes(), "an offset outside of the send heap");
+    assert!(
+        offset + bytes as usize <= heap.bytes(),
+        "an offset outside of the send heap"
+    );
     // SAFETY: the range lies in the mapping, and the app leaves it alone until it gets its token back.
     unsafe { std::slice::from_raw_parts(heap.address().add(offset), bytes as usize) }.to_vec()
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use provost::codegen::{self, MethodDescriptor, MethodKind, Methods, Service, ServiceDescriptor, Stream};
 use provost::shared::{Bytes, String as SharedString};
-use provost::{App, Channel, IntoRequest, IntoStreamingRequest, Received, Request, Response, Status, Streaming};
+use provost::{
+    App, Channel, IntoRequest, IntoStreamingRequest, Received, Request, Response, Status, Streaming,
+};
 
 /// The one message of the tests.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -111,7 +113,9 @@ impl Notes {
             "count" => Ok(Note::new(COUNT.get().map_or(0, |count| count()), "").into()),
             "nested" => {
                 let upstream = self.upstream.as_ref().expect("an upstream service");
-                let response = upstream.echo(Note::new(request.get_ref().number, "time left")).await?;
+                let response = upstream
+                    .echo(Note::new(request.get_ref().number, "time left"))
+                    .await?;
                 Ok(response.into_inner().to_owned().into())
             }
             "metadata" => {
@@ -127,8 +131,11 @@ impl Notes {
 }
 
 fn failure(request: &Request<Received<Note>>) -> Status {
-    let mut status =
-        Status::with_details(provost::Code::NotFound, format!("no {}", request.get_ref().number), b"details".to_vec());
+    let mut status = Status::with_details(
+        provost::Code::NotFound,
+        format!("no {}", request.get_ref().number),
+        b"details".to_vec(),
+    );
     status.metadata_mut().insert("why", "because").unwrap();
     status
 }
@@ -164,7 +171,12 @@ impl Service for Notes {
                 return Err(Status::out_of_range("too far"));
             }
             let (count, data) = (note.number, note.data.len());
-            Ok(Response::new(Counter { next: 0, count, data, fails: &*note.text == "fail at end" }))
+            Ok(Response::new(Counter {
+                next: 0,
+                count,
+                data,
+                fails: &*note.text == "fail at end",
+            }))
         });
         methods.client_streaming(2, |requests: Request<Streaming<Note>>| async move {
             let mut requests = requests.into_inner();
@@ -289,7 +301,11 @@ impl World {
         self.serve_with(notes, |builder| builder);
     }
 
-    pub fn serve_with(&mut self, notes: Notes, build: impl Fn(provost::ServerBuilder) -> provost::ServerBuilder) {
+    pub fn serve_with(
+        &mut self,
+        notes: Notes,
+        build: impl Fn(provost::ServerBuilder) -> provost::ServerBuilder,
+    ) {
         let app = self.app();
         let builder = build(provost::Server::builder().app(&app).add_service(notes));
         let shutdown = self.shutdown.clone();
@@ -300,7 +316,9 @@ impl World {
                 false => std::task::Poll::Pending,
             }
         });
-        self.server = Some(std::thread::spawn(move || builder.serve_blocking_with_shutdown(stopped)));
+        self.server = Some(std::thread::spawn(move || {
+            builder.serve_blocking_with_shutdown(stopped)
+        }));
         let app = self.app();
         for _ in 0..1000 {
             if provost::blocking::block_on(NotesClient::connect(&app)).is_ok() {
