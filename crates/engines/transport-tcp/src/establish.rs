@@ -179,6 +179,17 @@ fn shake_hands(channel: &mut Channel, params: &ConnectParams) -> Result<(Agreeme
     }
 }
 
+/// What a peer has said, and who it has proved to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Greeting<'a> {
+    /// Its hello.
+    pub hello: &'a Hello,
+    /// Its serialized descriptor set, once it was asked for.
+    pub schema: Option<&'a [u8]>,
+    /// Who it is.
+    pub peer: &'a PeerIdentity,
+}
+
 /// Lets a peer in that a listener has accepted. `decide` is asked when the client has said hello, and again (with the
 /// client's serialized descriptor set) after it answered [`Decision::NeedSchema`]. Blocks until both ends agree, or
 /// the deadline.
@@ -186,7 +197,7 @@ pub fn accept(
     stream: TcpStream,
     tls: Option<Arc<rustls::ServerConfig>>,
     deadline: Instant,
-    mut decide: impl FnMut(&Hello, Option<&[u8]>) -> Decision,
+    mut decide: impl FnMut(Greeting<'_>) -> Decision,
 ) -> Result<Established, AcceptError> {
     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
     let io_error = |peer, error| AcceptError::Io { peer, error };
@@ -240,9 +251,10 @@ struct Accepted {
 
 fn receive_hands(
     channel: &mut Channel,
-    decide: &mut impl FnMut(&Hello, Option<&[u8]>) -> Decision,
+    decide: &mut impl FnMut(Greeting<'_>) -> Decision,
 ) -> Result<Accepted, ChannelError> {
     channel.finish_tls_handshake()?;
+    let peer = channel.peer_identity();
     let mut handshake = ServerHandshake::new();
     let mut limits = Limits::default();
     loop {
@@ -255,7 +267,11 @@ fn receive_hands(
         if let Ok(ServerEvent::Hello | ServerEvent::Schema(_)) = event
             && let Some(hello) = handshake.hello()
         {
-            let decision = decide(hello, schema.as_deref());
+            let decision = decide(Greeting {
+                hello,
+                schema: schema.as_deref(),
+                peer: &peer,
+            });
             if let Decision::Welcome { limits: own, .. } = &decision {
                 limits = *own;
             }
@@ -366,6 +382,11 @@ impl Channel {
         self.write_records()
     }
 
+    /// Who the peer has proved to be; nobody before the TLS handshake has ended.
+    fn peer_identity(&self) -> PeerIdentity {
+        self.tls.as_deref().map_or(PeerIdentity::Anonymous, tls::identity)
+    }
+
     fn write(&mut self, bytes: &[u8]) -> Result<(), ChannelError> {
         let Some(tls) = &mut self.tls else {
             let mut rest = bytes;
@@ -448,7 +469,7 @@ impl Channel {
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
         provost_net::make_ready(&self.stream)?;
-        let peer = self.tls.as_deref().map_or(PeerIdentity::Anonymous, tls::identity);
+        let peer = self.peer_identity();
         Ok(Established {
             socket: self.stream,
             tls: self.tls,

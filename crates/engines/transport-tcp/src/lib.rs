@@ -12,7 +12,9 @@ mod socket;
 mod tls;
 
 pub use engine::{TcpTransport, TransportConfig};
-pub use establish::{AcceptError, ConnectError, ConnectParams, Established, PeerIdentity, accept, connect};
+pub use establish::{
+    AcceptError, ConnectError, ConnectParams, Established, Greeting, PeerIdentity, accept, connect,
+};
 pub use provost_session::Role;
 pub use provost_session::handshake::{Agreement, Decision, Encoding, Hello, Limits, Method, MethodKind};
 pub use tls::{TlsConfig, TlsConfigError};

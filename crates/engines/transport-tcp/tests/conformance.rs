@@ -9,8 +9,8 @@ use certificates::Authority;
 use provost_conformance::{End, Pair, methods, run};
 use provost_engine::Link;
 use provost_transport_tcp::{
-    ConnectParams, Decision, Encoding, Established, Hello, Limits, Role, TcpTransport, TransportConfig,
-    accept, connect,
+    ConnectParams, Decision, Encoding, Established, Greeting, Hello, Limits, Role, TcpTransport,
+    TransportConfig, accept, connect,
 };
 
 type Tls = (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>);
@@ -33,7 +33,7 @@ fn established(tls: Option<&Tls>) -> (Established, Established) {
     };
     let client = std::thread::spawn(move || connect(&params));
     let (stream, _) = listener.accept().unwrap();
-    let welcome = |_: &Hello, _: Option<&[u8]>| Decision::Welcome {
+    let welcome = |_: Greeting<'_>| Decision::Welcome {
         encoding: Encoding::Native,
         methods: methods(),
         limits: Limits::default(),

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use certificates::Authority;
 use provost_conformance::methods;
 use provost_transport_tcp::{
-    AcceptError, ConnectError, ConnectParams, Decision, Encoding, Established, Hello, Limits, PeerIdentity,
-    TlsConfig, TlsConfigError, accept, connect,
+    AcceptError, ConnectError, ConnectParams, Decision, Encoding, Established, Greeting, Hello, Limits,
+    PeerIdentity, TlsConfig, TlsConfigError, accept, connect,
 };
 use provost_wire::Code;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn welcome(_: &Hello, _: Option<&[u8]>) -> Decision {
+fn welcome(_: Greeting<'_>) -> Decision {
     Decision::Welcome {
         encoding: Encoding::Native,
         methods: methods(),
@@ -30,7 +30,7 @@ fn welcome(_: &Hello, _: Option<&[u8]>) -> Decision {
 fn serve(
     tls: Option<&TlsConfig>,
     patience: Duration,
-    decide: impl FnMut(&Hello, Option<&[u8]>) -> Decision + Send + 'static,
+    decide: impl FnMut(Greeting<'_>) -> Decision + Send + 'static,
 ) -> (SocketAddr, JoinHandle<Result<Established, AcceptError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -63,7 +63,7 @@ fn call(address: SocketAddr, tls: Option<&TlsConfig>) -> Result<Established, Con
 
 #[test]
 fn a_schema_is_fetched_when_asked_for_and_a_refusal_names_the_field() {
-    let decide = |hello: &Hello, schema: Option<&[u8]>| match schema {
+    let decide = |Greeting { hello, schema, .. }: Greeting<'_>| match schema {
         None => Decision::NeedSchema,
         Some(schema) => Decision::Refuse {
             code: Code::FailedPrecondition,

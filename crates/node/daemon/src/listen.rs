@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost_transport_tcp::{AcceptError, Established, PeerIdentity};
+use provost_transport_tcp::{AcceptError, Decision, Established, Greeting, PeerIdentity};
+use provost_wire::Code;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -53,11 +54,19 @@ async fn welcome(shared: &Shared, stream: tokio::net::TcpStream) -> Result<(), S
     let stream = stream.into_std().map_err(|error| error.to_string())?;
     let services = Arc::clone(&shared.services);
     let tls = shared.tls_server.clone();
+    let allowed = match &shared.config.tls {
+        Some(tls) => tls.allow_peers.clone(),
+        None => Vec::new(),
+    };
     let deadline = Instant::now() + Duration::from_millis(shared.config.timeouts.handshake_ms);
     let handshake = tokio::task::spawn_blocking(move || {
         let mut found = None;
-        let established = shake_hands(stream, tls, deadline, |hello, schema| {
-            let (decision, with) = services.decide(hello, schema);
+        let established = shake_hands(stream, tls, deadline, |greeting| {
+            if let Err(reason) = check_identity(&allowed, greeting.peer) {
+                let code = Code::PermissionDenied;
+                return Decision::Refuse { code, reason };
+            }
+            let (decision, with) = services.decide(greeting.hello, greeting.schema);
             found = with;
             decision
         })?;
@@ -69,7 +78,6 @@ async fn welcome(shared: &Shared, stream: tokio::net::TcpStream) -> Result<(), S
         Err(_) => return Err("the handshake was cut short".to_owned()),
     };
     let found = found.ok_or("no service was agreed on")?;
-    check_identity(shared, &established.peer)?;
     serve(shared, established, &found).await
 }
 
@@ -77,21 +85,21 @@ fn shake_hands(
     stream: TcpStream,
     tls: Option<Arc<rustls::ServerConfig>>,
     deadline: Instant,
-    decide: impl FnMut(&provost_transport_tcp::Hello, Option<&[u8]>) -> provost_transport_tcp::Decision,
+    decide: impl FnMut(Greeting<'_>) -> Decision,
 ) -> Result<Established, AcceptError> {
     // The handshake blocks, with timeouts of its own.
     let _ = stream.set_nonblocking(false);
     provost_transport_tcp::accept(stream, tls, deadline, decide)
 }
 
-fn check_identity(shared: &Shared, peer: &PeerIdentity) -> Result<(), String> {
-    let Some(tls) = &shared.config.tls else {
-        return Ok(());
-    };
+/// Whether a peer may connect: any that the authorities vouch for, unless a list says which.
+fn check_identity(allowed: &[String], peer: &PeerIdentity) -> Result<(), String> {
     let name = peer.name();
-    match tls.allow_peers.is_empty() || tls.allow_peers.iter().any(|allowed| allowed == name) {
+    match allowed.is_empty() || allowed.iter().any(|allowed| allowed == name) {
         true => Ok(()),
-        false => Err(format!("{name:?} is not among tls.allow_peers")),
+        false => Err(format!(
+            "{name:?} is not among tls.allow_peers of the node that serves"
+        )),
     }
 }
 
