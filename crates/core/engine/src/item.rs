@@ -216,6 +216,17 @@ impl ForeignBytes {
         self.bytes == 0
     }
 
+    /// At most `bytes` bytes of the range from byte `from` on.
+    #[must_use]
+    pub fn part(&self, from: u32, bytes: u32) -> ForeignBytes {
+        let from = from.min(self.bytes);
+        ForeignBytes {
+            address: self.address.saturating_add(from as usize),
+            bytes: bytes.min(self.bytes - from),
+            keepalive: Arc::clone(&self.keepalive),
+        }
+    }
+
     /// What keeps the range mapped.
     #[must_use]
     pub fn keepalive(&self) -> &Arc<dyn Keepalive> {

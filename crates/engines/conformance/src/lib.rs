@@ -9,7 +9,7 @@ pub mod simulated;
 mod suite;
 
 pub use harness::{Bench, End, Event, Keeps, Node, Pair, Reads, TestHeap};
-pub use message::{Content, content, content_bytes};
+pub use message::{Content, content, content_bytes, piece_bytes};
 pub use random::Random;
 pub use suite::{CASES, Case, run, run_case};
 

@@ -4,6 +4,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use provost_engine::{Body, BufferPool, ForeignBytes, Gathered, Keepalive, message_offset};
+use provost_marshal::copy_foreign;
+use provost_session::Piece;
 use provost_wire::metadata;
 
 use crate::Random;
@@ -91,6 +93,19 @@ impl Content {
                 message_bytes: self.message_bytes,
                 token,
             }),
+        }
+    }
+}
+
+/// The bytes of a piece that a connection wants to send.
+#[must_use]
+pub fn piece_bytes(piece: Piece<'_>) -> Vec<u8> {
+    match piece {
+        Piece::Private(bytes) => bytes.to_vec(),
+        Piece::Foreign { range, from, length } => {
+            let mut bytes = Vec::new();
+            copy_foreign(&range.part(from, length), &mut bytes);
+            bytes
         }
     }
 }

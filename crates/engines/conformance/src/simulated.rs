@@ -9,7 +9,7 @@ use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
 use provost_session::{Config, Connection, Piece, Role};
 use provost_wire::Code;
 
-use crate::{End, Pair, Random};
+use crate::{End, Pair, Random, piece_bytes};
 
 /// How badly a pipe behaves. All of it follows from the seed.
 #[derive(Clone, Copy, Debug)]
@@ -368,11 +368,9 @@ impl SimulatedTransport {
             };
             let written = match piece {
                 Piece::Private(bytes) => self.pipe.write(self.role.peer(), bytes, context.now),
-                Piece::Foreign { range, from, length } => {
-                    let mut copy = vec![0; length as usize];
-                    provost_net::copy_foreign(range.address().saturating_add(from as usize), &mut copy);
-                    self.pipe.write(self.role.peer(), &copy, context.now)
-                }
+                foreign => self
+                    .pipe
+                    .write(self.role.peer(), &piece_bytes(foreign), context.now),
             };
             // A broken pipe is noticed by reading, after all that has arrived.
             match written {

@@ -4,13 +4,14 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 
+use provost_marshal::copy_foreign;
 use provost_net::{Gather, Moved};
 use provost_session::{Connection, Piece};
 
 use crate::tls::RecordIo;
 
 /// Bytes that go into one TLS record at most.
-const RECORD_BYTES_MAX: usize = 16 << 10;
+const RECORD_BYTES_MAX: u32 = 16 << 10;
 
 /// What came of an attempt to move bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,18 +150,16 @@ fn write_records(
         return Ok(Transfer::NotNow);
     }
     let mut bytes = 0;
-    let mut record = [0; RECORD_BYTES_MAX];
+    let mut record = Vec::new();
     for piece in connection.pieces() {
         match piece {
             Piece::Private(private) => bytes += write_whole(tls, private)?,
             Piece::Foreign { range, from, length } => {
-                let mut at = 0;
-                while at < length as usize {
-                    let part = RECORD_BYTES_MAX.min(length as usize - at);
-                    let address = range.address().saturating_add(from as usize + at);
-                    provost_net::copy_foreign(address, &mut record[..part]);
-                    bytes += write_whole(tls, &record[..part])?;
-                    at += part;
+                let end = from + length;
+                for at in (from..end).step_by(RECORD_BYTES_MAX as usize) {
+                    record.clear();
+                    copy_foreign(&range.part(at, RECORD_BYTES_MAX.min(end - at)), &mut record);
+                    bytes += write_whole(tls, &record)?;
                 }
             }
         }

@@ -89,15 +89,6 @@ pub fn read_into(socket: &TcpStream, first: &mut [u8], second: &mut [u8]) -> io:
     }
 }
 
-/// Copies foreign memory. The range must be mapped: it comes from a `ForeignBytes`, whose maker has checked it against
-/// the app's region and whose keepalive holds the mapping, which is sealed against shrinking.
-pub fn copy_foreign(address: NonZeroUsize, into: &mut [u8]) {
-    let source: *const u8 = std::ptr::with_exposed_provenance(address.get());
-    // SAFETY: the range is mapped as said above and, being another region, does not overlap `into`. The app may write
-    // it meanwhile, so what is copied can be any mixture of old and new bytes; every bit pattern is a `u8`.
-    unsafe { std::ptr::copy_nonoverlapping(source, into.as_mut_ptr(), into.len()) };
-}
-
 unsafe extern "C" {
     fn setsockopt(socket: c_int, level: c_int, name: c_int, value: *const c_void, length: u32) -> c_int;
 }

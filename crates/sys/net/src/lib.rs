@@ -4,7 +4,7 @@
 
 mod gather;
 
-pub use gather::{GATHER_PIECES_MAX, Gather, copy_foreign, read_into, write_gather};
+pub use gather::{GATHER_PIECES_MAX, Gather, read_into, write_gather};
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -147,13 +147,5 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(result.is_err());
-    }
-
-    #[test]
-    fn foreign_memory_is_copied() {
-        let source = *b"0123456789";
-        let mut copy = [0; 10];
-        copy_foreign(NonZeroUsize::new(source.as_ptr().addr()).unwrap(), &mut copy);
-        assert_eq!(copy, source);
     }
 }

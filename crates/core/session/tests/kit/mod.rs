@@ -1,10 +1,10 @@
 //! One end of a connection with all that it is lent, fed by hand.
 #![allow(dead_code)]
 
-use provost_conformance::{Content, TestHeap, methods};
+use provost_conformance::{Content, TestHeap, methods, piece_bytes};
 use provost_engine::{Body, BufferPool, Context, Nanos, ReceiveHeap, SocketHint, Step, message_offset};
 use provost_session::handshake::{Agreement, Encoding, Limits};
-use provost_session::{Config, Connection, Piece, ProtocolError, Role};
+use provost_session::{Config, Connection, ProtocolError, Role};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::{FrameHeader, frame_kind};
@@ -104,14 +104,7 @@ impl Peer {
             self.connection.fill(&mut context!(self));
             let from = bytes.len();
             for piece in self.connection.pieces() {
-                match piece {
-                    Piece::Private(private) => bytes.extend_from_slice(private),
-                    Piece::Foreign { range, from, length } => {
-                        let mut copy = vec![0; length as usize];
-                        provost_net::copy_foreign(range.address().saturating_add(from as usize), &mut copy);
-                        bytes.extend_from_slice(&copy);
-                    }
-                }
+                bytes.extend_from_slice(&piece_bytes(piece));
             }
             if bytes.len() == from {
                 return bytes;
