@@ -1,4 +1,5 @@
 //! Asks for a greeting.
+#![forbid(unsafe_code)]
 
 use provost::Status;
 use provost_hello::GreetRequest;

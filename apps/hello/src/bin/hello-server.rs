@@ -1,4 +1,5 @@
 //! Greets whoever calls.
+#![forbid(unsafe_code)]
 
 use provost::{Received, Request, Response, Status};
 use provost_hello::greeter_server::{Greeter, GreeterServer};
