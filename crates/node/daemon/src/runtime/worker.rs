@@ -30,6 +30,8 @@ const BLOCKED_RETRY_NS: Nanos = 1_000_000;
 const MAINTENANCE_NS: Nanos = 1_000_000_000;
 /// How long the connections of an app that is gone may take to end.
 const DETACH_LINGER_NS: Nanos = 3_000_000_000;
+/// Polls in which a datapath whose transport has ended comes to its own end, unless the app's ring is full.
+const POLLS_TO_END_MAX: usize = 4;
 /// A connection's number is its place among its app's connections and, above that, how often the place was used.
 const PLACE_BITS: u32 = 20;
 
@@ -536,6 +538,12 @@ impl Worker {
         let app_number = path.app;
         let try_socket = try_socket || path.socket_ready || path.watched.is_none();
         let mut busy = path.poll(app, self.now, try_socket, &mut self.buffers);
+        if path.datapath.link().ended().is_some() {
+            // The ends of its calls and its own reach the app together, so that the app begins no call in between.
+            for _ in 0..POLLS_TO_END_MAX {
+                busy |= path.poll(app, self.now, try_socket, &mut self.buffers);
+            }
+        }
         match path.deliver(app, self.now, &mut self.buffers) {
             Ok(delivered) => busy |= delivered,
             Err(fault) => {
