@@ -13,10 +13,29 @@ use crate::stack::Stack;
 
 /// Load before counting begins.
 const WARMUP_SECONDS: f64 = 0.5;
-/// How long is counted.
-const WINDOW_SECONDS: f64 = 1.0;
-/// Load goes on while the counters are set up and read.
-const LOAD_SECONDS: f64 = 4.0;
+/// How long is counted: nearly all the time over which the client's rate is, so that the two belong together.
+const WINDOW_SECONDS: f64 = 3.0;
+/// Load goes on while the counters are set up.
+const LOAD_SECONDS: f64 = 3.5;
+/// What is counted by name; `all` has the rest as well. (Each counter takes time to set up, so not every system call.)
+const NAMED: [&str; 16] = [
+    "read",
+    "write",
+    "readv",
+    "writev",
+    "recvfrom",
+    "recvmsg",
+    "sendto",
+    "sendmsg",
+    "poll",
+    "ppoll",
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "epoll_ctl",
+    "futex",
+    "sched_yield",
+];
 /// System calls that are rarer than this for each call are not listed.
 const LISTED_PER_CALL_MIN: f64 = 0.005;
 
@@ -101,10 +120,15 @@ impl Counter {
             "-x",
             ",",
             "-e",
-            "syscalls:sys_enter_*",
-            "-e",
             "context-switches",
+            "-e",
+            "raw_syscalls:sys_enter",
         ]);
+        command.args(
+            NAMED
+                .iter()
+                .flat_map(|name| ["-e".into(), format!("syscalls:sys_enter_{name}")]),
+        );
         command.args([
             "-p",
             &process.pid.to_string(),
@@ -112,11 +136,11 @@ impl Counter {
             "sleep",
             &WINDOW_SECONDS.to_string(),
         ]);
-        let started = command
+        command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn();
+            .stderr(Stdio::piped());
+        let started = command.env("LC_ALL", "C").spawn();
         started
             .map(Counter)
             .map_err(|error| Failure::Unavailable(format!("perf cannot be started: {error}")))
@@ -139,7 +163,11 @@ impl Counter {
 fn event(line: &str) -> Option<(String, f64)> {
     let mut fields = line.split(',');
     let (count, _unit, name) = (fields.next()?, fields.next()?, fields.next()?);
-    let name = name.strip_prefix("syscalls:sys_enter_").unwrap_or(name);
+    let name = match name {
+        "raw_syscalls:sys_enter" => "all",
+        "context-switches" => "switches",
+        name => name.strip_prefix("syscalls:sys_enter_").unwrap_or(name),
+    };
     Some((name.to_string(), count.parse().ok()?))
 }
 
