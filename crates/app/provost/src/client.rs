@@ -8,7 +8,7 @@ use provost_wire::descriptor::Parts;
 
 use crate::call::{ClientCall, Sender, Step};
 use crate::channel::{Channel, check_size};
-use crate::codegen::Message;
+use crate::codegen::{Message, MethodKind};
 use crate::link::{LocalEnd, Parcel};
 use crate::metadata::MetadataMap;
 use crate::request::{CallLimits, Payload, Request, Response};
@@ -24,6 +24,7 @@ pub async fn unary<Req: Message, Resp: Message>(
     method: u16,
     request: Request<impl Payload<Req>>,
 ) -> Result<Response<Received<Resp>>, Status> {
+    check_method::<Req, Resp>(channel, method, MethodKind::Unary)?;
     let (parcel, limits) = whole_request(request)?;
     let mut call = channel.begin(method, WHOLE_REQUEST, parcel, limits).await?;
     let mut response = SingleResponse::default();
@@ -40,6 +41,7 @@ pub async fn server_streaming<Req: Message, Resp: Message>(
     method: u16,
     request: Request<impl Payload<Req>>,
 ) -> Result<Response<Streaming<Resp>>, Status> {
+    check_method::<Req, Resp>(channel, method, MethodKind::ServerStreaming)?;
     let (parcel, limits) = whole_request(request)?;
     let call = channel.begin(method, WHOLE_REQUEST, parcel, limits).await?;
     stream_of_responses(call, None).await
@@ -54,6 +56,7 @@ pub async fn client_streaming<Req: Message, Resp: Message, S>(
 where
     S: Stream<Item = Req> + Send + 'static,
 {
+    check_method::<Req, Resp>(channel, method, MethodKind::ClientStreaming)?;
     let (requests, metadata, limits) = request.into_parts();
     let mut call = begin_stream(channel, method, &metadata, limits).await?;
     let mut pump = Some(pump(&call, requests));
@@ -74,10 +77,28 @@ pub async fn bidirectional<Req: Message, Resp: Message, S>(
 where
     S: Stream<Item = Req> + Send + 'static,
 {
+    check_method::<Req, Resp>(channel, method, MethodKind::Bidirectional)?;
     let (requests, metadata, limits) = request.into_parts();
     let call = begin_stream(channel, method, &metadata, limits).await?;
     let pump = pump(&call, requests);
     stream_of_responses(call, Some(pump)).await
+}
+
+/// Sees to it that what is received as a `Resp` is one.
+fn check_method<Req: Message, Resp: Message>(
+    channel: &Channel,
+    method: u16,
+    kind: MethodKind,
+) -> Result<(), Status> {
+    match channel.service().has_method::<Req, Resp>(method, kind) {
+        true => Ok(()),
+        false => Err(Status::internal(format!(
+            "{} has no method {method} from {} to {}: the client was generated from another schema",
+            channel.service().name,
+            Req::FULL_NAME,
+            Resp::FULL_NAME
+        ))),
+    }
 }
 
 fn whole_request<Req: Message>(request: Request<impl Payload<Req>>) -> Result<(Parcel, CallLimits), Status> {

@@ -1,5 +1,7 @@
 //! What generated code is made of. Applications have no need to look here.
 
+use std::any::TypeId;
+
 pub use futures_core::Stream;
 
 pub use crate::channel::{Channel, Target};
@@ -33,7 +35,10 @@ pub unsafe trait Message: Sized + Send + Sync + 'static {
 }
 
 /// A service of a schema.
+///
+/// Only generated code makes one: what it says of the messages' types is trusted when they are received.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ServiceDescriptor {
     /// Full name, such as `kv.Kv`.
     pub name: &'static str,
@@ -47,11 +52,66 @@ pub struct ServiceDescriptor {
 
 /// A method of a service.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct MethodDescriptor {
     /// Name as in the schema, such as `Get`.
     pub name: &'static str,
     /// How many messages flow in each direction.
     pub kind: MethodKind,
+    /// The types of request and response. A function, because a `TypeId` is not a constant yet.
+    types: fn() -> [TypeId; 2],
+}
+
+impl ServiceDescriptor {
+    /// A service.
+    ///
+    /// # Safety
+    ///
+    /// All parts must be of the same schema, and the methods in its order.
+    #[must_use]
+    pub const unsafe fn new(
+        name: &'static str,
+        schema_hash: &'static [u8],
+        file_descriptor_set: &'static [u8],
+        methods: &'static [MethodDescriptor],
+    ) -> ServiceDescriptor {
+        ServiceDescriptor {
+            name,
+            schema_hash,
+            file_descriptor_set,
+            methods,
+        }
+    }
+
+    /// Whether a method has these types of messages, and flows in this way.
+    pub(crate) fn has_method<Req: Message, Resp: Message>(&self, method: u16, kind: MethodKind) -> bool {
+        self.methods
+            .get(usize::from(method))
+            .is_some_and(|method| method.kind == kind && (method.types)() == types::<Req, Resp>())
+    }
+}
+
+impl MethodDescriptor {
+    /// A method.
+    ///
+    /// # Safety
+    ///
+    /// The types must be those of the method's request and response in the schema of its service.
+    #[must_use]
+    pub const unsafe fn new<Req: Message, Resp: Message>(
+        name: &'static str,
+        kind: MethodKind,
+    ) -> MethodDescriptor {
+        MethodDescriptor {
+            name,
+            kind,
+            types: types::<Req, Resp>,
+        }
+    }
+}
+
+fn types<Req: Message, Resp: Message>() -> [TypeId; 2] {
+    [TypeId::of::<Req>(), TypeId::of::<Resp>()]
 }
 
 /// How many messages flow in each direction.

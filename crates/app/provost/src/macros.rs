@@ -45,3 +45,30 @@ macro_rules! __message {
         }
     };
 }
+
+/// Describes a method of a service.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __method {
+    ($name:literal, $kind:ident, $request:ty, $response:ty) => {
+        // SAFETY: `provost-build` names the types that it has generated for this method's messages.
+        unsafe {
+            $crate::codegen::MethodDescriptor::new::<$request, $response>(
+                $name,
+                $crate::codegen::MethodKind::$kind,
+            )
+        }
+    };
+}
+
+/// Describes a service.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __service {
+    ($name:expr, $schema_hash:expr, $file_descriptor_set:expr, $methods:expr) => {
+        // SAFETY: `provost-build` has taken all of these from one schema.
+        unsafe {
+            $crate::codegen::ServiceDescriptor::new($name, $schema_hash, $file_descriptor_set, $methods)
+        }
+    };
+}

@@ -380,3 +380,24 @@ fn a_schema_is_brought_once() {
     }
     assert_eq!(world.service.stats.schemas.load(Ordering::SeqCst), 1);
 }
+
+#[test]
+fn a_call_with_the_wrong_types_is_refused() {
+    with(async |client| {
+        let request = Request::new(Note::default());
+        let result = provost::codegen::unary::<Note, Other>(&client.channel, 0, request).await;
+        assert_eq!(result.unwrap_err().code(), Code::Internal);
+        let request = Request::new(Note::default());
+        let result = provost::codegen::unary::<Note, Note>(&client.channel, 1, request).await;
+        assert_eq!(result.unwrap_err().code(), Code::Internal);
+    });
+}
+
+/// A message that no method has, though it says that it is one that they have.
+#[derive(Debug)]
+#[repr(C)]
+struct Other {
+    number: u64,
+}
+
+provost::__message!(Other, "test.Note", [number]);

@@ -127,20 +127,19 @@ impl Generator<'_> {
         ));
         code.line("/// The methods in schema order; a method's index is its number on the wire.");
         code.enter("pub const METHODS: &[::provost::codegen::MethodDescriptor] = &[");
-        for method in &service.methods {
+        for stub in &stubs.methods {
             code.line(format_args!(
-                "::provost::codegen::MethodDescriptor {{ name: \"{}\", kind: ::provost::codegen::MethodKind::{} }},",
-                method.name,
-                kind(method).0
+                "::provost::__method!(\"{}\", {}, {}, {}),",
+                stub.method.name,
+                kind(stub.method).0,
+                stub.input,
+                stub.output
             ));
         }
         code.leave("];");
         code.line("/// All of it.");
-        code.enter("pub static SERVICE: ::provost::codegen::ServiceDescriptor = ::provost::codegen::ServiceDescriptor {");
-        code.line("name: SERVICE_NAME,");
-        code.line("schema_hash: &SCHEMA_HASH,");
-        code.line("file_descriptor_set: DESCRIPTOR_SET,");
-        code.line("methods: METHODS,");
+        code.enter("pub static SERVICE: ::provost::codegen::ServiceDescriptor = ::provost::__service! {");
+        code.line("SERVICE_NAME, &SCHEMA_HASH, DESCRIPTOR_SET, METHODS");
         code.leave("};");
         code.leave("}");
     }

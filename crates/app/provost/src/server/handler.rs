@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 
 use super::ServerCall;
-use crate::codegen::{Message, Service, ServiceDescriptor};
+use crate::codegen::{Message, MethodKind, Service, ServiceDescriptor};
 use crate::request::{Request, Response};
 use crate::shared::Received;
 use crate::status::Status;
@@ -17,8 +17,8 @@ use crate::streaming::Streaming;
 pub(super) type BoxedHandler = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The handlers of a service, by the index of their methods.
-#[derive(Default)]
 pub struct Methods {
+    service: &'static ServiceDescriptor,
     handlers: Vec<Option<Box<dyn Handler>>>,
 }
 
@@ -31,6 +31,7 @@ impl Methods {
         H: Fn(Request<Received<Req>>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Response<Resp>, Status>> + Send + 'static,
     {
+        self.check::<Req, Resp>(method, MethodKind::Unary);
         let handler = Arc::new(handler);
         self.insert(method, move |mut call: ServerCall| {
             let handler = handler.clone();
@@ -53,6 +54,7 @@ impl Methods {
         H: Fn(Request<Received<Req>>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Response<S>, Status>> + Send + 'static,
     {
+        self.check::<Req, Resp>(method, MethodKind::ServerStreaming);
         let handler = Arc::new(handler);
         self.insert(method, move |mut call: ServerCall| {
             let handler = handler.clone();
@@ -74,6 +76,7 @@ impl Methods {
         H: Fn(Request<Streaming<Req>>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Response<Resp>, Status>> + Send + 'static,
     {
+        self.check::<Req, Resp>(method, MethodKind::ClientStreaming);
         let handler = Arc::new(handler);
         self.insert(method, move |mut call: ServerCall| {
             let handler = handler.clone();
@@ -96,6 +99,7 @@ impl Methods {
         H: Fn(Request<Streaming<Req>>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Response<S>, Status>> + Send + 'static,
     {
+        self.check::<Req, Resp>(method, MethodKind::Bidirectional);
         let handler = Arc::new(handler);
         self.insert(method, move |mut call: ServerCall| {
             let handler = handler.clone();
@@ -107,6 +111,20 @@ impl Methods {
                 call.answer_stream(result).await;
             }
         });
+    }
+
+    /// Sees to it that what is received as a `Req` is one.
+    ///
+    /// # Panics
+    ///
+    /// When the method has other messages: the server was generated from another schema than its descriptor.
+    fn check<Req: Message, Resp: Message>(&self, method: u16, kind: MethodKind) {
+        let (name, request, response) = (self.service.name, Req::FULL_NAME, Resp::FULL_NAME);
+        let is_right = self.service.has_method::<Req, Resp>(method, kind);
+        assert!(
+            is_right,
+            "{name} has no method {method} from {request} to {response}"
+        );
     }
 
     fn insert<M, F>(&mut self, method: u16, make: M)
@@ -138,10 +156,14 @@ pub(super) struct Bound {
 
 impl Bound {
     pub(super) fn new(service: &impl Service) -> Bound {
-        let mut methods = Methods::default();
+        let descriptor = service.descriptor();
+        let mut methods = Methods {
+            service: descriptor,
+            handlers: Vec::new(),
+        };
         service.register(&mut methods);
         Bound {
-            descriptor: service.descriptor(),
+            descriptor,
             methods: Arc::new(methods),
         }
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use provost::codegen::{self, MethodDescriptor, MethodKind, Methods, Service, ServiceDescriptor, Stream};
+use provost::codegen::{self, MethodDescriptor, Methods, Service, ServiceDescriptor, Stream};
 use provost::shared::{Bytes, String as SharedString};
 use provost::{
     App, Channel, IntoRequest, IntoStreamingRequest, Received, Request, Response, Status, Streaming,
@@ -34,22 +34,15 @@ impl Note {
     }
 }
 
-const fn method(name: &'static str, kind: MethodKind) -> MethodDescriptor {
-    MethodDescriptor { name, kind }
-}
+const METHODS: &[MethodDescriptor] = &[
+    provost::__method!("Echo", Unary, Note, Note),
+    provost::__method!("Repeat", ServerStreaming, Note, Note),
+    provost::__method!("Sum", ClientStreaming, Note, Note),
+    provost::__method!("Chat", Bidirectional, Note, Note),
+    provost::__method!("Missing", Unary, Note, Note),
+];
 
-pub static NOTES: ServiceDescriptor = ServiceDescriptor {
-    name: "test.Notes",
-    schema_hash: &[7; 32],
-    file_descriptor_set: b"a schema",
-    methods: &[
-        method("Echo", MethodKind::Unary),
-        method("Repeat", MethodKind::ServerStreaming),
-        method("Sum", MethodKind::ClientStreaming),
-        method("Chat", MethodKind::Bidirectional),
-        method("Missing", MethodKind::Unary),
-    ],
-};
+pub static NOTES: ServiceDescriptor = provost::__service!("test.Notes", &[7; 32], b"a schema", METHODS);
 
 /// A client as generated code has it.
 #[derive(Clone, Debug)]

@@ -116,19 +116,16 @@ mpty\x12J\x0a\x0aEverything\x12\x1d.golden.everything.Everythin\
 g\x1a\x1d.golden.everything.Everythingb\x06proto3";
     /// The methods in schema order; a method's index is its number on the wire.
     pub const METHODS: &[::provost::codegen::MethodDescriptor] = &[
-        ::provost::codegen::MethodDescriptor { name: "Unary", kind: ::provost::codegen::MethodKind::Unary },
-        ::provost::codegen::MethodDescriptor { name: "Down", kind: ::provost::codegen::MethodKind::ServerStreaming },
-        ::provost::codegen::MethodDescriptor { name: "Up", kind: ::provost::codegen::MethodKind::ClientStreaming },
-        ::provost::codegen::MethodDescriptor { name: "Both", kind: ::provost::codegen::MethodKind::Bidirectional },
-        ::provost::codegen::MethodDescriptor { name: "Nothing", kind: ::provost::codegen::MethodKind::Unary },
-        ::provost::codegen::MethodDescriptor { name: "Everything", kind: ::provost::codegen::MethodKind::Unary },
+        ::provost::__method!("Unary", Unary, super::Ask, super::Answer),
+        ::provost::__method!("Down", ServerStreaming, super::Ask, super::Answer),
+        ::provost::__method!("Up", ClientStreaming, super::Ask, super::Answer),
+        ::provost::__method!("Both", Bidirectional, super::Ask, super::Answer),
+        ::provost::__method!("Nothing", Unary, super::google::protobuf::Empty, super::google::protobuf::Empty),
+        ::provost::__method!("Everything", Unary, super::golden::everything::Everything, super::golden::everything::Everything),
     ];
     /// All of it.
-    pub static SERVICE: ::provost::codegen::ServiceDescriptor = ::provost::codegen::ServiceDescriptor {
-        name: SERVICE_NAME,
-        schema_hash: &SCHEMA_HASH,
-        file_descriptor_set: DESCRIPTOR_SET,
-        methods: METHODS,
+    pub static SERVICE: ::provost::codegen::ServiceDescriptor = ::provost::__service! {
+        SERVICE_NAME, &SCHEMA_HASH, DESCRIPTOR_SET, METHODS
     };
 }
 

@@ -70,14 +70,11 @@ en.options.Credentials\x1a\x1b.golden.options.Credenti\
 als\x22\x03\x90\x02\x01\x1a\x03\x88\x02\x01P\x01b\x06proto3";
     /// The methods in schema order; a method's index is its number on the wire.
     pub const METHODS: &[::provost::codegen::MethodDescriptor] = &[
-        ::provost::codegen::MethodDescriptor { name: "Open", kind: ::provost::codegen::MethodKind::Unary },
+        ::provost::__method!("Open", Unary, super::Credentials, super::Credentials),
     ];
     /// All of it.
-    pub static SERVICE: ::provost::codegen::ServiceDescriptor = ::provost::codegen::ServiceDescriptor {
-        name: SERVICE_NAME,
-        schema_hash: &SCHEMA_HASH,
-        file_descriptor_set: DESCRIPTOR_SET,
-        methods: METHODS,
+    pub static SERVICE: ::provost::codegen::ServiceDescriptor = ::provost::__service! {
+        SERVICE_NAME, &SCHEMA_HASH, DESCRIPTOR_SET, METHODS
     };
 }
 

@@ -349,18 +349,15 @@ den.type.Default(\x010\x012@\x0a\x06Stream\x126\x0a\x06Stream\x12\x13.golde\
 n.type.Option\x1a\x13.golden.type.Result(\x010\x01b\x06proto3";
     /// The methods in schema order; a method's index is its number on the wire.
     pub const METHODS: &[::provost::codegen::MethodDescriptor] = &[
-        ::provost::codegen::MethodDescriptor { name: "New", kind: ::provost::codegen::MethodKind::Unary },
-        ::provost::codegen::MethodDescriptor { name: "connect", kind: ::provost::codegen::MethodKind::Unary },
-        ::provost::codegen::MethodDescriptor { name: "Clone", kind: ::provost::codegen::MethodKind::Unary },
-        ::provost::codegen::MethodDescriptor { name: "Type", kind: ::provost::codegen::MethodKind::ServerStreaming },
-        ::provost::codegen::MethodDescriptor { name: "Send", kind: ::provost::codegen::MethodKind::Bidirectional },
+        ::provost::__method!("New", Unary, super::Option, super::Result),
+        ::provost::__method!("connect", Unary, super::Option, super::Result),
+        ::provost::__method!("Clone", Unary, super::Option, super::Result),
+        ::provost::__method!("Type", ServerStreaming, super::Option, super::Result),
+        ::provost::__method!("Send", Bidirectional, super::Send, super::Default),
     ];
     /// All of it.
-    pub static SERVICE: ::provost::codegen::ServiceDescriptor = ::provost::codegen::ServiceDescriptor {
-        name: SERVICE_NAME,
-        schema_hash: &SCHEMA_HASH,
-        file_descriptor_set: DESCRIPTOR_SET,
-        methods: METHODS,
+    pub static SERVICE: ::provost::codegen::ServiceDescriptor = ::provost::__service! {
+        SERVICE_NAME, &SCHEMA_HASH, DESCRIPTOR_SET, METHODS
     };
 }
 
@@ -658,14 +655,11 @@ den.type.Default(\x010\x012@\x0a\x06Stream\x126\x0a\x06Stream\x12\x13.golde\
 n.type.Option\x1a\x13.golden.type.Result(\x010\x01b\x06proto3";
     /// The methods in schema order; a method's index is its number on the wire.
     pub const METHODS: &[::provost::codegen::MethodDescriptor] = &[
-        ::provost::codegen::MethodDescriptor { name: "Stream", kind: ::provost::codegen::MethodKind::Bidirectional },
+        ::provost::__method!("Stream", Bidirectional, super::Option, super::Result),
     ];
     /// All of it.
-    pub static SERVICE: ::provost::codegen::ServiceDescriptor = ::provost::codegen::ServiceDescriptor {
-        name: SERVICE_NAME,
-        schema_hash: &SCHEMA_HASH,
-        file_descriptor_set: DESCRIPTOR_SET,
-        methods: METHODS,
+    pub static SERVICE: ::provost::codegen::ServiceDescriptor = ::provost::__service! {
+        SERVICE_NAME, &SCHEMA_HASH, DESCRIPTOR_SET, METHODS
     };
 }
 
