@@ -154,7 +154,7 @@ impl Node {
     fn poll(&mut self) {
         for round in 0..POLLS {
             while !self.queues.tx_in.is_full() {
-                match self.port.next() {
+                match self.port.next_request() {
                     Ok(Some(AppRequest::Step { step, .. })) => drop(self.queues.tx_in.push(step)),
                     Ok(Some(AppRequest::Close { .. })) => {}
                     Ok(None) => break,
@@ -284,7 +284,7 @@ mod tests {
                 .unwrap();
         }
         node.app.submissions.publish();
-        while let Some(AppRequest::Step { step, .. }) = node.port.next().unwrap() {
+        while let Some(AppRequest::Step { step, .. }) = node.port.next_request().unwrap() {
             node.queues.tx_in.push(step).unwrap();
         }
         for now in 0..4 {
