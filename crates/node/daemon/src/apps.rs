@@ -504,8 +504,8 @@ fn unbind(shared: &Shared, app: &App, unbind: &Unbind) -> Result<Outcome, Refusa
         let message = format!("this app has not bound {}", unbind.service);
         return Err(Refusal::new(Code::NotFound, message));
     }
-    for ((owner, _), connection) in shared.connections.borrow().iter() {
-        if *owner == app.id && connection.serves.as_ref() == Some(&unbind.service) {
+    for connection in shared.connections.borrow().values() {
+        if connection.app == app.id && connection.serves.as_ref() == Some(&unbind.service) {
             connection.drain();
         }
     }

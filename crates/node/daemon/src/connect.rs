@@ -45,6 +45,10 @@ pub(crate) async fn connect(shared: &Rc<Shared>, app: &App, connect: &Connect) -
     let Some(schema) = shared.services.schema(&connect.service, hash) else {
         return Ok(Outcome::SchemaUnknown);
     };
+    if shared.draining.get() {
+        let message = "the service on this node is shutting down";
+        return Err(Refusal::new(Code::Unavailable, message));
+    }
     let permit = shared.permits.take(&app.connections)?;
     let way = way(shared, connect)?;
     let opened = match way {
@@ -341,31 +345,40 @@ async fn open(
     permit: impl Send + 'static,
 ) -> Result<u32, Refusal> {
     let (opened, number) = oneshot::channel();
+    let id = shared.next_connection.replace(shared.next_connection.get() + 1);
+    let (accepted_for, serves) = place.serves.unzip();
     let command = Command::Open(Box::new(NewConnection {
+        id,
         app: place.app,
         datapath,
         waker: Arc::clone(&place.waker),
         permit: Box::new(permit),
-        accepted_for: place.serves.as_ref().map(|(request, _)| *request),
+        accepted_for,
         opened,
     }));
-    shared.runtimes[place.runtime]
-        .tell(command)
-        .await
-        .map_err(|overloaded| Refusal::new(Code::ResourceExhausted, overloaded.to_string()))?;
-    let number = number
-        .await
-        .map_err(|_| Refusal::new(Code::Unavailable, "the app is going away"))?;
+    // Known before it carries calls, so that a drain waits for them.
     let open = OpenConnection {
+        app: place.app,
         link: place.link,
         waker: place.waker,
-        serves: place.serves.map(|(_, service)| service),
+        serves,
     };
-    // It may have ended already, or its app be gone, and that been heard of: its entry would stay for ever.
-    if open.link.ended().is_none() && shared.apps.borrow().contains_key(&place.app) {
-        shared.connections.borrow_mut().insert((place.app, number), open);
+    if shared.draining.get() {
+        open.drain();
     }
-    Ok(number)
+    shared.connections.borrow_mut().insert(id, open);
+    let told = shared.runtimes[place.runtime].tell(command).await;
+    let opened = match told {
+        Ok(()) => number
+            .await
+            .map_err(|_| Refusal::new(Code::Unavailable, "the app is going away")),
+        Err(overloaded) => Err(Refusal::new(Code::ResourceExhausted, overloaded.to_string())),
+    };
+    if opened.is_err() {
+        shared.connections.borrow_mut().remove(&id);
+        shared.gone.notify_one();
+    }
+    opened
 }
 
 fn encoding(agreed: Encoding) -> marshalling::Encoding {

@@ -21,7 +21,7 @@ use tokio::task::LocalSet;
 
 use crate::config::Config;
 use crate::permits::{AppConnections, Permits};
-use crate::runtime::{AppId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Waiting};
+use crate::runtime::{AppId, ConnectionId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Waiting};
 use crate::schemas::{SchemaStore, StoreError};
 use crate::services::Services;
 use crate::{apps, listen};
@@ -167,10 +167,13 @@ pub(crate) struct Shared {
     pub(crate) tls_client: Option<Arc<rustls::ClientConfig>>,
     pub(crate) tls_server: Option<Arc<rustls::ServerConfig>>,
     pub(crate) apps: RefCell<HashMap<AppId, AttachedApp>>,
-    pub(crate) connections: RefCell<HashMap<(AppId, u32), OpenConnection>>,
+    pub(crate) connections: RefCell<HashMap<ConnectionId, OpenConnection>>,
     /// Told when an app or a connection is gone.
     pub(crate) gone: Notify,
+    /// Nothing new is taken, and what is open finishes.
+    pub(crate) draining: Cell<bool>,
     pub(crate) next_app: Cell<AppId>,
+    pub(crate) next_connection: Cell<ConnectionId>,
     pub(crate) own_user: u32,
 }
 
@@ -186,6 +189,7 @@ pub(crate) struct AttachedApp {
 
 /// What the control plane keeps of a connection.
 pub(crate) struct OpenConnection {
+    pub(crate) app: AppId,
     pub(crate) link: Arc<Link>,
     pub(crate) waker: Arc<PathWaker>,
     /// The service, where the app serves it.
@@ -258,6 +262,7 @@ async fn serve(config: Config, mut asked: watch::Receiver<Shutdown>, started: St
     }
     let _ = std::fs::remove_file(&shared.config.control.socket);
     shared.services.stop_accepting();
+    shared.draining.set(true);
     if how == Shutdown::Drain {
         drain(&shared, &mut asked).await;
     }
@@ -341,7 +346,9 @@ fn start(config: Config) -> Result<Begun, StartError> {
         apps: RefCell::default(),
         connections: RefCell::default(),
         gone: Notify::new(),
+        draining: Cell::new(false),
         next_app: Cell::new(1),
+        next_connection: Cell::new(1),
         own_user: rustix::process::geteuid().as_raw(),
         config,
     };
@@ -424,14 +431,19 @@ async fn hear(shared: Rc<Shared>, mut events: mpsc::Receiver<RuntimeEvent>) {
                 shared
                     .connections
                     .borrow_mut()
-                    .retain(|(owner, _), _| *owner != app);
+                    .retain(|_, connection| connection.app != app);
                 if let Some(attached) = removed {
                     shared.runtimes[attached.runtime].remove_app();
                     tracing::info!(app, name = attached.name, "detached");
                 }
             }
-            RuntimeEvent::Closed { app, connection, end } => {
-                shared.connections.borrow_mut().remove(&(app, connection));
+            RuntimeEvent::Closed {
+                id,
+                app,
+                connection,
+                end,
+            } => {
+                shared.connections.borrow_mut().remove(&id);
                 tracing::info!(app, connection, code = %end.code, reason = end.reason, "connection ended");
             }
         }

@@ -13,6 +13,9 @@ use super::wake::PathWaker;
 /// Number of an attachment.
 pub type AppId = u64;
 
+/// Number of a connection that the control plane gives it, unlike all others of the node.
+pub type ConnectionId = u64;
+
 /// What a runtime is told.
 pub enum Command {
     /// An app is there.
@@ -48,6 +51,8 @@ pub enum Waiting {
 
 /// A connection that is to be polled.
 pub struct NewConnection {
+    /// Its number at the control plane.
+    pub id: ConnectionId,
     /// Whose it is.
     pub app: AppId,
     /// Its engines: frontend, policies, marshalling, transport.
@@ -79,9 +84,11 @@ pub enum RuntimeEvent {
     },
     /// A connection ended.
     Closed {
+        /// Its number at the control plane.
+        id: ConnectionId,
         /// Whose it was.
         app: AppId,
-        /// Its number.
+        /// Its number at the app.
         connection: u32,
         /// Why.
         end: LinkEnd,

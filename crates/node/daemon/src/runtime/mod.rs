@@ -20,7 +20,7 @@ use provost_engine::Nanos;
 use provost_shm::Doorbell;
 use tokio::sync::mpsc;
 
-pub use command::{AppId, Command, NewApp, NewConnection, RuntimeEvent, Waiting};
+pub use command::{AppId, Command, ConnectionId, NewApp, NewConnection, RuntimeEvent, Waiting};
 pub use wake::PathWaker;
 
 use wake::Inbox;

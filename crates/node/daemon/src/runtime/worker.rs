@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::RuntimeOptions;
-use super::command::{AppId, Command, NewApp, NewConnection, RuntimeEvent, Waiting};
+use super::command::{AppId, Command, ConnectionId, NewApp, NewConnection, RuntimeEvent, Waiting};
 use super::slots::Slots;
 use super::timers::Timers;
 use super::wake::{Inbox, PathWaker};
@@ -31,7 +31,7 @@ const MAINTENANCE_NS: Nanos = 1_000_000_000;
 /// How long the connections of an app that is gone may take to end.
 const DETACH_LINGER_NS: Nanos = 3_000_000_000;
 /// Polls in which a datapath whose transport has ended comes to its own end, unless the app's ring is full.
-const POLLS_TO_END_MAX: usize = 4;
+const POLLS_TO_END_MAX: usize = 6;
 /// A connection's number is its place among its app's connections and, above that, how often the place was used.
 const PLACE_BITS: u32 = 20;
 
@@ -98,6 +98,7 @@ struct Place {
 }
 
 struct Path {
+    id: ConnectionId,
     app: u32,
     number: u32,
     datapath: Datapath,
@@ -300,6 +301,7 @@ impl Worker {
         };
         let number = app.take_place();
         let path = Path {
+            id: new.id,
             app: app_number,
             number,
             datapath: new.datapath,
@@ -609,6 +611,7 @@ impl Worker {
             app.set_place(path.number, None);
             app.touch(path.app, &mut self.touched);
             self.events.send(RuntimeEvent::Closed {
+                id: path.id,
                 app: app.id,
                 connection: path.number,
                 end: path.end(),
@@ -851,7 +854,8 @@ impl Path {
             delivered = true;
         }
         let link = self.datapath.link();
-        if !self.told_going_away && (link.peer_drains() || link.drain_requested()) {
+        let goes_away = link.peer_drains() || link.drain_requested() || link.ended().is_some();
+        if !self.told_going_away && !self.is_closing && goes_away {
             let connection = self.number;
             self.told_going_away = pushed(app.port.push_notice(Notice::GoingAway { connection }))?;
             delivered |= self.told_going_away;
