@@ -20,8 +20,10 @@ pub(crate) enum Setup {
     RawTcpSpin,
     /// A bare call through four processes in Provost's shape.
     Floor,
-    /// A bare call between two processes over shared memory.
+    /// A bare call between two processes over shared memory, free to have a core each.
     SharedMemory,
+    /// The same with both on one core, so that each hop is a context switch.
+    SharedMemoryOneCore,
     /// gRPC, client to server.
     Tonic,
     /// gRPC through a sidecar on either side that routes and does nothing else.
@@ -36,12 +38,13 @@ pub(crate) enum Setup {
 
 impl Setup {
     /// In the order in which a round runs them; what is compared closely stands together.
-    pub(crate) const ALL: [Setup; 9] = [
+    pub(crate) const ALL: [Setup; 10] = [
         Setup::RawTcp,
         Setup::RawTcpSpin,
         Setup::Tonic,
         Setup::TonicEnvoyNull,
         Setup::SharedMemory,
+        Setup::SharedMemoryOneCore,
         Setup::ProvostLocal,
         Setup::Floor,
         Setup::ProvostNull,
@@ -54,6 +57,7 @@ impl Setup {
             Setup::RawTcpSpin => "raw tcp spin",
             Setup::Floor => "floor",
             Setup::SharedMemory => "shm",
+            Setup::SharedMemoryOneCore => "shm one core",
             Setup::Tonic => "tonic",
             Setup::TonicEnvoyNull => "tonic+envoy null",
             Setup::ProvostBare => "provost bare",
@@ -70,11 +74,27 @@ impl Setup {
         )
     }
 
+    /// Whether it can have one call in flight only.
+    fn is_ping_pong(self) -> bool {
+        matches!(
+            self,
+            Setup::RawTcpSpin | Setup::Floor | Setup::SharedMemory | Setup::SharedMemoryOneCore
+        )
+    }
+
+    /// Whether its client starts the other processes, which inherit memory from it.
+    pub(crate) fn starts_from_client(self) -> bool {
+        matches!(
+            self,
+            Setup::Floor | Setup::SharedMemory | Setup::SharedMemoryOneCore
+        )
+    }
+
     /// What is measured of it.
     pub(crate) fn measures(self, scope: Scope) -> Vec<Measure> {
         let latency = vec![Measure::latency()];
         match (self, scope) {
-            (Setup::RawTcpSpin | Setup::Floor | Setup::SharedMemory, _) | (_, Scope::Smoke) => latency,
+            (setup, scope) if scope == Scope::Smoke || setup.is_ping_pong() => latency,
             (Setup::ProvostBare, Scope::Quick) => [latency, vec![Measure::rate(64, 1)]].concat(),
             (Setup::ProvostBare, Scope::Full) => [latency, rates(), goodputs(&[64 * KIB, MIB])].concat(),
             (_, Scope::Quick) => [latency, vec![Measure::rate(64, 1)], goodputs(&[64 * KIB, MIB])].concat(),

@@ -37,7 +37,7 @@ impl Stack {
                 waiting: Waiting::Spinning,
             })?,
             // Their clients start the other processes, which inherit memory from them.
-            Setup::Floor | Setup::SharedMemory => {}
+            Setup::Floor | Setup::SharedMemory | Setup::SharedMemoryOneCore => {}
             Setup::Tonic => stack.server(&Role::TonicServer)?,
             Setup::TonicEnvoyNull => {
                 let program = envoy::program()?;
@@ -89,7 +89,7 @@ impl Stack {
         self.processes.iter().map(Process::watched).collect()
     }
 
-    fn client(&self, load: Load) -> Role {
+    fn client(&self, mut load: Load) -> Role {
         let address = self.address.clone();
         match self.setup {
             Setup::RawTcp => Role::RawClient {
@@ -104,6 +104,10 @@ impl Stack {
             },
             Setup::Floor => Role::FloorClient { load },
             Setup::SharedMemory => Role::SharedMemoryClient { load },
+            Setup::SharedMemoryOneCore => {
+                load.cores.truncate(1);
+                Role::SharedMemoryClient { load }
+            }
             Setup::Tonic | Setup::TonicEnvoyNull => Role::TonicClient { address, load },
             Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal => Role::ProvostClient { load },
         }

@@ -40,6 +40,9 @@ pub(crate) struct Cell {
 pub(crate) struct Median {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
+    /// The least of the runs' medians, for differences that are smaller than what separates runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) best_p50_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p90_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,6 +98,7 @@ impl Median {
         let rps_per_core = over(Report::rps_per_core);
         Median {
             p50_us: over(|run| run.p50_us),
+            best_p50_us: counted.iter().map(|run| run.p50_us).reduce(f64::min),
             p90_us: over(|run| run.p90_us),
             p99_us: over(|run| run.p99_us),
             p999_us: over(|run| run.p999_us),

@@ -42,11 +42,10 @@ const LISTED_PER_CALL_MIN: f64 = 0.005;
 /// Counts for every setup whose processes the bench starts itself.
 pub(crate) fn run(cores: &[usize], only: &[String]) -> Result<(), Failure> {
     machine::pin(cores)?;
-    let inherited = [Setup::Floor, Setup::SharedMemory];
     let chosen = |setup: &Setup| only.is_empty() || only.iter().any(|part| setup.name().contains(part));
     for setup in Setup::ALL
         .into_iter()
-        .filter(|setup| !inherited.contains(setup))
+        .filter(|setup| !setup.starts_from_client())
         .filter(chosen)
     {
         match count(setup, cores) {

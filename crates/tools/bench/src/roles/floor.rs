@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Doing, Failure};
 use crate::load::{Latencies, Run, measure};
+use crate::machine;
 use crate::mailbox::{Descriptors, MESSAGE_WORDS, Mailboxes, Message, still_spinning};
 use crate::process::{Process, say_ready};
 use crate::report::{Load, Report};
@@ -95,8 +96,9 @@ pub(crate) fn load_four(mut load: Load) -> Result<Report, Failure> {
     ping_pong(&mailboxes, &load)
 }
 
-/// Makes load between this process and another.
+/// Makes load between this process and another, on the load's cores.
 pub(crate) fn load_two(mut load: Load) -> Result<Report, Failure> {
+    machine::pin(&load.cores)?;
     let mailboxes = Mailboxes::create()?;
     let part = FloorPart::Server {
         mailboxes: mailboxes.descriptors(),
