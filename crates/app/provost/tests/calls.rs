@@ -182,6 +182,7 @@ fn deadlines_travel_to_handlers_and_the_calls_that_they_make() {
     let mut second = World::empty();
     second.serve(support::Notes {
         upstream: Some(upstream),
+        ..support::Notes::default()
     });
     let app = second.app();
     block_on(async {
@@ -200,6 +201,105 @@ fn deadlines_travel_to_handlers_and_the_calls_that_they_make() {
             .get_ref()
             .number;
         assert_eq!(left, 0);
+    });
+}
+
+/// A service behind another on the same node, which the other calls over the link that it serves on.
+#[test]
+fn handlers_call_over_the_link_that_they_serve_on() {
+    let mut world = World::empty();
+    let back = world.app();
+    let notes = support::Notes {
+        is_back: true,
+        ..support::Notes::default()
+    };
+    std::thread::spawn(move || {
+        provost::Server::builder()
+            .app(&back)
+            .add_service(notes)
+            .serve_blocking()
+    });
+    let middle = world.app();
+    let mut upstream = None;
+    eventually("the service behind is there", || {
+        upstream = block_on(NotesClient::connect_to_back(&middle)).ok();
+        upstream.is_some()
+    });
+    let notes = support::Notes {
+        upstream,
+        ..support::Notes::default()
+    };
+    world.serve_through(&middle, notes, |builder| builder);
+    let app = world.app();
+    let client = block_on(NotesClient::connect(&app)).unwrap();
+    for number in 0..100 {
+        let response = block_on(client.echo(Note::new(number, "nested, blocking"))).unwrap();
+        assert_eq!(
+            (response.get_ref().number, &*response.get_ref().text),
+            (number, "behind")
+        );
+        assert!(block_on(client.echo(Note::new(number, "nested"))).is_ok());
+    }
+}
+
+#[test]
+fn a_stream_that_nobody_reads_stops_at_its_window() {
+    let world = World::new();
+    let app = world.app();
+    block_on(async {
+        let client = NotesClient::connect(&app).await.unwrap();
+        let mut request = Note::new(1000, "");
+        request.data = provost::shared::Bytes::zeroed(20_000);
+        let before = world.service.stats.steps.load(Ordering::SeqCst);
+        let mut notes = client.repeat(request).await.unwrap().into_inner();
+        std::thread::sleep(Duration::from_millis(200));
+        let sent = world.service.stats.steps.load(Ordering::SeqCst) - before;
+        assert!((2..=60).contains(&sent), "{sent} steps for a window of 1 MiB");
+        let mut count = 0;
+        while notes.message().await.unwrap().is_some() {
+            count += 1;
+        }
+        assert_eq!(count, 1000);
+    });
+}
+
+#[test]
+fn a_limit_of_a_server_holds_calls_back() {
+    let mut world = World::empty();
+    world.serve_with(support::Notes::default(), |builder| builder.concurrency_limit(1));
+    let app = world.app();
+    let client = block_on(NotesClient::connect(&app)).unwrap();
+    let hanging = {
+        let client = client.clone();
+        std::thread::spawn(move || {
+            let mut request = Request::new(Note::new(0, "hang"));
+            request.set_timeout(Duration::from_millis(300));
+            block_on(client.echo(request)).unwrap_err().code()
+        })
+    };
+    eventually("the first call is on its way", || {
+        world.service.stats.steps.load(Ordering::SeqCst) > 0
+    });
+    let began = Instant::now();
+    assert!(block_on(client.echo(Note::new(1, "next"))).is_ok());
+    assert_eq!(hanging.join().unwrap(), Code::DeadlineExceeded);
+    assert!(began.elapsed() > Duration::from_millis(100));
+}
+
+#[test]
+fn a_stream_is_fed_by_a_sender() {
+    with(async |client| {
+        let (mut sender, requests) = provost::stream(2);
+        let feeding = std::thread::spawn(move || {
+            block_on(async {
+                for number in 1..=100 {
+                    sender.send(Note::new(number, "fed")).await.unwrap();
+                }
+            });
+        });
+        let response = client.sum(requests).await.unwrap();
+        assert_eq!(response.get_ref().number, 5050);
+        feeding.join().unwrap();
     });
 }
 

@@ -196,9 +196,8 @@ impl ServerCall {
         };
         let mut step = self.step(parts);
         step.status_or_window = code.number();
-        // Whoever is gone has no use for it.
-        let _ = self.sender().send(step, parcel).await;
-        self.is_answered = true;
+        // If it ended while it waited for room, it is answered with that when it is dropped.
+        self.is_answered = self.sender().send(step, parcel).await.is_ok();
     }
 
     /// Answers with an error at once.

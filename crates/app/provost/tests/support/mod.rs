@@ -44,6 +44,9 @@ const METHODS: &[MethodDescriptor] = &[
 
 pub static NOTES: ServiceDescriptor = provost::__service!("test.Notes", &[7; 32], b"a schema", METHODS);
 
+/// The same under another name.
+pub static BACK: ServiceDescriptor = provost::__service!("test.Back", &[8; 32], b"a schema", METHODS);
+
 /// A client as generated code has it.
 #[derive(Clone, Debug)]
 pub struct NotesClient {
@@ -53,6 +56,12 @@ pub struct NotesClient {
 impl NotesClient {
     pub async fn connect(app: &App) -> Result<NotesClient, Status> {
         let channel = Channel::builder(&NOTES).app(app).connect("").await?;
+        Ok(NotesClient { channel })
+    }
+
+    /// A client of [`BACK`].
+    pub async fn connect_to_back(app: &App) -> Result<NotesClient, Status> {
+        let channel = Channel::builder(&BACK).app(app).connect("").await?;
         Ok(NotesClient { channel })
     }
 
@@ -88,6 +97,8 @@ impl NotesClient {
 pub struct Notes {
     /// A service that handlers of the text `nested` call.
     pub upstream: Option<NotesClient>,
+    /// Whether it is the service behind another.
+    pub is_back: bool,
 }
 
 impl Notes {
@@ -109,6 +120,12 @@ impl Notes {
                 let response = upstream
                     .echo(Note::new(request.get_ref().number, "time left"))
                     .await?;
+                Ok(response.into_inner().to_owned().into())
+            }
+            "nested, blocking" => {
+                let upstream = self.upstream.as_ref().expect("an upstream service");
+                let note = Note::new(request.get_ref().number, "behind");
+                let response = provost::blocking::block_on(upstream.echo(note))?;
                 Ok(response.into_inner().to_owned().into())
             }
             "metadata" => {
@@ -149,7 +166,7 @@ impl Drop for CountDrops {
 
 impl Service for Notes {
     fn descriptor(&self) -> &'static ServiceDescriptor {
-        &NOTES
+        if self.is_back { &BACK } else { &NOTES }
     }
 
     fn register(&self, methods: &mut Methods) {
@@ -300,7 +317,17 @@ impl World {
         build: impl Fn(provost::ServerBuilder) -> provost::ServerBuilder,
     ) {
         let app = self.app();
-        let builder = build(provost::Server::builder().app(&app).add_service(notes));
+        self.serve_through(&app, notes, build);
+    }
+
+    /// Serves through this app.
+    pub fn serve_through(
+        &mut self,
+        app: &App,
+        notes: Notes,
+        build: impl Fn(provost::ServerBuilder) -> provost::ServerBuilder,
+    ) {
+        let builder = build(provost::Server::builder().app(app).add_service(notes));
         let shutdown = self.shutdown.clone();
         let stopped = std::future::poll_fn(move |context| {
             *shutdown.waker.lock().unwrap() = Some(context.waker().clone());
