@@ -15,16 +15,19 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::blocking_agent::BlockingAgent;
+use crate::other_schemas;
 use crate::probe::probe_client::ProbeClient;
 use crate::probe::{
     CountsRequest, Drop as Drip, EchoMessage, FailRequest, HoldRequest, Nest, Nothing, PourRequest,
 };
 use crate::script::{
-    Answer, AnswerLine, Ask, AskLine, Done, Echo, Fill, Hold, Metadatum, OtherSchema, Pour, Reading,
-    StatusParts, Unconnected,
+    Answer, AnswerLine, Ask, AskLine, Done, Echo, Fill, Hold, Metadatum, Pour, Reading, StatusParts,
+    Unconnected,
 };
-use crate::server::{drip, payload};
-use crate::{probe_compatible, probe_incompatible};
+use crate::server::{drip, is_payload, payload};
+
+/// Asks that wait for the runtime, at most.
+const ASKS_MAX: usize = 64;
 
 /// What an agent runs its calls on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +89,8 @@ pub fn run(executor: Executor) -> Result<(), Status> {
 
 fn run_on(runtime: Runtime) -> Result<(), Status> {
     let agent = Agent::new(runtime.block_on(ProbeClient::connect("probe.Probe"))?);
-    let (asks, mut asked) = tokio::sync::mpsc::unbounded_channel();
-    std::thread::spawn(move || each_ask(|line| asks.send(line).is_ok()));
+    let (asks, mut asked) = tokio::sync::mpsc::channel(ASKS_MAX);
+    std::thread::spawn(move || each_ask(|line| asks.blocking_send(line).is_ok()));
     tell(0, Answer::Ready);
     runtime.block_on(async move {
         while let Some(line) = asked.recv().await {
@@ -167,7 +170,7 @@ impl Agent {
     async fn carry_out(&self, ticket: u64, ask: Ask) -> Result<Done, Status> {
         match ask {
             Ask::Echo(echo) => self.echo(echo).await,
-            Ask::EchoAs(schema) => echo_as(schema).await,
+            Ask::EchoAs(schema) => other_schemas::echo_as(schema).await,
             Ask::BuildOnly { bytes } => {
                 let message = echo_message(bytes);
                 tell(ticket, Answer::At("built".to_owned()));
@@ -457,35 +460,6 @@ impl Stream for Sending {
     }
 }
 
-async fn echo_as(schema: OtherSchema) -> Result<Done, Status> {
-    match schema {
-        OtherSchema::Compatible => {
-            let client = probe_compatible::probe_client::ProbeClient::connect("probe.Probe").await?;
-            let message = probe_compatible::EchoMessage {
-                text: "compatible".into(),
-                payload: payload(100),
-                numbers: [1, u64::MAX].into(),
-                labels: [("a".into(), "b".into())].into(),
-                note: "the server does not know this field".into(),
-            };
-            let reply = client.echo(message).await?.into_inner();
-            check_payload(&reply.payload, 100)?;
-            let same = reply.text == *"compatible"
-                && reply.numbers[..] == [1, u64::MAX]
-                && reply.labels["a"] == *"b";
-            match same {
-                true => Ok(Done::default()),
-                false => Err(Status::data_loss(format!("the echo differs: {reply:?}"))),
-            }
-        }
-        OtherSchema::Incompatible => {
-            let client = probe_incompatible::probe_client::ProbeClient::connect("probe.Probe").await?;
-            client.echo(probe_incompatible::EchoMessage::default()).await?;
-            Ok(Done::default())
-        }
-    }
-}
-
 /// Waits for ever: the test ends the agent, or the call's deadline does.
 async fn stay() {
     std::future::pending::<()>().await;
@@ -509,8 +483,7 @@ pub(crate) fn echo_message(bytes: usize) -> EchoMessage {
 }
 
 pub(crate) fn check_payload(got: &[u8], bytes: usize) -> Result<(), Status> {
-    let expected = (0..bytes).map(|at| (at % 251) as u8);
-    match got.iter().copied().eq(expected) {
+    match is_payload(got, bytes) {
         true => Ok(()),
         false => Err(Status::data_loss(format!(
             "a payload of {bytes} bytes came back changed"

@@ -11,6 +11,7 @@ mod blocking_agent;
 pub mod driver;
 mod lines;
 pub mod node;
+mod other_schemas;
 pub mod peer;
 pub mod program;
 pub mod script;

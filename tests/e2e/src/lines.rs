@@ -2,8 +2,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::ChildStdout;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
+
+/// Lines that nobody has read yet, at most; a program that writes more waits.
+const LINES_MAX: usize = 1024;
 
 /// Lines of a program, as they come.
 #[derive(Debug)]
@@ -13,7 +16,7 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub(crate) fn of(output: ChildStdout) -> Lines {
-        let (send, lines) = channel();
+        let (send, lines) = sync_channel(LINES_MAX);
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if send.send(line).is_err() {

@@ -32,7 +32,10 @@ pub fn run(config: &Path) -> Result<(), String> {
 }
 
 fn limit_descriptors() -> Result<(), String> {
-    let Some(max) = std::env::var(DESCRIPTORS_MAX).ok().and_then(|text| text.parse().ok()) else {
+    let Some(max) = std::env::var(DESCRIPTORS_MAX)
+        .ok()
+        .and_then(|text| text.parse().ok())
+    else {
         return Ok(());
     };
     let limit = Rlimit {

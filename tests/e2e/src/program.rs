@@ -163,7 +163,11 @@ impl Program {
             .unwrap_or_else(|error| panic!("{}: {error}", self.name));
         // The second field is the program's name, in parentheses; the 14th and 15th are what is wanted (proc(5)).
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+        let ticks: u64 = fields
+            .skip(11)
+            .take(2)
+            .filter_map(|field| field.parse::<u64>().ok())
+            .sum();
         Duration::from_secs(ticks) / clock_ticks_per_second() as u32
     }
 }

@@ -68,7 +68,13 @@ impl Drop for Handling {
 
 impl Probe for ProbeService {
     async fn echo(&self, request: Request<Received<EchoMessage>>) -> Result<Response<EchoMessage>, Status> {
-        Ok(Response::new(EchoMessage::clone(request.get_ref())))
+        let message = request.get_ref();
+        Ok(Response::new(EchoMessage {
+            text: message.text.clone(),
+            payload: message.payload.as_slice().into(),
+            numbers: message.numbers.clone(),
+            labels: message.labels.clone(),
+        }))
     }
 
     async fn hold(&self, request: Request<Received<HoldRequest>>) -> Result<Response<HoldReply>, Status> {
@@ -232,9 +238,15 @@ pub fn run() -> Result<(), Status> {
         }
         input.as_mut().poll(context).map(|_| ())
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let service = ProbeServer::new(ProbeService::default());
-    runtime.block_on(Server::builder().add_service(service).serve_with_shutdown(shutdown))
+    runtime.block_on(
+        Server::builder()
+            .add_service(service)
+            .serve_with_shutdown(shutdown),
+    )
 }
 
 /// What the service is: its name, schema and methods.
@@ -251,7 +263,20 @@ pub(crate) fn drip(number: u32, bytes: usize) -> Drip {
     }
 }
 
-/// Bytes that differ from their neighbours, so that a shift shows.
+/// Bytes that differ from their neighbours, so that a shift shows. Whole runs at a time: unoptimized builds are slow
+/// enough.
 pub(crate) fn payload(bytes: usize) -> provost::shared::Bytes {
-    (0..bytes).map(|at| (at % 251) as u8).collect()
+    let run: Vec<u8> = (0..=250).collect();
+    let mut payload = provost::shared::Bytes::with_capacity(bytes);
+    while payload.len() < bytes {
+        let left = bytes - payload.len();
+        payload.extend_from_slice(&run[..left.min(run.len())]);
+    }
+    payload
+}
+
+/// Whether these are the bytes of [`payload`].
+pub(crate) fn is_payload(got: &[u8], bytes: usize) -> bool {
+    let run: Vec<u8> = (0..=250).collect();
+    got.len() == bytes && got.chunks(run.len()).all(|chunk| chunk == &run[..chunk.len()])
 }

@@ -1,6 +1,6 @@
 //! No test hangs: a test's body runs on a thread of its own, and has a limit.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 /// How long a test may take. A test that works takes a few seconds at most.
@@ -12,7 +12,7 @@ pub const TEST_LIMIT: Duration = Duration::from_secs(60);
 ///
 /// When the body does, or takes longer than [`TEST_LIMIT`].
 pub fn watched(body: impl FnOnce() + Send + 'static) {
-    let (done, ended) = channel();
+    let (done, ended) = sync_channel(1);
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         body();

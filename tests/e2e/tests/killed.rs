@@ -130,6 +130,34 @@ fn client_before_it_reclaims() {
     });
 }
 
+#[test]
+fn clients_at_any_moment() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        setting.agent.calls_well();
+        let before = held(&setting);
+        for milliseconds in [0, 1, 3, 7, 15, 31, 63, 127] {
+            let mut victims = [setting.world.agent(&setting.a), setting.world.agent(&setting.a)];
+            victims[0].begin(Ask::Echo(Echo {
+                bytes: 20_000,
+                calls: 1_000_000,
+                in_flight: 50,
+                ..Echo::default()
+            }));
+            victims[1].begin(Ask::Pour(Pour {
+                messages: 1_000_000,
+                bytes: 5_000,
+                ..Pour::default()
+            }));
+            std::thread::sleep(Duration::from_millis(milliseconds));
+            drop(victims);
+            setting.agent.calls_well();
+        }
+        given_back(&setting, before);
+        setting.others_are_served();
+    });
+}
+
 /// Kills the server once the agent's call is where it shall be; the call fails as unavailable, and with a new server
 /// calls work again without a word to the client.
 fn server_is_killed(stop: impl FnOnce(&mut Setting) -> provost_e2e::driver::Ticket + Send + 'static) {

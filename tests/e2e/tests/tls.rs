@@ -67,13 +67,13 @@ fn served(tables_b: impl FnOnce(&World) -> String) -> (World, Node, Server) {
     (world, b, server)
 }
 
-/// An agent on node a, whose `[tls]` is given, and what it says of its first connection.
-fn client(world: &mut World, b: &Node, tables_a: String) -> (Node, Agent, Answer) {
+/// An agent on another node, whose `[tls]` is given, and what it says of its first connection.
+fn client(world: &mut World, name: &str, b: &Node, tables: String) -> (Node, Agent, Answer) {
     let a = world.node(
-        "a",
+        name,
         &NodeOptions {
             peer: Some(b.address),
-            ..options(tables_a)
+            ..options(tables)
         },
     );
     let mut agent = world.starting_agent(&a, Executor::TokioCurrent);
@@ -92,7 +92,7 @@ fn nodes_of_one_authority_call_each_other() {
         let authority = Authority::new();
         let (mut world, b, _server) = served(|world| authority.vouch_for("b", world.directory()));
         let tables = authority.vouch_for("a", world.directory());
-        let (_a, mut agent, first) = client(&mut world, &b, tables);
+        let (_a, mut agent, first) = client(&mut world, "a", &b, tables);
         assert_eq!(first, Answer::Ready);
         for bytes in [10, 100_000, 4 << 20] {
             agent.succeeds(Ask::Echo(Echo {
@@ -116,7 +116,7 @@ fn a_node_of_another_authority_is_refused() {
         let authority = Authority::new();
         let (mut world, b, _server) = served(|world| authority.vouch_for("b", world.directory()));
         let tables = Authority::new().vouch_for("a", world.directory());
-        let (_a, _agent, first) = client(&mut world, &b, tables);
+        let (_a, _agent, first) = client(&mut world, "a", &b, tables);
         assert!(is_refused(&first), "{first:?}");
     });
 }
@@ -126,7 +126,7 @@ fn a_node_without_tls_is_refused() {
     watched(|| {
         let authority = Authority::new();
         let (mut world, b, _server) = served(|world| authority.vouch_for("b", world.directory()));
-        let (_a, _agent, first) = client(&mut world, &b, String::new());
+        let (_a, _agent, first) = client(&mut world, "a", &b, String::new());
         assert!(is_refused(&first), "{first:?}");
     });
 }
@@ -140,10 +140,10 @@ fn a_node_that_is_not_on_the_list_is_refused() {
             format!("{tables}allow_peers = [\"spiffe://test/a\"]\n")
         });
         let stranger = authority.vouch_for("c", world.directory());
-        let (_c, _agent, first) = client(&mut world, &b, stranger);
+        let (_c, _agent, first) = client(&mut world, "c", &b, stranger);
         assert!(is_refused(&first), "{first:?}");
         let friend = authority.vouch_for("a", world.directory());
-        let (_a, mut agent, first) = client(&mut world, &b, friend);
+        let (_a, mut agent, first) = client(&mut world, "a", &b, friend);
         assert_eq!(first, Answer::Ready);
         agent.calls_well();
     });

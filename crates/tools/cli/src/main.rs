@@ -58,7 +58,9 @@ enum Command {
 fn main() -> ExitCode {
     let outcome: Result<(), String> = match Arguments::parse().command {
         Command::Demo(options) => run_demo(&options),
-        Command::Check { files, includes } => check::run(&files, &includes).map_err(|error| error.to_string()),
+        Command::Check { files, includes } => {
+            check::run(&files, &includes).map_err(|error| error.to_string())
+        }
         Command::DemoPart(part) => demo::run_part(part).map_err(|error| error.to_string()),
     };
     match outcome {
@@ -75,5 +77,7 @@ fn run_demo(options: &demo::Options) -> Result<(), String> {
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
-    runtime.block_on(demo::run(options)).map_err(|error| error.to_string())
+    runtime
+        .block_on(demo::run(options))
+        .map_err(|error| error.to_string())
 }

@@ -259,7 +259,7 @@ async fn all<T: Send + 'static>(
 }
 
 fn note_progress(done: u64, total: u64) -> Result<(), WorkerError> {
-    if done % PROGRESS_ENTRIES == 0 {
+    if done.is_multiple_of(PROGRESS_ENTRIES) {
         worker::tell(&Event::Progress { done, total })?;
     }
     Ok(())
