@@ -66,7 +66,7 @@ pub(crate) struct Call {
     /// Only setups whose name contains this (several, separated by commas)
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
-    /// Rounds [default: 3]
+    /// Rounds [default: 3, with --quick 5]
     #[arg(long)]
     pub(crate) rounds: Option<usize>,
     /// Length of a run in seconds [default: 1.5, with --quick 0.8]

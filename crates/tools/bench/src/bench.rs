@@ -16,6 +16,8 @@ use crate::table;
 
 /// Rounds when the command line says nothing.
 const ROUNDS: usize = 3;
+/// As above, of runs that are shorter and vary more.
+const ROUNDS_QUICK: usize = 5;
 /// Length of a run in seconds when the command line says nothing, and of the load before it.
 const RUN_SECONDS: f64 = 1.5;
 const RUN_SECONDS_QUICK: f64 = 0.8;
@@ -32,7 +34,7 @@ pub(crate) fn run(call: &Call, scope: Scope) -> Result<(), Failure> {
     };
     let mut bench = Bench::new(call, scope);
     let began = Instant::now();
-    for round in 1..=call.rounds.unwrap_or(ROUNDS) {
+    for round in 1..=rounds(call, scope) {
         bench.round();
         eprintln!("round {round} done, {} s", began.elapsed().as_secs());
     }
@@ -49,6 +51,15 @@ pub(crate) fn run(call: &Call, scope: Scope) -> Result<(), Failure> {
         write(path, &cells)?;
     }
     bench.verdict()
+}
+
+fn rounds(call: &Call, scope: Scope) -> usize {
+    let usual = if scope == Scope::Full {
+        ROUNDS
+    } else {
+        ROUNDS_QUICK
+    };
+    call.rounds.unwrap_or(usual)
 }
 
 struct Bench<'a> {
@@ -158,7 +169,7 @@ impl<'a> Bench<'a> {
     }
 
     fn head(&self, took: std::time::Duration) -> String {
-        let rounds = self.call.rounds.unwrap_or(ROUNDS);
+        let rounds = rounds(self.call, self.scope);
         let halt = if self.call.nohalt {
             "kept awake"
         } else {

@@ -37,9 +37,10 @@ fn observe(watched: &[Watched]) -> Median {
     std::thread::sleep(WINDOW);
     let mut median = Median::default();
     for ((process, before), after) in watched.iter().zip(before).zip(spent()) {
-        median
-            .cores
-            .insert(process.name.clone(), (after - before) / WINDOW.as_secs_f64());
+        median.cores.insert(
+            process.name.clone(),
+            (after - before).max(0.0) / WINDOW.as_secs_f64(),
+        );
         if let Some((rss, pss)) = machine::memory_mib(process.pid) {
             median.rss_mib.insert(process.name.clone(), rss);
             median.pss_mib.insert(process.name.clone(), pss);

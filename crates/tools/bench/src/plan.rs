@@ -93,11 +93,15 @@ impl Setup {
     /// What is measured of it.
     pub(crate) fn measures(self, scope: Scope) -> Vec<Measure> {
         let latency = vec![Measure::latency()];
+        if scope == Scope::Smoke || self.is_ping_pong() {
+            return latency;
+        }
         match (self, scope) {
-            (setup, scope) if scope == Scope::Smoke || setup.is_ping_pong() => latency,
             (Setup::ProvostBare, Scope::Quick) => [latency, vec![Measure::rate(64, 1)]].concat(),
             (Setup::ProvostBare, Scope::Full) => [latency, rates(), goodputs(&[64 * KIB, MIB])].concat(),
-            (_, Scope::Quick) => [latency, vec![Measure::rate(64, 1)], goodputs(&[64 * KIB, MIB])].concat(),
+            (_, Scope::Quick | Scope::Smoke) => {
+                [latency, vec![Measure::rate(64, 1)], goodputs(&[64 * KIB, MIB])].concat()
+            }
             (_, Scope::Full) => [
                 latency,
                 rates(),
