@@ -33,6 +33,8 @@ pub(crate) struct Lane {
     refusals: ArrayQueue<Refusal>,
     /// The sending end puts nothing more.
     closed: AtomicBool,
+    /// The receiving end takes nothing more.
+    deserted: AtomicBool,
     /// The sending end asks for no new calls.
     drains: AtomicBool,
 }
@@ -44,6 +46,7 @@ impl Lane {
             returns: ArrayQueue::new(LANE_STEPS_MAX),
             refusals: ArrayQueue::new(LANE_STEPS_MAX),
             closed: AtomicBool::new(false),
+            deserted: AtomicBool::new(false),
             drains: AtomicBool::new(false),
         }
     }
@@ -96,6 +99,17 @@ impl Lane {
     /// Whether nothing more comes out: asked by the receiving end.
     pub(crate) fn is_over(&self) -> bool {
         self.closed.load(Ordering::Acquire) && self.steps.is_empty() && self.refusals.is_empty()
+    }
+
+    /// Says that nothing more is taken.
+    pub(crate) fn desert(&self) {
+        // Pairs with the Acquire in `is_deserted`: who sees it deserted sees what was given back before.
+        self.deserted.store(true, Ordering::Release);
+    }
+
+    /// Whether what is in the lane will never be taken: asked by the sending end, which may then take it itself.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.deserted.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_drains(&self) {

@@ -64,7 +64,17 @@ pub struct LocalTransport {
     lent: usize,
     /// Calls that are open: a drained connection ends when there are none.
     open: HashSet<u64>,
-    ended: bool,
+    state: State,
+}
+
+/// ```text
+/// Open ──► Closing (what either end has lent goes back to it) ──► Ended
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Closing,
+    Ended,
 }
 
 /// Makes a connection: its client's end and its server's. `methods` gives the server's method for each of the
@@ -84,7 +94,7 @@ pub fn connect(
         incoming: incoming.clone(),
         lent: 0,
         open: HashSet::new(),
-        ended: false,
+        state: State::Open,
     };
     let at_client = end(Role::Client, client.link, server.wake, &to_server, &to_client);
     let at_server = end(
@@ -103,24 +113,15 @@ impl Engine for LocalTransport {
     }
 
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
-        if self.ended {
-            return Progress::Ended;
-        }
-        let took = self.take_back(context);
-        let sent = self.send(ports.tx_in, context);
-        let received = self.receive(ports.rx_out, context);
-        if sent || received {
-            self.peer.wake();
-        }
-        self.look_at_link();
-        if let Some(end) = self.end(ports.tx_in) {
-            self.finish(end);
-            return Progress::Ended;
-        }
-        if took || sent || received {
-            Progress::Busy
-        } else {
-            Progress::Idle
+        let moved = match self.state {
+            State::Open => self.work_open(ports, context),
+            State::Closing => self.work_closing(ports, context),
+            State::Ended => false,
+        };
+        match (self.state, moved) {
+            (State::Ended, _) => Progress::Ended,
+            (_, true) => Progress::Busy,
+            (_, false) => Progress::Idle,
         }
     }
 
@@ -138,11 +139,62 @@ impl Engine for LocalTransport {
 impl Drop for LocalTransport {
     fn drop(&mut self) {
         self.out.close();
+        self.incoming.desert();
         self.peer.wake();
     }
 }
 
 impl LocalTransport {
+    fn work_open(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> bool {
+        let took = self.take_back(context);
+        let sent = self.send(ports.tx_in, context);
+        let received = self.receive(ports.rx_out, context);
+        if sent || received {
+            self.peer.wake();
+        }
+        self.look_at_link();
+        if let Some(end) = self.end(ports.tx_in) {
+            self.close(end);
+            return true;
+        }
+        took || sent || received
+    }
+
+    /// The connection is over, but not for the memory that is lent over it: gives the peer's back, and waits for what
+    /// is lent to the peer, unless that is gone.
+    fn work_closing(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> bool {
+        let mut moved = self.take_back(context);
+        while let Some(step) = ports.tx_in.pop() {
+            step.body.discard(context);
+            moved = true;
+        }
+        while self.incoming.take_refusal().is_some() {}
+        let mut gave = false;
+        while let Some(step) = self.incoming.take() {
+            match step.body {
+                Body::Gathered(gathered) => self.give_back(gathered),
+                body => body.discard(context),
+            }
+            gave = true;
+        }
+        if gave {
+            self.peer.wake();
+        }
+        if self.out.is_deserted() {
+            while let Some(step) = self.out.take() {
+                step.body.discard(context);
+            }
+            self.take_back(context);
+            self.lent = 0;
+        }
+        if self.lent == 0 {
+            self.incoming.desert();
+            self.peer.wake();
+            self.state = State::Ended;
+        }
+        moved || gave
+    }
+
     /// Takes what the other end has finished reading.
     fn take_back(&mut self, context: &mut Context<'_>) -> bool {
         let mut took = false;
@@ -311,8 +363,8 @@ impl LocalTransport {
         })
     }
 
-    fn finish(&mut self, end: LinkEnd) {
-        self.ended = true;
+    fn close(&mut self, end: LinkEnd) {
+        self.state = State::Closing;
         self.link.set_ended(end);
         self.out.close();
         self.peer.wake();
