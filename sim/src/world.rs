@@ -4,7 +4,7 @@ mod app;
 mod faults;
 
 use provost_conformance::Random;
-use provost_conformance::simulated::PipeHandle;
+use provost_conformance::simulated::{PipeHandle, Setup};
 use provost_engine::{Nanos, Step};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -113,10 +113,36 @@ pub(crate) fn app_cost(payload: &[u8]) -> u32 {
     (NOTE_BYTES + payload.len().next_multiple_of(8)) as u32 + STREAM_MESSAGE_COST_BYTES
 }
 
+/// How a client's node reaches a server's.
+#[derive(Clone)]
+enum Route {
+    /// They are one.
+    WithinNode,
+    /// Over a network that behaves as it pleases.
+    Network(PipeHandle, Setup),
+}
+
 /// One connection between a client app and a server app.
 struct Connection {
-    pipe: PipeHandle,
+    route: Route,
     fate: Fate,
+}
+
+impl Connection {
+    fn pipe(&self) -> Option<&PipeHandle> {
+        match &self.route {
+            Route::WithinNode => None,
+            Route::Network(pipe, _) => Some(pipe),
+        }
+    }
+
+    /// Lets something happen to it, if it has a network for it to happen to.
+    fn suffer(&mut self, blow: impl FnOnce(&PipeHandle)) {
+        if let Some(pipe) = self.pipe() {
+            blow(pipe);
+            self.fate.worsen();
+        }
+    }
 }
 
 struct World {
@@ -241,7 +267,7 @@ impl World {
         let pipes = self
             .connections
             .iter()
-            .filter_map(|connection| connection.pipe.moves_at());
+            .filter_map(|connection| connection.pipe()?.moves_at());
         let faults = begins.then(|| self.faults.next_at()).into_iter();
         // What was due is done; what is still not done waits for something else.
         let wake_at = app_wakes
@@ -265,12 +291,9 @@ impl World {
                     continue;
                 }
                 let number = self.connections.len();
-                let (pipe, fate, setup) = self.faults.new_pipe(self.random.number());
-                self.connections.push(Connection {
-                    pipe: pipe.clone(),
-                    fate,
-                });
-                let ends = app::ends(&self.service, pipe, setup, self.now, number);
+                let (route, fate) = self.faults.new_route(self.random.number());
+                let ends = app::ends(&self.service, &route, self.now, number);
+                self.connections.push(Connection { route, fate });
                 self.clients[client].attach_client(ends.client, server, &self.service, self.now);
                 self.servers[server].attach_server(ends.server, &self.service);
                 self.report.connections += 1;
@@ -292,14 +315,12 @@ impl World {
         match blow {
             faults::Blow::Cut(random) => {
                 if let Some(connection) = self.pick(random) {
-                    connection.pipe.break_now();
-                    connection.fate.worsen();
+                    connection.suffer(PipeHandle::break_now);
                 }
             }
             faults::Blow::Stall(random, until) => {
                 if let Some(connection) = self.pick(random) {
-                    connection.pipe.stall_until(until);
-                    connection.fate.worsen();
+                    connection.suffer(|pipe| pipe.stall_until(until));
                 }
             }
             faults::Blow::Drain(random) => {

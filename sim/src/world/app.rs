@@ -13,10 +13,11 @@ use provost_marshalling::{Binding, Encoding, Marshalling, Side};
 use provost_policy_null::NullPolicy;
 use provost_session::Role;
 use provost_session::handshake::{self, Agreement};
+use provost_transport_local::{LocalTransport, PeerWake};
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX};
 
-use super::{Connection, Fate, Outgoing, Received, Report};
+use super::{Connection, Fate, Outgoing, Received, Report, Route};
 use crate::client::Client;
 use crate::memory::{SimReceiveHeap, SimSendHeap};
 use crate::note::{self, NOTE_BYTES, Service};
@@ -86,7 +87,24 @@ pub(super) struct End {
 }
 
 /// Makes the ends of a connection.
-pub(super) fn ends(service: &Service, pipe: PipeHandle, setup: Setup, now: Nanos, number: usize) -> Ends {
+pub(super) fn ends(service: &Service, route: &Route, now: Nanos, number: usize) -> Ends {
+    match route {
+        Route::WithinNode => local_ends(number),
+        Route::Network(pipe, setup) => Ends {
+            client: network_end(service, pipe, *setup, Role::Client, now, number),
+            server: network_end(service, pipe, *setup, Role::Server, now, number),
+        },
+    }
+}
+
+fn network_end(
+    service: &Service,
+    pipe: &PipeHandle,
+    setup: Setup,
+    role: Role,
+    now: Nanos,
+    number: usize,
+) -> End {
     let methods = service
         .kinds
         .iter()
@@ -98,24 +116,44 @@ pub(super) fn ends(service: &Service, pipe: PipeHandle, setup: Setup, now: Nanos
         peer_limits: setup.limits,
         methods,
     };
-    let end = |role| {
-        let link = Arc::new(Link::new());
-        let transport =
-            SimulatedTransport::agreed(role, pipe.clone(), setup, agreement.clone(), link.clone(), now);
-        let encoding = match setup.encoding {
-            handshake::Encoding::Native => Encoding::Native,
-            handshake::Encoding::Protobuf => Encoding::Protobuf,
-        };
-        End {
-            number,
-            transport: Box::new(transport),
-            link,
-            encoding,
-        }
+    let link = Arc::new(Link::new());
+    let transport = SimulatedTransport::agreed(role, pipe.clone(), setup, agreement, link.clone(), now);
+    let encoding = match setup.encoding {
+        handshake::Encoding::Native => Encoding::Native,
+        handshake::Encoding::Protobuf => Encoding::Protobuf,
+    };
+    End {
+        number,
+        transport: Box::new(transport),
+        link,
+        encoding,
+    }
+}
+
+/// The simulator polls every datapath in each round.
+struct Polled;
+
+impl PeerWake for Polled {
+    fn wake(&self) {}
+}
+
+fn local_ends(number: usize) -> Ends {
+    let end = || provost_transport_local::End {
+        link: Arc::new(Link::new()),
+        wake: Arc::new(Polled),
+    };
+    let (client, server) = (end(), end());
+    let links = (client.link.clone(), server.link.clone());
+    let (client, server) = provost_transport_local::connect(client, server, None);
+    let end = |transport: LocalTransport, link| End {
+        number,
+        transport: Box::new(transport),
+        link,
+        encoding: Encoding::Native,
     };
     Ends {
-        client: end(Role::Client),
-        server: end(Role::Server),
+        client: end(client, links.0),
+        server: end(server, links.1),
     }
 }
 

@@ -5,7 +5,7 @@ use provost_conformance::simulated::{PipeHandle, Setup, Weather};
 use provost_engine::Nanos;
 use provost_session::handshake::{Encoding, Limits};
 
-use super::{Course, Fate, Memory};
+use super::{Course, Fate, Memory, Route};
 
 /// How long a silent peer is waited for, in simulated nanoseconds.
 const KEEPALIVE_NS: u64 = 80_000_000;
@@ -76,9 +76,18 @@ impl Faults {
         }
     }
 
-    /// A new connection's pipe, what may befall it, and what its ends agree on.
-    pub(super) fn new_pipe(&mut self, seed: u64) -> (PipeHandle, Fate, Setup) {
+    /// A new connection: how its ends are joined, and what may befall it.
+    pub(super) fn new_route(&mut self, seed: u64) -> (Route, Fate) {
         let random = &mut self.random;
+        if random.one_in(4) {
+            return (
+                Route::WithinNode,
+                Fate {
+                    memory: self.memory,
+                    course: Course::Fair,
+                },
+            );
+        }
         let mut weather = match random.below(4) {
             0 => Weather::fair(),
             1 => Weather {
@@ -103,13 +112,13 @@ impl Faults {
             keepalive_interval_ns: KEEPALIVE_NS,
             keepalive_timeout_ns: KEEPALIVE_NS,
         };
+        let route = Route::Network(PipeHandle::new(seed, weather), setup);
         (
-            PipeHandle::new(seed, weather),
+            route,
             Fate {
                 memory: self.memory,
                 course,
             },
-            setup,
         )
     }
 }
