@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 
-use provost_engine::{Body, Context, EncodedBody, Nanos, Step};
+use provost_engine::{Context, Nanos, Step};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::frame_kind;
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX, STREAM_MESSAGE_COST_BYTES};
-use provost_wire::metadata;
 
 use crate::Role;
 use crate::calls::{Calls, Into};
@@ -256,14 +255,15 @@ impl Connection {
             self.refuse(wire, code, reason, context);
         }
         if tell_app {
-            self.inbox.push_back(cancel_step(id, code, reason, context));
+            self.inbox
+                .push_back(Step::cancel_because(id, code, reason, context.buffers));
         }
         self.drop_call(slot, context);
     }
 
     /// Tells the peer that a call of its has ended.
     pub(crate) fn refuse(&mut self, wire: u64, code: Code, reason: &str, context: &mut Context<'_>) {
-        let step = cancel_step(0, code, reason, context);
+        let step = Step::cancel_because(0, code, reason, context.buffers);
         match OutBody::new(step.body, Parts::CANCEL, context) {
             Ok(body) => self.outgoing.cancel(wire, code, body),
             Err(_) => self.outgoing.cancel(wire, code, OutBody::default()),
@@ -274,7 +274,7 @@ impl Connection {
     fn decline(&mut self, step: Step, code: Code, reason: &str, context: &mut Context<'_>) {
         if step.parts.contains(Parts::BEGIN) {
             self.inbox
-                .push_back(cancel_step(step.call, code, reason, context));
+                .push_back(Step::cancel_because(step.call, code, reason, context.buffers));
         }
         step.body.discard(context);
     }
@@ -329,11 +329,11 @@ impl Connection {
             };
             let over = self.role == Role::Server && call.sent.is_done();
             if call.announced && !over {
-                step = Some(cancel_step(
+                step = Some(Step::cancel_because(
                     call.id,
                     self.end_code(ending.code),
                     &ending.reason,
-                    context,
+                    context.buffers,
                 ));
             }
             self.drop_call(slot, context);
@@ -498,22 +498,4 @@ impl Connection {
 pub struct PeerSilent {
     /// Since when, in nanoseconds.
     pub silent_ns: u64,
-}
-
-/// A step that ends a call at this end's own initiative and says why.
-pub(crate) fn cancel_step(call: u64, code: Code, reason: &str, context: &mut Context<'_>) -> Step {
-    let mut buffer = context.buffers.take();
-    // A reason that does not fit is left out; the code says the most of it.
-    let _ = metadata::append(&mut buffer.bytes, metadata::STATUS_MESSAGE, reason.as_bytes());
-    let metadata_bytes = buffer.bytes.len() as u32;
-    buffer.bytes.resize(buffer.bytes.len().next_multiple_of(8), 0);
-    let body = Body::Encoded(EncodedBody {
-        buffer,
-        metadata_bytes,
-        message_bytes: 0,
-    });
-    Step {
-        body,
-        ..Step::cancel(call, code)
-    }
 }
