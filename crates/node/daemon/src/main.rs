@@ -158,6 +158,8 @@ enum RunError {
 
 fn run(config: Config) -> Result<(), RunError> {
     provostd::log::start(&config.log)?;
+    end_on_panic();
+    allow_all_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -186,6 +188,25 @@ fn run(config: Config) -> Result<(), RunError> {
         node.join();
         Ok(())
     })
+}
+
+/// A thread that panicked would leave apps waiting for ever: better to end, and to be started again.
+fn end_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
+/// Raises the soft limit on open descriptors to the hard one: a connection is a descriptor, and an app is six.
+fn allow_all_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "cannot raise the limit on open descriptors");
+    }
 }
 
 struct Signals {

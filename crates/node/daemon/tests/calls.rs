@@ -419,3 +419,48 @@ fn drain(pair: &mut Pair, answer: u32, answered: &mut u64) {
         }
     }
 }
+
+#[test]
+fn busy_polling_serves_as_well() {
+    let node = TestNode::start_with(|config| config.runtime.busy_poll = true);
+    let mut pair = pair(TestApp::attach(&node), TestApp::attach(&node), vec![node]);
+    let root = pair.client.write_note(0, 1, "x", &[]);
+    pair.client.begin(pair.connection, root);
+    let request = pair.server.next_step();
+    let answer = pair.server.write_note(1, 2, "", &[]);
+    pair.server.answer(&request, answer);
+    assert_eq!(status(&pair.client.next_step()), Code::Ok);
+
+    let node = TestNode::start_with(|config| config.runtime.allow_app_busy_poll = true);
+    let mut server = TestApp::attach(&node);
+    server.bind();
+    let mut attach = attach_request();
+    attach.busy_poll = true;
+    let mut client = TestApp::attach_as(&node, attach);
+    let connection = client.connect();
+    std::thread::sleep(Duration::from_millis(20));
+    // The service has not gone to sleep: there is nobody to ring for.
+    assert!(!client.rings.service.needed());
+    let root = client.write_note(0, 1, "x", &[]);
+    client.begin(connection, root);
+    server.next_step();
+}
+
+#[test]
+fn an_idle_service_asks_to_be_rung_and_wakes_up() {
+    everywhere(|mut pair| {
+        let root = pair.client.write_note(0, 1, "x", &[]);
+        for _ in 0..5 {
+            // Long past the time that the service polls.
+            std::thread::sleep(Duration::from_millis(20));
+            let call = pair.client.begin(pair.connection, root);
+            let request = pair.server.next_step();
+            std::thread::sleep(Duration::from_millis(20));
+            let answer = pair.server.write_note(1, 2, "", &[]);
+            pair.server.answer(&request, answer);
+            assert_eq!(pair.client.next_step().call, call);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(pair.client.rings.service.needed());
+    });
+}

@@ -1,0 +1,203 @@
+//! The program `provostd`: its options, its signals, and what it tells a service manager.
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use provost_shm::PacketSocket;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running program, killed when it is dropped.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Program {
+    fn start(socket: &Path, more: &[&str]) -> Program {
+        let child = provostd()
+            .arg("--socket")
+            .arg(socket)
+            .args(more)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a program that starts");
+        let program = Program(child);
+        program.wait_until_it_serves(socket);
+        program
+    }
+
+    fn wait_until_it_serves(&self, socket: &Path) {
+        let until = Instant::now() + PATIENCE;
+        while PacketSocket::connect(socket).is_err() {
+            assert!(Instant::now() < until, "it does not serve");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let id = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(id, signal).expect("a program that lives");
+    }
+
+    fn exit_code(mut self) -> Option<i32> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.0.try_wait().expect("a child") {
+                return status.code();
+            }
+            assert!(Instant::now() < until, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn provostd() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_provostd"));
+    command.env_remove("PROVOSTD_LOG").env_remove("NOTIFY_SOCKET");
+    command
+}
+
+fn check(text: &str) -> (Option<i32>, String) {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(text.as_bytes()).expect("a file");
+    let output: Output = provostd()
+        .arg("--check-config")
+        .arg("--config")
+        .arg(file.path())
+        .output()
+        .expect("a program that runs");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+#[test]
+fn a_configuration_is_checked_and_its_faults_are_named() {
+    assert_eq!(check("").0, Some(0));
+    let (code, text) = check("[runtime]\nthreads = 0\nspin_us = \"x\"\n");
+    assert_eq!(code, Some(2));
+    assert!(text.contains("spin_us") && text.contains('3'), "{text}");
+    let (code, text) = check("[limits]\nconections = 5\n");
+    assert_eq!(code, Some(2));
+    assert!(text.contains("conections"), "{text}");
+    let (code, text) = check("[runtime]\nthreads = 0\n");
+    assert_eq!(code, Some(2));
+    assert!(text.contains("runtime.threads"), "{text}");
+}
+
+#[test]
+fn the_printed_defaults_are_a_good_configuration() {
+    let output = provostd()
+        .arg("--print-default-config")
+        .output()
+        .expect("a program that runs");
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(check(&text).0, Some(0));
+}
+
+#[test]
+fn options_are_checked_like_the_file() {
+    let bad: [&[&str]; 4] = [
+        &["--route", "kv.Kv"],
+        &["--route", "kv.Kv=nowhere"],
+        &["--policy", "none-such"],
+        &["--threads", "0"],
+    ];
+    for arguments in bad {
+        let output = provostd()
+            .args(arguments)
+            .arg("--check-config")
+            .output()
+            .expect("a program that runs");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn it_ends_well_when_it_is_told_to_and_takes_its_socket_away() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("a.sock");
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let program = Program::start(&socket, &["--listen", "127.0.0.1:0"]);
+        program.signal(signal);
+        assert_eq!(program.exit_code(), Some(0));
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
+fn a_killed_service_leaves_a_socket_that_the_next_one_replaces() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("a.sock");
+    drop(Program::start(&socket, &[]));
+    assert!(socket.exists());
+    let next = Program::start(&socket, &[]);
+    let refused = provostd()
+        .arg("--socket")
+        .arg(&socket)
+        .output()
+        .expect("a program that runs");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("another service answers"));
+    next.signal(rustix::process::Signal::TERM);
+    assert_eq!(next.exit_code(), Some(0));
+}
+
+#[test]
+fn a_service_manager_hears_when_it_is_ready_and_when_it_stops() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let manager = directory.path().join("notify.sock");
+    let heard = UnixDatagram::bind(&manager).expect("a socket");
+    heard.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let next = || {
+        let mut text = [0; 256];
+        let length = heard.recv(&mut text).expect("a notice");
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let socket = directory.path().join("a.sock");
+    let child = provostd()
+        .arg("--socket")
+        .arg(&socket)
+        .env("NOTIFY_SOCKET", &manager)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a program that starts");
+    let program = Program(child);
+    assert!(next().contains("READY=1"));
+    PacketSocket::connect(&socket).expect("ready means that apps can attach");
+    program.signal(rustix::process::Signal::TERM);
+    assert!(next().contains("STOPPING=1"));
+    assert_eq!(program.exit_code(), Some(0));
+}
+
+#[test]
+fn logs_can_be_json() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("a.sock");
+    let mut program = Program(
+        provostd()
+            .arg("--log-json")
+            .arg("--socket")
+            .arg(&socket)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a program that starts"),
+    );
+    program.wait_until_it_serves(&socket);
+    let stderr = program.0.stderr.take().expect("a pipe");
+    program.signal(rustix::process::Signal::TERM);
+    let text = std::io::read_to_string(stderr).expect("text");
+    let first = text.lines().next().expect("a line");
+    assert!(first.starts_with('{') && first.ends_with('}'), "{first}");
+    assert!(first.contains("\"message\":\"serving\""), "{first}");
+    assert_eq!(program.exit_code(), Some(0));
+}
