@@ -121,8 +121,9 @@ impl AppBuilder {
         self
     }
 
-    /// For how long after the last completion those who wait spin, before they sleep (by default 50 µs). A spinning
-    /// task gives its core away and lets its executor run others each time round.
+    /// For how long after the last completion those who wait spin, before they sleep (by default 50 µs), and four
+    /// times as long while completions follow each other that closely. A spinning task gives its core away and lets
+    /// its executor run others each time round.
     #[must_use]
     pub fn spin(mut self, time: Duration) -> AppBuilder {
         self.config.waits.spin_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

@@ -15,9 +15,10 @@
 //! honest peer could make is a [`PeerFault`]. Slots are read once, by relaxed atomic loads into a private copy, so
 //! a peer that writes while it is read tears its own descriptor and does nothing else.
 //!
-//! Waiting is an event count: see [`Sleeper`].
+//! Waiting is an event count: see [`Sleeper`]; how long to poll before it, see [`Patience`].
 
 mod atomic;
+mod patience;
 mod ring;
 mod wake;
 
@@ -27,5 +28,6 @@ mod tests;
 mod tests_loom;
 
 pub use atomic::{AtomicU32, AtomicU64};
+pub use patience::{LONGER, Patience};
 pub use ring::{Consumer, PeerFault, Producer, PushError, RingMemory, SLOT_WORDS, Slot, SlotMemory};
 pub use wake::{Bell, Sleeper};

@@ -3,7 +3,7 @@
 //! Of all that wait for something of a link, one at a time has the *role* to look at the completion ring:
 //!
 //! ```text
-//!            a call waits                        50 µs without a completion
+//!            a call waits                        50 to 200 µs without a completion
 //!   nobody ───────────────► spinner (a call) ──────────────────────────────► asleep (the reactor watches the doorbell,
 //!     ▲                        │    ▲                                        │  or a blocking caller does itself)
 //!     └── its call is over ────┘    └──────────── another call waits ────────┘
@@ -22,6 +22,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
+use provost_ring::Patience;
 use provost_shm::{Doorbell, Ringer, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags};
 
@@ -68,6 +69,8 @@ pub(super) struct Waiting {
     candidate: AtomicU64,
     /// When a completion came last, or the spinner began.
     progress_ns: AtomicU64,
+    /// How long to spin after that now (see [`Patience`]).
+    spin_ns: AtomicU64,
     /// When the spinner was polled last.
     polled_ns: AtomicU64,
     is_ticking: AtomicBool,
@@ -84,6 +87,7 @@ impl Waiting {
             waiters: AtomicU32::new(0),
             candidate: AtomicU64::new(0),
             progress_ns: AtomicU64::new(0),
+            spin_ns: AtomicU64::new(waits.spin_ns),
             polled_ns: AtomicU64::new(0),
             is_ticking: AtomicBool::new(false),
             ticked_ns: AtomicU64::new(0),
@@ -319,7 +323,7 @@ impl Link {
     /// Whether nothing has come for as long as calls spin.
     fn has_spun(&self, now_ns: u64) -> bool {
         let progress_ns = self.waiting.progress_ns.load(Ordering::Relaxed);
-        now_ns.saturating_sub(progress_ns) > self.waiting.waits.spin_ns
+        now_ns.saturating_sub(progress_ns) > self.waiting.spin_ns.load(Ordering::Relaxed)
     }
 
     fn is_spinner_stale(&self) -> bool {
@@ -331,6 +335,16 @@ impl Link {
 
     pub(super) fn note_progress(&self) {
         self.waiting.progress_ns.store(now_ns(), Ordering::Relaxed);
+    }
+
+    /// Notes progress that was slept for.
+    fn note_awakening(&self) {
+        let waiting = &self.waiting;
+        let gap_ns = now_ns().saturating_sub(waiting.progress_ns.load(Ordering::Relaxed));
+        let mut patience = Patience::new(waiting.waits.spin_ns);
+        patience.woken_after(gap_ns);
+        waiting.spin_ns.store(patience.spin_ns(), Ordering::Relaxed);
+        self.note_progress();
     }
 
     /// Has the service ring from its next completion on, unless there is one already.
@@ -378,7 +392,7 @@ impl Link {
     /// After it has.
     fn after_sleep(&self) {
         self.waiting.polled_ns.store(now_ns(), Ordering::Relaxed);
-        self.note_progress();
+        self.note_awakening();
         loop {
             if let Some(drain) = self.try_drain() {
                 if !self.waiting.is_watched.load(Ordering::Relaxed) {
@@ -465,7 +479,7 @@ impl Link {
             if self.waiting.role.load(Ordering::SeqCst) != ASLEEP || self.arm(&mut drain, Watch::Reactor) {
                 drop(drain);
                 if worked {
-                    self.note_progress();
+                    self.note_awakening();
                     self.wake_room_waiters();
                 }
                 return self.settle();

@@ -4,7 +4,10 @@
 //! while becomes dormant: the app's wake word is armed, the socket is left to the poller. When everything is dormant
 //! the thread sleeps, until a doorbell, a socket, another thread or a timer wakes it; an idle service uses no CPU.
 
+mod app;
 mod command;
+mod events;
+mod path;
 mod slots;
 mod timers;
 mod wake;

@@ -34,3 +34,11 @@ impl Timers {
         self.heap.pop().map(|Reverse(entry)| entry)
     }
 }
+
+/// Adds a timer unless an earlier one is set.
+pub(super) fn add_timer(timers: &mut Timers, set: &mut Option<Nanos>, at: Nanos, token: u64) {
+    if set.is_none_or(|set| at < set) {
+        *set = Some(at);
+        timers.add(at, token);
+    }
+}

@@ -4,19 +4,20 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-use provost_engine::{
-    Body, BufferPool, Context, Datapath, Interest, LinkEnd, Nanos, Progress, SocketHint, Step,
-};
-use provost_frontend::{AppFault, AppPort, AppRequest, NotPushed, Notice};
+use provost_engine::{BufferPool, Nanos};
+use provost_frontend::{AppFault, AppRequest, NotPushed, Notice};
+use provost_ring::Patience;
 use provost_shm::{Doorbell, Poller, Wait, now_ns, yield_now};
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 
 use super::RuntimeOptions;
-use super::command::{AppId, Command, ConnectionId, NewApp, NewConnection, RuntimeEvent, Waiting};
+use super::app::App;
+use super::command::{AppId, Command, NewApp, NewConnection, RuntimeEvent, Waiting};
+use super::events::Events;
+use super::path::{Path, submit, sync_watch};
 use super::slots::Slots;
-use super::timers::Timers;
-use super::wake::{Inbox, PathWaker};
+use super::timers::{Timers, add_timer};
+use super::wake::Inbox;
 
 /// Submissions of one app that a round takes, at most.
 const BATCH_SUBMISSIONS: usize = 64;
@@ -25,23 +26,21 @@ const SOCKETS_TRIED_MAX: usize = 4;
 /// Rounds between two looks at the poller while something is polled.
 const ROUNDS_PER_POLL: u32 = 16;
 /// How often a full completion ring, or a stuck queue behind it, is tried again.
-const BLOCKED_RETRY_NS: Nanos = 1_000_000;
+pub(super) const BLOCKED_RETRY_NS: Nanos = 1_000_000;
 /// How often an app's port is looked after while the app is active.
 const MAINTENANCE_NS: Nanos = 1_000_000_000;
 /// How long the connections of an app that is gone may take to end.
 const DETACH_LINGER_NS: Nanos = 3_000_000_000;
 /// Polls in which a datapath whose transport has ended comes to its own end, unless the app's ring is full.
 const POLLS_TO_END_MAX: usize = 6;
-/// A connection's number is its place among its app's connections and, above that, how often the place was used.
-const PLACE_BITS: u32 = 20;
 
 /// What an event of the poller, or a timer, is about: the kind in the high bits, a number in the low ones.
 const KIND_SHIFT: u32 = 32;
 const KIND_INBOX: u64 = 0;
-const KIND_APP: u64 = 1;
-const KIND_PATH: u64 = 2;
+pub(super) const KIND_APP: u64 = 1;
+pub(super) const KIND_PATH: u64 = 2;
 
-fn token(kind: u64, number: u32) -> u64 {
+pub(super) fn token(kind: u64, number: u32) -> u64 {
     kind << KIND_SHIFT | u64::from(number)
 }
 
@@ -71,50 +70,6 @@ pub(super) struct Worker {
 enum State {
     Running,
     Stopped,
-}
-
-struct App {
-    id: AppId,
-    port: AppPort,
-    doorbell: Doorbell,
-    waiting: Waiting,
-    /// By place: the connection's number and its datapath.
-    connections: Vec<Place>,
-    free_places: Vec<u32>,
-    /// A step that found its datapath full.
-    stuck: Option<(u32, Step)>,
-    last_work: Nanos,
-    is_hot: bool,
-    is_touched: bool,
-    timer: Option<Nanos>,
-    maintain_at: Nanos,
-    /// The app is gone, or at fault: nothing more is read from it or told to it. Its connections end until then.
-    leaving: Option<Nanos>,
-}
-
-struct Place {
-    number: u32,
-    path: Option<u32>,
-}
-
-struct Path {
-    id: ConnectionId,
-    app: u32,
-    number: u32,
-    datapath: Datapath,
-    waker: Arc<PathWaker>,
-    _permit: Box<dyn Send>,
-    accepted_for: Option<u64>,
-    told_going_away: bool,
-    last_work: Nanos,
-    is_hot: bool,
-    /// Close it once it is flushed.
-    is_closing: bool,
-    has_ended: bool,
-    /// What the poller watches for it.
-    watched: Option<Interest>,
-    socket_ready: bool,
-    timer: Option<Nanos>,
 }
 
 impl Worker {
@@ -268,6 +223,7 @@ impl Worker {
             free_places: Vec::new(),
             stuck: None,
             last_work: self.now,
+            patience: Patience::new(self.options.spin_ns),
             is_hot: false,
             is_touched: false,
             timer: None,
@@ -310,6 +266,7 @@ impl Worker {
             accepted_for: new.accepted_for,
             told_going_away: false,
             last_work: self.now,
+            patience: Patience::new(self.options.spin_ns),
             is_hot: false,
             is_closing: false,
             has_ended: false,
@@ -626,15 +583,16 @@ impl Worker {
         if !self.may_sleep() {
             return;
         }
-        let spin_ns = self.options.spin_ns;
-        let quiet = |last_work: Nanos, now: Nanos| now.saturating_sub(last_work) >= spin_ns;
+        let now = self.now;
+        let quiet =
+            |last_work: Nanos, patience: &Patience| now.saturating_sub(last_work) >= patience.spin_ns();
         let mut at = 0;
         while let Some(number) = self.hot_paths.get(at).copied() {
             let Some(path) = self.paths.get_mut(number) else {
                 self.hot_paths.swap_remove(at);
                 continue;
             };
-            if !quiet(path.last_work, self.now) {
+            if !quiet(path.last_work, &path.patience) {
                 at += 1;
                 continue;
             }
@@ -658,7 +616,7 @@ impl Worker {
                 continue;
             };
             let stays = app.waiting == Waiting::BusyPolls && app.leaving.is_none();
-            if stays || !quiet(app.last_work, self.now) || !app.arm(&mut self.timers, number, self.now) {
+            if stays || !quiet(app.last_work, &app.patience) || !app.arm(&mut self.timers, number, self.now) {
                 at += 1;
                 continue;
             }
@@ -727,288 +685,5 @@ impl Worker {
             }
         }
         busy
-    }
-}
-
-impl App {
-    fn heat(&mut self, number: u32, hot: &mut Vec<u32>, now: Nanos) {
-        self.last_work = now;
-        if !self.is_hot {
-            self.is_hot = true;
-            self.port.disarm();
-            hot.push(number);
-        }
-    }
-
-    fn touch(&mut self, number: u32, touched: &mut Vec<u32>) {
-        if !self.is_touched {
-            self.is_touched = true;
-            touched.push(number);
-        }
-    }
-
-    /// Tells the app to ring, and says whether nothing came in between.
-    fn arm(&mut self, timers: &mut Timers, number: u32, now: Nanos) -> bool {
-        if self.leaving.is_some() {
-            return true;
-        }
-        if self.stuck.is_some() {
-            add_timer(
-                timers,
-                &mut self.timer,
-                now + BLOCKED_RETRY_NS,
-                token(KIND_APP, number),
-            );
-            return true;
-        }
-        // A fault is found again, and dealt with, by the next poll.
-        match self.port.arm() {
-            Ok(true) => {
-                if let Some(at) = self.port.wake_at() {
-                    add_timer(timers, &mut self.timer, at.max(now + 1), token(KIND_APP, number));
-                }
-                true
-            }
-            _ => {
-                self.port.disarm();
-                false
-            }
-        }
-    }
-
-    fn take_place(&mut self) -> u32 {
-        let place = self.free_places.pop().unwrap_or_else(|| {
-            self.connections.push(Place {
-                number: 0,
-                path: None,
-            });
-            (self.connections.len() - 1) as u32
-        });
-        let uses = (self.connections[place as usize].number >> PLACE_BITS).wrapping_add(1) & 0xfff;
-        // Never 0, so that no connection has the number 0.
-        let number = uses.max(1) << PLACE_BITS | place;
-        self.connections[place as usize].number = number;
-        number
-    }
-
-    fn set_place(&mut self, number: u32, path: Option<u32>) {
-        let place = number & ((1 << PLACE_BITS) - 1);
-        if let Some(entry) = self.connections.get_mut(place as usize)
-            && entry.number == number
-        {
-            if path.is_none() && entry.path.is_some() {
-                self.free_places.push(place);
-            }
-            entry.path = path;
-        }
-    }
-
-    fn path(&self, number: u32) -> Option<u32> {
-        let place = number & ((1 << PLACE_BITS) - 1);
-        let entry = self.connections.get(place as usize)?;
-        (entry.number == number).then_some(entry.path)?
-    }
-}
-
-impl Path {
-    fn heat(&mut self, number: u32, hot: &mut Vec<u32>, now: Nanos) {
-        self.last_work = now;
-        if !self.is_hot {
-            self.is_hot = true;
-            hot.push(number);
-        }
-    }
-
-    fn poll(&mut self, app: &mut App, now: Nanos, try_socket: bool, buffers: &mut BufferPool) -> bool {
-        let (receive, sent) = app.port.lend();
-        let mut context = Context {
-            socket: match try_socket {
-                true => SocketHint::Try,
-                false => SocketHint::Skip,
-            },
-            now,
-            buffers,
-            receive,
-            sent,
-        };
-        let progress = self.datapath.poll(&mut context);
-        self.has_ended |= progress == Progress::Ended;
-        if self.is_closing && self.datapath.is_flushed() {
-            self.datapath.link().close();
-        }
-        progress == Progress::Busy
-    }
-
-    /// Moves what came out of the datapath into the app's completion ring, as far as there is room.
-    fn deliver(&mut self, app: &mut App, now: Nanos, buffers: &mut BufferPool) -> Result<bool, AppFault> {
-        if app.leaving.is_some() {
-            return Ok(self.discard_output(app, now, buffers));
-        }
-        let mut delivered = false;
-        if let Some(bind) = self.accepted_for {
-            let connection = self.number;
-            if !pushed(app.port.push_notice(Notice::Accepted { connection, bind }))? {
-                return Ok(false);
-            }
-            self.accepted_for = None;
-            delivered = true;
-        }
-        let link = self.datapath.link();
-        let goes_away = link.peer_drains() || link.drain_requested() || link.ended().is_some();
-        if !self.told_going_away && !self.is_closing && goes_away {
-            let connection = self.number;
-            self.told_going_away = pushed(app.port.push_notice(Notice::GoingAway { connection }))?;
-            delivered |= self.told_going_away;
-        }
-        while let Some(step) = self.datapath.to_app().pop() {
-            match app.port.push_step(self.number, step) {
-                Ok(()) => delivered = true,
-                Err(NotPushed::Full(step)) => {
-                    self.datapath.to_app().put_back(step);
-                    break;
-                }
-                Err(NotPushed::Fault(fault)) => return Err(fault),
-            }
-        }
-        Ok(delivered)
-    }
-
-    /// The app is gone: what comes for it goes nowhere.
-    fn discard_output(&mut self, app: &mut App, now: Nanos, buffers: &mut BufferPool) -> bool {
-        let (receive, sent) = app.port.lend();
-        let mut context = Context {
-            socket: SocketHint::Skip,
-            now,
-            buffers,
-            receive,
-            sent,
-        };
-        let mut discarded = false;
-        while let Some(step) = self.datapath.to_app().pop() {
-            step.body.discard(&mut context);
-            discarded = true;
-        }
-        discarded
-    }
-
-    fn discard_all(&mut self, app: &mut App, now: Nanos, buffers: &mut BufferPool) {
-        self.discard_output(app, now, buffers);
-        let (receive, sent) = app.port.lend();
-        let mut context = Context {
-            socket: SocketHint::Skip,
-            now,
-            buffers,
-            receive,
-            sent,
-        };
-        self.datapath.discard_all(&mut context);
-    }
-
-    /// Whether it waits for something of which no event tells: room in the app's ring, or the end of a closing one.
-    fn is_stuck(&self) -> bool {
-        self.datapath.is_blocked() || self.has_ended || (self.is_closing && !self.datapath.is_flushed())
-    }
-
-    fn end(&self) -> LinkEnd {
-        let end = self.datapath.link().ended().cloned();
-        end.unwrap_or_else(RuntimeEvent::silent_end)
-    }
-}
-
-/// Puts a step into its datapath; it comes back if that is full.
-fn submit(
-    app: &mut App,
-    paths: &mut Slots<Path>,
-    hot_paths: &mut Vec<u32>,
-    now: Nanos,
-    connection: u32,
-    step: Step,
-) -> Option<(u32, Step)> {
-    let Some(at) = app.path(connection) else {
-        // The connection has ended, as the app has been told; what it offers there is its own again.
-        let (_, sent) = app.port.lend();
-        if let Body::Alleged(alleged) = step.body
-            && alleged.token != 0
-        {
-            sent.push(alleged.token);
-        }
-        return None;
-    };
-    let path = paths.get_mut(at)?;
-    path.heat(at, hot_paths, now);
-    let back = path.datapath.from_app().push(step).err()?;
-    Some((connection, back.0))
-}
-
-fn pushed<T>(result: Result<(), NotPushed<T>>) -> Result<bool, AppFault> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(NotPushed::Full(_)) => Ok(false),
-        Err(NotPushed::Fault(fault)) => Err(fault),
-    }
-}
-
-/// Makes the poller watch what the datapath waits for; nothing, while reading would not help.
-fn sync_watch(poller: &Poller, number: u32, path: &mut Path) {
-    let wanted = match path.datapath.is_blocked() {
-        true => None,
-        false => path.datapath.interest(),
-    };
-    if wanted == path.watched {
-        return;
-    }
-    let watch = |interest: Interest| match interest.write {
-        true => provost_shm::Interest::Both,
-        false => provost_shm::Interest::Readable,
-    };
-    let token = token(KIND_PATH, number);
-    let done = match (path.watched, wanted) {
-        (Some(old), Some(new)) if old.socket == new.socket => {
-            poller.modify_number(new.socket, token, watch(new))
-        }
-        (old, new) => {
-            if let Some(old) = old {
-                let _ = poller.remove_number(old.socket);
-            }
-            new.map_or(Ok(()), |new| poller.add_number(new.socket, token, watch(new)))
-        }
-    };
-    // A socket that cannot be watched is tried in every round (see `poll_path`), and by its timer while dormant.
-    path.watched = wanted.filter(|_| done.is_ok());
-}
-
-/// Adds a timer unless an earlier one is set.
-fn add_timer(timers: &mut Timers, set: &mut Option<Nanos>, at: Nanos, token: u64) {
-    if set.is_none_or(|set| at < set) {
-        *set = Some(at);
-        timers.add(at, token);
-    }
-}
-
-/// Events for the control plane, kept while its queue is full. Each app and connection has few in its life, which
-/// bounds them.
-struct Events {
-    to: mpsc::Sender<RuntimeEvent>,
-    unsent: VecDeque<RuntimeEvent>,
-}
-
-impl Events {
-    fn send(&mut self, event: RuntimeEvent) {
-        self.unsent.push_back(event);
-        self.flush();
-    }
-
-    fn flush(&mut self) {
-        while let Some(event) = self.unsent.pop_front() {
-            match self.to.try_send(event) {
-                Ok(()) => {}
-                Err(TrySendError::Full(event)) => {
-                    self.unsent.push_front(event);
-                    return;
-                }
-                // Nobody listens any more: the service is going away.
-                Err(TrySendError::Closed(_)) => self.unsent.clear(),
-            }
-        }
     }
 }
