@@ -136,7 +136,9 @@ fn client_service(mailboxes: &Mailboxes, address: &str) -> Result<(), Failure> {
     for sequence in sequences() {
         let message = mailboxes.receive(CALL, sequence, SPIN_NS)?;
         send::<REQUEST_BYTES>(&mut stream, &message)?;
-        let response = receive::<RESPONSE_BYTES>(&mut stream)?;
+        let Some(response) = receive::<RESPONSE_BYTES>(&mut stream)? else {
+            break;
+        };
         mailboxes.post(REPLY, sequence, &response)?;
     }
     Ok(())
@@ -148,7 +150,9 @@ fn server_service(mailboxes: &Mailboxes) -> Result<(), Failure> {
     let (mut stream, _) = listener.accept().doing(|| "accept".into())?;
     set_up(&stream)?;
     for sequence in sequences() {
-        let request = receive::<REQUEST_BYTES>(&mut stream)?;
+        let Some(request) = receive::<REQUEST_BYTES>(&mut stream)? else {
+            break;
+        };
         mailboxes.post(DELIVERED, sequence, &request)?;
         let answer = mailboxes.receive(ANSWERED, sequence, SPIN_NS)?;
         send::<RESPONSE_BYTES>(&mut stream, &answer)?;
@@ -172,12 +176,13 @@ fn send<const BYTES: usize>(stream: &mut TcpStream, message: &Message) -> Result
     stream.write_all(&frame).doing(|| "send".into())
 }
 
-fn receive<const BYTES: usize>(stream: &mut TcpStream) -> Result<Message, Failure> {
+/// The next frame; none when the other service has ended.
+fn receive<const BYTES: usize>(stream: &mut TcpStream) -> Result<Option<Message>, Failure> {
     let mut frame = [0; BYTES];
     let (mut filled, since) = (0, Instant::now());
     while filled < BYTES {
         match stream.read(&mut frame[filled..]) {
-            Ok(0) => return Err(Failure::role("floor", "the other service has gone")),
+            Ok(0) => return Ok(None),
             Ok(bytes) => filled += bytes,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 if !still_spinning(since, SPIN_NS) {
@@ -194,7 +199,7 @@ fn receive<const BYTES: usize>(stream: &mut TcpStream) -> Result<Message, Failur
             .rev()
             .fold(0, |word, byte| word << 8 | u64::from(*byte))
     });
-    Ok(std::array::from_fn(|_| words.next().unwrap_or(0)))
+    Ok(Some(std::array::from_fn(|_| words.next().unwrap_or(0))))
 }
 
 /// Numbers of messages: 0 is what an empty mailbox says.
