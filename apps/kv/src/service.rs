@@ -145,8 +145,8 @@ impl Stream for Scan {
         if self.left == 0 {
             return Poll::Ready(None);
         }
-        self.left -= 1;
         let next = self.next_record();
+        self.left -= 1;
         Poll::Ready(next.map(|(key, record)| Ok(entry(&key, &record))))
     }
 }
