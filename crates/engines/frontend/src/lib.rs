@@ -18,6 +18,8 @@ mod saved;
 mod send;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use engine::{AppRole, CallQuota, Frontend, FrontendParts, KIND, MethodShape};
 pub use port::{AppFault, AppPort, AppRequest, NotPushed, Notice};

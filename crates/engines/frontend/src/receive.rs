@@ -100,6 +100,12 @@ impl AppReceiveHeap {
         self.total_bytes
     }
 
+    /// Whether no block is live, with the app or on its way to it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.segments.iter().all(|segment| segment.heap.is_empty())
+    }
+
     /// Blocks become the app's by this, until [`AppReceiveHeap::reclaim`].
     pub(crate) fn publish(&mut self, block: &ReceivedBlock) {
         if let Some((segment, unit)) = self.locate(block.at) {

@@ -1,0 +1,586 @@
+//! The engine between a hostile app and a hostile peer, with nothing around it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use prost::Message as _;
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{
+    DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto,
+    ServiceDescriptorProto,
+};
+use provost_engine::{
+    Alleged, Body, BufferPool, Context, EncodedBody, Engine, Link, LinkEnd, Nanos, Ports, Progress, Queue,
+    ReceiveHeap, ReceivedBody, SocketHint, Step,
+};
+use provost_marshal::Tables;
+use provost_schema::Schema;
+use provost_shm::{Access, Mapping, Memfd};
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::{METADATA_BYTES_MAX, SEND_WINDOW, STREAM_WINDOW_BYTES};
+use provost_wire::metadata::{self, STATUS_MESSAGE};
+
+use crate::testing::MemfdSource;
+use crate::{
+    AppReceiveHeap, AppRole, CallQuota, Frontend, FrontendParts, MethodShape, ReceiveLimits, SendHeap,
+};
+
+const SEND_BYTES: u64 = 256 << 10;
+const UNARY: u16 = 0;
+const CHAT: u16 = 1;
+/// A struct of zeros is a good note, and the send heap is full of them.
+const GOOD_ROOT: u32 = SEND_WINDOW + 16;
+
+fn schema() -> Schema {
+    let text = FieldDescriptorProto {
+        name: Some("text".into()),
+        number: Some(1),
+        label: Some(Label::Optional.into()),
+        r#type: Some(Type::String.into()),
+        ..FieldDescriptorProto::default()
+    };
+    let method = |name: &str, streaming| MethodDescriptorProto {
+        name: Some(name.into()),
+        input_type: Some(".test.Note".into()),
+        output_type: Some(".test.Note".into()),
+        client_streaming: Some(streaming),
+        server_streaming: Some(streaming),
+        ..MethodDescriptorProto::default()
+    };
+    let file = FileDescriptorProto {
+        name: Some("test.proto".into()),
+        package: Some("test".into()),
+        syntax: Some("proto3".into()),
+        message_type: vec![DescriptorProto {
+            name: Some("Note".into()),
+            field: vec![text],
+            ..DescriptorProto::default()
+        }],
+        service: vec![ServiceDescriptorProto {
+            name: Some("Echo".into()),
+            method: vec![method("Unary", false), method("Chat", true)],
+            ..ServiceDescriptorProto::default()
+        }],
+        ..FileDescriptorProto::default()
+    };
+    let set = FileDescriptorSet { file: vec![file] }.encode_to_vec();
+    Schema::from_descriptor_set(&set).unwrap()
+}
+
+/// A frontend and what surrounds it.
+struct Bench {
+    frontend: Frontend,
+    tx_in: Queue<Step>,
+    tx_out: Queue<Step>,
+    rx_in: Queue<Step>,
+    rx_out: Queue<Step>,
+    buffers: BufferPool,
+    heap: AppReceiveHeap,
+    sent: Vec<u64>,
+    now: Nanos,
+    link: Arc<Link>,
+    quota: Arc<CallQuota>,
+    send_heap: Memfd,
+}
+
+impl Bench {
+    fn new(role: AppRole) -> Bench {
+        let schema = schema();
+        let send_heap = Memfd::create("test-send", SEND_BYTES).unwrap();
+        let mapping = Mapping::new(&send_heap, Access::ReadOnly).unwrap();
+        let link = Arc::new(Link::new());
+        let quota = Arc::new(CallQuota::new(20));
+        let limits = ReceiveLimits {
+            window_at: 1 << 20,
+            window_bytes: 1 << 30,
+            bytes_max: 8 << 20,
+        };
+        Bench {
+            frontend: Frontend::new(FrontendParts {
+                role,
+                tables: Arc::new(Tables::compile(&schema).unwrap()),
+                methods: MethodShape::of_service(&schema.services[0]),
+                send_heap: SendHeap::new(mapping).unwrap(),
+                message_bytes_max: 100_000,
+                calls_max: 30,
+                quota: (role == AppRole::Server).then(|| Arc::clone(&quota)),
+                link: Arc::clone(&link),
+            }),
+            tx_in: Queue::with_bound(16),
+            tx_out: Queue::with_bound(16),
+            rx_in: Queue::with_bound(16),
+            rx_out: Queue::with_bound(16),
+            buffers: BufferPool::new(),
+            heap: AppReceiveHeap::new(Box::new(MemfdSource::default()), limits),
+            sent: Vec::new(),
+            now: 1000,
+            link,
+            quota,
+            send_heap,
+        }
+    }
+
+    fn poll(&mut self) -> Progress {
+        let mut context = Context {
+            socket: SocketHint::Skip,
+            now: self.now,
+            buffers: &mut self.buffers,
+            receive: &mut self.heap,
+            sent: &mut self.sent,
+        };
+        let ports = Ports {
+            tx_in: &mut self.tx_in,
+            tx_out: &mut self.tx_out,
+            rx_in: &mut self.rx_in,
+            rx_out: &mut self.rx_out,
+        };
+        self.frontend.do_work(ports, &mut context)
+    }
+
+    fn discard(&mut self, step: Step) {
+        let mut context = Context {
+            socket: SocketHint::Skip,
+            now: self.now,
+            buffers: &mut self.buffers,
+            receive: &mut self.heap,
+            sent: &mut self.sent,
+        };
+        step.body.discard(&mut context);
+    }
+
+    /// Takes a step of the app, and polls.
+    fn submit(&mut self, step: Step) {
+        self.tx_in.push(step).unwrap();
+        self.poll();
+    }
+
+    /// Takes a step of the peer, and polls.
+    fn receive(&mut self, step: Step) {
+        self.rx_in.push(step).unwrap();
+        self.poll();
+    }
+
+    /// A body in the receive heap, as a transport makes it.
+    fn received(&mut self, metadata: &[u8], message_bytes: u32) -> Body {
+        let offset = metadata.len().next_multiple_of(8) as u32;
+        let mut block = self.heap.allocate((offset + message_bytes).max(1)).unwrap();
+        let bytes = self.heap.bytes_mut(&mut block);
+        bytes.fill(0);
+        bytes[..metadata.len()].copy_from_slice(metadata);
+        Body::Received(ReceivedBody {
+            block,
+            metadata_bytes: metadata.len() as u32,
+            message_bytes,
+        })
+    }
+
+    /// The reason in a step that the service made for the app.
+    fn reason(&mut self, step: Step) -> String {
+        let Body::Received(mut body) = step.body else {
+            panic!("no reason: {step:?}");
+        };
+        let block = self.heap.bytes_mut(&mut body.block)[..body.metadata_bytes as usize].to_vec();
+        self.heap.free(body.block);
+        let mut entries = metadata::entries(&block);
+        let (_, reason) = entries.find(|(key, _)| *key == STATUS_MESSAGE).unwrap();
+        String::from_utf8(reason.to_vec()).unwrap()
+    }
+}
+
+fn step(call: u64, parts: Parts) -> Step {
+    let mut step = Step::new(call, parts);
+    step.body = Body::Alleged(Alleged {
+        root: GOOD_ROOT,
+        metadata: 0,
+        metadata_bytes: 0,
+        token: 0,
+    });
+    step
+}
+
+fn chat(call: u64, parts: Parts) -> Step {
+    Step {
+        method: CHAT,
+        ..step(call, parts)
+    }
+}
+
+fn refused(bench: &mut Bench, call: u64, code: Code, word: &str) {
+    let step = bench.rx_out.pop().expect("a refusal");
+    assert_eq!((step.call, step.parts, step.status), (call, Parts::CANCEL, code));
+    let reason = bench.reason(step);
+    assert!(reason.contains(word), "{reason}");
+}
+
+#[test]
+fn a_stream_is_held_to_its_window_and_gets_back_what_was_read() {
+    let mut bench = Bench::new(AppRole::Client);
+    bench.submit(chat(1, Parts::BEGIN));
+    let mut sent = 0;
+    while sent < u64::from(STREAM_WINDOW_BYTES) {
+        // The app may count more than the message has, and gets back what it counted.
+        let counted = Step {
+            window_bytes: 100_000,
+            ..chat(1, Parts::MESSAGE)
+        };
+        bench.submit(counted);
+        let step = bench.tx_out.pop().filter(|step| step.parts == Parts::MESSAGE);
+        let step = step.or_else(|| bench.tx_out.pop()).expect("within the window");
+        assert_eq!(step.window_bytes, 100_000);
+        sent += 100_000;
+    }
+    let mut more = Step::new(1, Parts::WINDOW);
+    more.window_bytes = 200_000;
+    bench.receive(more);
+    assert_eq!(bench.rx_out.pop().unwrap().window_bytes, 200_000);
+    // 1 100 000 of 1 248 576 are used.
+    bench.submit(Step {
+        window_bytes: 200_000,
+        ..chat(1, Parts::MESSAGE)
+    });
+    assert_eq!(bench.tx_out.pop().unwrap().parts, Parts::MESSAGE);
+    bench.submit(chat(1, Parts::MESSAGE));
+    refused(&mut bench, 1, Code::Internal, "window");
+    assert_eq!(bench.tx_out.pop().unwrap().parts, Parts::CANCEL);
+}
+
+#[test]
+fn a_peer_is_held_to_the_window_too_and_window_is_not_made_of_nothing() {
+    let mut bench = Bench::new(AppRole::Client);
+    bench.submit(chat(1, Parts::BEGIN));
+    bench.tx_out.pop();
+    let mut give_back = chat(1, Parts::WINDOW);
+    give_back.window_bytes = 5;
+    let mut received = 0;
+    while received < u64::from(STREAM_WINDOW_BYTES) {
+        let mut message = Step::new(1, Parts::MESSAGE);
+        message.body = bench.received(&[], 300_000);
+        bench.receive(message);
+        let delivered = bench.rx_out.pop().expect("within the window");
+        assert_eq!(delivered.window_bytes, 300_064);
+        received += 300_064;
+        bench.discard(delivered);
+    }
+    let mut message = Step::new(1, Parts::MESSAGE);
+    message.body = bench.received(&[], 8);
+    bench.receive(message);
+    refused(&mut bench, 1, Code::Internal, "peer");
+    bench.tx_out.pop();
+    bench.submit(chat(2, Parts::BEGIN));
+    bench.tx_out.pop();
+    give_back.call = 2;
+    bench.submit(give_back);
+    refused(&mut bench, 2, Code::Internal, "unread");
+}
+
+#[test]
+fn deadlines_come_in_order_and_a_stuck_wire_does_not_keep_them_from_the_app() {
+    let mut bench = Bench::new(AppRole::Client);
+    // The wire takes 16 steps and no more.
+    for call in 1..=20 {
+        let mut step = step(call, Parts::BEGIN | Parts::MESSAGE | Parts::END);
+        step.deadline = 2000 + call;
+        bench.submit(step);
+    }
+    assert!(bench.tx_out.is_full());
+    assert_eq!(bench.frontend.wake_at(), Some(2001));
+    bench.now = 2010;
+    bench.poll();
+    for call in 1..=10 {
+        refused(&mut bench, call, Code::DeadlineExceeded, "deadline");
+    }
+    assert!(bench.rx_out.is_empty());
+    assert_eq!(bench.frontend.wake_at(), Some(2011));
+    bench.now = 5000;
+    bench.poll();
+    for call in 11..=20 {
+        refused(&mut bench, call, Code::DeadlineExceeded, "deadline");
+    }
+    // The peer hears of the ends of those that it has heard of.
+    let mut cancelled = HashSet::new();
+    loop {
+        bench.poll();
+        match bench.tx_out.pop() {
+            Some(step) if step.parts == Parts::CANCEL => assert!(cancelled.insert(step.call)),
+            Some(step) => bench.discard(step),
+            None => break,
+        }
+    }
+    assert_eq!(cancelled, (1..=16).collect());
+}
+
+#[test]
+fn a_call_whose_deadline_has_passed_is_not_begun() {
+    let mut bench = Bench::new(AppRole::Client);
+    let mut late = step(1, Parts::BEGIN | Parts::MESSAGE | Parts::END);
+    late.deadline = bench.now;
+    bench.submit(late);
+    refused(&mut bench, 1, Code::DeadlineExceeded, "deadline");
+    assert!(bench.tx_out.is_empty());
+}
+
+#[test]
+fn a_full_queue_to_the_app_holds_the_peer_back_and_not_the_app() {
+    let mut bench = Bench::new(AppRole::Client);
+    bench.submit(chat(1, Parts::BEGIN));
+    for _ in 0..16 {
+        let mut message = Step::new(1, Parts::MESSAGE);
+        message.body = bench.received(&[], 8);
+        bench.receive(message);
+    }
+    assert!(bench.rx_out.is_full());
+    let mut message = Step::new(1, Parts::MESSAGE);
+    message.body = bench.received(&[], 8);
+    bench.receive(message);
+    assert_eq!(bench.rx_in.len(), 1);
+    bench.submit(chat(2, Parts::BEGIN));
+    assert_eq!(bench.tx_out.len(), 2);
+    // Even failures wait their turn.
+    bench.submit(step(3, Parts::BEGIN | Parts::STATUS));
+    assert!(bench.rx_out.is_full());
+    let first = bench.rx_out.pop().unwrap();
+    bench.discard(first);
+    bench.poll();
+    assert_eq!(bench.rx_in.len(), 1);
+}
+
+#[test]
+fn a_servers_quota_is_over_all_that_is_open_and_comes_back() {
+    let mut bench = Bench::new(AppRole::Server);
+    for call in 1..=21 {
+        let mut request = Step::new(call, Parts::BEGIN | Parts::MESSAGE | Parts::END);
+        request.body = bench.received(&[], 8);
+        bench.receive(request);
+        if let Some(step) = bench.rx_out.pop() {
+            bench.discard(step);
+        }
+    }
+    let refusal = bench.tx_out.pop().unwrap();
+    assert_eq!((refusal.call, refusal.status), (21, Code::ResourceExhausted));
+    assert_eq!(bench.quota.in_flight(), 20);
+    bench.submit(step(1, Parts::MESSAGE | Parts::STATUS));
+    assert_eq!(bench.quota.in_flight(), 19);
+    let quota = Arc::clone(&bench.quota);
+    drop(bench);
+    assert_eq!(quota.in_flight(), 0);
+}
+
+#[test]
+fn saved_state_continues_the_calls() {
+    let mut bench = Bench::new(AppRole::Client);
+    let mut begun = chat(5, Parts::BEGIN);
+    begun.deadline = 4000;
+    bench.submit(begun);
+    let schema = schema();
+    let parts = FrontendParts {
+        role: AppRole::Client,
+        tables: Arc::new(Tables::compile(&schema).unwrap()),
+        methods: MethodShape::of_service(&schema.services[0]),
+        send_heap: SendHeap::new(Mapping::new(&bench.send_heap, Access::ReadOnly).unwrap()).unwrap(),
+        message_bytes_max: 100_000,
+        calls_max: 30,
+        quota: None,
+        link: Arc::clone(&bench.link),
+    };
+    let other = Frontend::new(FrontendParts {
+        methods: Arc::from([]),
+        send_heap: parts.send_heap.clone(),
+        tables: Arc::clone(&parts.tables),
+        quota: None,
+        link: Arc::clone(&bench.link),
+        ..parts
+    });
+    let saved = Box::new(std::mem::replace(&mut bench.frontend, other)).decompose();
+    bench.frontend = Frontend::restore(parts, &saved).unwrap();
+    assert_eq!(bench.frontend.wake_at(), Some(4000));
+    bench.submit(chat(5, Parts::BEGIN));
+    refused(&mut bench, 5, Code::Internal, "number");
+    bench.now = 4000;
+    bench.submit(chat(6, Parts::BEGIN));
+    assert_eq!(bench.frontend.wake_at(), None);
+}
+
+/// A small generator of pseudo-random numbers (xorshift64), so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn parts(&mut self) -> Parts {
+        const LIKELY: [Parts; 8] = [
+            Parts::BEGIN.with(Parts::MESSAGE).with(Parts::END),
+            Parts::BEGIN,
+            Parts::MESSAGE,
+            Parts::END,
+            Parts::MESSAGE.with(Parts::STATUS),
+            Parts::CANCEL,
+            Parts::WINDOW,
+            Parts::HEADERS,
+        ];
+        match self.below(4) {
+            0 => Parts(self.below(256) as u8),
+            _ => LIKELY[self.below(8) as usize],
+        }
+    }
+
+    fn place(&mut self) -> u32 {
+        match self.below(4) {
+            0 => self.below(1 << 32) as u32,
+            1 => SEND_WINDOW + (SEND_BYTES / 8) as u32 - self.below(4) as u32,
+            _ => SEND_WINDOW + self.below(SEND_BYTES / 8) as u32,
+        }
+    }
+}
+
+fn random_app_step(random: &mut Random, tokens: &mut HashSet<u64>, now: Nanos) -> Step {
+    let token = match random.below(3) {
+        0 => 0,
+        _ => tokens.len() as u64 + 1,
+    };
+    if token != 0 {
+        tokens.insert(token);
+    }
+    let metadata_bytes = match random.below(6) {
+        0 => random.below(200) as u32,
+        1 => random.below(u64::from(2 * METADATA_BYTES_MAX)) as u32,
+        2 => u32::MAX,
+        _ => 0,
+    };
+    Step {
+        method: random.below(4) as u16,
+        status: Code::from_number(random.below(20) as u32),
+        window_bytes: match random.below(3) {
+            0 => 0,
+            1 => random.below(1 << 20) as u32,
+            _ => u32::MAX,
+        },
+        deadline: random.below(3) * (now / 2 + random.below(300)),
+        body: Body::Alleged(Alleged {
+            root: random.place(),
+            metadata: random.place(),
+            metadata_bytes,
+            token,
+        }),
+        ..Step::new(random.below(60), random.parts())
+    }
+}
+
+fn random_peer_step(random: &mut Random, bench: &mut Bench) -> Step {
+    let mut step = Step::new(random.below(60), random.parts());
+    step.method = random.below(4) as u16;
+    step.window_bytes = random.below(1 << 21) as u32;
+    step.deadline = random.below(2) * (bench.now + random.below(1000));
+    step.body = match random.below(4) {
+        0 => Body::Empty,
+        1 => {
+            let mut buffer = bench.buffers.take();
+            let metadata_bytes = random.below(40) as u32;
+            buffer
+                .bytes
+                .resize(metadata_bytes as usize, random.below(256) as u8);
+            Body::Encoded(EncodedBody {
+                buffer,
+                metadata_bytes,
+                message_bytes: random.below(2) as u32 * 8,
+            })
+        }
+        _ => {
+            let mut metadata = Vec::new();
+            if random.below(2) == 0 {
+                metadata.resize(random.below(40) as usize, random.below(256) as u8);
+            } else {
+                metadata::append(&mut metadata, "key", b"value").unwrap();
+            }
+            bench.received(&metadata, random.below(300) as u32)
+        }
+    };
+    step
+}
+
+fn round(random: &mut Random, bench: &mut Bench, tokens: &mut HashSet<u64>) {
+    bench.now += random.below(100);
+    if random.below(2) == 0 && bench.tx_in.room() > 0 {
+        let step = random_app_step(random, tokens, bench.now);
+        bench.tx_in.push(step).unwrap();
+    }
+    if random.below(2) == 0 && bench.rx_in.room() > 0 {
+        let step = random_peer_step(random, bench);
+        bench.rx_in.push(step).unwrap();
+    }
+    bench.poll();
+    for _ in 0..random.below(4) {
+        if let Some(step) = bench.tx_out.pop() {
+            assert!(!matches!(step.body, Body::Alleged(_) | Body::Received(_)));
+            bench.discard(step);
+        }
+        if let Some(step) = bench.rx_out.pop() {
+            assert!(matches!(step.body, Body::Empty | Body::Received(_)));
+            bench.discard(step);
+        }
+    }
+}
+
+#[test]
+fn whatever_an_app_and_a_peer_say_all_memory_comes_back_and_the_end_is_reached() {
+    for seed in 1..=60 {
+        for role in [AppRole::Client, AppRole::Server] {
+            let mut random = Random(0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(seed));
+            let mut bench = Bench::new(role);
+            let junk: Vec<u8> = (0..4096).map(|_| random.below(256) as u8).collect();
+            bench
+                .send_heap
+                .write_at(random.below(SEND_BYTES - 4096), &junk)
+                .unwrap();
+            let mut tokens = HashSet::new();
+            for _ in 0..2000 {
+                round(&mut random, &mut bench, &mut tokens);
+            }
+            bench.link.set_ended(LinkEnd {
+                code: Code::Unavailable,
+                reason: "gone".into(),
+            });
+            bench.link.set_delivered();
+            for left in (0..10_000).rev() {
+                let progress = bench.poll();
+                while let Some(step) = bench.tx_out.pop() {
+                    bench.discard(step);
+                }
+                while let Some(step) = bench.rx_out.pop() {
+                    bench.discard(step);
+                }
+                if progress == Progress::Ended {
+                    break;
+                }
+                assert!(left > 0, "seed {seed}, {role:?}: no end");
+            }
+            let returned: HashSet<u64> = bench.sent.iter().copied().collect();
+            assert_eq!(
+                returned.len(),
+                bench.sent.len(),
+                "seed {seed}, {role:?}: a token twice"
+            );
+            assert_eq!(returned, tokens, "seed {seed}, {role:?}");
+            assert!(bench.heap.is_empty(), "seed {seed}, {role:?}: blocks are left");
+            assert_eq!(bench.quota.in_flight(), 0, "seed {seed}, {role:?}");
+        }
+    }
+}
+
+#[test]
+fn methods_of_the_service_are_found() {
+    let mut bench = Bench::new(AppRole::Client);
+    let mut unknown = step(1, Parts::BEGIN | Parts::MESSAGE | Parts::END);
+    unknown.method = CHAT + 1;
+    bench.submit(unknown);
+    refused(&mut bench, 1, Code::Unimplemented, "method");
+    let mut known = step(2, Parts::BEGIN | Parts::MESSAGE | Parts::END);
+    known.method = UNARY;
+    bench.submit(known);
+    assert_eq!(bench.tx_out.pop().unwrap().call, 2);
+}
