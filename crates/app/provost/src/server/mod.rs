@@ -4,7 +4,7 @@ mod call;
 mod handler;
 mod serving;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -109,6 +109,12 @@ impl ServerBuilder {
     /// Serves until `shutdown` is ready; then takes no new calls, finishes those in flight, and returns.
     pub async fn serve_with_shutdown(self, shutdown: impl Future<Output = ()>) -> Result<(), Status> {
         let mut shutdown = pin!(shutdown);
+        let mut is_over = false;
+        // It is asked again when the node's service goes away while calls are being finished.
+        let mut shutdown = pin!(poll_fn(move |context| {
+            is_over = is_over || shutdown.as_mut().poll(context).is_ready();
+            if is_over { Poll::Ready(()) } else { Poll::Pending }
+        }));
         let app = self.app.clone().map_or_else(App::global, Ok)?;
         let mut is_first = true;
         loop {
@@ -118,7 +124,7 @@ impl ServerBuilder {
             match Serving::bind(link, &self).await {
                 Ok(mut serving) => {
                     is_first = false;
-                    match std::future::poll_fn(|context| serving.poll(shutdown.as_mut(), context)).await {
+                    match poll_fn(|context| serving.poll(shutdown.as_mut(), context)).await {
                         Outcome::ShutDown => return Ok(()),
                         Outcome::LinkLost => {}
                     }
@@ -163,7 +169,7 @@ async fn unless<R>(
     future: impl Future<Output = R>,
 ) -> Option<R> {
     let mut future = pin!(future);
-    std::future::poll_fn(|context| {
+    poll_fn(|context| {
         if let Poll::Ready(output) = future.as_mut().poll(context) {
             return Poll::Ready(Some(output));
         }
