@@ -7,7 +7,7 @@ use provost_engine::Nanos;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
 /// Calls for which a connection has room before its tables grow for the first time.
-const FRESH_CALLS: usize = 64;
+const FRESH_CALLS: usize = 16;
 /// [`Call::timer`] of a call without a deadline.
 const NO_TIMER: u32 = u32::MAX;
 

@@ -598,6 +598,7 @@ impl Frontend {
             _ => Failure::new(Code::Unavailable, "the connection was closed"),
         };
         self.owed.clear();
+        let mut progress = Progress::Idle;
         while self.may_fail() {
             if let Some(call) = self.calls.any() {
                 if let Some(call) = self.calls.get_mut(call) {
@@ -615,8 +616,9 @@ impl Frontend {
             } else {
                 break;
             }
+            progress = Progress::Busy;
         }
-        Progress::Busy
+        progress
     }
 
     /// A step that the app may not take: its call, if there is one, fails.

@@ -518,8 +518,7 @@ impl Worker {
             path.socket_ready = false;
         }
         if path.has_ended && path.datapath.to_app().is_empty() {
-            self.end_path(number);
-            return true;
+            return self.end_path(number) || busy;
         }
         if (!try_socket || self.hot_paths.len() > SOCKETS_TRIED_MAX)
             && let Some(path) = self.paths.get_mut(number)
@@ -529,10 +528,11 @@ impl Worker {
         busy
     }
 
-    /// A connection has ended and everything that the app was owed is in its ring: tells it so.
-    fn end_path(&mut self, number: u32) {
+    /// A connection has ended and everything that the app was owed is in its ring: tells it so, and says whether that
+    /// could be done.
+    fn end_path(&mut self, number: u32) -> bool {
         let Some(path) = self.paths.get_mut(number) else {
-            return;
+            return false;
         };
         let (app_number, connection) = (path.app, path.number);
         let end = path.end();
@@ -543,17 +543,19 @@ impl Worker {
                 connection,
                 status: end.code,
             };
+            app.touch(app_number, &mut self.touched);
             match app.port.push_notice(notice) {
-                Ok(()) => app.touch(app_number, &mut self.touched),
-                // Tried again in the next round.
-                Err(NotPushed::Full(_)) => {
-                    app.touch(app_number, &mut self.touched);
-                    return;
+                Ok(()) => {}
+                // Tried again later.
+                Err(NotPushed::Full(_)) => return false,
+                Err(NotPushed::Fault(fault)) => {
+                    self.fault(app_number, fault);
+                    return true;
                 }
-                Err(NotPushed::Fault(fault)) => return self.fault(app_number, fault),
             }
         }
         self.remove_path(number);
+        true
     }
 
     fn remove_path(&mut self, number: u32) {
