@@ -43,9 +43,6 @@ pub(crate) const TICK_NS: u64 = 4_000_000;
 const QUIET_NS: u64 = 4 * TICK_NS;
 
 const NOBODY: u64 = 0;
-/// In place of the time when the spinner was polled: it is a server that now runs its handlers. It comes back at once
-/// unless a handler blocks, which then gets the role if it waits for this very link.
-const BESIDE: u64 = 0;
 /// In place of the time when the spinner was polled: it sleeps at the doorbell.
 const AT_DOORBELL: u64 = u64::MAX;
 /// The reactor waits. Ids of calls are above.
@@ -73,6 +70,9 @@ pub(super) struct Waiting {
     spin_ns: AtomicU64,
     /// When the spinner was polled last.
     polled_ns: AtomicU64,
+    /// Whether the spinner is a server that now runs its handlers. It comes back at once unless a handler blocks, which
+    /// then gets the role if it waits for this very link.
+    is_beside: AtomicBool,
     is_ticking: AtomicBool,
     ticked_ns: AtomicU64,
     /// Whether the reactor watches the doorbell. Changed by the drainer only.
@@ -89,6 +89,7 @@ impl Waiting {
             progress_ns: AtomicU64::new(0),
             spin_ns: AtomicU64::new(waits.spin_ns),
             polled_ns: AtomicU64::new(0),
+            is_beside: AtomicBool::new(false),
             is_ticking: AtomicBool::new(false),
             ticked_ns: AtomicU64::new(0),
             is_watched: AtomicBool::new(false),
@@ -191,7 +192,13 @@ impl Waiter {
         let waiting = &self.link.waiting;
         if !self.is_counted {
             self.is_counted = true;
-            waiting.waiters.fetch_add(1, Ordering::SeqCst);
+            let others = waiting.waiters.fetch_add(1, Ordering::SeqCst);
+            if others > 0 {
+                // Others wait, perhaps on this executor. A task whose calls end while it spins would else begin one
+                // after the other within one poll, and they would never run.
+                context.waker().wake_by_ref();
+                return Next::Return;
+            }
         }
         if !self.take_role() {
             return Next::Return;
@@ -225,7 +232,7 @@ impl Waiter {
         }
         let now = now_ns();
         waiting.progress_ns.store(now, Ordering::Relaxed);
-        waiting.polled_ns.store(now, Ordering::Relaxed);
+        self.link.note_poll(now);
         if role == ASLEEP
             && let Some(drain) = self.link.try_drain()
         {
@@ -236,7 +243,6 @@ impl Waiter {
     }
 
     fn spin(&self, context: &Context<'_>) -> Next {
-        let waiting = &self.link.waiting;
         let began_ns = now_ns();
         loop {
             yield_now();
@@ -244,22 +250,15 @@ impl Waiter {
                 return Next::Look;
             }
             let now_ns = now_ns();
-            waiting.polled_ns.store(now_ns, Ordering::Relaxed);
-            if self.link.has_spun(now_ns) {
-                let watch = if is_blocking() {
-                    Watch::Caller
-                } else {
-                    Watch::Reactor
-                };
-                match self.link.fall_asleep(watch) {
-                    Asleep::Yes if watch == Watch::Caller => {
-                        sleep_before_next_poll(&self.link);
-                        return Next::Return;
-                    }
-                    Asleep::Yes => return Next::Return,
-                    Asleep::No => return Next::Look,
-                    Asleep::Busy => {}
-                }
+            self.link.note_poll(now_ns);
+            let asleep = match self.link.has_spun(now_ns) {
+                true => self.fall_asleep(),
+                false => Asleep::Busy,
+            };
+            match asleep {
+                Asleep::Yes => return Next::Return,
+                Asleep::No => return Next::Look,
+                Asleep::Busy => {}
             }
             if now_ns.saturating_sub(began_ns) > BURST_NS {
                 context.waker().wake_by_ref();
@@ -268,11 +267,22 @@ impl Waiter {
         }
     }
 
+    fn fall_asleep(&self) -> Asleep {
+        if !is_blocking() {
+            return self.link.fall_asleep(self.id, Watch::Reactor);
+        }
+        let asleep = self.link.fall_asleep(self.id, Watch::Caller);
+        if asleep == Asleep::Yes {
+            sleep_before_next_poll(&self.link, self.id);
+        }
+        asleep
+    }
+
     /// Says that what was found is handled now, and then waited for again.
     pub(crate) fn step_aside(&self) {
         let waiting = &self.link.waiting;
         if waiting.role.load(Ordering::Relaxed) == self.id.0 {
-            waiting.polled_ns.store(BESIDE, Ordering::Relaxed);
+            waiting.is_beside.store(true, Ordering::Relaxed);
         }
     }
 
@@ -327,10 +337,15 @@ impl Link {
     }
 
     fn is_spinner_stale(&self) -> bool {
-        match self.waiting.polled_ns.load(Ordering::Relaxed) {
-            BESIDE => is_blocking(),
-            polled_ns => now_ns().saturating_sub(polled_ns) > STALE_NS,
-        }
+        let polled_ns = self.waiting.polled_ns.load(Ordering::Relaxed);
+        let is_blocked = self.waiting.is_beside.load(Ordering::Relaxed) && is_blocking();
+        is_blocked || now_ns().saturating_sub(polled_ns) > STALE_NS
+    }
+
+    /// The spinner was polled.
+    fn note_poll(&self, now_ns: u64) {
+        self.waiting.polled_ns.store(now_ns, Ordering::Relaxed);
+        self.waiting.is_beside.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn note_progress(&self) {
@@ -347,20 +362,31 @@ impl Link {
         self.note_progress();
     }
 
-    /// Has the service ring from its next completion on, unless there is one already.
-    fn fall_asleep(&self, watch: Watch) -> Asleep {
+    /// Has the service ring from its next completion on, unless there is one already or the call has lost the role.
+    fn fall_asleep(&self, id: CallId, watch: Watch) -> Asleep {
         self.flush();
         let Some(mut drain) = self.try_drain() else {
             return Asleep::Busy;
         };
-        if !self.arm(&mut drain, watch) {
+        let role = &self.waiting.role;
+        let has_role = role.load(Ordering::SeqCst) == id.0;
+        if !has_role || !self.arm(&mut drain, watch) {
             return Asleep::No;
         }
-        if watch == Watch::Reactor {
-            // Before the drain flag is given up, so that the reactor finds it when the doorbell rings.
-            self.waiting.role.store(ASLEEP, Ordering::SeqCst);
+        let becomes = match watch {
+            Watch::Reactor => ASLEEP,
+            Watch::Caller => id.0,
+        };
+        // Before the drain flag is given up, so that the reactor finds it when the doorbell rings.
+        match role.compare_exchange(id.0, becomes, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => Asleep::Yes,
+            Err(_) => {
+                // It was taken away meanwhile. Whoever did that may have left the rest to this drainer.
+                drop(drain);
+                self.settle();
+                Asleep::No
+            }
         }
-        Asleep::Yes
     }
 
     fn arm(&self, drain: &mut Drain<'_>, watch: Watch) -> bool {
@@ -384,25 +410,34 @@ impl Link {
         }
     }
 
-    /// Before a blocking caller sleeps at the doorbell.
-    fn before_sleep(&self) {
-        self.waiting.polled_ns.store(AT_DOORBELL, Ordering::Relaxed);
+    /// Before a blocking caller sleeps at the doorbell. Says whether it has the role still.
+    fn before_sleep(&self, id: CallId) -> bool {
+        let has_role = self.waiting.role.load(Ordering::SeqCst) == id.0;
+        if has_role {
+            self.note_poll(AT_DOORBELL);
+        }
+        has_role
     }
 
-    /// After it has.
-    fn after_sleep(&self) {
-        self.waiting.polled_ns.store(now_ns(), Ordering::Relaxed);
-        self.note_awakening();
+    /// After it has. Who has lost the role meanwhile leaves the doorbell to who has it now.
+    fn after_sleep(&self, id: CallId) {
         loop {
-            if let Some(drain) = self.try_drain() {
-                if !self.waiting.is_watched.load(Ordering::Relaxed) {
-                    // An error says that nobody can ring it any more; the control socket tells why.
-                    let _ = self.doorbell.drain();
-                    drain.sleeper.disarm();
-                }
+            let drain = self.try_drain();
+            if self.waiting.role.load(Ordering::SeqCst) != id.0 {
                 return;
             }
-            yield_now();
+            let Some(drain) = drain else {
+                yield_now();
+                continue;
+            };
+            self.note_poll(now_ns());
+            self.note_progress();
+            if !self.waiting.is_watched.load(Ordering::Relaxed) {
+                // An error says that nobody can ring it any more; the control socket tells why.
+                let _ = self.doorbell.drain();
+                drain.sleeper.disarm();
+            }
+            return;
         }
     }
 
@@ -556,6 +591,12 @@ impl Link {
     }
 }
 
+/// A call that has the role and sleeps at its link's doorbell.
+struct Sleeper {
+    link: Arc<Link>,
+    id: CallId,
+}
+
 /// How a thread sleeps that runs one future only, and how it is woken: through its own doorbell if it sleeps at those
 /// of links, else by unparking it.
 pub(crate) struct Parker {
@@ -587,27 +628,33 @@ impl Parker {
     }
 
     /// Sleeps until a doorbell rings, or the thread is woken.
-    fn sleep_at(&self, links: &[Arc<Link>]) {
-        links.iter().for_each(|link| link.before_sleep());
-        self.is_at_doorbell.store(true, Ordering::SeqCst);
-        if !self.is_notified() {
-            self.sleep_at_doorbells(links);
+    fn sleep_at(&self, sleepers: &[Sleeper]) {
+        if sleepers
+            .iter()
+            .all(|sleeper| sleeper.link.before_sleep(sleeper.id))
+        {
+            self.is_at_doorbell.store(true, Ordering::SeqCst);
+            if !self.is_notified() {
+                self.sleep_at_doorbells(sleepers);
+            }
+            self.is_at_doorbell.store(false, Ordering::SeqCst);
         }
-        self.is_at_doorbell.store(false, Ordering::SeqCst);
-        links.iter().for_each(|link| link.after_sleep());
+        sleepers
+            .iter()
+            .for_each(|sleeper| sleeper.link.after_sleep(sleeper.id));
     }
 
-    fn sleep_at_doorbells(&self, links: &[Arc<Link>]) {
+    fn sleep_at_doorbells(&self, sleepers: &[Sleeper]) {
         let Some((_, kicked)) = &self.kick else {
             // Without a doorbell of its own, the thread looks again and again.
             return std::thread::sleep(Duration::from_micros(100));
         };
         let watch = |doorbell| PollFd::new(doorbell, PollFlags::IN);
         // An error, such as a signal, is a wake-up too.
-        let _ = match links {
-            [link] => rustix::event::poll(&mut [watch(&link.doorbell), watch(kicked)], None),
-            links => {
-                let doorbells = links.iter().map(|link| &link.doorbell);
+        let _ = match sleepers {
+            [one] => rustix::event::poll(&mut [watch(&one.link.doorbell), watch(kicked)], None),
+            many => {
+                let doorbells = many.iter().map(|sleeper| &sleeper.link.doorbell);
                 let mut watched: Vec<_> = doorbells.chain([kicked]).map(watch).collect();
                 rustix::event::poll(&mut watched, None)
             }
@@ -623,9 +670,9 @@ thread_local! {
         is_at_doorbell: AtomicBool::new(false),
         kick: Doorbell::create().ok(),
     });
-    /// The links at whose doorbells this thread will sleep when the future that it runs in [`block_on`] has been
+    /// At which doorbells this thread will sleep when the future that it runs in [`block_on`] has been
     /// polled.
-    static SLEEPS_AT: RefCell<Vec<Arc<Link>>> = const { RefCell::new(Vec::new()) };
+    static SLEEPS_AT: RefCell<Vec<Sleeper>> = const { RefCell::new(Vec::new()) };
     /// How many calls of [`block_on`] this thread is in.
     static BLOCKING: Cell<u32> = const { Cell::new(0) };
 }
@@ -635,8 +682,9 @@ fn is_blocking() -> bool {
     BLOCKING.get() > 0
 }
 
-fn sleep_before_next_poll(link: &Arc<Link>) {
-    SLEEPS_AT.with_borrow_mut(|links| links.push(link.clone()));
+fn sleep_before_next_poll(link: &Arc<Link>, id: CallId) {
+    let link = link.clone();
+    SLEEPS_AT.with_borrow_mut(|sleepers| sleepers.push(Sleeper { link, id }));
 }
 
 /// Runs a future on this thread, which sleeps as it waits.
@@ -651,24 +699,24 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        let mut links = SLEEPS_AT.take();
-        if links.is_empty() {
+        let mut sleepers = SLEEPS_AT.take();
+        if sleepers.is_empty() {
             while !parker.is_notified() {
                 std::thread::park();
             }
         } else {
-            parker.sleep_at(&links);
-            links.clear();
+            parker.sleep_at(&sleepers);
+            sleepers.clear();
         }
         // Its memory is used again.
-        SLEEPS_AT.set(links);
+        SLEEPS_AT.set(sleepers);
     }
 }
 
 /// One [`block_on`], perhaps within another.
 struct Nested<'a> {
     parker: &'a Parker,
-    outer: Vec<Arc<Link>>,
+    outer: Vec<Sleeper>,
 }
 
 impl Nested<'_> {
@@ -687,9 +735,9 @@ impl Nested<'_> {
 impl Drop for Nested<'_> {
     fn drop(&mut self) {
         BLOCKING.set(BLOCKING.get() - 1);
-        SLEEPS_AT.with_borrow_mut(|links| {
-            links.clear();
-            links.append(&mut self.outer);
+        SLEEPS_AT.with_borrow_mut(|sleepers| {
+            sleepers.clear();
+            sleepers.append(&mut self.outer);
         });
         if is_blocking() {
             // What woke the outer future meanwhile was taken for the inner one.
