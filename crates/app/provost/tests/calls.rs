@@ -307,19 +307,31 @@ fn a_stream_is_fed_by_a_sender() {
 fn dropping_a_call_cancels_it_and_its_handler() {
     let world = World::new();
     let app = world.app();
-    let dropped_before = support::DROPPED.load(Ordering::SeqCst);
-    block_on(async {
-        let client = NotesClient::connect(&app).await.unwrap();
+    let client = block_on(NotesClient::connect(&app)).unwrap();
+    // Once as soon as it was sent, once when its handler has begun.
+    for waits in [false, true] {
+        let (started, dropped) = (&support::STARTED, &support::DROPPED);
+        let (started_before, dropped_before) =
+            (started.load(Ordering::SeqCst), dropped.load(Ordering::SeqCst));
+        let cancels_before = world.service.stats.cancels.load(Ordering::SeqCst);
         let mut call = Box::pin(client.echo(Note::new(0, "hang")));
-        let polled =
-            std::future::poll_fn(|context| std::task::Poll::Ready(call.as_mut().poll(context))).await;
-        assert!(polled.is_pending());
+        let poll = std::future::poll_fn(|context| std::task::Poll::Ready(call.as_mut().poll(context)));
+        assert!(block_on(poll).is_pending());
+        if waits {
+            eventually("the handler begins", || {
+                started.load(Ordering::SeqCst) > started_before
+            });
+        }
         drop(call);
-    });
-    eventually("the handler is dropped", || {
-        support::DROPPED.load(Ordering::SeqCst) > dropped_before
-    });
-    assert!(world.service.stats.cancels.load(Ordering::SeqCst) >= 1);
+        let is_cancelled = || world.service.stats.cancels.load(Ordering::SeqCst) > cancels_before;
+        eventually("the call is cancelled", is_cancelled);
+        if waits {
+            eventually("the handler is dropped", || {
+                dropped.load(Ordering::SeqCst) > dropped_before
+            });
+        }
+        assert!(block_on(client.echo(Note::new(0, "next"))).is_ok());
+    }
 }
 
 #[test]

@@ -58,6 +58,8 @@ struct Slot {
 pub(crate) struct CallState {
     id: u64,
     pub(crate) wire: WireCall,
+    /// Whether a handler of this process answers it.
+    is_served: bool,
     /// Steps that came and were not taken, oldest first. Bounded by the stream's window.
     pub(crate) steps: VecDeque<Completion>,
     /// What the owner may still send of a stream, in its own count.
@@ -113,6 +115,7 @@ impl CallTable {
         let place = self.slot_or_insert(slot as usize);
         let mut state = lock(&place.state);
         state.id = id.0;
+        state.is_served = matches!(wire, WireName::Given(_));
         state.wire = match wire {
             WireName::Own { connection } => WireCall {
                 connection,
@@ -152,7 +155,8 @@ impl CallTable {
             return false;
         };
         let mut wakers = [None, None, None];
-        if step.parts.contains(Parts::CANCEL) && state.owner.is_some() {
+        // A client reads it like any other step; a handler may not read at all, or not have begun.
+        if step.parts.contains(Parts::CANCEL) && state.is_served {
             state.ended.get_or_insert(CANCELLED);
             wakers = state.take_wakers();
         }

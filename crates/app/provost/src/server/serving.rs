@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use provost_wire::control::{Bind, Unbind, request};
 use provost_wire::descriptor::Completion;
@@ -17,10 +18,14 @@ use super::{ServerBuilder, ServerCall, Spawn};
 use crate::channel::request_with_schema;
 use crate::context::with_deadline;
 use crate::link::{CallId, Half, Link, LocalEnd, Waiter, WireCall};
+use crate::reactor::Timer;
 use crate::status::Status;
 
 /// Handlers that are polled before new calls are looked for.
 const POLLS_MAX: usize = 64;
+
+/// How long the service may take to answer that services are taken back.
+const UNBIND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why serving ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,7 +50,15 @@ pub(super) struct Serving {
     ready: Arc<Ready>,
     spawner: Option<Arc<dyn Spawn>>,
     concurrency_limit: usize,
-    is_draining: bool,
+    shutdown: Option<Unbinding>,
+}
+
+/// Taking the services back. Calls that the service had passed on before it has answered are still served.
+struct Unbinding {
+    /// Requests that were not answered yet.
+    requests: Vec<u64>,
+    /// When they are waited for no more.
+    late: Timer,
 }
 
 /// A handler that may be running.
@@ -88,7 +101,7 @@ impl Serving {
             ready: Arc::default(),
             spawner: builder.spawner.clone(),
             concurrency_limit: builder.concurrency_limit,
-            is_draining: false,
+            shutdown: None,
             link,
         };
         for (index, bound) in serving.services.iter().enumerate() {
@@ -117,12 +130,15 @@ impl Serving {
     ) -> Poll<Outcome> {
         self.ready.register(context.waker());
         loop {
-            if !self.is_draining && shutdown.as_mut().poll(context).is_ready() {
-                self.is_draining = true;
-                self.unbind();
+            if self.shutdown.is_none() && shutdown.as_mut().poll(context).is_ready() {
+                self.shutdown = Some(Unbinding {
+                    requests: self.unbind(),
+                    late: Timer::new(UNBIND_TIMEOUT),
+                });
             }
+            let is_unbound = self.poll_unbinding(context);
             self.poll_ready_tasks();
-            match self.poll_inbox(context) {
+            match self.poll_inbox(is_unbound, context) {
                 Poll::Ready(Ok(Found::Call(begin))) => self.start(begin),
                 Poll::Ready(Ok(Found::ReadyTask)) => {}
                 Poll::Ready(Ok(Found::Nothing)) => return Poll::Ready(Outcome::ShutDown),
@@ -133,9 +149,31 @@ impl Serving {
         }
     }
 
-    fn poll_inbox(&mut self, context: &mut Context<'_>) -> Poll<Result<Found, LocalEnd>> {
+    /// Whether the service has taken note that it shall pass on no more calls.
+    fn poll_unbinding(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(unbinding) = &mut self.shutdown else {
+            return false;
+        };
+        if unbinding.requests.is_empty() {
+            return true;
+        }
+        let control = &self.link.control;
+        unbinding
+            .requests
+            .retain(|id| control.poll_reply(*id, context).is_pending());
+        if unbinding.late.poll(context).is_ready() {
+            unbinding.requests.drain(..).for_each(|id| control.forget(id));
+        }
+        let is_unbound = unbinding.requests.is_empty();
+        if is_unbound {
+            self.link.look_in();
+        }
+        is_unbound
+    }
+
+    fn poll_inbox(&mut self, is_unbound: bool, context: &mut Context<'_>) -> Poll<Result<Found, LocalEnd>> {
         let running = self.running();
-        let (has_room, is_done) = (running < self.concurrency_limit, self.is_draining && running == 0);
+        let (has_room, is_done) = (running < self.concurrency_limit, is_unbound && running == 0);
         let ready = &self.ready;
         let found = self.inbox.poll_keeping(Half::Reader, context, |state| {
             if !ready.is_empty() {
@@ -243,24 +281,30 @@ impl Serving {
         self.idle_tasks.push(index);
     }
 
-    fn unbind(&self) {
+    /// Takes all services back; the ids of the requests.
+    fn unbind(&self) -> Vec<u64> {
+        let mut requests = Vec::new();
         for bound in &self.services {
             let unbind = request::Body::Unbind(Unbind {
                 service: bound.descriptor.name.to_owned(),
             });
             let id = self.link.control.new_id();
             // A service that is gone has nothing bound.
-            let _ = self.link.control.send(id, unbind, &[]);
-            self.link.control.forget(id);
+            if self.link.control.send(id, unbind, &[]).is_ok() {
+                requests.push(id);
+            }
         }
+        requests
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        if !self.is_draining {
-            self.unbind();
-        }
+        let requests = match &mut self.shutdown {
+            Some(unbinding) => std::mem::take(&mut unbinding.requests),
+            None => self.unbind(),
+        };
+        requests.into_iter().for_each(|id| self.link.control.forget(id));
         self.tasks.clear();
         self.inbox.leave();
         self.link.close(self.inbox.id());

@@ -107,6 +107,7 @@ impl Notes {
             "panic" => panic!("as the test wants it"),
             "fail" => Err(failure(&request)),
             "hang" => {
+                STARTED.fetch_add(1, Ordering::SeqCst);
                 let _dropped = CountDrops;
                 std::future::pending().await
             }
@@ -152,6 +153,9 @@ fn failure(request: &Request<Received<Note>>) -> Status {
 
 /// What a request of the text `count` is answered with, on the thread that serves.
 pub static COUNT: std::sync::OnceLock<fn() -> u64> = std::sync::OnceLock::new();
+
+/// Handlers that hang.
+pub static STARTED: AtomicU64 = AtomicU64::new(0);
 
 /// Handlers that were dropped before their end.
 pub static DROPPED: AtomicU64 = AtomicU64::new(0);
