@@ -359,11 +359,11 @@ impl Agent {
     }
 
     async fn chat(&self, messages: u32, bytes: usize) -> Result<Done, Status> {
-        let (send, sent) = tokio::sync::mpsc::channel(1);
-        let mut stream: Streaming<Drip> = self.client.chat(Sending { sent }).await?.into_inner();
+        let (mut sender, requests) = provost::stream(1);
+        let mut stream: Streaming<Drip> = self.client.chat(requests).await?.into_inner();
         let mut done = Done::default();
         for number in 1..=messages {
-            let gone = send.send(drip(number, bytes)).await.is_err();
+            let gone = sender.send(drip(number, bytes)).await.is_err();
             let Some(back) = stream.message().await? else {
                 return Err(Status::unknown(format!(
                     "the stream ended after {} messages (gone: {gone})",
@@ -372,7 +372,7 @@ impl Agent {
             };
             count_drip(&mut done, &back, bytes)?;
         }
-        drop(send);
+        drop(sender);
         match stream.message().await? {
             None => Ok(done),
             Some(_) => Err(Status::unknown("the server sent more messages than it got")),
@@ -444,19 +444,6 @@ impl Stream for Filling {
         }
         self.sent += 1;
         Poll::Ready(Some(drip(self.sent, self.fill.bytes)))
-    }
-}
-
-/// The requests of `Chat`.
-struct Sending {
-    sent: tokio::sync::mpsc::Receiver<Drip>,
-}
-
-impl Stream for Sending {
-    type Item = Drip;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Drip>> {
-        self.sent.poll_recv(context)
     }
 }
 

@@ -245,6 +245,28 @@ fn service_of_the_server_and_started_again() {
 }
 
 #[test]
+fn service_of_a_server_that_is_shutting_down() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        let ticket = setting.agent.begin(endless_hold());
+        begun(&mut setting, "hold");
+        drop(setting.server.input.take());
+        assert_eq!(
+            setting.server.program.ends_within(Duration::from_millis(200)),
+            None
+        );
+        setting.b.program.kill();
+        assert_eq!(setting.agent.failure(ticket).code, provost::Code::Unavailable);
+        let status = setting
+            .server
+            .program
+            .ends_within(PATIENCE)
+            .expect("the server ends");
+        assert!(status.success(), "{status}");
+    });
+}
+
+#[test]
 fn deadlines_are_met_whoever_dies() {
     let victims: [fn(&mut Setting); 3] = [
         |setting| setting.server.program.kill(),
