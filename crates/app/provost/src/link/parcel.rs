@@ -99,7 +99,6 @@ unsafe fn release_box<T>(data: usize) {
 }
 
 /// Parcels on their way, by the token that comes back when the service has read them.
-#[derive(Default)]
 pub(crate) struct Outstanding {
     entries: Vec<Entry>,
     free: Vec<u32>,
@@ -109,6 +108,18 @@ pub(crate) struct Outstanding {
 struct Entry {
     generation: u32,
     parcel: Option<Parcel>,
+}
+
+/// Parcels for which there is room from the start; for more, the tables grow.
+const OUTSTANDING_AT_START: usize = 256;
+
+impl Default for Outstanding {
+    fn default() -> Outstanding {
+        Outstanding {
+            entries: Vec::with_capacity(OUTSTANDING_AT_START),
+            free: Vec::with_capacity(OUTSTANDING_AT_START),
+        }
+    }
 }
 
 impl Outstanding {
