@@ -2,8 +2,10 @@
 
 use crate::ForeignBytes;
 
-/// Buffers that a pool keeps of each kind, at most; those beyond are freed.
+/// Buffers that a pool keeps, at most; those beyond are freed.
 const POOLED_MAX: usize = 4096;
+/// Capacity of all buffers that a pool keeps of each kind, in bytes: what a burst leaves behind at most.
+const POOL_BYTES_MAX: usize = 8 << 20;
 /// A buffer that grew past this is freed rather than kept, in bytes.
 const POOLED_BYTES_MAX: usize = 128 << 10;
 /// Capacity that a new buffer starts with, in bytes.
@@ -25,8 +27,16 @@ pub struct Buffer {
 /// The buffers of one runtime thread.
 #[derive(Debug, Default)]
 pub struct BufferPool {
-    free: Vec<Buffer>,
-    frames: Vec<Buffer>,
+    free: Kept,
+    frames: Kept,
+}
+
+/// Buffers that wait for their next use.
+#[derive(Debug, Default)]
+struct Kept {
+    buffers: Vec<Buffer>,
+    /// Their capacity.
+    bytes: usize,
 }
 
 impl BufferPool {
@@ -39,7 +49,7 @@ impl BufferPool {
     /// An empty buffer, a used one where there is one.
     #[must_use]
     pub fn take(&mut self) -> Buffer {
-        self.free.pop().unwrap_or_else(|| Buffer {
+        self.free.take().unwrap_or_else(|| Buffer {
             bytes: Vec::with_capacity(FRESH_BYTES),
             foreign: Vec::new(),
         })
@@ -48,7 +58,7 @@ impl BufferPool {
     /// An empty buffer for the frames of many messages. These are few and grow large, so they are kept apart.
     #[must_use]
     pub fn take_for_frames(&mut self) -> Buffer {
-        self.frames.pop().unwrap_or_else(|| Buffer {
+        self.frames.take().unwrap_or_else(|| Buffer {
             bytes: Vec::with_capacity(FRAMES_FRESH_BYTES),
             foreign: Vec::new(),
         })
@@ -56,19 +66,66 @@ impl BufferPool {
 
     /// Gives a buffer of [`BufferPool::take_for_frames`] back.
     pub fn give_for_frames(&mut self, buffer: Buffer) {
-        keep(&mut self.frames, FRAMES_POOLED_MAX, buffer);
+        self.frames.give(buffer, FRAMES_POOLED_MAX);
     }
 
     /// Gives a buffer back. (One that is only dropped is freed; that is correct, but allocates again later.)
     pub fn give(&mut self, buffer: Buffer) {
-        keep(&mut self.free, POOLED_MAX, buffer);
+        self.free.give(buffer, POOLED_MAX);
     }
 }
 
-fn keep(kept: &mut Vec<Buffer>, kept_max: usize, mut buffer: Buffer) {
-    if kept.len() < kept_max && buffer.bytes.capacity() <= POOLED_BYTES_MAX {
-        buffer.bytes.clear();
-        buffer.foreign.clear();
-        kept.push(buffer);
+impl Kept {
+    fn take(&mut self) -> Option<Buffer> {
+        let buffer = self.buffers.pop()?;
+        self.bytes -= buffer.bytes.capacity();
+        Some(buffer)
+    }
+
+    fn give(&mut self, mut buffer: Buffer, buffers_max: usize) {
+        let capacity = buffer.bytes.capacity();
+        let has_room = self.buffers.len() < buffers_max && self.bytes + capacity <= POOL_BYTES_MAX;
+        if has_room && capacity <= POOLED_BYTES_MAX {
+            buffer.bytes.clear();
+            buffer.foreign.clear();
+            self.bytes += capacity;
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer_of(bytes: usize) -> Buffer {
+        Buffer {
+            bytes: Vec::with_capacity(bytes),
+            foreign: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn buffers_are_used_again_and_what_is_kept_is_bounded() {
+        let mut pool = BufferPool::new();
+        let mut buffer = pool.take();
+        buffer.bytes.extend_from_slice(b"left over");
+        let place = buffer.bytes.as_ptr();
+        pool.give(buffer);
+        let again = pool.take();
+        assert!(again.bytes.is_empty() && again.bytes.as_ptr() == place);
+        for _ in 0..2 * POOL_BYTES_MAX / POOLED_BYTES_MAX {
+            pool.give(buffer_of(POOLED_BYTES_MAX));
+        }
+        assert!(pool.free.bytes <= POOL_BYTES_MAX);
+        pool.give(buffer_of(POOLED_BYTES_MAX + 1));
+        assert!(
+            pool.free
+                .buffers
+                .iter()
+                .all(|kept| kept.bytes.capacity() <= POOLED_BYTES_MAX)
+        );
+        while pool.free.take().is_some() {}
+        assert_eq!(pool.free.bytes, 0);
     }
 }
