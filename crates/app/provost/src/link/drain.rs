@@ -1,6 +1,7 @@
 //! The way in: completions are taken off their ring by whoever polls, and delivered to the calls that they are for.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -200,7 +201,11 @@ impl Drain<'_> {
             let find = || self.link.segment_of(step.block);
             // The service announced the segment before this completion, so what is missing is at the socket.
             let found = find().or_else(|| {
-                self.link.receive_control();
+                // If the service has hung up since, the reactor finds that too; what it published before still counts.
+                let taken = self.link.take_control();
+                if taken.is_err_and(|error| error.kind() != ErrorKind::UnexpectedEof) {
+                    return None;
+                }
                 find()
             });
             let Some(segment) = found else { return false };

@@ -29,10 +29,11 @@ use std::task::Waker;
 use std::time::Duration;
 
 use provost_ring::{Bell, Producer};
-use provost_shm::{AppRings, AsFd, BorrowedFd, Doorbell, Ringer};
+use provost_shm::{AppRings, AsFd, BorrowedFd, Doorbell, Ringer, yield_now};
 use provost_wire::Code;
 use provost_wire::control::{reply, request};
 use provost_wire::descriptor::{Parts, Submission, submission_kind};
+use provost_wire::limits::RING_SLOTS_MAX;
 
 pub(crate) use calls::{CANCELLED, CallId, Half, LocalEnd, WireCall};
 #[allow(
@@ -49,9 +50,13 @@ use crate::shared::window::ReceiveRange;
 use crate::status::Status;
 use calls::{CallTable, WireName};
 use control::{Control, Notice};
-use drain::{Inbox, Listener};
+use drain::{Drained, Inbox, Listener};
 use submit::Outbox;
 use wait::Waiting;
+
+/// How often the ring is looked at, at most, when the service has hung up: turns of whole batches, and waits for who
+/// drains already.
+const DRAIN_REST_TURNS: u32 = RING_SLOTS_MAX;
 
 /// What ends calls when their attachment ends.
 const SERVICE_GONE: LocalEnd = LocalEnd {
@@ -308,9 +313,18 @@ impl Link {
         .await
     }
 
-    /// Reads the control socket; ends the link when it has ended. For the reactor, and for [`drain`].
+    /// Reads the control socket, for the reactor. When the service has hung up, delivers what it published before that,
+    /// and ends the link.
     pub(crate) fn receive_control(&self) {
-        let result = self.control.receive(|Notice::Segment(added, memory)| {
+        if self.take_control().is_err() {
+            self.drain_rest();
+            self.end();
+        }
+    }
+
+    /// Reads the control socket, and leaves its end to the reactor.
+    fn take_control(&self) -> io::Result<()> {
+        self.control.receive(|Notice::Segment(added, memory)| {
             let offsets = self
                 .range
                 .map(added.at, added.bytes, memory)
@@ -320,9 +334,17 @@ impl Link {
                 offsets,
             });
             Ok(())
-        });
-        if result.is_err() {
-            self.end();
+        })
+    }
+
+    /// Delivers all that is in the ring of completions: nobody adds to it any more.
+    fn drain_rest(&self) {
+        for _ in 0..DRAIN_REST_TURNS {
+            match self.drain() {
+                Drained::Some => {}
+                Drained::Nothing => return,
+                Drained::Busy => yield_now(),
+            }
         }
     }
 
