@@ -198,7 +198,7 @@ mod tests {
         );
         assert_eq!(text_complaints(path, &"\n".repeat(FILE_LINES_MAX + 1)).len(), 1);
         assert_eq!(
-            text_complaints(Path::new("a.md"), &format!("see {}{}x", "/wor", "k/")).len(),
+            text_complaints(Path::new("a.md"), &format!("see {}{}x", "/ho", "me/")).len(),
             1
         );
     }

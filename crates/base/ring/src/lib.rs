@@ -28,6 +28,6 @@ mod tests;
 mod tests_loom;
 
 pub use atomic::{AtomicU32, AtomicU64};
-pub use patience::{LONGER, Patience};
+pub use patience::{Crowding, LONGER, Patience};
 pub use ring::{Consumer, PeerFault, Producer, PushError, RingMemory, SLOT_WORDS, Slot, SlotMemory};
 pub use wake::{Bell, Sleeper};

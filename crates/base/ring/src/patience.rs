@@ -8,6 +8,51 @@
 /// How much longer than its base time a side polls while work follows work closely.
 pub const LONGER: u64 = 4;
 
+/// A core that a side gave away comes back after no more than this while only such sides share it, in nanoseconds.
+const YIELD_NS_MAX: u64 = 3_500_000;
+/// How long a side that found its core crowded does not poll, in nanoseconds: at first, and at most when it finds it so
+/// again and again.
+const CROWDED_NS: (u64, u64) = (20_000_000, 1_000_000_000);
+
+/// Whether others that compute share the core.
+///
+/// Then one that gives the core away gets it back a time slice later, and would pay that for each poll; one that sleeps
+/// keeps its claim, and is run when it is woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Crowding {
+    /// Until when not to poll.
+    pub until_ns: u64,
+    /// How long that was from its beginning.
+    pub for_ns: u64,
+}
+
+impl Crowding {
+    /// What a side learns that gave its core away at one time and got it back at another: `None` if that was soon.
+    #[must_use]
+    pub const fn after_yield(self, given_away_ns: u64, back_ns: u64) -> Option<Crowding> {
+        if back_ns.saturating_sub(given_away_ns) <= YIELD_NS_MAX {
+            return None;
+        }
+        let is_again = given_away_ns < self.until_ns.saturating_add(self.for_ns);
+        let doubled_ns = if self.for_ns < CROWDED_NS.1 / 2 {
+            2 * self.for_ns
+        } else {
+            CROWDED_NS.1
+        };
+        let for_ns = if is_again { doubled_ns } else { CROWDED_NS.0 };
+        Some(Crowding {
+            until_ns: back_ns.saturating_add(for_ns),
+            for_ns,
+        })
+    }
+
+    /// Whether to sleep at once instead of polling.
+    #[must_use]
+    pub const fn is_crowded(self, now_ns: u64) -> bool {
+        now_ns < self.until_ns
+    }
+}
+
 /// How long one side polls after its last work, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
@@ -53,6 +98,25 @@ mod tests {
         assert_eq!(patience.spin_ns(), 200);
         patience.woken_after(1_000_000);
         assert_eq!(patience.spin_ns(), 50);
+    }
+
+    #[test]
+    fn a_core_that_comes_back_late_is_crowded_longer_each_time() {
+        let late_ns = YIELD_NS_MAX + 1;
+        assert_eq!(Crowding::default().after_yield(1_000, 1_000 + YIELD_NS_MAX), None);
+        let mut crowding = Crowding::default().after_yield(1_000, 1_000 + late_ns).unwrap();
+        assert_eq!(crowding.for_ns, CROWDED_NS.0);
+        assert!(crowding.is_crowded(crowding.until_ns - 1) && !crowding.is_crowded(crowding.until_ns));
+        for _ in 0..10 {
+            let again_ns = crowding.until_ns + 1;
+            crowding = crowding.after_yield(again_ns, again_ns + late_ns).unwrap();
+        }
+        assert_eq!(crowding.for_ns, CROWDED_NS.1);
+        let much_later_ns = crowding.until_ns + 2 * CROWDED_NS.1;
+        let afresh = crowding
+            .after_yield(much_later_ns, much_later_ns + late_ns)
+            .unwrap();
+        assert_eq!(afresh.for_ns, CROWDED_NS.0);
     }
 
     #[test]

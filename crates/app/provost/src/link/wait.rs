@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use provost_ring::Patience;
+use provost_ring::{Crowding, Patience};
 use provost_shm::{Doorbell, Ringer, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags};
 
@@ -68,6 +68,9 @@ pub(super) struct Waiting {
     progress_ns: AtomicU64,
     /// How long to spin after that now (see [`Patience`]).
     spin_ns: AtomicU64,
+    /// Whether to sleep at once instead, as others want the core (see [`Crowding`]). Changed by the spinner only.
+    crowded_until_ns: AtomicU64,
+    crowded_for_ns: AtomicU64,
     /// When the spinner was polled last.
     polled_ns: AtomicU64,
     /// Whether the spinner is a server that now runs its handlers. It comes back at once unless a handler blocks, which
@@ -88,11 +91,20 @@ impl Waiting {
             candidate: AtomicU64::new(0),
             progress_ns: AtomicU64::new(0),
             spin_ns: AtomicU64::new(waits.spin_ns),
+            crowded_until_ns: AtomicU64::new(0),
+            crowded_for_ns: AtomicU64::new(0),
             polled_ns: AtomicU64::new(0),
             is_beside: AtomicBool::new(false),
             is_ticking: AtomicBool::new(false),
             ticked_ns: AtomicU64::new(0),
             is_watched: AtomicBool::new(false),
+        }
+    }
+
+    fn crowding(&self) -> Crowding {
+        Crowding {
+            until_ns: self.crowded_until_ns.load(Ordering::Relaxed),
+            for_ns: self.crowded_for_ns.load(Ordering::Relaxed),
         }
     }
 }
@@ -244,12 +256,16 @@ impl Waiter {
 
     fn spin(&self, context: &Context<'_>) -> Next {
         let began_ns = now_ns();
+        let mut looked_ns = began_ns;
         loop {
-            yield_now();
+            let now_ns = match self.link.is_crowded(looked_ns) {
+                true => now_ns(),
+                false => self.link.give_core_away(looked_ns),
+            };
+            looked_ns = now_ns;
             if self.link.drain() == Drained::Some || self.link.calls.has_news(self.id) {
                 return Next::Look;
             }
-            let now_ns = now_ns();
             self.link.note_poll(now_ns);
             let asleep = match self.link.has_spun(now_ns) {
                 true => self.fall_asleep(),
@@ -333,7 +349,27 @@ impl Link {
     /// Whether nothing has come for as long as calls spin.
     fn has_spun(&self, now_ns: u64) -> bool {
         let progress_ns = self.waiting.progress_ns.load(Ordering::Relaxed);
-        now_ns.saturating_sub(progress_ns) > self.waiting.spin_ns.load(Ordering::Relaxed)
+        self.is_crowded(now_ns)
+            || now_ns.saturating_sub(progress_ns) > self.waiting.spin_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether to sleep rather than to poll for now, as others want the core.
+    fn is_crowded(&self, now_ns: u64) -> bool {
+        self.waiting.spin_ns.load(Ordering::Relaxed) != u64::MAX && self.waiting.crowding().is_crowded(now_ns)
+    }
+
+    /// Lets others run, and says what time it is after that.
+    fn give_core_away(&self, from_ns: u64) -> u64 {
+        yield_now();
+        let back_ns = now_ns();
+        let waiting = &self.waiting;
+        if let Some(crowding) = waiting.crowding().after_yield(from_ns, back_ns) {
+            waiting
+                .crowded_until_ns
+                .store(crowding.until_ns, Ordering::Relaxed);
+            waiting.crowded_for_ns.store(crowding.for_ns, Ordering::Relaxed);
+        }
+        back_ns
     }
 
     fn is_spinner_stale(&self) -> bool {

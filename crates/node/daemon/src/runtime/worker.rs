@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use provost_engine::{BufferPool, Nanos};
 use provost_frontend::{AppFault, AppRequest, NotPushed, Notice};
-use provost_ring::Patience;
+use provost_ring::{Crowding, Patience};
 use provost_shm::{Doorbell, Poller, Wait, now_ns, yield_now};
 use tokio::sync::mpsc;
 
@@ -63,6 +63,8 @@ pub(super) struct Worker {
     timers: Timers,
     now: Nanos,
     rounds_to_poll: u32,
+    /// Whether nothing is polled without work for now, as others want the core.
+    crowding: Crowding,
     state: State,
 }
 
@@ -100,6 +102,7 @@ impl Worker {
             timers: Timers::new(),
             now: now_ns(),
             rounds_to_poll: ROUNDS_PER_POLL,
+            crowding: Crowding::default(),
             state: State::Running,
         })
     }
@@ -136,7 +139,11 @@ impl Worker {
             return;
         }
         self.glance();
+        let given_away_at = now_ns();
         yield_now();
+        if let Some(crowding) = self.crowding.after_yield(given_away_at, now_ns()) {
+            self.crowding = crowding;
+        }
     }
 
     fn may_sleep(&self) -> bool {
@@ -586,8 +593,10 @@ impl Worker {
             return;
         }
         let now = self.now;
-        let quiet =
-            |last_work: Nanos, patience: &Patience| now.saturating_sub(last_work) >= patience.spin_ns();
+        let is_crowded = self.crowding.is_crowded(now);
+        let quiet = |last_work: Nanos, patience: &Patience| {
+            is_crowded || now.saturating_sub(last_work) >= patience.spin_ns()
+        };
         let mut at = 0;
         while let Some(number) = self.hot_paths.get(at).copied() {
             let Some(path) = self.paths.get_mut(number) else {
