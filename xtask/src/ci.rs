@@ -15,7 +15,7 @@ const HOSTILE_SECONDS: &str = "10";
 type Step = (&'static str, fn(&Workspace) -> Result<(), Complaints>);
 
 /// The tests come last, so that their counts end the log.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("format", |workspace| {
         cargo(workspace, &["fmt", "--all", "--check"])
     }),
@@ -36,6 +36,7 @@ const STEPS: [Step; 10] = [
             ],
         )
     }),
+    ("loom", loom),
     ("fuzz", |workspace| chores::fuzz(workspace, None, FUZZ_SECONDS)),
     ("simulator", simulator),
     ("hostile app", hostile),
@@ -54,6 +55,15 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
         eprintln!("== {name}: done in {} s", began.elapsed().as_secs());
     }
     Ok(())
+}
+
+/// The orderings of rings and wake words, in a target folder of its own, as the flag would rebuild everything else.
+fn loom(workspace: &Workspace) -> Result<(), Complaints> {
+    let mut command = workspace.cargo(&["test", "--quiet", "--release", "--package", "provost-ring"]);
+    command
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", workspace.root.join("target/loom"));
+    chores::reported(run(&mut command))
 }
 
 fn simulator(workspace: &Workspace) -> Result<(), Complaints> {
