@@ -1,6 +1,6 @@
 //! Targets of `provost-session`: what a peer sends, during the handshake and after it.
 
-use provost_engine::{BufferPool, Context, HeapFull, ReceiveHeap, ReceivedBlock, SocketHint};
+use provost_datapath::{BufferPool, Context, HeapFull, ReceiveHeap, ReceivedBlock, SocketHint};
 use provost_session::handshake::{
     Agreement, ClientHandshake, Decision, Encoding, Hello, Limits, Method, MethodKind, ServerEvent,
     ServerHandshake,
@@ -183,7 +183,7 @@ fn reads(input: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Takes what the connection has for its app and for its peer.
 fn drain(connection: &mut Connection, surroundings: &mut Surroundings) {
     while let Some(step) = connection.poll_step(&mut surroundings.context()) {
-        if let provost_engine::Body::Received(body) = step.body {
+        if let provost_datapath::Body::Received(body) = step.body {
             surroundings.heap.free(body.block);
         }
     }

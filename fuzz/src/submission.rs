@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use provost_engine::{
+use provost_datapath::{
     Body, BufferPool, Context, Engine, Link, Nanos, Ports, Progress, Queue, SocketHint, Step,
 };
 use provost_frontend::{

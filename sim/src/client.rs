@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use provost_conformance::Random;
-use provost_engine::{Nanos, Step};
+use provost_datapath::{Nanos, Step};
 use provost_session::handshake::MethodKind;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;

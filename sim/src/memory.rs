@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use provost_engine::{HeapFull, ReceiveHeap, ReceivedBlock};
+use provost_datapath::{HeapFull, ReceiveHeap, ReceivedBlock};
 use provost_frontend::SendHeap;
 use provost_heap::Heap;
 use provost_shm::{Access, Mapping, Memfd};

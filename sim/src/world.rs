@@ -5,7 +5,7 @@ mod faults;
 
 use provost_conformance::Random;
 use provost_conformance::simulated::{PipeHandle, Setup};
-use provost_engine::{Nanos, Step};
+use provost_datapath::{Nanos, Step};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;

@@ -127,10 +127,10 @@ mod tests {
     #[test]
     fn downward_edges_pass_and_upward_ones_are_named() {
         let base = crate_in("crates/base/wire", "wire", &[]);
-        let core = crate_in("crates/core/engine", "engine", &["wire", "serde"]);
+        let core = crate_in("crates/core/datapath", "engine", &["wire", "serde"]);
         assert_eq!(check(&[base, core]), Complaints::new());
         let base = crate_in("crates/base/wire", "wire", &["engine"]);
-        let core = crate_in("crates/core/engine", "engine", &[]);
+        let core = crate_in("crates/core/datapath", "engine", &[]);
         assert_eq!(check(&[base, core]).len(), 1);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use provost_conformance::Random;
 use provost_conformance::simulated::{PipeHandle, Setup, SimulatedTransport};
-use provost_engine::{
+use provost_datapath::{
     Alleged, Body, BufferPool, Context, Datapath, Engine, Link, Nanos, Progress, SocketHint, Step,
     message_offset,
 };
@@ -400,7 +400,7 @@ impl App {
                     true => Some(self.read_note(root)?),
                     false => None,
                 };
-                provost_engine::ReceiveHeap::free(&mut self.receive, body.block);
+                provost_datapath::ReceiveHeap::free(&mut self.receive, body.block);
                 (metadata, message)
             }
             other => return Err(format!("an app was given {other:?}")),

@@ -2,7 +2,7 @@
 
 use provost_conformance::Random;
 use provost_conformance::simulated::{PipeHandle, Setup, Weather};
-use provost_engine::Nanos;
+use provost_datapath::Nanos;
 use provost_session::handshake::{Encoding, Limits};
 
 use super::{Course, Fate, Memory, Route};

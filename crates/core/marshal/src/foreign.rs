@@ -7,7 +7,7 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use provost_engine::ForeignBytes;
+use provost_datapath::ForeignBytes;
 
 use crate::GatherError;
 

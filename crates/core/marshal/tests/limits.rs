@@ -5,7 +5,7 @@ mod sampling;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use provost_engine::ForeignBytes;
+use provost_datapath::ForeignBytes;
 use provost_marshal::{
     DecodeError, ForeignRegion, GatherError, Leaf, MessageError, PathError, ReadError, Scratch, Value, View,
     copy_foreign,
@@ -415,7 +415,7 @@ fn a_heap_that_changes_meanwhile_gives_a_valid_message_or_an_error() {
 /// Puts a gathered message together.
 fn whole(mut linear: Vec<u8>, leaves: &[Leaf]) -> Vec<u8> {
     struct Nowhere;
-    impl provost_engine::Keepalive for Nowhere {}
+    impl provost_datapath::Keepalive for Nowhere {}
     for leaf in leaves {
         linear.resize(linear.len().next_multiple_of(8), 0);
         let range = ForeignBytes::new(leaf.address, leaf.bytes, std::sync::Arc::new(Nowhere));

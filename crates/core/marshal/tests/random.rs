@@ -14,7 +14,7 @@ use sampling::{Subject, messages, schemas};
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
 struct Nowhere;
-impl provost_engine::Keepalive for Nowhere {}
+impl provost_datapath::Keepalive for Nowhere {}
 
 /// A schema, a message type of it, and some messages.
 struct Case {
@@ -81,7 +81,8 @@ fn whole(head: &[u8], leaves: &[Leaf]) -> Vec<u8> {
     let mut linear = head.to_vec();
     for leaf in leaves {
         linear.resize(linear.len().next_multiple_of(8), 0);
-        let range = provost_engine::ForeignBytes::new(leaf.address, leaf.bytes, std::sync::Arc::new(Nowhere));
+        let range =
+            provost_datapath::ForeignBytes::new(leaf.address, leaf.bytes, std::sync::Arc::new(Nowhere));
         copy_foreign(&range, &mut linear);
     }
     linear

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use provost_engine::{Buffer, Nanos, ReceivedBlock};
+use provost_datapath::{Buffer, Nanos, ReceivedBlock};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;

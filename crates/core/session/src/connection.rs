@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use provost_engine::{Context, Nanos, Step};
+use provost_datapath::{Context, Nanos, Step};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::frame_kind;

@@ -11,7 +11,7 @@
 //! The destination of a message is taken when its first header is in, so that the rest can be read straight into it
 //! ([`Connection::direct`]).
 
-use provost_engine::{Body, Context, EncodedBody, Nanos, ReceiveHeap, ReceivedBody, Step, message_offset};
+use provost_datapath::{Body, Context, EncodedBody, Nanos, ReceiveHeap, ReceivedBody, Step, message_offset};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::{FrameHeader, HEADER_BYTES, frame_kind};

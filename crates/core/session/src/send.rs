@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use provost_engine::{Body, Buffer, Context, ForeignBytes, Nanos, Step, message_offset};
+use provost_datapath::{Body, Buffer, Context, ForeignBytes, Nanos, Step, message_offset};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::{FrameHeader, HEADER_BYTES, frame_kind};

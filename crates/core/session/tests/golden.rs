@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use kit::{Peer, Setup};
 use provost_conformance::UNARY;
-use provost_engine::{Body, EncodedBody, Step};
+use provost_datapath::{Body, EncodedBody, Step};
 use provost_session::Role;
 use provost_session::handshake::{
     ClientHandshake, Decision, Encoding, Hello, Limits, Method, MethodKind, ServerHandshake,
@@ -48,7 +48,7 @@ fn body(entries: &[(&str, &[u8])], message: &[u8]) -> Body {
     let metadata_bytes = bytes.len() as u32;
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes.extend_from_slice(message);
-    let buffer = provost_engine::Buffer {
+    let buffer = provost_datapath::Buffer {
         bytes,
         foreign: Vec::new(),
     };

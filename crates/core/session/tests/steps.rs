@@ -5,7 +5,7 @@ mod kit;
 use kit::{Got, Peer, Setup};
 use proptest::prelude::*;
 use provost_conformance::{BIDI, CLIENT_STREAM, Content, Random, SERVER_STREAM, UNARY, content_bytes};
-use provost_engine::Step;
+use provost_datapath::Step;
 use provost_session::Role;
 use provost_session::handshake::{Encoding, Limits};
 use provost_wire::Code;

@@ -4,7 +4,7 @@ mod kit;
 
 use kit::{Peer, Setup, frame, step};
 use provost_conformance::{BIDI, Content, UNARY, content};
-use provost_engine::Step;
+use provost_datapath::Step;
 use provost_session::handshake::{Encoding, Limits};
 use provost_session::{ProtocolError, Role};
 use provost_wire::Code;
@@ -428,8 +428,8 @@ fn a_peer_that_made_a_mistake_is_told_which() {
     let error = server
         .input(&frame(&step(99_000_000, Parts::MESSAGE, b"1")))
         .unwrap_err();
-    let mut context = provost_engine::Context {
-        socket: provost_engine::SocketHint::Try,
+    let mut context = provost_datapath::Context {
+        socket: provost_datapath::SocketHint::Try,
         now: 1,
         buffers: &mut server.buffers,
         receive: &mut server.heap,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use provost_engine::{
+use provost_datapath::{
     Body, BufferPool, Context, Engine, HeapFull, Interest, Link, Nanos, Ports, Progress, Queue, ReceiveHeap,
     ReceivedBlock, SocketHint, Step, message_offset,
 };

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use provost_engine::{Body, BufferPool, ForeignBytes, Gathered, Keepalive, message_offset};
+use provost_datapath::{Body, BufferPool, ForeignBytes, Gathered, Keepalive, message_offset};
 use provost_marshal::copy_foreign;
 use provost_session::Piece;
 use provost_wire::metadata;

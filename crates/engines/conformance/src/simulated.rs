@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use provost_engine::{Context, Engine, Link, LinkEnd, Nanos, Ports, Progress, SavedState, SocketHint};
+use provost_datapath::{
+    Context, Engine, Link, LinkEnd, Nanos, Ports, Progress, SavedState, Saver, SocketHint,
+};
 use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
 use provost_session::{Config, Connection, Piece, Role};
 use provost_wire::Code;
@@ -520,7 +522,7 @@ impl Engine for SimulatedTransport {
         self.connection.wake_at()
     }
 
-    fn decompose(self: Box<Self>) -> SavedState {
+    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
         SavedState {
             kind: "transport-simulated".to_owned(),
             version: 1,

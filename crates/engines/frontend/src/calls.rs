@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use provost_engine::Nanos;
+use provost_datapath::Nanos;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
 /// Calls for which a connection has room before its tables grow for the first time.

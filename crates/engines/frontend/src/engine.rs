@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use provost_engine::{
+use provost_datapath::{
     Alleged, Body, Context, EncodedBody, Engine, ForeignBytes, Gathered, Link, Nanos, Ports, Progress, Queue,
-    ReceivedBody, RestoreError, SavedState, Step,
+    ReceivedBody, RestoreError, SavedState, Saver, Step,
 };
 use provost_marshal::{GatherError, Leaf, MessageError, Tables};
 use provost_schema::{MessageId, Service};
@@ -216,7 +216,7 @@ impl Engine for Frontend {
         self.calls.next_deadline()
     }
 
-    fn decompose(self: Box<Self>) -> SavedState {
+    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
         let state = State {
             last_begun: self.last_begun,
             calls: self.calls.iter().map(SavedCall::from).collect(),
@@ -460,7 +460,7 @@ impl Frontend {
         alleged: Alleged,
         parts: Parts,
         message: MessageId,
-        buffer: &mut provost_engine::Buffer,
+        buffer: &mut provost_datapath::Buffer,
     ) -> Result<u32, Failure> {
         let source = self.parts.send_heap.region();
         if alleged.metadata_bytes != 0 {
@@ -767,7 +767,7 @@ fn received(body: Body, context: &mut Context<'_>) -> Result<Body, Violation> {
     }
 }
 
-fn copy_to_heap(metadata: &[u8], receive: &mut dyn provost_engine::ReceiveHeap) -> Body {
+fn copy_to_heap(metadata: &[u8], receive: &mut dyn provost_datapath::ReceiveHeap) -> Body {
     let metadata_bytes = metadata.len() as u32;
     if metadata_bytes == 0 || metadata::check(metadata).is_err() {
         return Body::Empty;

@@ -1,6 +1,6 @@
 //! Which steps a call allows, for the app and for its peer.
 
-use provost_engine::{Body, Step};
+use provost_datapath::{Body, Step};
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata::{self, MetadataError};
 

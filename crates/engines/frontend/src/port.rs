@@ -1,6 +1,6 @@
 //! One app's rings and receive heap, as its runtime thread uses them.
 
-use provost_engine::{Alleged, Body, Nanos, ReceiveHeap, Step, message_offset};
+use provost_datapath::{Alleged, Body, Nanos, ReceiveHeap, Step, message_offset};
 use provost_ring::{PeerFault, PushError, Slot};
 use provost_shm::{Ringer, ServiceRings};
 use provost_wire::Code;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use provost_engine::{HeapFull, Nanos, ReceiveHeap, ReceivedBlock};
+use provost_datapath::{HeapFull, Nanos, ReceiveHeap, ReceivedBlock};
 use provost_heap::Heap;
 use provost_shm::{Access, Mapping};
 use provost_wire::limits::{BLOCK_ALIGN_BYTES, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, REGION_BYTES_MAX};

@@ -1,6 +1,6 @@
 //! The frontend's saved state: its open calls.
 
-use provost_engine::{RestoreError, SavedState};
+use provost_datapath::{RestoreError, SavedState};
 
 use crate::calls::Call;
 use crate::engine::KIND;

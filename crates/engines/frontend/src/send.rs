@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use provost_engine::Keepalive;
+use provost_datapath::Keepalive;
 use provost_marshal::ForeignRegion;
 use provost_shm::Mapping;
 use provost_wire::limits::SEND_WINDOW;

@@ -9,7 +9,7 @@ use prost_types::{
     DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto,
     ServiceDescriptorProto,
 };
-use provost_engine::{
+use provost_datapath::{
     Alleged, Body, BufferPool, Context, EncodedBody, Engine, Link, LinkEnd, Nanos, Ports, Progress, Queue,
     ReceiveHeap, ReceivedBody, SocketHint, Step,
 };
@@ -391,7 +391,7 @@ fn saved_state_continues_the_calls() {
         link: Arc::clone(&bench.link),
         ..parts
     });
-    let saved = Box::new(std::mem::replace(&mut bench.frontend, other)).decompose();
+    let saved = std::mem::replace(&mut bench.frontend, other).save(&mut provost_datapath::InPlace(|_, _| {}));
     bench.frontend = Frontend::restore(parts, &saved).unwrap();
     assert_eq!(bench.frontend.wake_at(), Some(4000));
     bench.submit(chat(5, Parts::BEGIN));

@@ -1,6 +1,8 @@
 //! Bodies from one form into another. A body that cannot be converted has been given back when the failure returns.
 
-use provost_engine::{Body, Buffer, Context, EncodedBody, Gathered, HeapFull, ReceivedBody, message_offset};
+use provost_datapath::{
+    Body, Buffer, Context, EncodedBody, Gathered, HeapFull, ReceivedBody, message_offset,
+};
 use provost_marshal::{DecodeError, EncodeError, MessageError, Scratch, Tables, copy_foreign};
 use provost_schema::MessageId;
 use provost_wire::Code;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use provost_engine::{
-    Body, Context, EncodedBody, Engine, Ports, Progress, Queue, RestoreError, SavedState, Step,
+use provost_datapath::{
+    Body, Context, EncodedBody, Engine, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_schema::MessageId;
@@ -295,14 +295,14 @@ impl Engine for Marshalling {
         }
     }
 
-    fn decompose(self: Box<Self>) -> SavedState {
+    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
         SavedState {
             kind: KIND.to_owned(),
             version: STATE_VERSION,
             bytes: self
                 .calls
                 .records()
-                .chain(self.owed.into_records())
+                .chain(self.owed.records())
                 .flat_map(Record::write)
                 .collect(),
         }

@@ -1,6 +1,6 @@
 //! Cancellations that wait for room in their queue.
 
-use provost_engine::{Queue, Step};
+use provost_datapath::{Queue, Step};
 
 use crate::saved::Record;
 
@@ -53,16 +53,14 @@ impl Owed {
         count
     }
 
-    /// Takes all of them, as records.
-    pub(crate) fn into_records(mut self) -> impl Iterator<Item = Record> {
-        std::iter::from_fn(move || {
-            let tx = self.tx.pop().map(|step| (Lane::Tx, step));
-            let (lane, step) = tx.or_else(|| self.rx.pop().map(|step| (Lane::Rx, step)))?;
-            Some(Record::Owed {
-                lane,
-                call: step.call,
-                code: step.status,
-            })
+    /// All of them, as records.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
+        let tx = self.tx.iter().map(|step| (Lane::Tx, step));
+        let rx = self.rx.iter().map(|step| (Lane::Rx, step));
+        tx.chain(rx).map(|(lane, step)| Record::Owed {
+            lane,
+            call: step.call,
+            code: step.status,
         })
     }
 

@@ -4,9 +4,10 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use prost::Message as _;
-use provost_engine::{
-    Body, Buffer, BufferPool, Context, EncodedBody, Engine, ForeignBytes, Gathered, HeapFull, Keepalive,
-    Ports, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step, message_offset,
+use provost_datapath::{
+    Body, Buffer, BufferPool, Context, EncodedBody, Engine, ForeignBytes, Gathered, HeapFull, InPlace,
+    Keepalive, Ports, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step,
+    message_offset,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
@@ -149,7 +150,7 @@ impl Rig {
     }
 
     fn upgrade(self) -> Rig {
-        let state = self.engine.decompose();
+        let state = self.engine.save(&mut InPlace(|_, _| {}));
         let engine = Marshalling::restore(&state, self.binding.clone()).unwrap();
         Rig {
             engine: Box::new(engine),
@@ -519,8 +520,8 @@ fn saved_state_of_another_kind_version_or_service_is_refused() {
     let mut rig = Rig::new(Side::Client, Encoding::Native);
     rig.begin(6);
     let binding = rig.binding.clone();
-    let good = rig.engine.decompose();
-    let restores = |change: &dyn Fn(&mut provost_engine::SavedState)| {
+    let good = rig.engine.save(&mut InPlace(|_, _| {}));
+    let restores = |change: &dyn Fn(&mut provost_datapath::SavedState)| {
         let mut state = good.clone();
         change(&mut state);
         Marshalling::restore(&state, binding.clone()).is_ok()

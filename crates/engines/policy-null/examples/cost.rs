@@ -7,9 +7,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use provost_engine::{
+use provost_datapath::{
     BufferPool, Context, Datapath, Engine, HeapFull, Link, Ports, Progress, QUEUE_STEPS_MAX, ReceiveHeap,
-    ReceivedBlock, SavedState, SocketHint, Step,
+    ReceivedBlock, SavedState, Saver, SocketHint, Step,
 };
 use provost_policy_null::NullPolicy;
 use provost_wire::descriptor::Parts;
@@ -73,7 +73,7 @@ impl Engine for Mirror {
         Progress::Idle
     }
 
-    fn decompose(self: Box<Self>) -> SavedState {
+    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
         SavedState {
             kind: "mirror".to_owned(),
             version: 1,

@@ -1,7 +1,7 @@
 //! The policy that does nothing: how little an engine needs, and what each policy costs at least.
 #![forbid(unsafe_code)]
 
-use provost_engine::{Context, Engine, Ports, Progress, Queue, RestoreError, SavedState, Step};
+use provost_datapath::{Context, Engine, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step};
 
 /// [`Engine::kind`] of this engine.
 pub const KIND: &str = "policy-null";
@@ -57,7 +57,7 @@ impl Engine for NullPolicy {
         }
     }
 
-    fn decompose(self: Box<Self>) -> SavedState {
+    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
         SavedState {
             kind: KIND.to_owned(),
             version: STATE_VERSION,
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn saved_state_round_trips_and_a_stranger_is_refused() {
-        let saved = Box::new(NullPolicy).decompose();
+        let saved = NullPolicy.save(&mut provost_datapath::InPlace(|_, _| {}));
         assert!(NullPolicy::restore(&saved).is_ok());
         let newer = SavedState {
             version: 2,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_queue::ArrayQueue;
-use provost_engine::{Buffer, Step};
+use provost_datapath::{Buffer, Step};
 use provost_wire::Code;
 
 /// Steps that wait in one direction of a connection, at most, and bodies that the receiving end has not given back.

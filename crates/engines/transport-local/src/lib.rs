@@ -12,9 +12,9 @@ mod lane;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use provost_engine::{
+use provost_datapath::{
     Body, Context, Engine, Gathered, HeapFull, Link, LinkEnd, Ports, Progress, Queue, ReceivedBody,
-    SavedState, Step, message_offset,
+    SavedState, Saver, Step, message_offset,
 };
 use provost_marshal::copy_foreign_to;
 use provost_wire::Code;
@@ -126,7 +126,7 @@ impl Engine for LocalTransport {
     }
 
     /// The lanes are memory of this process and go with it, so the state is how many calls were cut short.
-    fn decompose(self: Box<Self>) -> SavedState {
+    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
         let bytes = (self.open.len() as u64).to_le_bytes().to_vec();
         SavedState {
             kind: KIND.into(),

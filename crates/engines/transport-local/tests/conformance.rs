@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use provost_conformance::{Pair, run_within_node};
-use provost_engine::Link;
+use provost_datapath::Link;
 use provost_transport_local::{End, PeerWake, connect};
 
 /// The suite polls both ends anyway.

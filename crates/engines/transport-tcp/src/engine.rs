@@ -7,8 +7,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use provost_engine::{
-    Context, Engine, Interest, Link, LinkEnd, Nanos, Ports, Progress, SavedState, SocketHint,
+use provost_datapath::{
+    Context, Engine, Interest, Link, LinkEnd, Nanos, Ports, Progress, SavedState, Saver, SocketHint,
 };
 use provost_session::{Config, Connection, ProtocolError, Role};
 use provost_wire::Code;
@@ -445,7 +445,7 @@ impl Engine for TcpTransport {
     }
 
     /// Saves what the connection is. Its socket is passed beside; calls in flight are not part of it.
-    fn decompose(self: Box<Self>) -> SavedState {
+    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
         let _ = self.role;
         self.saved.save()
     }

@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use provost_engine::{Link, Nanos, RestoreError, SavedState};
+use provost_datapath::{Link, Nanos, RestoreError, SavedState};
 use provost_session::Role;
 use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
 

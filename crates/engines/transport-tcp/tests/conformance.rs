@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use certificates::Authority;
 use provost_conformance::{End, Pair, methods, run};
-use provost_engine::Link;
+use provost_datapath::Link;
 use provost_transport_tcp::{
     ConnectParams, Decision, Encoding, Established, Greeting, Hello, Limits, Role, TcpTransport,
     TransportConfig, accept, connect,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use provost_engine::{Datapath, Engine, Link};
+use provost_datapath::{Datapath, Engine, Link};
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, MethodShape, SendHeap};
 use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
 use provost_policy_null::NullPolicy;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost_engine::{Engine, Link};
+use provost_datapath::{Engine, Link};
 use provost_frontend::{AppRole, CallQuota, SendHeap};
 use provost_marshalling as marshalling;
 use provost_shm::now_ns;
@@ -341,7 +341,7 @@ struct Place {
 async fn open(
     shared: &Shared,
     place: Place,
-    datapath: provost_engine::Datapath,
+    datapath: provost_datapath::Datapath,
     permit: impl Send + 'static,
 ) -> Result<u32, Refusal> {
     let (opened, number) = oneshot::channel();

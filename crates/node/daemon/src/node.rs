@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use provost_engine::Link;
+use provost_datapath::Link;
 use provost_frontend::SendHeap;
 use provost_shm::PacketListener;
 use provost_transport_local::PeerWake;

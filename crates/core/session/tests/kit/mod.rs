@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use provost_conformance::{Content, TestHeap, methods, piece_bytes};
-use provost_engine::{Body, BufferPool, Context, Nanos, ReceiveHeap, SocketHint, Step, message_offset};
+use provost_datapath::{Body, BufferPool, Context, Nanos, ReceiveHeap, SocketHint, Step, message_offset};
 use provost_session::handshake::{Agreement, Encoding, Limits};
 use provost_session::{Config, Connection, ProtocolError, Role};
 use provost_wire::Code;

@@ -1,6 +1,6 @@
 //! Calls that go well.
 
-use provost_engine::Step;
+use provost_datapath::Step;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::CHUNK_BYTES_MAX;

@@ -1,6 +1,6 @@
 //! Who may send how much, and whose turn it is.
 
-use provost_engine::Step;
+use provost_datapath::Step;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};

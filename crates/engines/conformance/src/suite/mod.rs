@@ -4,7 +4,7 @@ mod calls;
 mod flow;
 mod trouble;
 
-use provost_engine::Step;
+use provost_datapath::Step;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use provost_engine::{Progress, Step};
+use provost_datapath::{Progress, Step};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::MESSAGE_BYTES_MAX;
@@ -187,26 +187,26 @@ fn kill(node: &mut crate::Node) {
 
 struct Nothing;
 
-impl provost_engine::Engine for Nothing {
+impl provost_datapath::Engine for Nothing {
     fn kind(&self) -> &'static str {
         "nothing"
     }
 
     fn do_work(
         &mut self,
-        ports: provost_engine::Ports<'_>,
-        context: &mut provost_engine::Context<'_>,
+        ports: provost_datapath::Ports<'_>,
+        context: &mut provost_datapath::Context<'_>,
     ) -> Progress {
         while let Some(step) = ports.tx_in.pop() {
-            if let provost_engine::Body::Gathered(body) = step.body {
+            if let provost_datapath::Body::Gathered(body) = step.body {
                 context.sent.push(body.token);
             }
         }
         Progress::Ended
     }
 
-    fn decompose(self: Box<Self>) -> provost_engine::SavedState {
-        provost_engine::SavedState {
+    fn save(&self, _saver: &mut dyn provost_datapath::Saver) -> provost_datapath::SavedState {
+        provost_datapath::SavedState {
             kind: "nothing".to_owned(),
             version: 1,
             bytes: Vec::new(),

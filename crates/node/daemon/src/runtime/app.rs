@@ -1,6 +1,6 @@
 //! An app as its runtime sees it.
 
-use provost_engine::{Nanos, Step};
+use provost_datapath::{Nanos, Step};
 use provost_frontend::AppPort;
 use provost_ring::Patience;
 use provost_shm::Doorbell;

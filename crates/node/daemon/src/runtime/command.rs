@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use provost_engine::{Datapath, LinkEnd};
+use provost_datapath::{Datapath, LinkEnd};
 use provost_frontend::{AppFault, AppPort};
 use provost_shm::Doorbell;
 use provost_wire::Code;

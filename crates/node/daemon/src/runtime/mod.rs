@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use provost_engine::Nanos;
+use provost_datapath::Nanos;
 use provost_shm::Doorbell;
 use tokio::sync::mpsc;
 

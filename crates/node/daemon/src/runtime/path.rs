@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use provost_engine::{
+use provost_datapath::{
     Body, BufferPool, Context, Datapath, Interest, LinkEnd, Nanos, Progress, SocketHint, Step,
 };
 use provost_frontend::{AppFault, NotPushed, Notice};

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use provost_engine::Nanos;
+use provost_datapath::Nanos;
 
 /// Pending looks, by time. Whoever adds one keeps its time, and adds another only for an earlier one, so that there
 /// are few for each thing.

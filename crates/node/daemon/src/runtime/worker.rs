@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-use provost_engine::{BufferPool, Nanos};
+use provost_datapath::{BufferPool, Nanos};
 use provost_frontend::{AppFault, AppRequest, NotPushed, Notice};
 use provost_ring::{Crowding, Patience};
 use provost_shm::{Doorbell, Poller, Wait, now_ns, yield_now};

@@ -165,7 +165,7 @@ mod tests {
     use provost_wire::descriptor::Parts;
 
     use super::*;
-    use crate::{Body, BufferPool, HeapFull, ReceiveHeap, ReceivedBlock, SavedState, SocketHint};
+    use crate::{Body, BufferPool, HeapFull, ReceiveHeap, ReceivedBlock, SavedState, Saver, SocketHint};
 
     /// Passes steps on, and ends when its link says so (as a transport) or has delivered (as a frontend).
     struct Relay {
@@ -207,7 +207,7 @@ mod tests {
             if over { Progress::Ended } else { Progress::Idle }
         }
 
-        fn decompose(self: Box<Self>) -> SavedState {
+        fn save(&self, _saver: &mut dyn Saver) -> SavedState {
             SavedState {
                 kind: "relay".into(),
                 version: 1,

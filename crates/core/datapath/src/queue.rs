@@ -43,6 +43,11 @@ impl<T> Queue<T> {
         self.items.pop_front()
     }
 
+    /// The items, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items.iter()
+    }
+
     /// The oldest item, left in place.
     #[must_use]
     pub fn peek(&self) -> Option<&T> {

@@ -20,7 +20,9 @@ pub use item::{
 };
 pub use link::{Link, LinkEnd};
 pub use queue::{Full, Queue};
-pub use state::{RestoreError, SavedState};
+pub use state::{InPlace, RestoreError, SavedState, Saver};
+
+use std::os::fd::BorrowedFd;
 
 /// Nanoseconds of a monotonic clock; in the simulator, of its own.
 pub type Nanos = u64;
@@ -44,8 +46,26 @@ pub trait Engine: Send {
         None
     }
 
-    /// Takes the engine apart into its saved state, so that another version can take its place.
-    fn decompose(self: Box<Self>) -> SavedState;
+    /// Which version of the engine's code this is: what an operator upgrades from and to. (The version of what it saves
+    /// is another number, [`SavedState::version`].)
+    fn version(&self) -> u32 {
+        1
+    }
+
+    /// Puts the steps that the engine holds back into its input queues, in front and in their order, because another
+    /// engine takes its place or none does. (An input queue may be longer than its bound for that moment.) An engine
+    /// that cannot undo what it did with a step keeps it, and saves it.
+    fn release(&mut self, _ports: &mut Ports<'_>) {}
+
+    /// Its saved state: what another version of it continues from, in this process or in another. The engine is left
+    /// as it is, so that an upgrade that fails costs nothing; if it succeeds, the engine is dropped without another
+    /// poll, and must not give back then what its successor owns now.
+    fn save(&self, saver: &mut dyn Saver) -> SavedState;
+
+    /// The descriptors that its successor needs beside the saved state, in the order in which `restore` expects them.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
 }
 
 /// Whether a poll of an engine did anything.
