@@ -64,6 +64,38 @@ pub fn append(block: &mut Vec<u8>, key: &str, value: &[u8]) -> Result<(), Metada
     Ok(())
 }
 
+/// The length of an entry in a block, if the key and value are such as [`check`] accepts.
+pub fn entry_bytes(key: &str, value: &[u8]) -> Result<usize, MetadataError> {
+    check_entry(0, key.as_bytes(), value)?;
+    Ok(ENTRY_HEADER_BYTES + key.len() + value.len())
+}
+
+/// Writes an entry of which [`entry_bytes`] has told the length into a place of just that length.
+///
+/// # Panics
+/// If the place has another length: that is a bug of this program.
+pub fn write_entry(place: &mut [u8], key: &str, value: &[u8]) {
+    let (header, rest) = place.split_at_mut(ENTRY_HEADER_BYTES);
+    header[..2].copy_from_slice(&(key.len() as u16).to_le_bytes());
+    header[2..].copy_from_slice(&(value.len() as u32).to_le_bytes());
+    let (key_place, value_place) = rest.split_at_mut(key.len());
+    key_place.copy_from_slice(key.as_bytes());
+    value_place.copy_from_slice(value);
+}
+
+/// Where in a block the value of a key's first entry is.
+#[must_use]
+pub fn find(block: &[u8], key: &str) -> Option<std::ops::Range<usize>> {
+    let mut entries = Entries { block, at: 0 };
+    while let Some(entry) = entries.try_next().ok().flatten() {
+        if entry.key == key.as_bytes() {
+            let value = entry.at + ENTRY_HEADER_BYTES + entry.key.len();
+            return Some(value..value + entry.value.len());
+        }
+    }
+    None
+}
+
 /// Checks a block that somebody else made, without keeping anything.
 pub fn check(block: &[u8]) -> Result<(), MetadataError> {
     if block.len() > METADATA_BYTES_MAX as usize {

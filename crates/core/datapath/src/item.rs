@@ -138,7 +138,7 @@ pub struct Gathered {
     pub token: u64,
 }
 
-/// An inbound message in the app's receive heap: metadata padded to 8 bytes, then the linear native message.
+/// An inbound message in the app's receive heap: metadata padded to 8 bytes, then the native message.
 #[derive(Debug)]
 pub struct ReceivedBody {
     /// Where it is.
@@ -147,6 +147,18 @@ pub struct ReceivedBody {
     pub metadata_bytes: u32,
     /// Length of the message (0 without `MESSAGE`).
     pub message_bytes: u32,
+    /// What the message's offsets count from.
+    pub offsets: Offsets,
+}
+
+/// What the offsets in a received message count from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offsets {
+    /// From the message's first byte, as it came. It can still be moved to another block, as what has no offsets can.
+    #[default]
+    Message,
+    /// From the start of the app's window: the message was checked and relocated, and must stay where it is.
+    Window,
 }
 
 /// Metadata padded to 8 bytes and then a message, in one private buffer.

@@ -6,21 +6,26 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod call_map;
 mod datapath;
+mod fields;
 mod item;
 mod link;
 mod queue;
 mod state;
+mod step_state;
 
 pub use buffer::{Buffer, BufferPool};
+pub use call_map::{CallHash, CallHasher, CallMap};
 pub use datapath::{Datapath, QUEUE_STEPS_MAX};
+pub use fields::{FieldReader, FieldWriter};
 pub use item::{
-    Alleged, Body, EncodedBody, ForeignBytes, Gathered, Keepalive, ReceivedBlock, ReceivedBody, Step,
-    message_offset,
+    Alleged, Body, EncodedBody, ForeignBytes, Gathered, Keepalive, Offsets, ReceivedBlock, ReceivedBody,
+    Step, message_offset,
 };
 pub use link::{Link, LinkEnd};
 pub use queue::{Full, Queue};
-pub use state::{InPlace, RestoreError, SavedState, Saver};
+pub use state::{BlockContent, InPlace, Kept, NotSaved, RestoreError, Restorer, SavedState, Saver};
 
 use std::os::fd::BorrowedFd;
 
@@ -61,6 +66,12 @@ pub trait Engine: Send {
     /// as it is, so that an upgrade that fails costs nothing; if it succeeds, the engine is dropped without another
     /// poll, and must not give back then what its successor owns now.
     fn save(&self, saver: &mut dyn Saver) -> SavedState;
+
+    /// Why the engine cannot go on, if so: a policy that failed. It keeps what it has not dealt with, and does nothing
+    /// more; the runtime puts another engine in its place.
+    fn fault(&self) -> Option<&str> {
+        None
+    }
 
     /// The descriptors that its successor needs beside the saved state, in the order in which `restore` expects them.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {

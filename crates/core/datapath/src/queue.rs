@@ -33,6 +33,11 @@ impl<T> Queue<T> {
         Ok(())
     }
 
+    /// Appends an item even past the bound: for what an engine still owes when another one takes its place.
+    pub fn push_past_bound(&mut self, item: T) {
+        self.items.push_back(item);
+    }
+
     /// Puts the item back that was just taken, in its old place.
     pub fn put_back(&mut self, item: T) {
         self.items.push_front(item);
@@ -75,7 +80,7 @@ impl<T> Queue<T> {
     /// How many items can be pushed now.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.bound - self.items.len()
+        self.bound.saturating_sub(self.items.len())
     }
 }
 

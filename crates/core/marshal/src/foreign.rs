@@ -7,7 +7,8 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use provost_datapath::ForeignBytes;
+use provost_datapath::{Buffer, ForeignBytes};
+use provost_wire::limits::BLOCK_ALIGN_BYTES;
 
 use crate::GatherError;
 
@@ -94,6 +95,17 @@ pub fn copy_foreign(range: &ForeignBytes, out: &mut Vec<u8>) {
     // SAFETY: whoever made the range vouched that it lies in memory that its `keepalive` keeps mapped, and `range`
     // holds that for the duration of the call.
     unsafe { append(range.address(), range.len() as usize, out) };
+}
+
+/// Copies the large leaves of a gathered message behind its head, so that the buffer holds the whole linear message and
+/// what is read of it is what is sent.
+pub fn linearize(buffer: &mut Buffer) {
+    let Buffer { bytes, foreign } = buffer;
+    for leaf in foreign.iter() {
+        bytes.resize(bytes.len().next_multiple_of(BLOCK_ALIGN_BYTES), 0);
+        copy_foreign(leaf, bytes);
+    }
+    foreign.clear();
 }
 
 /// Fills `to`, which must be as long as the range, from a range of foreign memory that begins at a multiple of 8, as

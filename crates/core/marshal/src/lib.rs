@@ -21,7 +21,7 @@ mod validate;
 
 pub use decode::Scratch;
 pub use error::{DecodeError, EncodeError, GatherError, MessageError, PathError, ReadError, TableError};
-pub use foreign::{ForeignRegion, copy_foreign, copy_foreign_to};
+pub use foreign::{ForeignRegion, copy_foreign, copy_foreign_to, linearize};
 pub use gather::Leaf;
 pub use path::{FieldPath, Value, View};
 pub use tables::Tables;

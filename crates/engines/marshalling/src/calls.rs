@@ -1,8 +1,6 @@
 //! Which method each open call is of: only the step that begins a call says so.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
-
+use provost_datapath::{CallHash, CallMap};
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
 use crate::saved::Record;
@@ -13,7 +11,7 @@ const CALLS_AT_START: usize = 64;
 /// The open calls of a connection.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    methods: HashMap<u64, u16, Seeded>,
+    methods: CallMap<u16>,
 }
 
 /// More than [`CALLS_IN_FLIGHT_MAX`] calls are open.
@@ -23,7 +21,7 @@ pub(crate) struct TooMany;
 impl Calls {
     pub(crate) fn new() -> Calls {
         Calls {
-            methods: HashMap::with_capacity_and_hasher(CALLS_AT_START, Seeded::new()),
+            methods: CallMap::with_capacity_and_hasher(CALLS_AT_START, CallHash::default()),
         }
     }
 
@@ -47,43 +45,6 @@ impl Calls {
         self.methods
             .iter()
             .map(|(&call, &method)| Record::Call { call, method })
-    }
-}
-
-/// Hashes a call's number by one multiplication with a secret, so that a peer cannot choose numbers that collide.
-#[derive(Clone, Copy, Debug)]
-struct Seeded(u64);
-
-impl Seeded {
-    fn new() -> Seeded {
-        Seeded(RandomState::new().hash_one(0u64))
-    }
-}
-
-impl BuildHasher for Seeded {
-    type Hasher = Folded;
-
-    fn build_hasher(&self) -> Folded {
-        Folded(self.0)
-    }
-}
-
-struct Folded(u64);
-
-impl Hasher for Folded {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        /// Odd, with about as many ones as zeros (2^64 divided by the golden ratio).
-        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let product = u128::from(number ^ self.0) * u128::from(self.0.rotate_left(32) ^ SPREAD | 1);
-        self.0 = product as u64 ^ (product >> 64) as u64;
     }
 }
 

@@ -3,7 +3,7 @@
 use provost_datapath::{
     Body, Buffer, Context, EncodedBody, Gathered, HeapFull, ReceivedBody, message_offset,
 };
-use provost_marshal::{DecodeError, EncodeError, MessageError, Scratch, Tables, copy_foreign};
+use provost_marshal::{DecodeError, EncodeError, MessageError, Scratch, Tables, linearize};
 use provost_schema::MessageId;
 use provost_wire::Code;
 use provost_wire::metadata::{self, MetadataError};
@@ -56,13 +56,13 @@ impl Form<'_> {
             token,
             ..
         } = body;
-        let linearized = linearize(&mut buffer);
+        linearize(&mut buffer);
         if token != 0 {
             context.sent.push(token);
         }
         let offset = message_offset(metadata_bytes);
         let mut out = context.buffers.take();
-        let encoded = linearized.and_then(|()| {
+        let mut encode = || {
             let metadata = buffer.bytes.get(..offset).ok_or(Failure::Lengths)?;
             let linear = buffer.bytes.get(offset..).ok_or(Failure::Lengths)?;
             out.bytes.extend_from_slice(metadata);
@@ -72,7 +72,8 @@ impl Form<'_> {
             self.tables
                 .encode(self.message, linear, &mut out.bytes)
                 .map_err(Failure::Outbound)
-        });
+        };
+        let encoded = encode();
         context.buffers.give(buffer);
         if let Err(failure) = encoded {
             context.buffers.give(out);
@@ -193,22 +194,6 @@ pub(crate) fn to_private(mut body: ReceivedBody, context: &mut Context<'_>) -> E
         metadata_bytes: body.metadata_bytes,
         message_bytes: body.message_bytes,
     }
-}
-
-/// Copies the leaves of a message behind its head.
-fn linearize(buffer: &mut Buffer) -> Result<(), Failure> {
-    let Buffer { bytes, foreign } = buffer;
-    for leaf in foreign.iter() {
-        bytes.resize(
-            bytes
-                .len()
-                .next_multiple_of(provost_wire::limits::BLOCK_ALIGN_BYTES),
-            0,
-        );
-        copy_foreign(leaf, bytes);
-    }
-    foreign.clear();
-    Ok(())
 }
 
 /// Gives back whatever memory a body holds.
