@@ -108,6 +108,11 @@ impl Datapath {
 
     /// Gives back the memory of every step that is under way: the datapath goes away.
     pub fn discard_all(&mut self, context: &mut Context<'_>) {
+        for at in 0..self.engines.len() {
+            if let Some((engine, mut ports)) = self.engine_at(at) {
+                engine.release(&mut ports);
+            }
+        }
         for queue in self.tx.iter_mut().chain(&mut self.rx) {
             while let Some(step) = queue.pop() {
                 step.body.discard(context);
@@ -143,20 +148,24 @@ impl Datapath {
     }
 
     fn poll_engine(&mut self, at: usize, context: &mut Context<'_>) -> Progress {
-        let (Some(engine), [tx_in, tx_out, ..], [rx_out, rx_in, ..]) =
-            (self.engines.get_mut(at), &mut self.tx[at..], &mut self.rx[at..])
-        else {
-            return Progress::Idle;
+        match self.engine_at(at) {
+            Some((engine, ports)) => engine.do_work(ports, context),
+            None => Progress::Idle,
+        }
+    }
+
+    fn engine_at(&mut self, at: usize) -> Option<(&mut dyn Engine, Ports<'_>)> {
+        let engine = self.engines.get_mut(at)?;
+        let ([tx_in, tx_out, ..], [rx_out, rx_in, ..]) = (&mut self.tx[at..], &mut self.rx[at..]) else {
+            return None;
         };
-        engine.do_work(
-            Ports {
-                tx_in,
-                tx_out,
-                rx_in,
-                rx_out,
-            },
-            context,
-        )
+        let ports = Ports {
+            tx_in,
+            tx_out,
+            rx_in,
+            rx_out,
+        };
+        Some((&mut **engine, ports))
     }
 }
 

@@ -1,0 +1,39 @@
+//! What policies are written against.
+//!
+//! An operator attaches a *policy*: a kind (such as `rate-limit`), a configuration, and where it applies. The node
+//! makes one [`Policy`] of it, which holds what all its datapaths share, and asks it for one engine for each datapath
+//! to which it applies. Most policies are a [`Filter`], which judges one step of a call at a time; [`Sieve`] makes an
+//! engine of it: queues, held and denied calls, saved state.
+//!
+//! ```text
+//! PolicyKind ──configure──► Policy (shared by the node) ──prepare──► Start ──on the runtime──► engine of one datapath
+//! ```
+//!
+//! Preparing may be slow (it compiles expressions against the schema) and happens on the control plane; starting
+//! happens between two polls of a live datapath, with the saved state of the engine whose place it takes.
+#![forbid(unsafe_code)]
+
+mod event;
+mod filter;
+mod metric;
+mod policy;
+mod sieve;
+mod site;
+mod view;
+
+pub use event::{AuditEvent, EventSink, NoEvents};
+pub use filter::{CallState, Denial, Direction, Ended, Filter, FilterState, Verdict, Watch};
+pub use metric::{MetricDescription, MetricSink, MetricType};
+pub use policy::{
+    AttachError, ConfigError, Environment, Policy, PolicyKind, SharedState, Start, parse_config,
+};
+pub use sieve::{HELD_STEPS_MAX, Sieve, SieveParts};
+pub use site::{AppIdentity, MethodSite, PeerIdentity, Side, Site};
+pub use view::{MetadataFull, StepView};
+
+pub use provost_datapath::{
+    Context, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,
+};
+pub use provost_marshal::{FieldPath, Tables, Value};
+pub use provost_wire::Code;
+pub use provost_wire::descriptor::Parts;

@@ -1,0 +1,115 @@
+//! Kinds of policies, and policies that an operator has attached.
+
+use std::sync::Arc;
+
+use provost_datapath::{Engine, RestoreError, SavedState};
+
+use crate::{EventSink, MetricSink, Site};
+
+/// A kind of policy, in one version of its code.
+pub trait PolicyKind: Send + Sync {
+    /// Its name, as configurations have it, such as `rate-limit`.
+    fn name(&self) -> &'static str;
+
+    /// Which version of its code this is: what an operator upgrades from and to.
+    fn version(&self) -> u32 {
+        1
+    }
+
+    /// What it does, in one line.
+    fn summary(&self) -> &'static str;
+
+    /// A commented configuration with every key and its default, in TOML: what `provost policy` shows as help.
+    fn example(&self) -> &'static str;
+
+    /// Checks a configuration completely and makes a policy of it. `shared` is what another policy in whose place it
+    /// comes has left (its configuration may be another one, its version too): what can be kept of it is kept, such as
+    /// what is in a bucket.
+    fn configure(
+        &self,
+        config: &toml::Table,
+        environment: &Environment,
+        shared: Option<&SharedState>,
+    ) -> Result<Arc<dyn Policy>, ConfigError>;
+}
+
+/// A policy that was attached: what its engines on all datapaths of the node share.
+pub trait Policy: Send + Sync {
+    /// Gets an engine for a datapath ready; what is slow happens here. An error (such as an expression over fields that
+    /// the service does not have) keeps the policy from that datapath, and so from being attached.
+    fn prepare(&self, site: &Site) -> Result<Start, AttachError>;
+
+    /// What a policy that takes its place may continue from.
+    fn save(&self) -> SharedState {
+        SharedState::default()
+    }
+
+    /// Reports its metrics. Called for each scrape.
+    fn metrics(&self, _sink: &mut dyn MetricSink) {}
+}
+
+/// Starts a prepared engine on its runtime, between two polls: with the saved state of the engine whose place it
+/// takes, or fresh. It does not block.
+pub type Start = Box<dyn FnOnce(Option<&SavedState>) -> Result<Box<dyn Engine>, RestoreError> + Send>;
+
+/// What the engines of a policy share, saved. Version and form are each kind's own; empty is always allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedState {
+    /// Version of the form of `bytes`.
+    pub version: u32,
+    /// The state.
+    pub bytes: Vec<u8>,
+}
+
+/// What a node lends its policies.
+#[derive(Clone)]
+pub struct Environment {
+    /// The node's name.
+    pub node: Arc<str>,
+    /// The name under which the operator attached the policy: unique on the node, label of its metrics.
+    pub policy: Arc<str>,
+    /// Where events go.
+    pub events: Arc<dyn EventSink>,
+}
+
+/// Why a configuration was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{problem}", if key.is_empty() { String::new() } else { format!("{key}: ") })]
+pub struct ConfigError {
+    /// The key that is at fault, with dots; empty for the whole.
+    pub key: String,
+    /// What is wrong with it and what to do.
+    pub problem: String,
+}
+
+impl ConfigError {
+    /// A problem with a key.
+    #[must_use]
+    pub fn new(key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
+        let (key, problem) = (key.into(), problem.into());
+        ConfigError { key, problem }
+    }
+}
+
+/// Why a policy cannot be attached to a datapath.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct AttachError {
+    /// What is wrong and what to do.
+    pub problem: String,
+}
+
+impl AttachError {
+    /// A problem.
+    #[must_use]
+    pub fn new(problem: impl Into<String>) -> AttachError {
+        let problem = problem.into();
+        AttachError { problem }
+    }
+}
+
+/// Reads a configuration into a type of the policy's own (with `#[serde(deny_unknown_fields)]`, so that a misspelt key
+/// is an error).
+pub fn parse_config<T: serde::de::DeserializeOwned>(config: &toml::Table) -> Result<T, ConfigError> {
+    T::deserialize(toml::Value::Table(config.clone())).map_err(|error| ConfigError::new("", error.message()))
+}
