@@ -140,8 +140,16 @@ pub trait ReceiveHeap {
     /// Takes a block of `bytes` bytes (8-aligned), or says why there is none.
     fn allocate(&mut self, bytes: u32) -> Result<ReceivedBlock, HeapFull>;
 
-    /// The bytes of a block. The app does not know of it yet.
+    /// The bytes of a block, to be written. The app does not know of it yet. A block that an earlier process of this
+    /// service wrote is moved to memory that this one can write, which changes its place: read that afterwards. One whose
+    /// message names places in the app's window cannot move, and is lent as empty.
     fn bytes_mut(&mut self, block: &mut ReceivedBlock) -> &mut [u8];
+
+    /// The bytes of a block, to be read. It stays where it is.
+    fn bytes(&mut self, block: &ReceivedBlock) -> &[u8] {
+        let (at, bytes) = (block.at, block.bytes);
+        self.bytes_mut(&mut ReceivedBlock { at, bytes })
+    }
 
     /// Gives a block back that was never published to the app.
     fn free(&mut self, block: ReceivedBlock);
