@@ -140,9 +140,8 @@ pub trait ReceiveHeap {
     /// Takes a block of `bytes` bytes (8-aligned), or says why there is none.
     fn allocate(&mut self, bytes: u32) -> Result<ReceivedBlock, HeapFull>;
 
-    /// The bytes of a block, to be written. The app does not know of it yet. A block that an earlier process of this
-    /// service wrote is moved to memory that this one can write, which changes its place: read that afterwards. One whose
-    /// message names places in the app's window cannot move, and is lent as empty.
+    /// The bytes of a block, to be written. The app does not know of it yet. One that an earlier process of this service
+    /// wrote, and whose contents are [`BlockContent::Fixed`], can only be read: it is lent as empty.
     fn bytes_mut(&mut self, block: &mut ReceivedBlock) -> &mut [u8];
 
     /// The bytes of a block, to be read. It stays where it is.

@@ -202,7 +202,13 @@ impl StepView<'_> {
     }
 
     fn metadata_block(&mut self) -> &[u8] {
-        self.metadata_block_mut()
+        match &self.step.body {
+            Body::Received(body) => {
+                let bytes = self.receive.bytes(&body.block);
+                bytes.get(..body.metadata_bytes as usize).unwrap_or_default()
+            }
+            _ => self.metadata_block_mut(),
+        }
     }
 
     fn metadata_block_mut(&mut self) -> &mut [u8] {
@@ -225,7 +231,7 @@ impl StepView<'_> {
             Body::Received(body) => {
                 let offset = message_offset(body.metadata_bytes);
                 let window_at = body.block.at + (offset / BLOCK_ALIGN_BYTES) as u32;
-                let bytes = self.receive.bytes_mut(&mut body.block);
+                let bytes = self.receive.bytes(&body.block);
                 let message = bytes.get(offset..offset + body.message_bytes as usize)?;
                 Some(View::relocated(message, window_at))
             }
