@@ -52,6 +52,11 @@ impl SavedState {
 
 /// Where an engine saves what is not its own memory.
 pub trait Saver {
+    /// Where the successor is.
+    fn successor(&self) -> Successor {
+        Successor::OtherProcess
+    }
+
     /// Appends a copy of foreign bytes to `out`, exactly as many as the range has.
     fn foreign(&mut self, bytes: &ForeignBytes, out: &mut Vec<u8>);
 
@@ -63,6 +68,15 @@ pub trait Saver {
 
     /// Notes that the saved state names this block of the app's receive heap.
     fn block(&mut self, block: &ReceivedBlock, content: BlockContent);
+}
+
+/// Where a successor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Successor {
+    /// In this process: what is not bytes is kept for it.
+    SameProcess,
+    /// In another process. Every runtime rests while the engines are saved.
+    OtherProcess,
 }
 
 /// What a block that a state names is good for.
@@ -142,6 +156,10 @@ impl<F: FnMut(&ForeignBytes, &mut Vec<u8>)> InPlace<F> {
 }
 
 impl<F: FnMut(&ForeignBytes, &mut Vec<u8>)> Saver for InPlace<F> {
+    fn successor(&self) -> Successor {
+        Successor::SameProcess
+    }
+
     fn foreign(&mut self, bytes: &ForeignBytes, out: &mut Vec<u8>) {
         (self.copy)(bytes, out);
     }

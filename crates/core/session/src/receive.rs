@@ -11,7 +11,9 @@
 //! The destination of a message is taken when its first header is in, so that the rest can be read straight into it
 //! ([`Connection::direct`]).
 
-use provost_datapath::{Body, Context, EncodedBody, Nanos, ReceiveHeap, ReceivedBody, Step, message_offset};
+use provost_datapath::{
+    Body, Context, EncodedBody, Nanos, Offsets, ReceiveHeap, ReceivedBody, Step, message_offset,
+};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::{FrameHeader, HEADER_BYTES, frame_kind};
@@ -696,6 +698,7 @@ fn into_step(id: u64, partial: Partial) -> Step {
             block,
             metadata_bytes,
             message_bytes,
+            offsets: Offsets::Message,
         }),
         Into::Private(buffer) => Body::Encoded(EncodedBody {
             buffer,

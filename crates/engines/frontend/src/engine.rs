@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use provost_datapath::{
-    Alleged, Body, Context, EncodedBody, Engine, ForeignBytes, Gathered, Link, Nanos, Ports, Progress, Queue,
-    ReceivedBody, RestoreError, SavedState, Saver, Step,
+    Alleged, Body, Context, EncodedBody, Engine, ForeignBytes, Gathered, Link, Nanos, Offsets, Ports,
+    Progress, Queue, ReceivedBody, RestoreError, Restorer, SavedState, Saver, Step,
 };
 use provost_marshal::{GatherError, Leaf, MessageError, Tables};
 use provost_schema::{MessageId, Service};
@@ -167,7 +167,11 @@ impl Frontend {
 
     /// The frontend from the saved state of another version of it. (Steps that had not been gathered are the
     /// runtime's: it takes a frontend apart when its queues are empty.)
-    pub fn restore(parts: FrontendParts, saved: &SavedState) -> Result<Frontend, RestoreError> {
+    pub fn restore(
+        parts: FrontendParts,
+        saved: &SavedState,
+        _restorer: &mut dyn Restorer,
+    ) -> Result<Frontend, RestoreError> {
         let state = State::load(saved)?;
         let mut frontend = Frontend::new(parts);
         frontend.last_begun = state.last_begun;
@@ -741,8 +745,8 @@ fn refusal(call: u64, failure: &Failure, context: &mut Context<'_>) -> Step {
 fn received(body: Body, context: &mut Context<'_>) -> Result<Body, Violation> {
     match body {
         Body::Empty => Ok(Body::Empty),
-        Body::Received(mut body) => {
-            let bytes = context.receive.bytes_mut(&mut body.block);
+        Body::Received(body) => {
+            let bytes = context.receive.bytes(&body.block);
             let checked = bytes
                 .get(..body.metadata_bytes as usize)
                 .is_some_and(|block| metadata::check(block).is_ok());
@@ -780,6 +784,7 @@ fn copy_to_heap(metadata: &[u8], receive: &mut dyn provost_datapath::ReceiveHeap
         block,
         metadata_bytes,
         message_bytes: 0,
+        offsets: Offsets::Message,
     })
 }
 

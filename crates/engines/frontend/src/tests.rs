@@ -172,6 +172,7 @@ impl Bench {
             block,
             metadata_bytes: metadata.len() as u32,
             message_bytes,
+            offsets: provost_datapath::Offsets::Window,
         })
     }
 
@@ -391,8 +392,9 @@ fn saved_state_continues_the_calls() {
         link: Arc::clone(&bench.link),
         ..parts
     });
-    let saved = std::mem::replace(&mut bench.frontend, other).save(&mut provost_datapath::InPlace(|_, _| {}));
-    bench.frontend = Frontend::restore(parts, &saved).unwrap();
+    let saved =
+        std::mem::replace(&mut bench.frontend, other).save(&mut provost_datapath::InPlace::new(|_, _| {}));
+    bench.frontend = Frontend::restore(parts, &saved, &mut provost_datapath::Kept::default()).unwrap();
     assert_eq!(bench.frontend.wake_at(), Some(4000));
     bench.submit(chat(5, Parts::BEGIN));
     refused(&mut bench, 5, Code::Internal, "number");

@@ -1,7 +1,7 @@
 //! Bodies from one form into another. A body that cannot be converted has been given back when the failure returns.
 
 use provost_datapath::{
-    Body, Buffer, Context, EncodedBody, Gathered, HeapFull, ReceivedBody, message_offset,
+    Body, Buffer, Context, EncodedBody, Gathered, HeapFull, Offsets, ReceivedBody, message_offset,
 };
 use provost_marshal::{DecodeError, EncodeError, MessageError, Scratch, Tables, linearize};
 use provost_schema::MessageId;
@@ -94,7 +94,10 @@ impl Form<'_> {
         context: &mut Context<'_>,
     ) -> Result<Body, Failure> {
         match self.check_block(&mut body, context) {
-            Ok(()) => Ok(Body::Received(body)),
+            Ok(()) => {
+                body.offsets = Offsets::Window;
+                Ok(Body::Received(body))
+            }
             Err(failure) => {
                 context.receive.free(body.block);
                 Err(failure)
@@ -104,8 +107,9 @@ impl Form<'_> {
 
     fn check_block(&self, body: &mut ReceivedBody, context: &mut Context<'_>) -> Result<(), Failure> {
         let offset = message_offset(body.metadata_bytes);
-        let at = body.block.at;
         let bytes = context.receive.bytes_mut(&mut body.block);
+        // Read after the block's bytes were asked for, which may have moved it.
+        let at = body.block.at;
         let whole = bytes
             .get_mut(..offset + body.message_bytes as usize)
             .ok_or(Failure::Lengths)?;
@@ -176,6 +180,7 @@ impl Form<'_> {
                 block,
                 metadata_bytes,
                 message_bytes,
+                offsets: Offsets::Message,
             },
             context,
         )
@@ -183,11 +188,9 @@ impl Form<'_> {
 }
 
 /// Moves what was received into a private buffer, for messages that were read to the heap in an encoded form.
-pub(crate) fn to_private(mut body: ReceivedBody, context: &mut Context<'_>) -> EncodedBody {
+pub(crate) fn to_private(body: ReceivedBody, context: &mut Context<'_>) -> EncodedBody {
     let mut buffer = context.buffers.take();
-    buffer
-        .bytes
-        .extend_from_slice(context.receive.bytes_mut(&mut body.block));
+    buffer.bytes.extend_from_slice(context.receive.bytes(&body.block));
     context.receive.free(body.block);
     EncodedBody {
         buffer,

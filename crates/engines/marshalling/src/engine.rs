@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use provost_datapath::{
-    Body, Context, EncodedBody, Engine, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,
+    Body, Context, EncodedBody, Engine, Ports, Progress, Queue, RestoreError, Restorer, SavedState, Saver,
+    Step,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_schema::MessageId;
@@ -96,7 +97,11 @@ impl Marshalling {
     }
 
     /// Continues from what an engine of any version saved. The binding must be of the same service.
-    pub fn restore(state: &SavedState, binding: Binding) -> Result<Marshalling, RestoreError> {
+    pub fn restore(
+        state: &SavedState,
+        binding: Binding,
+        _restorer: &mut dyn Restorer,
+    ) -> Result<Marshalling, RestoreError> {
         if state.kind != KIND {
             return Err(RestoreError::Kind {
                 expected: KIND,

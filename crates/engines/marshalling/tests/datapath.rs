@@ -6,8 +6,8 @@ use std::sync::Arc;
 use prost::Message as _;
 use provost_datapath::{
     Body, Buffer, BufferPool, Context, EncodedBody, Engine, ForeignBytes, Gathered, HeapFull, InPlace,
-    Keepalive, Ports, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step,
-    message_offset,
+    Keepalive, Kept, Offsets, Ports, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint,
+    Step, message_offset,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
@@ -133,6 +133,7 @@ impl Rig {
             block,
             metadata_bytes: metadata.len() as u32,
             message_bytes: message.len() as u32,
+            offsets: Offsets::Message,
         });
         Step {
             body,
@@ -150,8 +151,8 @@ impl Rig {
     }
 
     fn upgrade(self) -> Rig {
-        let state = self.engine.save(&mut InPlace(|_, _| {}));
-        let engine = Marshalling::restore(&state, self.binding.clone()).unwrap();
+        let state = self.engine.save(&mut InPlace::new(|_, _| {}));
+        let engine = Marshalling::restore(&state, self.binding.clone(), &mut Kept::default()).unwrap();
         Rig {
             engine: Box::new(engine),
             ..Rig::new(self.binding.side, self.binding.encoding)
@@ -520,11 +521,11 @@ fn saved_state_of_another_kind_version_or_service_is_refused() {
     let mut rig = Rig::new(Side::Client, Encoding::Native);
     rig.begin(6);
     let binding = rig.binding.clone();
-    let good = rig.engine.save(&mut InPlace(|_, _| {}));
+    let good = rig.engine.save(&mut InPlace::new(|_, _| {}));
     let restores = |change: &dyn Fn(&mut provost_datapath::SavedState)| {
         let mut state = good.clone();
         change(&mut state);
-        Marshalling::restore(&state, binding.clone()).is_ok()
+        Marshalling::restore(&state, binding.clone(), &mut Kept::default()).is_ok()
     };
     assert!(restores(&|_| {}));
     assert!(!restores(&|state| state.kind.push('x')));

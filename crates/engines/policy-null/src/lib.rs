@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn saved_state_round_trips_and_a_stranger_is_refused() {
-        let saved = NullPolicy.save(&mut provost_datapath::InPlace(|_, _| {}));
+        let saved = NullPolicy.save(&mut provost_datapath::InPlace::new(|_, _| {}));
         assert!(NullPolicy::restore(&saved).is_ok());
         let newer = SavedState {
             version: 2,

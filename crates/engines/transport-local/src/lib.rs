@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use provost_datapath::{
-    Body, Context, Engine, Gathered, HeapFull, Link, LinkEnd, Ports, Progress, Queue, ReceivedBody,
+    Body, Context, Engine, Gathered, HeapFull, Link, LinkEnd, Offsets, Ports, Progress, Queue, ReceivedBody,
     SavedState, Saver, Step, message_offset,
 };
 use provost_marshal::copy_foreign_to;
@@ -402,5 +402,6 @@ fn copy(gathered: &Gathered, context: &mut Context<'_>) -> Result<ReceivedBody, 
         block,
         metadata_bytes,
         message_bytes,
+        offsets: Offsets::Message,
     })
 }

@@ -5,10 +5,11 @@
 //! ```
 
 use std::cell::RefCell;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use provost_datapath::{
-    Context, Engine, Interest, Link, LinkEnd, Nanos, Ports, Progress, SavedState, Saver, SocketHint,
+    Context, Engine, Interest, Link, LinkEnd, Nanos, Ports, Progress, Restorer, SavedState, Saver, SocketHint,
 };
 use provost_session::{Config, Connection, ProtocolError, Role};
 use provost_wire::Code;
@@ -50,6 +51,48 @@ impl Default for TransportConfig {
             linger_ns: 2_000_000_000,
         }
     }
+}
+
+/// A version of the transport's code. They keep the same state and speak the same protocol, so a connection can go from
+/// any to any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TcpVersion {
+    /// Reads when its buffer is empty, writes one round of frames at a time.
+    #[default]
+    One,
+    /// Writes several rounds of frames by one system call.
+    Two,
+}
+
+impl TcpVersion {
+    /// The version with this number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<TcpVersion> {
+        match number {
+            1 => Some(TcpVersion::One),
+            2 => Some(TcpVersion::Two),
+            _ => None,
+        }
+    }
+
+    /// Its number, as [`Engine::version`] gives it.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        match self {
+            TcpVersion::One => 1,
+            TcpVersion::Two => 2,
+        }
+    }
+}
+
+/// What a successor is given beside the saved state.
+pub struct Handover<'a> {
+    /// Its predecessor's descriptors ([`Engine::descriptors`]), duplicated.
+    pub descriptors: Vec<OwnedFd>,
+    /// The connection's link: the same one, or one of the same state.
+    pub link: Arc<Link>,
+    /// Where blocks and foreign memory come from.
+    pub restorer: &'a mut dyn Restorer,
 }
 
 /// The last engine of a datapath whose peer is reached over TCP.

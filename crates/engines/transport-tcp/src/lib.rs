@@ -11,7 +11,7 @@ mod saved;
 mod socket;
 mod tls;
 
-pub use engine::{TcpTransport, TransportConfig};
+pub use engine::{Handover, TcpTransport, TcpVersion, TransportConfig};
 pub use establish::{
     AcceptError, ConnectError, ConnectParams, Established, Greeting, PeerIdentity, accept, connect,
 };

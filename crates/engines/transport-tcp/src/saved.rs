@@ -2,13 +2,12 @@
 //! passed beside. Form, version 1, little-endian: see [`Parameters::save`].
 
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 
-use provost_datapath::{Link, Nanos, RestoreError, SavedState};
+use provost_datapath::{RestoreError, SavedState};
 use provost_session::Role;
 use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
 
-use crate::{Established, PeerIdentity, TcpTransport, TransportConfig};
+use crate::{Established, Handover, PeerIdentity, TcpTransport, TcpVersion, TransportConfig};
 
 pub(crate) const KIND: &str = "transport-tcp";
 const VERSION: u32 = 1;
@@ -123,13 +122,20 @@ impl Parameters {
 }
 
 impl TcpTransport {
-    /// Takes a saved connection up again, on the socket that was passed beside its state.
+    /// Takes a saved connection up again, with the code of this version.
     pub fn restore(
+        _version: TcpVersion,
         state: &SavedState,
-        socket: TcpStream,
-        link: Arc<Link>,
-        now: Nanos,
+        handover: Handover<'_>,
     ) -> Result<TcpTransport, RestoreError> {
+        let Handover {
+            descriptors, link, ..
+        } = handover;
+        let mut descriptors = descriptors.into_iter();
+        let (Some(socket), None) = (descriptors.next(), descriptors.next()) else {
+            return Err(damaged("it needs one descriptor, its socket"));
+        };
+        let (socket, now) = (TcpStream::from(socket), 0);
         let parameters = Parameters::restore(state)?;
         if parameters.security == Security::Tls {
             return Err(damaged("a TLS session cannot be taken up by another process"));
