@@ -25,7 +25,9 @@ pub use item::{
 };
 pub use link::{Link, LinkEnd};
 pub use queue::{Full, Queue};
-pub use state::{BlockContent, InPlace, Kept, NotSaved, RestoreError, Restorer, SavedState, Saver};
+pub use state::{
+    BlockContent, InPlace, Kept, NotSaved, RestoreError, Restorer, SavedState, Saver, Successor,
+};
 
 use std::os::fd::BorrowedFd;
 
