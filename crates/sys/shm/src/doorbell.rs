@@ -23,7 +23,7 @@ pub struct Ringer(OwnedFd);
 #[derive(Debug)]
 pub struct Doorbell {
     read: OwnedFd,
-    _write: Option<OwnedFd>,
+    kept_write: Option<OwnedFd>,
 }
 
 impl Doorbell {
@@ -33,9 +33,23 @@ impl Doorbell {
         let kept = rustix::io::fcntl_dupfd_cloexec(&write, 0)?;
         let doorbell = Doorbell {
             read,
-            _write: Some(kept),
+            kept_write: Some(kept),
         };
         Ok((Ringer(write), doorbell))
+    }
+
+    /// Both descriptors of a doorbell that this process or its predecessor made: the end that is read, and the copy of
+    /// the other end that keeps it open.
+    #[must_use]
+    pub fn ends(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        Some([self.read.as_fd(), self.kept_write.as_ref()?.as_fd()])
+    }
+
+    /// The doorbell whose [`Doorbell::ends`] another process of the same service passed on.
+    #[must_use]
+    pub fn from_ends([read, write]: [OwnedFd; 2]) -> Doorbell {
+        let kept_write = Some(write);
+        Doorbell { read, kept_write }
     }
 
     /// Takes the rings that have come, and says whether there were any. [`io::ErrorKind::BrokenPipe`] says that
@@ -85,7 +99,7 @@ impl From<OwnedFd> for Doorbell {
     fn from(descriptor: OwnedFd) -> Doorbell {
         Doorbell {
             read: descriptor,
-            _write: None,
+            kept_write: None,
         }
     }
 }

@@ -20,7 +20,9 @@ pub use doorbell::{Doorbell, Ringer};
 pub use error::ShmError;
 pub use mapping::{Access, Mapping};
 pub use memfd::{Memfd, MemfdLimits, SEALS_FIXED_SIZE, SEALS_READ_ONLY_FOR_OTHERS, Seals, punch_hole};
-pub use packet::{DESCRIPTORS_MAX, Packet, PacketListener, PacketSocket, PeerCredentials};
+pub use packet::{
+    DESCRIPTORS_BATCH_MAX, DESCRIPTORS_MAX, Packet, PacketListener, PacketSocket, PeerCredentials,
+};
 pub use poller::{Event, Interest, POLL_EVENTS_MAX, Poller, Wait, wait_for};
 pub use rings::{AppRings, RingIndices, ServiceRings};
 pub use window::{WINDOW_BYTES_MIN, Window};

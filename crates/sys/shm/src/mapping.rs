@@ -63,6 +63,32 @@ impl Mapping {
         })
     }
 
+    /// Puts other memory of the same length in the place of this one, at the same address and with the same access. Who
+    /// reads meanwhile, by atomic or volatile loads, sees the one or the other, never nothing. If it fails, the mapping
+    /// may read as zero from then on.
+    pub fn replace(&self, memfd: &Memfd) -> Result<(), ShmError> {
+        if memfd.bytes() != self.bytes as u64 {
+            let (bytes, least) = (memfd.bytes(), self.bytes as u64);
+            let most = least;
+            return Err(ShmError::Size { bytes, least, most });
+        }
+        let address = self.address.as_ptr().cast();
+        let protection = self.access.protection();
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the range is this mapping's, and the kernel replaces it as one step; users of its address rely on no
+        // more than that it can be accessed as before.
+        let mapped = unsafe { rustix::mm::mmap(address, self.bytes, protection, flags, memfd, 0) };
+        mapped.map(drop).map_err(|source| {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+            // SAFETY: as above. The kernel may have unmapped the range before it failed: nothing must fault there.
+            let _ = unsafe { rustix::mm::mmap_anonymous(address, self.bytes, protection, flags) };
+            ShmError::Kernel {
+                operation: "mmap over a mapping",
+                source,
+            }
+        })
+    }
+
     /// Where it begins; page-aligned.
     #[must_use]
     pub fn address(&self) -> *mut u8 {

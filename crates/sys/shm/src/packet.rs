@@ -13,10 +13,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-/// Descriptors beside one packet.
+/// Descriptors beside one packet between an app and its service.
 pub const DESCRIPTORS_MAX: usize = 8;
+/// Descriptors beside one packet between two processes of a service: the most that the kernel passes (`SCM_MAX_FD`).
+pub const DESCRIPTORS_BATCH_MAX: usize = 253;
 
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX));
+const ANCILLARY_BATCH_BYTES: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_BATCH_MAX));
 const BACKLOG: i32 = 128;
 
 /// Waits for peers at a path.
@@ -91,14 +94,30 @@ impl PacketSocket {
         Ok((PacketSocket(one), PacketSocket(other)))
     }
 
-    /// Sends one packet, whole, with descriptors.
+    /// Sends one packet, whole, with at most [`DESCRIPTORS_MAX`] descriptors.
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        self.send_with(bytes, descriptors, DESCRIPTORS_MAX, &mut space)
+    }
+
+    /// As [`PacketSocket::send`], with up to [`DESCRIPTORS_BATCH_MAX`] descriptors.
+    pub fn send_batch(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); ANCILLARY_BATCH_BYTES];
+        self.send_with(bytes, descriptors, DESCRIPTORS_BATCH_MAX, &mut space)
+    }
+
+    fn send_with(
+        &self,
+        bytes: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        descriptors_max: usize,
+        space: &mut [MaybeUninit<u8>],
+    ) -> io::Result<()> {
+        let mut ancillary = SendAncillaryBuffer::new(space);
         let pushed = descriptors.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-        if !pushed || descriptors.len() > DESCRIPTORS_MAX {
+        if !pushed || descriptors.len() > descriptors_max {
             let message = format!(
-                "{} descriptors: a packet takes {DESCRIPTORS_MAX}",
+                "{} descriptors: a packet takes {descriptors_max}",
                 descriptors.len()
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -112,9 +131,24 @@ impl PacketSocket {
     /// which no honest peer does). A longer packet, or one with more than [`DESCRIPTORS_MAX`] descriptors, is an
     /// error of kind [`io::ErrorKind::InvalidData`]; its descriptors are closed.
     pub fn receive(&self, bytes_max: usize) -> io::Result<Option<Packet>> {
-        let mut bytes = vec![0; bytes_max];
         let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        self.receive_with(bytes_max, DESCRIPTORS_MAX, &mut space)
+    }
+
+    /// As [`PacketSocket::receive`], with up to [`DESCRIPTORS_BATCH_MAX`] descriptors.
+    pub fn receive_batch(&self, bytes_max: usize) -> io::Result<Option<Packet>> {
+        let mut space = [MaybeUninit::uninit(); ANCILLARY_BATCH_BYTES];
+        self.receive_with(bytes_max, DESCRIPTORS_BATCH_MAX, &mut space)
+    }
+
+    fn receive_with(
+        &self,
+        bytes_max: usize,
+        descriptors_max: usize,
+        space: &mut [MaybeUninit<u8>],
+    ) -> io::Result<Option<Packet>> {
+        let mut bytes = vec![0; bytes_max];
+        let mut ancillary = RecvAncillaryBuffer::new(space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut into = [IoSliceMut::new(&mut bytes)];
         let received = rustix::net::recvmsg(&self.0, &mut into, &mut ancillary, flags)?;
@@ -125,13 +159,13 @@ impl PacketSocket {
             }
         }
         // The space, padded for alignment, takes one more than was asked for.
-        let too_many = descriptors.len() > DESCRIPTORS_MAX;
+        let too_many = descriptors.len() > descriptors_max;
         if too_many
             || received
                 .flags
                 .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
         {
-            let limits = format!("a packet of more than {bytes_max} bytes or {DESCRIPTORS_MAX} descriptors");
+            let limits = format!("a packet of more than {bytes_max} bytes or {descriptors_max} descriptors");
             return Err(io::Error::new(io::ErrorKind::InvalidData, limits));
         }
         if received.bytes == 0 {

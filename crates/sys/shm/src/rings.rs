@@ -1,5 +1,7 @@
 //! The two control regions of [`provost_wire::region`], with the ends of their rings and wake words on each side.
 
+use std::sync::Arc;
+
 use provost_ring::{AtomicU32, Bell, Consumer, Producer, RingMemory, Sleeper};
 use provost_wire::limits::{RING_SLOTS_MAX, RING_SLOTS_MIN};
 use provost_wire::region::{HEAD_OFFSET, SLOTS_OFFSET, TAIL_OFFSET, WAKE_OFFSET, region_bytes};
@@ -20,7 +22,8 @@ pub struct AppRings {
     /// Says whether the service has to be woken.
     pub service: Bell,
     // Dropped last: the ends above point into them.
-    _regions: [Mapping; 2],
+    _submission: Mapping,
+    completion: Arc<Mapping>,
 }
 
 /// A service's ends, for one app.
@@ -36,6 +39,7 @@ pub struct ServiceRings {
     pub app: Bell,
     // Dropped last: the ends above point into them.
     _regions: [Mapping; 2],
+    memory: [Memfd; 2],
 }
 
 /// How far a service has come in the rings of an app: what another thread or version needs to go on.
@@ -69,9 +73,17 @@ impl AppRings {
                 completions: Consumer::new(incoming),
                 sleeper: Sleeper::new(word(submission, WAKE_OFFSET)),
                 service: Bell::new(word(completion, WAKE_OFFSET)),
-                _regions: [submission_map, completion_map],
+                _submission: submission_map,
+                completion: Arc::new(completion_map),
             })
         }
+    }
+
+    /// The completion region, to be replaced by another one of the same size and content ([`Mapping::replace`]) when
+    /// the service says so. It stays mapped for as long as the rings at least.
+    #[must_use]
+    pub fn completion_region(&self) -> &Arc<Mapping> {
+        &self.completion
     }
 
     /// As [`AppRings::map`], from descriptors as they came with `Attached`.
@@ -102,9 +114,54 @@ impl ServiceRings {
         let submission_map = map_region(&submission, submission_slots, Access::ReadOnly)?;
         let completion_map = map_region(&completion, completion_slots, Access::ReadWrite)?;
         completion.seal(SEALS_READ_ONLY_FOR_OTHERS)?;
-        let slots = (submission_slots, completion_slots);
-        let rings = Self::over(submission_map, completion_map, slots, RingIndices::default());
-        Ok((rings, [submission, completion]))
+        let copies = [submission.try_clone()?, completion.try_clone()?];
+        let memory = [submission, completion];
+        let maps = [submission_map, completion_map];
+        let rings = Self::over(
+            maps,
+            memory,
+            (submission_slots, completion_slots),
+            RingIndices::default(),
+        );
+        Ok((rings, copies))
+    }
+
+    /// Goes on where another process of the same service stopped, with its memory in the order of
+    /// [`ServiceRings::memory`].
+    ///
+    /// Nobody can map the old completion region for writing any more, so the rings get a new one with the same content.
+    /// Nothing that the app sees is changed by that: it still looks at the old region, until it is given the new one
+    /// ([`ServiceRings::memory`]) and has mapped it over the old.
+    pub fn resume(
+        memory: [Memfd; 2],
+        submission_slots: u32,
+        completion_slots: u32,
+        at: RingIndices,
+    ) -> Result<ServiceRings, ShmError> {
+        let [submission, old] = memory;
+        let submission_map = map_region(&submission, submission_slots, Access::ReadOnly)?;
+        check_slots(completion_slots)?;
+        let bytes = region_bytes(completion_slots);
+        let mut content = vec![0; bytes];
+        let read = old.read_at(0, &mut content)?;
+        if read < bytes {
+            let (bytes, least) = (read as u64, bytes as u64);
+            let most = u64::MAX;
+            return Err(ShmError::Size { bytes, least, most });
+        }
+        let completion = Memfd::create("provost-completions", bytes as u64)?;
+        completion.write_at(0, &content)?;
+        let completion_map = map_region(&completion, completion_slots, Access::ReadWrite)?;
+        completion.seal(SEALS_READ_ONLY_FOR_OTHERS)?;
+        let maps = [submission_map, completion_map];
+        let memory = [submission, completion];
+        Ok(Self::over(maps, memory, (submission_slots, completion_slots), at))
+    }
+
+    /// The submission region and the completion region.
+    #[must_use]
+    pub fn memory(&self) -> &[Memfd; 2] {
+        &self.memory
     }
 
     /// How far this side has come.
@@ -116,12 +173,8 @@ impl ServiceRings {
         }
     }
 
-    fn over(
-        submission_map: Mapping,
-        completion_map: Mapping,
-        slots: (u32, u32),
-        at: RingIndices,
-    ) -> ServiceRings {
+    fn over(maps: [Mapping; 2], memory: [Memfd; 2], slots: (u32, u32), at: RingIndices) -> ServiceRings {
+        let [submission_map, completion_map] = maps;
         let (submission, completion) = (submission_map.address(), completion_map.address());
         let incoming = ring(submission, slots.0, completion);
         let outgoing = ring(completion, slots.1, submission);
@@ -135,6 +188,7 @@ impl ServiceRings {
                 sleeper: Sleeper::new(word(completion, WAKE_OFFSET)),
                 app: Bell::new(word(submission, WAKE_OFFSET)),
                 _regions: [submission_map, completion_map],
+                memory,
             }
         }
     }

@@ -238,3 +238,60 @@ fn rings_and_regions_of_wrong_sizes_are_refused() {
         "more slots than the region holds"
     );
 }
+
+#[test]
+fn a_successor_goes_on_with_the_rings_and_its_app_sees_that_once_it_has_the_new_region() {
+    let (mut old, [submission, completion]) = ServiceRings::create(16, 16).unwrap();
+    let mut app = AppRings::map(submission, 16, completion, 16).unwrap();
+    for number in 0..3 {
+        app.submissions.push(&[number; 8]).unwrap();
+        old.completions.push(&[10 + number; 8]).unwrap();
+    }
+    app.submissions.publish();
+    old.completions.publish();
+    assert_eq!(old.submissions.pop().unwrap(), Some([0; 8]));
+    old.submissions.release();
+    assert_eq!(app.completions.pop().unwrap(), Some([10; 8]));
+    app.completions.release();
+
+    let memory = old.memory().each_ref().map(|memfd| memfd.try_clone().unwrap());
+    let mut new = ServiceRings::resume(memory, 16, 16, old.indices()).unwrap();
+    assert_eq!(new.submissions.pop().unwrap(), Some([1; 8]));
+    new.submissions.release();
+    new.completions.push(&[13; 8]).unwrap();
+    new.completions.publish();
+    assert_eq!(app.completions.pop().unwrap(), Some([11; 8]));
+    assert_eq!(app.completions.pop().unwrap(), Some([12; 8]));
+    assert_eq!(
+        app.completions.pop().unwrap(),
+        None,
+        "the new region is not mapped yet"
+    );
+
+    app.completion_region().replace(&new.memory()[1]).unwrap();
+    assert_eq!(app.completions.pop().unwrap(), Some([13; 8]));
+    app.completions.release();
+    assert_eq!(new.completions.room().unwrap(), 16);
+    new.sleeper.arm();
+    assert!(app.service.needed());
+    let other_size = provost_shm::Memfd::create("test", 1 << 20).unwrap();
+    assert!(app.completion_region().replace(&other_size).is_err());
+}
+
+#[test]
+fn a_batch_of_descriptors_passes_whole_and_a_doorbell_with_both_its_ends() {
+    let (one, other) = PacketSocket::pair().unwrap();
+    let (ringer, doorbell) = Doorbell::create().unwrap();
+    let mut passed = vec![ringer.as_fd(); 251];
+    passed.extend(doorbell.ends().unwrap());
+    one.send_batch(b"batch", &passed).unwrap();
+    assert!(one.send_batch(b"batch", &[ringer.as_fd(); 254]).is_err());
+    let mut packet = other.receive_batch(PACKET_BYTES_MAX).unwrap().unwrap();
+    assert_eq!(packet.descriptors.len(), 253);
+    let ends = [packet.descriptors.remove(251), packet.descriptors.remove(251)];
+    let successor = Doorbell::from_ends(ends);
+    ringer.ring().unwrap();
+    drop((doorbell, ringer, packet));
+    assert!(successor.drain().unwrap());
+    assert!(!successor.drain().unwrap(), "its other end is kept open");
+}
