@@ -4,6 +4,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     println!("cargo:rerun-if-changed={}", root.display());
     let files = protox::compile(["provost/admin/v1/admin.proto"], [root])?;
-    tonic_prost_build::configure().compile_fds(files)?;
+    tonic_prost_build::configure()
+        .message_attribute(
+            ".",
+            "#[derive(serde::Serialize, serde::Deserialize)]\n#[serde(default)]",
+        )
+        .field_attribute("Status.state", "#[serde(with = \"crate::state_name\")]")
+        .compile_fds(files)?;
     Ok(())
 }
