@@ -116,6 +116,7 @@ impl RawApp {
             receive_window: RECEIVE_WINDOW,
             receive_window_bytes: RECEIVE_WINDOW_BYTES,
             busy_poll: false,
+            takes_regions: false,
         };
         let socket = PacketSocket::connect(socket)?;
         let packet = Request {

@@ -58,6 +58,7 @@ pub(crate) fn attach(config: &AttachConfig) -> Result<Attachment, Status> {
         receive_window: range.offset(),
         receive_window_bytes: range.bytes(),
         busy_poll: config.busy_poll,
+        takes_regions: true,
     };
     let request = Request {
         id: u64::MAX,

@@ -16,7 +16,7 @@ pub struct Request {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The request itself.
-    #[prost(oneof = "request::Body", tags = "2, 3, 4, 5, 6")]
+    #[prost(oneof = "request::Body", tags = "2, 3, 4, 5, 6, 7")]
     pub body: Option<request::Body>,
 }
 
@@ -43,6 +43,9 @@ pub mod request {
         /// Takes a bound service back: no new connections; those that are open go away gracefully.
         #[prost(message, tag = "6")]
         Unbind(Unbind),
+        /// Says that a completion region that the service sent is in use ([`super::RegionReplaced`]).
+        #[prost(message, tag = "7")]
+        RegionMapped(RegionMapped),
     }
 }
 
@@ -70,6 +73,9 @@ pub struct Attach {
     /// Whether the service shall poll this app's ring without ever sleeping (the configuration may forbid it).
     #[prost(bool, tag = "7")]
     pub busy_poll: bool,
+    /// Whether the app knows [`RegionReplaced`]. One that does not is detached when the service's process is replaced.
+    #[prost(bool, tag = "8")]
+    pub takes_regions: bool,
 }
 
 /// Brings a schema.
@@ -102,6 +108,14 @@ pub struct Unbind {
     pub service: String,
 }
 
+/// The app has mapped a completion region over the one before: from now on it sees what the service publishes there.
+#[derive(Clone, PartialEq, Message)]
+pub struct RegionMapped {
+    /// Which: [`RegionReplaced::generation`].
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+}
+
 /// Opens a connection.
 #[derive(Clone, PartialEq, Message)]
 pub struct Connect {
@@ -126,7 +140,7 @@ pub struct Reply {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The reply itself.
-    #[prost(oneof = "reply::Body", tags = "2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "reply::Body", tags = "2, 3, 4, 5, 6, 7, 8")]
     pub body: Option<reply::Body>,
 }
 
@@ -141,7 +155,7 @@ pub mod reply {
         /// the service, the doorbell that wakes the app.
         #[prost(message, tag = "2")]
         Attached(Attached),
-        /// To `AddSchema`, `Bind` and `Unbind`.
+        /// To `AddSchema`, `Bind`, `Unbind` and `RegionMapped`.
         #[prost(message, tag = "3")]
         Done(Done),
         /// To `Connect`.
@@ -157,6 +171,10 @@ pub mod reply {
         /// Descriptor: the segment, which can be mapped read-only.
         #[prost(message, tag = "7")]
         SegmentAdded(SegmentAdded),
+        /// On the service's own account: a completion region in place of the one before. Descriptor: the region, which
+        /// can be mapped read-only.
+        #[prost(message, tag = "8")]
+        RegionReplaced(RegionReplaced),
     }
 }
 
@@ -222,4 +240,15 @@ pub struct SegmentAdded {
     /// Its length in bytes.
     #[prost(uint64, tag = "3")]
     pub bytes: u64,
+}
+
+/// Another process of the service has taken over. The memory of the completion region could be written by the process
+/// that made it alone, so there is a new one of the same size, with the same content and whatever was published since.
+/// The app maps it over the old one, and says so ([`RegionMapped`]); until then it sees nothing new, and what it submits
+/// is found without its ringing.
+#[derive(Clone, PartialEq, Message)]
+pub struct RegionReplaced {
+    /// Counts the regions of an attachment; the first one is 0.
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
 }

@@ -453,6 +453,7 @@ async fn carry_out(
         Some(request::Body::Bind(bind)) => self::bind(shared, app, request.id, &bind),
         Some(request::Body::Unbind(unbind)) => self::unbind(shared, app, &unbind),
         Some(request::Body::Connect(connect)) => connect::connect(shared, app, &connect).await,
+        Some(request::Body::RegionMapped(_)) => Ok(Outcome::Done),
         None => Err(Refusal::new(
             Code::Unimplemented,
             "the request is of a kind that this version does not know",

@@ -76,6 +76,7 @@ fn wrong_attachment(scene: &Scene, random: &mut Random) -> Result<(), Gone> {
         receive_window: RECEIVE_WINDOW,
         receive_window_bytes: RECEIVE_WINDOW_BYTES,
         busy_poll: false,
+        takes_regions: false,
     };
     let mut memory = Some(sealed_memory("control", SEND_HEAP_BYTES)?.into_descriptor());
     let what = random.below(13);

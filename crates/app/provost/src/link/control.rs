@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use prost::Message;
-use provost_shm::{AsFd, BorrowedFd, OwnedFd, PacketSocket};
+use provost_shm::{AsFd, BorrowedFd, Interest, OwnedFd, PacketSocket, Wait, wait_for};
 use provost_wire::Code;
-use provost_wire::control::{Reply, Request, SegmentAdded, reply, request};
+use provost_wire::control::{RegionReplaced, Reply, Request, SegmentAdded, reply, request};
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 
 use crate::status::Status;
@@ -32,7 +32,11 @@ struct Pending {
 /// A packet that is not a reply to a request.
 pub(crate) enum Notice {
     Segment(SegmentAdded, OwnedFd),
+    Region(RegionReplaced, OwnedFd),
 }
+
+/// How long the service may take to make room for what it must be told.
+const SAY_WAIT_NS: u64 = 1_000_000_000;
 
 impl Control {
     pub(crate) fn new(socket: PacketSocket) -> Control {
@@ -64,6 +68,19 @@ impl Control {
                 self.forget(id);
                 Status::unavailable(format!("the node's service does not take requests: {error}"))
             })
+    }
+
+    /// Tells the service something to which no reply matters.
+    pub(crate) fn say(&self, body: request::Body) -> io::Result<()> {
+        let (id, body) = (self.new_id(), Some(body));
+        let bytes = Request { id, body }.encode_to_vec();
+        match self.socket.send(&bytes, &[]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait_for(&self.socket, Interest::Writable, Wait::AtMost(SAY_WAIT_NS))?;
+                self.socket.send(&bytes, &[])
+            }
+            sent => sent,
+        }
     }
 
     pub(crate) fn poll_reply(&self, id: u64, context: &mut Context<'_>) -> Poll<Result<reply::Body, Status>> {
@@ -102,6 +119,12 @@ impl Control {
                     let segment =
                         segment.ok_or_else(|| io::Error::other("a segment came without its memory"))?;
                     notice(Notice::Segment(added, segment))?;
+                }
+                Some(reply::Body::RegionReplaced(replaced)) => {
+                    let region = packet.descriptors.into_iter().next();
+                    let region =
+                        region.ok_or_else(|| io::Error::other("a region came without its memory"))?;
+                    notice(Notice::Region(replaced, region))?;
                 }
                 Some(reply::Body::Failed(failed)) => {
                     self.answer(

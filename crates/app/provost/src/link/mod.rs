@@ -29,9 +29,12 @@ use std::task::Waker;
 use std::time::Duration;
 
 use provost_ring::{Bell, Producer};
-use provost_shm::{AppRings, AsFd, BorrowedFd, Doorbell, Ringer, yield_now};
+use provost_shm::{
+    AppRings, AsFd, BorrowedFd, Doorbell, Mapping, Memfd, MemfdLimits, OwnedFd, Ringer, SEALS_FIXED_SIZE,
+    yield_now,
+};
 use provost_wire::Code;
-use provost_wire::control::{reply, request};
+use provost_wire::control::{RegionMapped, RegionReplaced, SegmentAdded, reply, request};
 use provost_wire::descriptor::{Parts, Submission, submission_kind};
 use provost_wire::limits::RING_SLOTS_MAX;
 
@@ -71,6 +74,8 @@ pub(crate) struct Link {
     pub(crate) control: Control,
     pub(crate) message_bytes_max: u32,
     rings: UnsafeCell<AppRings>,
+    /// The region that the service writes, which another one can take the place of while the rings are in use.
+    completion_region: Arc<Mapping>,
     outbox: Mutex<Outbox>,
     draining: AtomicBool,
     inbox: UnsafeCell<Inbox>,
@@ -126,6 +131,7 @@ impl Link {
             calls: CallTable::new(),
             control: Control::new(attachment.socket),
             message_bytes_max: attachment.message_bytes_max,
+            completion_region: Arc::clone(attachment.rings.completion_region()),
             rings: UnsafeCell::new(attachment.rings),
             outbox: Mutex::default(),
             draining: AtomicBool::new(false),
@@ -324,17 +330,37 @@ impl Link {
 
     /// Reads the control socket, and leaves its end to the reactor.
     fn take_control(&self) -> io::Result<()> {
-        self.control.receive(|Notice::Segment(added, memory)| {
-            let offsets = self
-                .range
-                .map(added.at, added.bytes, memory)
-                .map_err(io::Error::from)?;
-            lock(&self.segments).push(Segment {
-                number: added.segment,
-                offsets,
-            });
-            Ok(())
+        self.control.receive(|notice| match notice {
+            Notice::Segment(added, memory) => self.take_segment(&added, memory),
+            Notice::Region(replaced, memory) => self.take_region(&replaced, memory),
         })
+    }
+
+    fn take_segment(&self, added: &SegmentAdded, memory: OwnedFd) -> io::Result<()> {
+        let offsets = self
+            .range
+            .map(added.at, added.bytes, memory)
+            .map_err(io::Error::from)?;
+        lock(&self.segments).push(Segment {
+            number: added.segment,
+            offsets,
+        });
+        Ok(())
+    }
+
+    /// Another process of the service goes on, in memory of its own. The service rings once it knows that we look there.
+    fn take_region(&self, replaced: &RegionReplaced, memory: OwnedFd) -> io::Result<()> {
+        let bytes = self.completion_region.bytes() as u64;
+        let limits = MemfdLimits {
+            bytes_min: bytes,
+            bytes_max: bytes,
+            seals: SEALS_FIXED_SIZE,
+        };
+        let memory = Memfd::verify_foreign(memory, limits)?;
+        self.completion_region.replace(&memory)?;
+        let generation = replaced.generation;
+        self.control
+            .say(request::Body::RegionMapped(RegionMapped { generation }))
     }
 
     /// Delivers all that is in the ring of completions: nobody adds to it any more.

@@ -209,6 +209,7 @@ impl Node {
                 unknown_schema()
             }
             request::Body::Connect(connect) => self.connect(index, &connect.service),
+            request::Body::RegionMapped(_) => reply::Body::Done(control::Done {}),
         };
         self.reply(index, id, body, &[]);
         true

@@ -163,6 +163,7 @@ pub fn attach_request() -> Attach {
         receive_window: RECEIVE_WINDOW,
         receive_window_bytes: 1 << 30,
         busy_poll: false,
+        takes_regions: true,
     }
 }
 
