@@ -13,20 +13,24 @@
 //! happens between two polls of a live datapath, with the saved state of the engine whose place it takes.
 #![forbid(unsafe_code)]
 
+mod calls;
 mod event;
 mod filter;
 mod metric;
 mod policy;
+mod sample;
 mod sieve;
 mod site;
 mod view;
 
+pub use calls::MethodCalls;
 pub use event::{AuditEvent, EventSink, NoEvents};
 pub use filter::{CallState, Denial, Direction, Ended, Filter, FilterState, Verdict, Watch};
 pub use metric::{MetricDescription, MetricSink, MetricType};
 pub use policy::{
     AttachError, ConfigError, Environment, Policy, PolicyKind, SharedState, Start, parse_config,
 };
+pub use sample::{Sample, SampleBatch, SampleSource, SampledStep};
 pub use sieve::{HELD_STEPS_MAX, Sieve, SieveParts};
 pub use site::{AppIdentity, MethodSite, PeerIdentity, Side, Site};
 pub use view::{MetadataFull, StepView};

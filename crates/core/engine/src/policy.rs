@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use provost_datapath::{Engine, RestoreError, SavedState};
 
-use crate::{EventSink, MetricSink, Site};
+use crate::{EventSink, MethodCalls, MetricSink, SampleSource, Site};
 
 /// A kind of policy, in one version of its code.
 pub trait PolicyKind: Send + Sync {
@@ -46,6 +46,16 @@ pub trait Policy: Send + Sync {
 
     /// Reports its metrics. Called for each scrape.
     fn metrics(&self, _sink: &mut dyn MetricSink) {}
+
+    /// The calls that it samples, if that is what it does.
+    fn samples(&self) -> Option<&dyn SampleSource> {
+        None
+    }
+
+    /// What it has counted of the calls of each app and method, if that is what it does.
+    fn calls(&self) -> Option<Vec<MethodCalls>> {
+        None
+    }
 }
 
 /// Starts a prepared engine on its runtime, between two polls: with the saved state of the engine whose place it
