@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod decode;
+mod elements;
 mod encode;
 mod error;
 mod foreign;
@@ -20,8 +21,9 @@ mod tables;
 mod validate;
 
 pub use decode::Scratch;
+pub use elements::Elements;
 pub use error::{DecodeError, EncodeError, GatherError, MessageError, PathError, ReadError, TableError};
 pub use foreign::{ForeignRegion, copy_foreign, copy_foreign_to, linearize};
 pub use gather::Leaf;
-pub use path::{FieldPath, Value, View};
+pub use path::{FieldPath, Place, Value, View};
 pub use tables::Tables;

@@ -3,6 +3,7 @@
 use provost_schema::{MessageId, Type};
 use provost_wire::limits::{MESSAGE_BYTES_MAX, NESTING_MAX};
 
+use crate::elements::Elements;
 use crate::native;
 use crate::tables::{Field, Shape, scalar_bytes};
 use crate::{PathError, ReadError, Tables};
@@ -18,8 +19,17 @@ pub struct FieldPath {
 /// A whole message in the native layout.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    bytes: &'a [u8],
-    window_at: u32,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) window_at: u32,
+}
+
+/// Where the struct of a message is in a view: the message itself, or one in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(pub(crate) u32);
+
+impl Place {
+    /// Of the message itself.
+    pub const ROOT: Place = Place(0);
 }
 
 impl<'a> View<'a> {
@@ -35,11 +45,11 @@ impl<'a> View<'a> {
         View { bytes, window_at }
     }
 
-    fn word(&self, at: u32) -> Result<u32, ReadError> {
+    pub(crate) fn word(&self, at: u32) -> Result<u32, ReadError> {
         native::word(self.bytes, at).ok_or(ReadError)
     }
 
-    fn referent(&self, at: u32) -> Result<&'a [u8], ReadError> {
+    pub(crate) fn referent(&self, at: u32) -> Result<&'a [u8], ReadError> {
         native::referent(self.bytes, at, self.window_at).ok_or(ReadError)
     }
 }
@@ -99,25 +109,48 @@ impl Tables {
     /// Of a message that is not whole, such as a gathered one whose leaves are elsewhere, what is not there cannot be
     /// told from the rest: that is an error, never `None`.
     pub fn read<'a>(&self, path: &FieldPath, message: View<'a>) -> Result<Option<Value<'a>>, ReadError> {
-        // So that a place within the bytes and one within a struct can be added.
-        if message.bytes.len() > MESSAGE_BYTES_MAX as usize {
+        self.read_at(path, message, Place::ROOT)
+    }
+
+    /// As [`Tables::read`], of a message in the view: the path must be one of that message's type.
+    pub fn read_at<'a>(
+        &self,
+        path: &FieldPath,
+        message: View<'a>,
+        within: Place,
+    ) -> Result<Option<Value<'a>>, ReadError> {
+        match path.find(message, within)? {
+            Some(base) => value(&path.last, base, message).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Where the singular message is that a path names; `None` when it is absent.
+    pub fn message_at(
+        &self,
+        path: &FieldPath,
+        message: View<'_>,
+        within: Place,
+    ) -> Result<Option<Place>, ReadError> {
+        let is_singular = matches!(path.last.shape, Shape::Optional { .. } | Shape::Member { .. });
+        if !is_singular || !matches!(path.last.ty, Type::Message(_)) {
             return Err(ReadError);
         }
-        let mut base = 0;
-        for field in &path.through {
-            if !is_present(field, base, message)? {
-                return Ok(None);
-            }
-            let off8 = message.word(base + field.at)?;
-            base = native::place(off8, message.window_at).ok_or(ReadError)?;
-            if base as usize >= message.bytes.len() {
-                return Err(ReadError);
-            }
+        match path.find(message, within)? {
+            Some(base) => follow(&path.last, base, message).map(|place| Some(Place(place))),
+            None => Ok(None),
         }
-        if !is_present(&path.last, base, message)? {
-            return Ok(None);
-        }
-        value(&path.last, base, message).map(Some)
+    }
+
+    /// The list or map that a path names, without elements when it is absent.
+    pub fn elements<'a>(
+        &self,
+        path: &FieldPath,
+        message: View<'a>,
+        within: Place,
+    ) -> Result<Elements<'a>, ReadError> {
+        let base = path.find(message, within)?;
+        self.elements_of(&path.last, base, message)
     }
 
     fn step(&self, within: MessageId, name: &str) -> Result<Field, PathError> {
@@ -132,6 +165,34 @@ impl Tables {
 
     fn name(&self, message: MessageId) -> String {
         self.message_name(message).to_owned()
+    }
+}
+
+impl FieldPath {
+    /// Where the struct is that the last field is in, if that field is present.
+    fn find(&self, message: View<'_>, within: Place) -> Result<Option<u32>, ReadError> {
+        // So that a place within the bytes and one within a struct can be added.
+        if message.bytes.len() > MESSAGE_BYTES_MAX as usize || within.0 as usize > message.bytes.len() {
+            return Err(ReadError);
+        }
+        let mut base = within.0;
+        for field in &self.through {
+            if !is_present(field, base, message)? {
+                return Ok(None);
+            }
+            base = follow(field, base, message)?;
+        }
+        Ok(is_present(&self.last, base, message)?.then_some(base))
+    }
+}
+
+/// Where the singular message is that a field refers to.
+fn follow(field: &Field, base: u32, message: View<'_>) -> Result<u32, ReadError> {
+    let off8 = message.word(base + field.at)?;
+    let place = native::place(off8, message.window_at).ok_or(ReadError)?;
+    match (place as usize) < message.bytes.len() {
+        true => Ok(place),
+        false => Err(ReadError),
     }
 }
 
@@ -150,12 +211,17 @@ fn value<'a>(field: &Field, base: u32, message: View<'a>) -> Result<Value<'a>, R
             native::reference(message.bytes, at).ok_or(ReadError)?.1,
         ));
     }
-    let bits = || match scalar_bytes(field.ty) {
+    scalar(field.ty, at, message)
+}
+
+/// The value of a type at a place; a message by its presence alone.
+pub(crate) fn scalar<'a>(ty: Type, at: u32, message: View<'a>) -> Result<Value<'a>, ReadError> {
+    let bits = || match scalar_bytes(ty) {
         Some(1) => native::byte(message.bytes, at).map(u64::from).ok_or(ReadError),
         Some(4) => message.word(at).map(u64::from),
         _ => native::long(message.bytes, at).ok_or(ReadError),
     };
-    Ok(match field.ty {
+    Ok(match ty {
         Type::Message(_) => Value::Message,
         Type::String => Value::String(std::str::from_utf8(message.referent(at)?).map_err(|_| ReadError)?),
         Type::Bytes => Value::Bytes(message.referent(at)?),

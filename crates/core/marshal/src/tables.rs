@@ -219,6 +219,12 @@ impl Tables {
         fields.get(place).copied()
     }
 
+    /// Where the value is in a map's pair.
+    pub(crate) fn pair_value_at(&self, pair: Struct) -> Option<u32> {
+        let value = self.field_numbered(pair, 2)?;
+        Some(self.field(value).at)
+    }
+
     pub(crate) fn field_named(&self, of: Struct, name: &str) -> Option<&Field> {
         let place = of.fields.range().find(|&field| &*self.names[field] == name)?;
         Some(&self.fields[place])
