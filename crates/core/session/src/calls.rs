@@ -1,5 +1,7 @@
 //! The calls in flight on one connection.
 
+mod saved;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 

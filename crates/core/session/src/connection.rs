@@ -1,5 +1,7 @@
 //! A connection: what its app sends, what its app gets, and how it ends.
 
+mod saved;
+
 use std::collections::VecDeque;
 
 use provost_datapath::{Context, Nanos, Step};
@@ -237,7 +239,7 @@ impl Connection {
         // What was never taken cannot be given back.
         let bytes = i64::from(bytes).min(window - call.receive_window);
         call.receive_window += bytes;
-        call.window_due += u32::try_from(bytes).unwrap_or(0);
+        call.window_due = call.window_due.saturating_add(u32::try_from(bytes).unwrap_or(0));
         // A sender that waits has a whole window outstanding, so to wait for a quarter cannot block it for ever.
         if i64::from(call.window_due) * 4 >= window {
             self.outgoing.window(slot, call);
@@ -465,7 +467,7 @@ impl Connection {
         }
         if self.keepalive.asked_at.is_some() {
             return Err(PeerSilent {
-                silent_ns: now - self.keepalive.heard_at,
+                silent_ns: now.saturating_sub(self.keepalive.heard_at),
             });
         }
         self.keepalive.asked_at = Some(now);

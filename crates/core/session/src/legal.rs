@@ -7,6 +7,7 @@
 //! Neighbours may share a step. `CANCEL` may come from either end at any time and ends the call; `WINDOW` may come
 //! from either end as long as the other may still send messages. Both stand alone.
 
+use provost_datapath::{FieldReader, FieldWriter, RestoreError};
 use provost_wire::descriptor::Parts;
 
 use crate::Role;
@@ -21,6 +22,24 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    pub(crate) fn save(self, out: &mut FieldWriter) {
+        out.u8(u8::from(self.begun) | u8::from(self.messages) << 1 | u8::from(self.done) << 2);
+    }
+
+    pub(crate) fn restore(fields: &mut FieldReader<'_>) -> Result<Flow, RestoreError> {
+        let flags = fields.u8()?;
+        match flags < 8 {
+            true => Ok(Flow {
+                begun: flags & 1 != 0,
+                messages: flags & 2 != 0,
+                done: flags & 4 != 0,
+            }),
+            false => Err(fields.damaged(format!(
+                "a direction of a call that is in the unknown state {flags}"
+            ))),
+        }
+    }
+
     /// Whether this direction's last step has been seen.
     pub(crate) fn is_done(self) -> bool {
         self.done

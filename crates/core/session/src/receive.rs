@@ -11,6 +11,8 @@
 //! The destination of a message is taken when its first header is in, so that the rest can be read straight into it
 //! ([`Connection::direct`]).
 
+mod saved;
+
 use provost_datapath::{
     Body, Context, EncodedBody, Nanos, Offsets, ReceiveHeap, ReceivedBody, Step, message_offset,
 };

@@ -8,6 +8,8 @@
 //! A large message begins with a `STEP` that has none of its bytes: so calls begin in the order in which the app
 //! began them, and their numbers increase on the wire.
 
+mod saved;
+
 use std::collections::VecDeque;
 
 use provost_datapath::{Body, Buffer, Context, ForeignBytes, Nanos, Step, message_offset};
@@ -109,21 +111,10 @@ impl OutBody {
         if self.buffer.bytes.len() < offset {
             self.buffer.bytes.resize(offset, 0);
         }
-        match self.length() {
+        match self.buffer.linear_bytes() {
             length if length == (offset + self.message_bytes as usize) as u64 => Ok(()),
             _ => Err("the parts of the message do not add up to its length"),
         }
-    }
-
-    /// Length of what the buffer describes: its bytes, then the foreign ranges, each but the last padded.
-    fn length(&self) -> u64 {
-        let mut length = self.buffer.bytes.len() as u64;
-        for (at, range) in self.buffer.foreign.iter().enumerate() {
-            let bytes = u64::from(range.len());
-            let last = at + 1 == self.buffer.foreign.len();
-            length += if last { bytes } else { bytes.next_multiple_of(8) };
-        }
-        length
     }
 
     /// Gives everything back: the memory to its pool, the token to the app.
@@ -229,6 +220,8 @@ pub(crate) struct Outgoing {
     staging_sent: usize,
     waiting_steps: usize,
     waiting_private_bytes: usize,
+    /// What a predecessor owes the app for memory that was read when it was saved.
+    tokens_due: Vec<u64>,
 }
 
 impl Outgoing {
@@ -247,6 +240,7 @@ impl Outgoing {
             staging_sent: 0,
             waiting_steps: 0,
             waiting_private_bytes: 0,
+            tokens_due: Vec::new(),
         }
     }
 
@@ -301,7 +295,13 @@ impl Outgoing {
             gathered: false,
             next: NONE,
         };
-        call.pending.cost_bytes += u64::from(wire_cost);
+        self.append(call, out);
+        self.take_turn(slot, call);
+    }
+
+    /// Puts a step behind those of its call, and counts it.
+    fn append(&mut self, call: &mut Call, out: OutStep) {
+        call.pending.cost_bytes += u64::from(out.wire_cost);
         call.pending.private_bytes += out.body.buffer.bytes.len();
         call.pending.steps += 1;
         if call.pending.turn != Turn::Held {
@@ -318,7 +318,6 @@ impl Outgoing {
             }
         }
         call.pending.tail = at;
-        self.take_turn(slot, call);
     }
 
     /// Puts a call in the ready queue that its next step belongs in, or holds it if that step must wait.
@@ -405,6 +404,7 @@ impl Outgoing {
 
     /// Forgets all that waits and all that is on its way: the connection is gone.
     pub(crate) fn abandon(&mut self, context: &mut Context<'_>) {
+        context.sent.append(&mut self.tokens_due);
         while let Some(control) = self.control.pop_front() {
             if let Control::Cancel { body, .. } = control {
                 body.release(context);
@@ -425,6 +425,7 @@ impl Outgoing {
     /// Puts the next frames in front of the socket, unless enough is there. Calls whose last step is in frames are
     /// named in `ended`.
     pub(crate) fn fill(&mut self, calls: &mut Calls, context: &mut Context<'_>, ended: &mut Vec<u32>) {
+        context.sent.append(&mut self.tokens_due);
         if !self.segments.is_empty() || !self.has_frames() {
             return;
         }

@@ -67,7 +67,7 @@ impl TestHeap {
         self.blocks.len() - self.free.len()
     }
 
-    fn bytes(&self, block: &ReceivedBlock) -> &[u8] {
+    pub(crate) fn bytes(&self, block: &ReceivedBlock) -> &[u8] {
         self.blocks[block.at as usize - 1]
             .as_deref()
             .expect("the block is taken")

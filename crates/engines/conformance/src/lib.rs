@@ -6,11 +6,13 @@ mod harness;
 mod message;
 mod random;
 pub mod simulated;
+mod succession;
 mod suite;
 
 pub use harness::{Bench, End, Event, Keeps, Node, Pair, Reads, TestHeap};
 pub use message::{Content, content, content_bytes, piece_bytes};
 pub use random::Random;
+pub use succession::succeed;
 pub use suite::{CASES, Case, Reach, run, run_case, run_within_node};
 
 use provost_session::handshake::{Method, MethodKind};

@@ -1,8 +1,11 @@
 //! One end of a connection with all that it is lent, fed by hand.
 #![allow(dead_code)]
 
-use provost_conformance::{Content, TestHeap, methods, piece_bytes};
-use provost_datapath::{Body, BufferPool, Context, Nanos, ReceiveHeap, SocketHint, Step, message_offset};
+use provost_conformance::{Content, TestHeap, methods, piece_bytes, succeed};
+use provost_datapath::{
+    Body, BufferPool, Context, FieldReader, FieldWriter, Nanos, ReceiveHeap, RestoreError, Restorer, Saver,
+    SocketHint, Step, Successor, message_offset,
+};
 use provost_session::handshake::{Agreement, Encoding, Limits};
 use provost_session::{Config, Connection, ProtocolError, Role};
 use provost_wire::Code;
@@ -111,6 +114,42 @@ impl Peer {
             }
             self.connection.advance(bytes.len() - from, &mut context!(self));
         }
+    }
+
+    /// At most so many bytes of what it would write now, as a socket takes them.
+    pub(crate) fn output_part(&mut self, bytes_max: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < bytes_max {
+            self.connection.fill(&mut context!(self));
+            let from = bytes.len();
+            for piece in self.connection.pieces() {
+                bytes.extend_from_slice(&piece_bytes(piece));
+            }
+            bytes.truncate(bytes_max);
+            if bytes.len() == from {
+                break;
+            }
+            self.connection.advance(bytes.len() - from, &mut context!(self));
+        }
+        bytes
+    }
+
+    /// Saves the connection and goes on with its successor.
+    pub(crate) fn succeed(&mut self, successor: Successor) {
+        let save = |connection: &Connection, saver: &mut dyn Saver| {
+            let mut out = FieldWriter::new();
+            connection.save(saver, &mut out);
+            out.bytes
+        };
+        let saved = |saver: &mut dyn Saver| save(&self.connection, saver);
+        let restore = |bytes: Vec<u8>, restorer: &mut dyn Restorer| {
+            let mut fields = FieldReader::new("connection", &bytes);
+            let connection = Connection::restore(&mut fields, restorer)?;
+            fields.end()?;
+            Ok::<_, RestoreError>(connection)
+        };
+        let restored = succeed(successor, &mut self.heap, saved, restore);
+        self.connection = restored.expect("what was saved is restored");
     }
 
     pub(crate) fn input(&mut self, bytes: &[u8]) -> Result<(), ProtocolError> {

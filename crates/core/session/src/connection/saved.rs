@@ -1,0 +1,173 @@
+//! A connection as bytes: everything about it but its socket. Another version of this code, in this process or in
+//! another, goes on with it as if nothing had happened; the peer and the app notice nothing.
+//!
+//! The form has a version of its own in front, which grows when the form changes; older ones stay readable
+//! (`tests/fixtures` has one of each).
+
+use provost_datapath::{FieldReader, FieldWriter, RestoreError, Restorer, Saver, Step};
+use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, SERVICE_METHODS_MAX};
+
+use super::{Config, Connection, Ending, Keepalive};
+use crate::Role;
+use crate::calls::Calls;
+use crate::handshake::{Agreement, Encoding, Limits, MethodKind};
+use crate::receive::Parser;
+use crate::send::Outgoing;
+
+/// Version of the form.
+const VERSION: u32 = 1;
+/// Steps that can wait for the app: those of one read, and an end for each call.
+const INBOX_STEPS_MAX: usize = 4 * CALLS_IN_FLIGHT_MAX;
+
+impl Connection {
+    /// Appends the connection to a saved state. It stays as it is.
+    pub fn save(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
+        out.u32(VERSION);
+        self.save_terms(out);
+        self.keepalive.save(out);
+        out.flag(self.draining);
+        out.flag(self.peer_drains);
+        out.flag(self.ending.is_some());
+        match &self.ending {
+            Some(ending) => {
+                ending.save(out);
+                self.parser.at_the_end().save(out);
+            }
+            None => self.parser.save(out),
+        }
+        self.calls.save(saver, out);
+        self.outgoing.save(&self.calls, saver, out);
+        Step::save_all(self.inbox.iter(), saver, out);
+    }
+
+    /// Goes on with the connection that [`Connection::save`] appended.
+    pub fn restore(
+        fields: &mut FieldReader<'_>,
+        restorer: &mut dyn Restorer,
+    ) -> Result<Connection, RestoreError> {
+        let version = fields.u32()?;
+        if version != VERSION {
+            return Err(fields.damaged(format!(
+                "a connection of version {version}, up to {VERSION} is known"
+            )));
+        }
+        let config = restore_terms(fields)?;
+        let role = config.role;
+        let keepalive = Keepalive::restore(fields)?;
+        let (draining, peer_drains) = (fields.flag()?, fields.flag()?);
+        let ending = match fields.flag()? {
+            true => Some(Ending::restore(fields)?),
+            false => None,
+        };
+        let mut parser = Parser::restore(fields)?;
+        let mut calls = Calls::restore(fields, restorer, role, parser.highest())?;
+        parser.join(&mut calls, fields)?;
+        let outgoing = Outgoing::restore(fields, restorer, role, &mut calls)?;
+        let inbox = Step::restore_all(fields, restorer, INBOX_STEPS_MAX)?;
+        Ok(Connection {
+            keepalive,
+            draining,
+            peer_drains,
+            ending,
+            parser,
+            calls,
+            outgoing,
+            inbox: inbox.into(),
+            ..Connection::new(config, 0)
+        })
+    }
+
+    /// What the two ends agreed on.
+    fn save_terms(&self, out: &mut FieldWriter) {
+        out.flag(self.role == Role::Server);
+        out.flag(self.encoding == Encoding::Protobuf);
+        for limits in [self.limits, self.peer_limits] {
+            out.u32(limits.message_bytes_max);
+            out.u32(limits.stream_window_bytes);
+            out.u32(limits.calls_in_flight_max);
+        }
+        out.count(self.methods.len());
+        for method in &self.methods {
+            out.flag(method.is_some());
+            if let Some((at, kind)) = method {
+                out.u16(*at);
+                kind.save(out);
+            }
+        }
+    }
+}
+
+fn restore_terms(fields: &mut FieldReader<'_>) -> Result<Config, RestoreError> {
+    let role = match fields.flag()? {
+        true => Role::Server,
+        false => Role::Client,
+    };
+    let encoding = match fields.flag()? {
+        true => Encoding::Protobuf,
+        false => Encoding::Native,
+    };
+    let (limits, peer_limits) = (restore_limits(fields)?, restore_limits(fields)?);
+    let mut methods = Vec::new();
+    for _ in 0..fields.count(SERVICE_METHODS_MAX)? {
+        methods.push(match fields.flag()? {
+            true => Some((fields.u16()?, MethodKind::restore(fields)?)),
+            false => None,
+        });
+    }
+    Ok(Config {
+        role,
+        agreement: Agreement {
+            encoding,
+            peer_limits,
+            methods,
+        },
+        limits,
+        keepalive_interval_ns: 0,
+        keepalive_timeout_ns: 0,
+    })
+}
+
+fn restore_limits(fields: &mut FieldReader<'_>) -> Result<Limits, RestoreError> {
+    Ok(Limits {
+        message_bytes_max: fields.u32()?,
+        stream_window_bytes: fields.u32()?,
+        calls_in_flight_max: fields.u32()?,
+    })
+}
+
+impl Keepalive {
+    fn save(&self, out: &mut FieldWriter) {
+        out.u64(self.interval_ns);
+        out.u64(self.timeout_ns);
+        out.u64(self.heard_at);
+        out.flag(self.asked_at.is_some());
+        out.u64(self.asked_at.unwrap_or(0));
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Keepalive, RestoreError> {
+        let (interval_ns, timeout_ns, heard_at) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        let (asked, asked_at) = (fields.flag()?, fields.u64()?);
+        Ok(Keepalive {
+            interval_ns,
+            timeout_ns,
+            heard_at,
+            asked_at: asked.then_some(asked_at),
+        })
+    }
+}
+
+impl Ending {
+    fn save(&self, out: &mut FieldWriter) {
+        out.code(self.code);
+        out.text(&self.reason);
+        out.u32(self.next_slot);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Ending, RestoreError> {
+        Ok(Ending {
+            code: fields.code()?,
+            reason: fields.text()?.to_owned(),
+            next_slot: fields.u32()?,
+        })
+    }
+}

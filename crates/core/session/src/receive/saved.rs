@@ -1,0 +1,113 @@
+//! The receiving half as bytes: where in the stream it stands.
+
+use provost_datapath::{FieldReader, FieldWriter, RestoreError};
+use provost_wire::frame::HEADER_BYTES;
+use provost_wire::limits::CHUNK_BYTES_MAX;
+
+use super::{Parser, State};
+use crate::calls::Calls;
+use crate::handshake::REASON_BYTES_MAX;
+
+/// A frame's body is a chunk, with metadata before it at most.
+const BODY_BYTES_MAX: u32 = CHUNK_BYTES_MAX + provost_wire::limits::METADATA_BYTES_MAX;
+
+mod state {
+    pub(super) const HEADER: u8 = 0;
+    pub(super) const BODY: u8 = 1;
+    pub(super) const SKIP: u8 = 2;
+    pub(super) const TEXT: u8 = 3;
+}
+
+impl Parser {
+    pub(crate) fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// Where a connection stands that reads no more.
+    pub(crate) fn at_the_end(&self) -> Parser {
+        Parser {
+            highest: self.highest,
+            ..Parser::new()
+        }
+    }
+
+    pub(crate) fn save(&self, out: &mut FieldWriter) {
+        out.u64(self.highest);
+        out.run(&self.header[..self.header_filled]);
+        out.run(&self.text);
+        match self.state {
+            State::Header => out.u8(state::HEADER),
+            State::Body { slot, wire, left } => {
+                out.u8(state::BODY);
+                out.u32(slot);
+                out.u64(wire);
+                out.u32(left);
+            }
+            State::Skip { left } => {
+                out.u8(state::SKIP);
+                out.u32(left);
+            }
+            State::Text { left, status } => {
+                out.u8(state::TEXT);
+                out.u32(left);
+                out.u32(status);
+            }
+        }
+    }
+
+    pub(crate) fn restore(fields: &mut FieldReader<'_>) -> Result<Parser, RestoreError> {
+        let mut parser = Parser::new();
+        parser.highest = fields.u64()?;
+        let header = fields.run()?;
+        if header.len() >= HEADER_BYTES {
+            return Err(fields.damaged("a header that is whole was not read"));
+        }
+        parser.header[..header.len()].copy_from_slice(header);
+        parser.header_filled = header.len();
+        parser.text = fields.run()?.to_vec();
+        parser.state = match fields.u8()? {
+            state::HEADER => State::Header,
+            state::BODY => State::Body {
+                slot: fields.u32()?,
+                wire: fields.u64()?,
+                left: fields.u32()?,
+            },
+            state::SKIP => State::Skip { left: fields.u32()? },
+            state::TEXT => State::Text {
+                left: fields.u32()?,
+                status: fields.u32()?,
+            },
+            other => return Err(fields.damaged(format!("a parser in the unknown state {other}"))),
+        };
+        let left = match parser.state {
+            State::Header => 1,
+            State::Body { left, .. } | State::Skip { left } => left,
+            State::Text { left, .. } => left.saturating_add(parser.text.len() as u32),
+        };
+        let left_max = match parser.state {
+            State::Text { .. } => REASON_BYTES_MAX as u32,
+            _ => BODY_BYTES_MAX,
+        };
+        let in_text = matches!(parser.state, State::Text { .. });
+        if !(1..=left_max).contains(&left)
+            || (parser.header_filled > 0 && !matches!(parser.state, State::Header))
+            || (!in_text && !parser.text.is_empty())
+        {
+            return Err(fields.damaged("a parser that stands where it cannot stand"));
+        }
+        Ok(parser)
+    }
+
+    /// Counts what the calls have of messages in part, and makes sure that the frame that is coming in is of one of them.
+    pub(crate) fn join(&mut self, calls: &mut Calls, fields: &FieldReader<'_>) -> Result<(), RestoreError> {
+        self.receiving_bytes = calls.receiving_bytes();
+        let State::Body { slot, wire, left } = self.state else {
+            return Ok(());
+        };
+        let partial = calls.same_mut(slot, wire).and_then(|call| call.partial.as_ref());
+        match partial {
+            Some(partial) if left <= partial.total - partial.filled => Ok(()),
+            _ => Err(fields.damaged("the frame that is coming in is of no message")),
+        }
+    }
+}
