@@ -33,7 +33,7 @@ pub use policy::{
 pub use sample::{Sample, SampleBatch, SampleSource, SampledStep};
 pub use sieve::{HELD_STEPS_MAX, Sieve, SieveParts};
 pub use site::{AppIdentity, MethodSite, PeerIdentity, Side, Site};
-pub use view::{MetadataFull, StepView};
+pub use view::{Contents, MetadataFull, StepView};
 
 pub use provost_datapath::{
     Context, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,

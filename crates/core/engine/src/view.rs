@@ -31,6 +31,15 @@ pub enum MetadataFull {
     Metadata(#[from] MetadataError),
 }
 
+/// What is in a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents<'a> {
+    /// Its metadata block.
+    pub metadata: &'a [u8],
+    /// Its message in the native layout; `None` without one.
+    pub message: Option<View<'a>>,
+}
+
 impl StepView<'_> {
     /// The datapath.
     #[must_use]
@@ -152,6 +161,52 @@ impl StepView<'_> {
         }
         let view = self.head().ok_or(ReadError)?;
         tables.read(path, view)
+    }
+
+    /// Metadata and message side by side, as far as they are in private memory: for filters that read several values at
+    /// once. What is elsewhere cannot be read of the message (it is a [`ReadError`], never another value): then
+    /// [`StepView::make_whole`] copies it.
+    #[must_use]
+    pub fn contents(&mut self) -> Contents<'_> {
+        let (bytes, metadata_bytes, message_bytes, block) = match &self.step.body {
+            Body::Gathered(body) => (&body.buffer.bytes[..], body.metadata_bytes, None, None),
+            Body::Received(body) => {
+                let bytes = self.receive.bytes(&body.block);
+                (
+                    bytes,
+                    body.metadata_bytes,
+                    Some(body.message_bytes),
+                    Some(&body.block),
+                )
+            }
+            Body::Encoded(body) => (&body.buffer.bytes[..], body.metadata_bytes, Some(0), None),
+            Body::Empty | Body::Alleged(_) => (&[][..], 0, Some(0), None),
+        };
+        let offset = message_offset(metadata_bytes);
+        let message = bytes.get(offset..).and_then(|rest| match message_bytes {
+            Some(count) => rest.get(..count as usize),
+            None => Some(rest),
+        });
+        let has_message = self.step.parts.contains(Parts::MESSAGE)
+            && matches!(self.step.body, Body::Gathered(_) | Body::Received(_));
+        Contents {
+            metadata: bytes.get(..metadata_bytes as usize).unwrap_or_default(),
+            message: message.filter(|_| has_message).map(|message| match block {
+                Some(block) => View::relocated(message, block.at + (offset / BLOCK_ALIGN_BYTES) as u32),
+                None => View::linear(message),
+            }),
+        }
+    }
+
+    /// Copies what is still in the app's memory, and says whether there was any: what is read is what is sent.
+    pub fn make_whole(&mut self) -> bool {
+        match &mut self.step.body {
+            Body::Gathered(body) if !body.buffer.foreign.is_empty() => {
+                linearize(&mut body.buffer);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Adds an entry to the metadata of a step on its way to the wire.
