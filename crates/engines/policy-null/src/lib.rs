@@ -1,10 +1,15 @@
 //! The policy that does nothing: how little an engine needs, and what each policy costs at least.
 #![forbid(unsafe_code)]
 
-use provost_datapath::{Context, Engine, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step};
+use std::sync::Arc;
 
-/// [`Engine::kind`] of this engine.
-pub const KIND: &str = "policy-null";
+use provost_engine::{
+    AttachError, ConfigError, Context, Engine, Environment, Policy, PolicyKind, Ports, Progress, Queue,
+    RestoreError, SavedState, Saver, SharedState, Site, Start, Step,
+};
+
+/// [`Engine::kind`] of this engine, and its name in configurations.
+pub const KIND: &str = "null";
 
 /// Version of its saved state, which is empty.
 const STATE_VERSION: u32 = 1;
@@ -12,7 +17,49 @@ const STATE_VERSION: u32 = 1;
 /// Steps that one poll moves in each direction, at most.
 const BATCH_STEPS: usize = 64;
 
-/// The policy.
+/// The kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NullKind;
+
+impl PolicyKind for NullKind {
+    fn name(&self) -> &'static str {
+        KIND
+    }
+
+    fn summary(&self) -> &'static str {
+        "does nothing: what a policy costs at least"
+    }
+
+    fn example(&self) -> &'static str {
+        "# It has no keys.\n"
+    }
+
+    fn configure(
+        &self,
+        config: &toml::Table,
+        _environment: &Environment,
+        _shared: Option<&SharedState>,
+    ) -> Result<Arc<dyn Policy>, ConfigError> {
+        match config.keys().next() {
+            None => Ok(Arc::new(Null)),
+            Some(key) => Err(ConfigError::new(key, "this policy has no keys: remove it")),
+        }
+    }
+}
+
+/// The policy once it is attached: its engines share nothing.
+struct Null;
+
+impl Policy for Null {
+    fn prepare(&self, _site: &Site) -> Result<Start, AttachError> {
+        Ok(Box::new(|saved| match saved {
+            Some(saved) => Ok(Box::new(NullPolicy::restore(saved)?)),
+            None => Ok(Box::new(NullPolicy)),
+        }))
+    }
+}
+
+/// The engine.
 #[derive(Debug, Default)]
 pub struct NullPolicy;
 
@@ -79,7 +126,7 @@ fn forward(from: &mut Queue<Step>, to: &mut Queue<Step>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use provost_wire::Code;
+    use provost_engine::Code;
 
     #[test]
     fn steps_keep_their_order_and_a_full_output_leaves_them_in_the_input() {
@@ -93,6 +140,23 @@ mod tests {
         let calls: Vec<_> = std::iter::from_fn(|| to.pop()).map(|step| step.call).collect();
         assert_eq!(calls, [1, 2]);
         assert_eq!(from.peek().map(|step| step.call), Some(3));
+    }
+
+    #[test]
+    fn a_key_is_refused_by_its_name() {
+        let environment = Environment {
+            node: "n".into(),
+            policy: "p".into(),
+            events: Arc::new(provost_engine::NoEvents),
+        };
+        let config = toml::Table::from_iter([("rate".to_owned(), toml::Value::Integer(1))]);
+        let refused = NullKind.configure(&config, &environment, None).err();
+        assert_eq!(refused.map(|error| error.key), Some("rate".to_owned()));
+        assert!(
+            NullKind
+                .configure(&toml::Table::new(), &environment, None)
+                .is_ok()
+        );
     }
 
     #[test]
