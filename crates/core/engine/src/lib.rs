@@ -16,6 +16,7 @@
 mod calls;
 mod event;
 mod filter;
+mod held;
 mod metric;
 mod policy;
 mod sample;

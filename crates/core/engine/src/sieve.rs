@@ -17,6 +17,7 @@ use provost_datapath::{
 use provost_wire::metadata::{self, STATUS_MESSAGE};
 
 use crate::filter::{CallState, Denial, Direction, Ended, Filter, FilterState, Verdict, Watch};
+use crate::held::Held;
 use crate::{Code, Parts, Side, Site, StepView};
 
 /// Steps that one poll moves in each direction, at most.
@@ -58,7 +59,7 @@ pub struct Sieve<F: Filter> {
 /// Whether calls are kept in mind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tracking {
-    /// Only steps that begin a call are judged, of any method: there is nothing to remember.
+    /// At most steps that begin a call are judged: there is nothing to remember.
     None,
     Calls,
 }
@@ -71,8 +72,8 @@ struct Call<S> {
 }
 
 /// Which queues a step goes through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lane {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lane {
     /// From the app to the wire.
     Tx = 0,
     /// From the wire to the app.
@@ -86,10 +87,8 @@ impl<F: Filter> Sieve<F> {
     #[must_use]
     pub fn new(parts: SieveParts<F>) -> Sieve<F> {
         let watch = parts.filter.watch();
-        let beginnings = !watch.calls
-            && watch.responses == Parts::NONE
-            && watch.requests == Parts::BEGIN
-            && parts.site.applies_to_all();
+        let beginnings =
+            !watch.calls && watch.responses == Parts::NONE && Parts::BEGIN.contains(watch.requests);
         Sieve {
             watch,
             tracking: match beginnings {
@@ -131,7 +130,7 @@ impl<F: Filter> Engine for Sieve<F> {
 
     fn do_work(&mut self, mut ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
         let mut moved = self.send_owed(&mut ports);
-        if self.fault.is_none() && self.held.is_due(context.now) {
+        if self.fault.is_none() && self.held.due().is_some_and(|due| due <= context.now) {
             moved += self.judge_held(&mut ports, context);
         }
         for lane in LANES {
@@ -144,7 +143,7 @@ impl<F: Filter> Engine for Sieve<F> {
     }
 
     fn wake_at(&self) -> Option<Nanos> {
-        self.held.due
+        self.held.due()
     }
 
     fn release(&mut self, ports: &mut Ports<'_>) {
@@ -226,7 +225,11 @@ impl<F: Filter> Sieve<F> {
                 self.hold(lane, step, since, until, ports, context);
             }
             Verdict::Fault(reason) => {
-                queues(lane, ports).0.put_back(step);
+                match held_since {
+                    // What follows it of its call is put behind it.
+                    Some(since) => self.hold(lane, step, since, context.now, ports, context),
+                    None => queues(lane, ports).0.put_back(step),
+                }
                 self.fault = Some(reason);
             }
         }
@@ -252,14 +255,10 @@ impl<F: Filter> Sieve<F> {
             state: F::Call::default(),
         };
         let call = match self.tracking {
-            Tracking::None if !is_watched => return Verdict::Pass,
+            Tracking::None if !is_watched || !site.applies_to(step.method) => return Verdict::Pass,
             Tracking::None => &mut untracked,
             Tracking::Calls if begins && held_since.is_none() => {
-                if !site
-                    .scope
-                    .get(usize::from(step.method))
-                    .is_some_and(|in_scope| *in_scope)
-                {
+                if !site.applies_to(step.method) {
                     return Verdict::Pass;
                 }
                 self.calls.entry(step.call).or_insert(untracked)
@@ -394,6 +393,8 @@ impl<F: Filter> Sieve<F> {
         ports: &mut Ports<'_>,
         context: &mut Context<'_>,
     ) {
+        // Not again in this poll.
+        let until = until.max(context.now + 1);
         if let Err(step) = self.held.add(lane, step, since, until) {
             let reason = "too many calls wait at a policy: try again later";
             let denial = Denial::new(Code::ResourceExhausted, reason);
@@ -401,39 +402,26 @@ impl<F: Filter> Sieve<F> {
         }
     }
 
-    /// Judges the calls whose time has come again, in the order in which they began to wait.
+    /// Judges the calls whose time has come again, in the order of their times.
     fn judge_held(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> usize {
         let mut moved = 0;
-        let mut waiting = std::mem::take(&mut self.held.calls);
-        let count = waiting.len();
-        for _ in 0..count {
-            let Some(mut call) = waiting.pop_front() else {
-                break;
-            };
-            let is_due = call.until <= context.now && self.fault.is_none() && self.may_deny();
-            if !is_due {
-                self.held.calls.push_back(call);
-                continue;
-            }
+        while self.fault.is_none()
+            && self.may_deny()
+            && let Some(mut call) = self.held.pop_due(context.now)
+        {
             // The first step is judged again, the rest as they come.
-            let (lane, since) = (call.lane, call.since);
-            let mut first = Some(since);
-            self.held.steps -= call.steps.len();
+            let (lane, id, mut since) = (call.lane, call.call, call.since);
             while !queues(lane, ports).1.is_full()
                 && self.fault.is_none()
+                && !self.held.holds(lane, id)
                 && let Some(step) = call.steps.pop_front()
             {
-                let id = step.call;
-                self.take(lane, step, first.take().or(Some(context.now)), ports, context);
+                self.take(lane, step, Some(since), ports, context);
+                since = context.now;
                 moved += 1;
-                if self.held.holds(lane, id) {
-                    break;
-                }
             }
-            self.held.put_behind(call, context.now);
+            self.held.put_behind(call, context.now + 1);
         }
-        self.held.calls.extend(waiting);
-        self.held.find_due();
         moved
     }
 
@@ -461,105 +449,6 @@ impl<F: Filter> Sieve<F> {
 enum Begun {
     Yes,
     No,
-}
-
-/// Calls that wait, in the order in which they came.
-#[derive(Default)]
-struct Held {
-    calls: VecDeque<HeldCall>,
-    steps: usize,
-    /// The earliest time at which one is judged again.
-    due: Option<Nanos>,
-}
-
-struct HeldCall {
-    call: u64,
-    lane: Lane,
-    since: Nanos,
-    until: Nanos,
-    steps: VecDeque<Step>,
-}
-
-impl Held {
-    fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
-    fn is_due(&self, now: Nanos) -> bool {
-        self.due.is_some_and(|due| due <= now)
-    }
-
-    fn holds(&self, lane: Lane, call: u64) -> bool {
-        self.find(lane, call).is_some()
-    }
-
-    fn find(&self, lane: Lane, call: u64) -> Option<usize> {
-        self.calls
-            .iter()
-            .position(|held| held.call == call && held.lane == lane)
-    }
-
-    fn add(&mut self, lane: Lane, step: Step, since: Nanos, until: Nanos) -> Result<(), Step> {
-        if self.steps >= HELD_STEPS_MAX {
-            return Err(step);
-        }
-        self.steps += 1;
-        match self.find(lane, step.call) {
-            Some(at) => self.calls[at].steps.push_back(step),
-            None => self.calls.push_back(HeldCall {
-                call: step.call,
-                lane,
-                since,
-                until,
-                steps: VecDeque::from([step]),
-            }),
-        }
-        self.due = Some(self.due.map_or(until, |due| due.min(until)));
-        Ok(())
-    }
-
-    /// Puts what is left of a call behind the step of it that was held anew, or back if it only found no room.
-    fn put_behind(&mut self, mut rest: HeldCall, now: Nanos) {
-        if rest.steps.is_empty() {
-            return;
-        }
-        self.steps += rest.steps.len();
-        match self.find(rest.lane, rest.call) {
-            Some(at) => self.calls[at].steps.append(&mut rest.steps),
-            None => {
-                rest.until = now;
-                self.calls.push_back(rest);
-            }
-        }
-    }
-
-    fn find_due(&mut self) {
-        self.due = self.calls.iter().map(|held| held.until).min();
-    }
-
-    fn remove(&mut self, lane: Lane, call: u64) -> VecDeque<Step> {
-        let Some(held) = self.find(lane, call).and_then(|at| self.calls.remove(at)) else {
-            return VecDeque::new();
-        };
-        self.steps -= held.steps.len();
-        self.find_due();
-        held.steps
-    }
-
-    fn take_all(&mut self, lane: Lane) -> Vec<Step> {
-        let mut taken = Vec::new();
-        let calls = std::mem::take(&mut self.calls);
-        for held in calls {
-            if held.lane == lane {
-                self.steps -= held.steps.len();
-                taken.extend(held.steps);
-            } else {
-                self.calls.push_back(held);
-            }
-        }
-        self.find_due();
-        taken
-    }
 }
 
 fn queues<'q>(lane: Lane, ports: &'q mut Ports<'_>) -> (&'q mut Queue<Step>, &'q mut Queue<Step>) {

@@ -41,6 +41,13 @@ impl Site {
         self.scope.iter().all(|applies| *applies)
     }
 
+    /// Whether the policy was attached to this method.
+    #[must_use]
+    pub fn applies_to(&self, method: u16) -> bool {
+        let in_scope = self.scope.get(usize::from(method));
+        in_scope.is_some_and(|in_scope| *in_scope)
+    }
+
     /// The message that goes in this direction in calls of this method.
     #[must_use]
     pub fn message(&self, method: u16, direction: Direction) -> Option<MessageId> {
