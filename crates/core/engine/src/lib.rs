@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod counter;
 mod event;
 mod filter;
 mod held;
@@ -25,6 +26,7 @@ mod site;
 mod view;
 
 pub use calls::MethodCalls;
+pub use counter::{Counter, TimeHistogram};
 pub use event::{AuditEvent, EventSink, NoEvents};
 pub use filter::{CallState, Denial, Direction, Ended, Filter, FilterState, Verdict, Watch};
 pub use metric::{MetricDescription, MetricSink, MetricType};
