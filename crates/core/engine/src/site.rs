@@ -75,7 +75,7 @@ pub struct AppIdentity {
 }
 
 /// Which end of its calls an app is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
     /// It makes them.
     Client,
