@@ -49,7 +49,7 @@ impl<T> Queue<T> {
     }
 
     /// The items, the oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> {
         self.items.iter()
     }
 

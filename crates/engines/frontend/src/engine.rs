@@ -21,7 +21,7 @@ use provost_wire::metadata::{self, STATUS_MESSAGE};
 use crate::SendHeap;
 use crate::calls::{Call, Calls};
 use crate::legal::{self, Violation};
-use crate::saved::{SavedCall, State};
+use crate::saved::{Saving, State};
 
 /// [`Engine::kind`] of this engine.
 pub const KIND: &str = "frontend";
@@ -29,11 +29,11 @@ pub const KIND: &str = "frontend";
 /// Steps that one poll moves in each direction, at most.
 const BATCH_STEPS: usize = 64;
 /// Steps that wait in the engine while its output is full, at most; past it the app's ring is not read any more.
-const WAITING_STEPS_MAX: usize = 2 * CALLS_IN_FLIGHT_MAX;
+pub(crate) const WAITING_STEPS_MAX: usize = 2 * CALLS_IN_FLIGHT_MAX;
 /// Failures of calls that wait for room towards the app, at most; past it no step is taken that could fail.
-const FAILED_STEPS_MAX: usize = 64;
+pub(crate) const FAILED_STEPS_MAX: usize = 64;
 /// What a peer may add to a stream's window at most, so that sums stay in range.
-const SEND_WINDOW_MAX: i64 = 1 << 40;
+pub(crate) const SEND_WINDOW_MAX: i64 = 1 << 40;
 
 /// Which side of its calls the app is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,17 +165,20 @@ impl Frontend {
         }
     }
 
-    /// The frontend from the saved state of another version of it. (Steps that had not been gathered are the
-    /// runtime's: it takes a frontend apart when its queues are empty.)
+    /// The frontend from the saved state of another version of it. It takes its share of the quota anew: in the same
+    /// process its predecessor, or whichever of the two is dropped, gives its own back.
     pub fn restore(
         parts: FrontendParts,
         saved: &SavedState,
-        _restorer: &mut dyn Restorer,
+        restorer: &mut dyn Restorer,
     ) -> Result<Frontend, RestoreError> {
-        let state = State::load(saved)?;
+        let state = State::load(saved, restorer)?;
         let mut frontend = Frontend::new(parts);
         frontend.last_begun = state.last_begun;
-        for call in state.calls.iter().map(Call::from) {
+        frontend.waiting = state.waiting.into();
+        frontend.owed = state.owed.into();
+        frontend.failed = state.failed.into();
+        for call in state.calls {
             let known = usize::from(call.method) < frontend.parts.methods.len();
             if !known || frontend.calls.contains(call.call) {
                 return Err(RestoreError::Damaged {
@@ -220,12 +223,15 @@ impl Engine for Frontend {
         self.calls.next_deadline()
     }
 
-    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
-        let state = State {
+    fn save(&self, saver: &mut dyn Saver) -> SavedState {
+        let saving = Saving {
             last_begun: self.last_begun,
-            calls: self.calls.iter().map(SavedCall::from).collect(),
+            calls: &self.calls,
+            waiting: &self.waiting,
+            owed: &self.owed,
+            failed: &self.failed,
         };
-        state.save()
+        saving.save(saver)
     }
 }
 

@@ -1,149 +1,172 @@
-//! The frontend's saved state: its open calls.
+//! The frontend's saved state.
+//!
+//! Version 2: the highest call begun, the open calls, and the steps that wait in the engine. Version 1, which had only
+//! calls of which no step waited, is still read: it ends behind the calls and does not count them.
 
-use provost_datapath::{RestoreError, SavedState};
+use std::collections::VecDeque;
 
-use crate::calls::Call;
-use crate::engine::KIND;
+use provost_datapath::{FieldReader, FieldWriter, RestoreError, Restorer, SavedState, Saver, Step};
+use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
-/// Version of [`State`]'s form.
-const VERSION: u32 = 1;
-const CALL_BYTES: usize = 40;
+use crate::calls::{Call, Calls};
+use crate::engine::{FAILED_STEPS_MAX, KIND, SEND_WINDOW_MAX, WAITING_STEPS_MAX};
 
-/// What is saved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The newest version of [`State`]'s form.
+const VERSION: u32 = 2;
+/// What a call's windows may come to, in bytes: a peer adds no more, and a message takes far less.
+const WINDOW_BYTES_MAX: u64 = 2 * SEND_WINDOW_MAX as u64;
+
+/// What is restored.
+#[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) last_begun: u64,
-    pub(crate) calls: Vec<SavedCall>,
+    pub(crate) calls: Vec<Call>,
+    /// Steps of the app that were admitted.
+    pub(crate) waiting: Vec<Step>,
+    /// Cancellations for the wire.
+    pub(crate) owed: Vec<Step>,
+    /// Ends of calls for the app.
+    pub(crate) failed: Vec<Step>,
 }
 
-/// An open call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SavedCall {
-    pub(crate) call: u64,
-    pub(crate) deadline: u64,
-    pub(crate) send_window: i64,
-    pub(crate) unread_bytes: u64,
-    pub(crate) method: u16,
-    /// Messages seen of the app and of the peer; ended by the app and by the peer; heard of by the wire.
-    pub(crate) flags: [u8; 5],
+/// What is saved, of a frontend that goes on.
+pub(crate) struct Saving<'a> {
+    pub(crate) last_begun: u64,
+    pub(crate) calls: &'a Calls,
+    pub(crate) waiting: &'a VecDeque<Step>,
+    pub(crate) owed: &'a VecDeque<Step>,
+    pub(crate) failed: &'a VecDeque<Step>,
 }
 
-impl From<&Call> for SavedCall {
-    fn from(call: &Call) -> SavedCall {
-        SavedCall {
-            call: call.call,
-            deadline: call.deadline,
-            send_window: call.send_window,
-            unread_bytes: call.unread_bytes,
-            method: call.method,
-            flags: [
-                call.app_messages,
-                call.peer_messages,
-                u8::from(call.app_ended),
-                u8::from(call.peer_ended),
-                u8::from(call.on_wire),
-            ],
-        }
-    }
-}
-
-impl From<&SavedCall> for Call {
-    fn from(saved: &SavedCall) -> Call {
-        let [app_messages, peer_messages, app_ended, peer_ended, on_wire] = saved.flags;
-        let mut call = Call::new(saved.call, saved.method, saved.deadline);
-        call.send_window = saved.send_window;
-        call.unread_bytes = saved.unread_bytes;
-        call.app_messages = app_messages.min(1);
-        call.peer_messages = peer_messages.min(1);
-        call.app_ended = app_ended != 0;
-        call.peer_ended = peer_ended != 0;
-        call.on_wire = on_wire != 0;
-        call
-    }
-}
-
-impl State {
-    pub(crate) fn save(&self) -> SavedState {
-        let mut bytes = Vec::with_capacity(8 + self.calls.len() * CALL_BYTES);
-        bytes.extend_from_slice(&self.last_begun.to_le_bytes());
-        for call in &self.calls {
-            bytes.extend_from_slice(&call.call.to_le_bytes());
-            bytes.extend_from_slice(&call.deadline.to_le_bytes());
-            bytes.extend_from_slice(&call.send_window.to_le_bytes());
-            bytes.extend_from_slice(&call.unread_bytes.to_le_bytes());
-            bytes.extend_from_slice(&call.method.to_le_bytes());
-            bytes.extend_from_slice(&call.flags);
-            bytes.push(0);
+impl Saving<'_> {
+    pub(crate) fn save(&self, saver: &mut dyn Saver) -> SavedState {
+        let mut out = FieldWriter::new();
+        out.u64(self.last_begun);
+        out.count(self.calls.len());
+        self.calls.iter().for_each(|call| save_call(call, &mut out));
+        for steps in [self.waiting, self.owed, self.failed] {
+            Step::save_all(steps.iter(), saver, &mut out);
         }
         SavedState {
             kind: KIND.to_owned(),
             version: VERSION,
-            bytes,
+            bytes: out.bytes,
         }
-    }
-
-    pub(crate) fn load(saved: &SavedState) -> Result<State, RestoreError> {
-        if saved.kind != KIND {
-            return Err(RestoreError::Kind {
-                expected: KIND,
-                found: saved.kind.clone(),
-            });
-        }
-        if saved.version > VERSION {
-            return Err(RestoreError::Version {
-                kind: KIND,
-                found: saved.version,
-                newest: VERSION,
-            });
-        }
-        let damaged = || RestoreError::Damaged {
-            kind: KIND,
-            reason: format!("{} bytes are no whole number of calls", saved.bytes.len()),
-        };
-        let (last_begun, calls) = saved.bytes.split_first_chunk::<8>().ok_or_else(damaged)?;
-        if calls.len() % CALL_BYTES != 0 {
-            return Err(damaged());
-        }
-        let calls = calls
-            .chunks_exact(CALL_BYTES)
-            .map(|bytes| load_call(bytes).ok_or_else(damaged));
-        Ok(State {
-            last_begun: u64::from_le_bytes(*last_begun),
-            calls: calls.collect::<Result<_, _>>()?,
-        })
     }
 }
 
-fn load_call(bytes: &[u8]) -> Option<SavedCall> {
-    let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?));
-    Some(SavedCall {
-        call: word(0)?,
-        deadline: word(8)?,
-        send_window: word(16)? as i64,
-        unread_bytes: word(24)?,
-        method: u16::from_le_bytes(*bytes.get(32..)?.first_chunk::<2>()?),
-        flags: *bytes.get(34..)?.first_chunk::<5>()?,
-    })
+impl State {
+    pub(crate) fn load(saved: &SavedState, restorer: &mut dyn Restorer) -> Result<State, RestoreError> {
+        let mut fields = saved.open(KIND, VERSION)?;
+        let mut state = State {
+            last_begun: fields.u64()?,
+            ..State::default()
+        };
+        if saved.version == 1 {
+            while !fields.is_at_end() {
+                state.calls.push(load_call(&mut fields)?);
+            }
+            return Ok(state);
+        }
+        for _ in 0..fields.count(CALLS_IN_FLIGHT_MAX)? {
+            state.calls.push(load_call(&mut fields)?);
+        }
+        state.waiting = Step::restore_all(&mut fields, restorer, WAITING_STEPS_MAX)?;
+        state.owed = Step::restore_all(&mut fields, restorer, CALLS_IN_FLIGHT_MAX + FAILED_STEPS_MAX)?;
+        state.failed = Step::restore_all(&mut fields, restorer, 2 * FAILED_STEPS_MAX)?;
+        fields.end()?;
+        Ok(state)
+    }
+}
+
+/// A call is the same in both versions; the last byte is reserved.
+fn save_call(call: &Call, out: &mut FieldWriter) {
+    out.u64(call.call);
+    out.u64(call.deadline);
+    out.i64(call.send_window);
+    out.u64(call.unread_bytes);
+    out.u16(call.method);
+    out.u8(call.app_messages);
+    out.u8(call.peer_messages);
+    out.flag(call.app_ended);
+    out.flag(call.peer_ended);
+    out.flag(call.on_wire);
+    out.u8(0);
+}
+
+fn load_call(fields: &mut FieldReader<'_>) -> Result<Call, RestoreError> {
+    let (number, deadline) = (fields.u64()?, fields.u64()?);
+    let (send_window, unread_bytes) = (fields.i64()?, fields.u64()?);
+    let mut call = Call::new(number, fields.u16()?, deadline);
+    call.send_window = send_window;
+    call.unread_bytes = unread_bytes;
+    call.app_messages = fields.u8()?.min(1);
+    call.peer_messages = fields.u8()?.min(1);
+    call.app_ended = fields.flag()?;
+    call.peer_ended = fields.flag()?;
+    call.on_wire = fields.flag()?;
+    fields.u8()?;
+    match send_window.unsigned_abs().max(unread_bytes) <= WINDOW_BYTES_MAX {
+        true => Ok(call),
+        false => Err(fields.damaged(format!("a window of call {number} is out of range"))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use provost_datapath::{InPlace, Kept};
+    use provost_wire::Code;
+    use provost_wire::descriptor::Parts;
+
     use super::*;
 
     #[test]
-    fn calls_round_trip_and_damage_is_noticed() {
+    fn calls_and_steps_come_back_and_damage_is_noticed() {
         let mut call = Call::new(7, 3, 99);
         call.send_window = -5;
         call.unread_bytes = 12;
         call.app_ended = true;
-        let state = State {
+        let mut calls = Calls::new();
+        calls.insert(call);
+        calls.insert(Call::new(8, 0, 0));
+        let saving = Saving {
             last_begun: 9,
-            calls: vec![SavedCall::from(&call), SavedCall::from(&Call::new(8, 0, 0))],
+            calls: &calls,
+            waiting: &[Step::new(7, Parts::MESSAGE), Step::new(8, Parts::END)].into(),
+            owed: &[Step::cancel(3, Code::Cancelled)].into(),
+            failed: &VecDeque::new(),
         };
-        let saved = state.save();
-        assert_eq!(State::load(&saved), Ok(state));
-        let mut damaged = saved;
-        damaged.bytes.pop();
-        assert!(matches!(State::load(&damaged), Err(RestoreError::Damaged { .. })));
+        let saved = saving.save(&mut InPlace::new(|_, _| {}));
+        let state = State::load(&saved, &mut Kept::default()).unwrap();
+        let numbers = |steps: &[Step]| steps.iter().map(|step| step.call).collect::<Vec<_>>();
+        assert_eq!(
+            (
+                state.last_begun,
+                numbers(&state.waiting),
+                numbers(&state.owed),
+                state.failed.len()
+            ),
+            (9, vec![7, 8], vec![3], 0)
+        );
+        let [first, second] = &state.calls[..] else {
+            panic!("{} calls", state.calls.len());
+        };
+        assert_eq!((first.call, first.method, first.deadline), (7, 3, 99));
+        assert_eq!(
+            (first.send_window, first.unread_bytes, first.app_ended),
+            (-5, 12, true)
+        );
+        assert_eq!((second.call, second.app_ended), (8, false));
+        for cut in 0..saved.bytes.len() {
+            let bytes = saved.bytes[..cut].to_vec();
+            let damaged = SavedState {
+                bytes,
+                ..saved.clone()
+            };
+            assert!(
+                State::load(&damaged, &mut Kept::default()).is_err(),
+                "cut at {cut}"
+            );
+        }
     }
 }

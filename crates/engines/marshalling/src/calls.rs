@@ -3,8 +3,6 @@
 use provost_datapath::{CallHash, CallMap};
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
-use crate::saved::Record;
-
 /// Calls that a new table has room for.
 const CALLS_AT_START: usize = 64;
 
@@ -41,10 +39,13 @@ impl Calls {
         self.methods.remove(&call);
     }
 
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
-        self.methods
-            .iter()
-            .map(|(&call, &method)| Record::Call { call, method })
+    pub(crate) fn len(&self) -> usize {
+        self.methods.len()
+    }
+
+    /// Calls and their methods, in any order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u16)> {
+        self.methods.iter().map(|(&call, &method)| (call, method))
     }
 }
 

@@ -16,13 +16,10 @@ use provost_wire::metadata::{self, STATUS_MESSAGE};
 use crate::calls::Calls;
 use crate::convert::{Failure, Form, discard, to_private};
 use crate::owed::{Lane, Owed};
-use crate::saved::Record;
+use crate::saved;
 
 /// [`Engine::kind`] of this engine.
 pub const KIND: &str = "marshalling";
-
-/// Version of its saved state, see [`Record`].
-const STATE_VERSION: u32 = 1;
 
 /// Steps that one poll moves in each direction, at most.
 const BATCH_STEPS: usize = 64;
@@ -100,42 +97,14 @@ impl Marshalling {
     pub fn restore(
         state: &SavedState,
         binding: Binding,
-        _restorer: &mut dyn Restorer,
+        restorer: &mut dyn Restorer,
     ) -> Result<Marshalling, RestoreError> {
-        if state.kind != KIND {
-            return Err(RestoreError::Kind {
-                expected: KIND,
-                found: state.kind.clone(),
-            });
-        }
-        if state.version != STATE_VERSION {
-            return Err(RestoreError::Version {
-                kind: KIND,
-                found: state.version,
-                newest: STATE_VERSION,
-            });
-        }
-        let damaged = |reason| RestoreError::Damaged { kind: KIND, reason };
-        let mut engine = Marshalling::new(binding);
-        for record in Record::read_all(&state.bytes).map_err(damaged)? {
-            engine.restore_record(record).map_err(damaged)?;
-        }
-        Ok(engine)
-    }
-
-    fn restore_record(&mut self, record: Record) -> Result<(), String> {
-        match record {
-            Record::Call { call, method } if usize::from(method) < self.binding.methods.len() => self
-                .calls
-                .begin(call, method)
-                .map_err(|_| "too many calls".to_owned()),
-            Record::Call { call, method } => Err(format!("call {call} is of method {method}, which is none")),
-            Record::Owed { .. } if !self.owed.has_room() => Err("too many cancellations".to_owned()),
-            Record::Owed { lane, call, code } => {
-                self.owed.add(lane, Step::cancel(call, code));
-                Ok(())
-            }
-        }
+        let (calls, owed) = saved::restore(state, binding.methods.len(), restorer)?;
+        Ok(Marshalling {
+            calls,
+            owed,
+            ..Marshalling::new(binding)
+        })
     }
 
     /// Moves steps from one queue to the next, and the cancellations of those that do not pass to where they belong.
@@ -300,17 +269,8 @@ impl Engine for Marshalling {
         }
     }
 
-    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
-        SavedState {
-            kind: KIND.to_owned(),
-            version: STATE_VERSION,
-            bytes: self
-                .calls
-                .records()
-                .chain(self.owed.records())
-                .flat_map(Record::write)
-                .collect(),
-        }
+    fn save(&self, saver: &mut dyn Saver) -> SavedState {
+        saved::save(&self.calls, &self.owed, saver)
     }
 }
 

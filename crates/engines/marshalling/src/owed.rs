@@ -2,10 +2,8 @@
 
 use provost_datapath::{Queue, Step};
 
-use crate::saved::Record;
-
 /// Cancellations that wait in one direction, at most. Each is of another malformed message.
-const OWED_STEPS_MAX: usize = 64;
+pub(crate) const OWED_STEPS_MAX: usize = 64;
 
 /// Which way a step goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +51,12 @@ impl Owed {
         count
     }
 
-    /// All of them, as records.
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
-        let tx = self.tx.iter().map(|step| (Lane::Tx, step));
-        let rx = self.rx.iter().map(|step| (Lane::Rx, step));
-        tx.chain(rx).map(|(lane, step)| Record::Owed {
-            lane,
-            call: step.call,
-            code: step.status,
-        })
+    /// What waits in one direction, the oldest first.
+    pub(crate) fn steps(&self, lane: Lane) -> impl ExactSizeIterator<Item = &Step> {
+        match lane {
+            Lane::Tx => self.tx.iter(),
+            Lane::Rx => self.rx.iter(),
+        }
     }
 
     fn lane(&mut self, lane: Lane) -> &mut Queue<Step> {

@@ -1,95 +1,171 @@
-//! The engine's saved state, version 1: records of 11 bytes in any order, each a kind, a call (`u64`) and a number
-//! (`u16`), little-endian.
+//! The engine's saved state.
+//!
+//! Version 2: the open calls with their methods, then the cancellations that are owed to the peer and to the app.
+//! Version 1 is still read. It was records of 11 bytes in any order, each a kind, a call (`u64`) and a number (`u16`):
+//! an open call and its method, or a cancellation without its reason.
 
+use provost_datapath::{FieldReader, FieldWriter, RestoreError, Restorer, SavedState, Saver, Step};
 use provost_wire::Code;
+use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
-use crate::owed::Lane;
+use crate::calls::Calls;
+use crate::engine::KIND;
+use crate::owed::{Lane, OWED_STEPS_MAX, Owed};
 
-const RECORD_BYTES: usize = 11;
+/// The newest version.
+const VERSION: u32 = 2;
 
-/// One record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Record {
-    /// Kind 0: an open call; the number is its method.
-    Call { call: u64, method: u16 },
-    /// Kinds 1 (to the peer) and 2 (to the app): a cancellation not yet told; the number is its status.
-    Owed { lane: Lane, call: u64, code: Code },
+pub(crate) fn save(calls: &Calls, owed: &Owed, saver: &mut dyn Saver) -> SavedState {
+    let mut out = FieldWriter::new();
+    out.count(calls.len());
+    for (call, method) in calls.iter() {
+        out.u64(call);
+        out.u16(method);
+    }
+    for lane in [Lane::Tx, Lane::Rx] {
+        Step::save_all(owed.steps(lane), saver, &mut out);
+    }
+    SavedState {
+        kind: KIND.to_owned(),
+        version: VERSION,
+        bytes: out.bytes,
+    }
 }
 
-impl Record {
-    pub(crate) fn write(self) -> [u8; RECORD_BYTES] {
-        let (kind, call, number) = match self {
-            Record::Call { call, method } => (0, call, method),
-            Record::Owed {
-                lane: Lane::Tx,
-                call,
-                code,
-            } => (1, call, code as u16),
-            Record::Owed {
-                lane: Lane::Rx,
-                call,
-                code,
-            } => (2, call, code as u16),
-        };
-        let mut bytes = [kind; RECORD_BYTES];
-        bytes[1..9].copy_from_slice(&call.to_le_bytes());
-        bytes[9..].copy_from_slice(&number.to_le_bytes());
-        bytes
+/// What was saved by any version; methods are below `methods`.
+pub(crate) fn restore(
+    state: &SavedState,
+    methods: usize,
+    restorer: &mut dyn Restorer,
+) -> Result<(Calls, Owed), RestoreError> {
+    let mut fields = state.open(KIND, VERSION)?;
+    let mut restored = Restored {
+        methods,
+        calls: Calls::new(),
+        owed: Owed::new(),
+    };
+    match state.version {
+        1 => restored.records(&mut fields)?,
+        _ => restored.fields(&mut fields, restorer)?,
     }
+    fields.end()?;
+    Ok((restored.calls, restored.owed))
+}
 
-    /// Reads what [`Record::write`] wrote for each record.
-    pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Record>, String> {
-        let (records, rest) = bytes.as_chunks::<RECORD_BYTES>();
-        if !rest.is_empty() {
-            return Err(format!("{} bytes are not a whole number of records", bytes.len()));
+struct Restored {
+    methods: usize,
+    calls: Calls,
+    owed: Owed,
+}
+
+impl Restored {
+    fn fields(
+        &mut self,
+        fields: &mut FieldReader<'_>,
+        restorer: &mut dyn Restorer,
+    ) -> Result<(), RestoreError> {
+        for _ in 0..fields.count(CALLS_IN_FLIGHT_MAX)? {
+            let (call, method) = (fields.u64()?, fields.u16()?);
+            self.call(call, method, fields)?;
         }
-        records.iter().map(Record::read).collect()
+        for lane in [Lane::Tx, Lane::Rx] {
+            for step in Step::restore_all(fields, restorer, OWED_STEPS_MAX)? {
+                self.owed.add(lane, step);
+            }
+        }
+        Ok(())
     }
 
-    fn read(bytes: &[u8; RECORD_BYTES]) -> Result<Record, String> {
-        let &[kind, a, b, c, d, e, f, g, h, low, high] = bytes;
-        let call = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let number = u16::from_le_bytes([low, high]);
-        let lane = match kind {
-            0 => return Ok(Record::Call { call, method: number }),
-            1 => Lane::Tx,
-            2 => Lane::Rx,
-            _ => return Err(format!("a record of kind {kind}")),
-        };
-        let code = Code::ALL.get(usize::from(number)).copied();
-        let code = code.ok_or_else(|| format!("call {call} is cancelled with status {number}"))?;
-        Ok(Record::Owed { lane, call, code })
+    fn records(&mut self, fields: &mut FieldReader<'_>) -> Result<(), RestoreError> {
+        while !fields.is_at_end() {
+            let (kind, call, number) = (fields.u8()?, fields.u64()?, fields.u16()?);
+            let lane = match kind {
+                0 => {
+                    self.call(call, number, fields)?;
+                    continue;
+                }
+                1 => Lane::Tx,
+                2 => Lane::Rx,
+                _ => return Err(fields.damaged(format!("a record of kind {kind}"))),
+            };
+            let code = Code::ALL.get(usize::from(number)).copied();
+            let code =
+                code.ok_or_else(|| fields.damaged(format!("call {call} is cancelled with status {number}")))?;
+            if !self.owed.has_room() {
+                return Err(fields.damaged("too many cancellations"));
+            }
+            self.owed.add(lane, Step::cancel(call, code));
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, call: u64, method: u16, fields: &FieldReader<'_>) -> Result<(), RestoreError> {
+        if usize::from(method) >= self.methods {
+            return Err(fields.damaged(format!("call {call} is of method {method}, which is none")));
+        }
+        if self.calls.method(call).is_some() || self.calls.begin(call, method).is_err() {
+            return Err(fields.damaged(format!("call {call} is there twice, or there are too many")));
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use provost_datapath::{InPlace, Kept};
+
     use super::*;
 
     #[test]
-    fn records_come_back_and_damage_is_noticed() {
-        let records = [
-            Record::Call {
-                call: u64::MAX - 1,
-                method: 513,
-            },
-            Record::Owed {
-                lane: Lane::Tx,
-                call: 7,
-                code: Code::Internal,
-            },
-            Record::Owed {
-                lane: Lane::Rx,
-                call: 8,
-                code: Code::Unauthenticated,
-            },
+    fn what_was_saved_comes_back_and_damage_is_noticed() {
+        let (mut calls, mut owed) = (Calls::new(), Owed::new());
+        calls.begin(u64::MAX - 1, 513).unwrap();
+        owed.add(Lane::Tx, Step::cancel(7, Code::Internal));
+        owed.add(Lane::Rx, Step::cancel(8, Code::Unauthenticated));
+        let saved = save(&calls, &owed, &mut InPlace::new(|_, _| {}));
+        let (calls, owed) = restore(&saved, 514, &mut Kept::default()).unwrap();
+        assert_eq!(calls.method(u64::MAX - 1), Some(513));
+        let told = |lane| {
+            owed.steps(lane)
+                .map(|step| (step.call, step.status))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(Lane::Tx), [(7, Code::Internal)]);
+        assert_eq!(told(Lane::Rx), [(8, Code::Unauthenticated)]);
+        assert!(
+            restore(&saved, 513, &mut Kept::default()).is_err(),
+            "a method that is none"
+        );
+        for cut in 0..saved.bytes.len() {
+            let bytes = saved.bytes[..cut].to_vec();
+            let damaged = SavedState {
+                bytes,
+                ..saved.clone()
+            };
+            assert!(
+                restore(&damaged, 514, &mut Kept::default()).is_err(),
+                "cut at {cut}"
+            );
+        }
+    }
+
+    #[test]
+    fn version_1_is_read() {
+        let bytes = [
+            &[0, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0][..],
+            &[1, 7, 0, 0, 0, 0, 0, 0, 0, 13, 0],
         ];
-        let mut bytes: Vec<u8> = records.iter().flat_map(|record| record.write()).collect();
-        assert_eq!(Record::read_all(&bytes).unwrap(), records);
-        assert!(Record::read_all(&bytes[1..]).is_err());
-        bytes[0] = 3;
-        assert!(Record::read_all(&bytes).is_err());
-        bytes[0] = 1;
-        assert!(Record::read_all(&bytes).is_err());
+        let state = |bytes: &[u8]| SavedState {
+            kind: KIND.to_owned(),
+            version: 1,
+            bytes: bytes.to_vec(),
+        };
+        let (calls, owed) = restore(&state(&bytes.concat()), 4, &mut Kept::default()).unwrap();
+        assert_eq!((calls.method(9), calls.len()), (Some(3), 1));
+        assert_eq!(
+            owed.steps(Lane::Tx).next().map(|step| step.status),
+            Some(Code::Internal)
+        );
+        assert!(restore(&state(&bytes.concat()[1..]), 4, &mut Kept::default()).is_err());
     }
 }
