@@ -45,6 +45,18 @@ impl<'a> View<'a> {
         View { bytes, window_at }
     }
 
+    /// The message's bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// What its references count from: 0 for its first byte, else the place of that byte in a window.
+    #[must_use]
+    pub const fn window_at(&self) -> u32 {
+        self.window_at
+    }
+
     pub(crate) fn word(&self, at: u32) -> Result<u32, ReadError> {
         native::word(self.bytes, at).ok_or(ReadError)
     }
