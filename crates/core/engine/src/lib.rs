@@ -20,6 +20,8 @@ mod filter;
 mod held;
 mod metric;
 mod policy;
+#[cfg(feature = "rig")]
+pub mod rig;
 mod sample;
 mod sieve;
 mod site;
