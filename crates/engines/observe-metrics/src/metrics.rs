@@ -1,0 +1,206 @@
+//! The names under which what was counted is reported: those of gRPC (A66), in the form that Prometheus gives them.
+
+use std::collections::BTreeMap;
+
+use provost_engine::{Code, MethodCalls, MetricDescription, MetricSink, MetricType, Side};
+
+use crate::buckets::{Histogram, LATENCY_SECONDS, SIZE_BYTES};
+use crate::shard::OTHER;
+use crate::totals::{MethodKey, MethodTotals, SeriesTotals, StatusPlace, Totals};
+
+const fn metric(
+    name: &'static str,
+    kind: MetricType,
+    unit: &'static str,
+    help: &'static str,
+) -> MetricDescription {
+    MetricDescription {
+        name,
+        help,
+        kind,
+        unit,
+    }
+}
+
+/// Of one side of calls.
+struct Names {
+    started: &'static MetricDescription,
+    duration: &'static MetricDescription,
+    sent: &'static MetricDescription,
+    received: &'static MetricDescription,
+}
+
+/// All metrics of this policy.
+pub const METRICS: [MetricDescription; 9] = [
+    metric(
+        "grpc_client_attempt_started_total",
+        MetricType::Counter,
+        "{attempt}",
+        "Calls that apps on this node began.",
+    ),
+    metric(
+        "grpc_client_call_duration_seconds",
+        MetricType::Histogram,
+        "s",
+        "Time from when this policy met a call that an app made until it met its end.",
+    ),
+    metric(
+        "grpc_client_attempt_sent_total_compressed_message_size_bytes",
+        MetricType::Histogram,
+        "By",
+        "Bytes of all request messages of a call, in the native layout.",
+    ),
+    metric(
+        "grpc_client_attempt_rcvd_total_compressed_message_size_bytes",
+        MetricType::Histogram,
+        "By",
+        "Bytes of all response messages of a call, in the native layout.",
+    ),
+    metric(
+        "grpc_server_call_started_total",
+        MetricType::Counter,
+        "{call}",
+        "Calls that came in for apps on this node.",
+    ),
+    metric(
+        "grpc_server_call_duration_seconds",
+        MetricType::Histogram,
+        "s",
+        "Time from when this policy met a call for an app until it met its end.",
+    ),
+    metric(
+        "grpc_server_call_sent_total_compressed_message_size_bytes",
+        MetricType::Histogram,
+        "By",
+        "Bytes of all response messages of a call, in the native layout.",
+    ),
+    metric(
+        "grpc_server_call_rcvd_total_compressed_message_size_bytes",
+        MetricType::Histogram,
+        "By",
+        "Bytes of all request messages of a call, in the native layout.",
+    ),
+    metric(
+        "provost_calls_in_flight",
+        MetricType::Gauge,
+        "{call}",
+        "Calls that have begun and not ended.",
+    ),
+];
+
+static DESCRIBED: [MetricDescription; 9] = METRICS;
+
+static CLIENT: Names = Names {
+    started: &DESCRIBED[0],
+    duration: &DESCRIBED[1],
+    sent: &DESCRIBED[2],
+    received: &DESCRIBED[3],
+};
+
+static SERVER: Names = Names {
+    started: &DESCRIBED[4],
+    duration: &DESCRIBED[5],
+    sent: &DESCRIBED[6],
+    received: &DESCRIBED[7],
+};
+
+static IN_FLIGHT: &MetricDescription = &DESCRIBED[8];
+
+fn names(side: Side) -> &'static Names {
+    match side {
+        Side::Client => &CLIENT,
+        Side::Server => &SERVER,
+    }
+}
+
+pub(crate) fn status_name(status: StatusPlace) -> &'static str {
+    Code::ALL
+        .get(usize::from(status))
+        .map_or(OTHER, |code| code.name())
+}
+
+/// `kv.Kv/Get`, as gRPC's label has it.
+fn method_label(key: &MethodKey) -> String {
+    match &*key.method {
+        OTHER => OTHER.to_owned(),
+        method => format!("{}/{method}", key.owner.service),
+    }
+}
+
+pub(crate) fn report(totals: &Totals, in_flight: &BTreeMap<MethodKey, u64>, sink: &mut dyn MetricSink) {
+    for (key, of_method) in &totals.methods {
+        let (app, method) = (&*key.owner.app, method_label(key));
+        let of = names(key.owner.side);
+        let labels = [("app", app), ("grpc_method", &*method)];
+        sink.number(of.started, &labels, of_method.started as f64);
+        for (status, series) in &of_method.ended {
+            report_series(of, app, &method, status_name(*status), series, sink);
+        }
+    }
+    for (key, count) in in_flight {
+        let method = method_label(key);
+        let side = key.owner.side.name();
+        let labels = [("app", &*key.owner.app), ("grpc_method", &method), ("side", side)];
+        sink.number(IN_FLIGHT, &labels, *count as f64);
+    }
+}
+
+fn report_series(
+    of: &Names,
+    app: &str,
+    method: &str,
+    status: &str,
+    series: &SeriesTotals,
+    sink: &mut dyn MetricSink,
+) {
+    let labels = [("app", app), ("grpc_method", method), ("grpc_status", status)];
+    let latency = &series.latency;
+    let cumulative = latency.cumulative(&LATENCY_SECONDS);
+    sink.histogram(
+        of.duration,
+        &labels,
+        &cumulative,
+        latency.sum as f64 / 1e9,
+        latency.count(),
+    );
+    for (metric, sizes) in [(of.sent, &series.sent), (of.received, &series.received)] {
+        let cumulative = sizes.cumulative(&SIZE_BYTES);
+        sink.histogram(metric, &labels, &cumulative, sizes.sum as f64, sizes.count());
+    }
+}
+
+pub(crate) fn method_calls(totals: &Totals, in_flight: &BTreeMap<MethodKey, u64>) -> Vec<MethodCalls> {
+    let of = |(key, of_method): (&MethodKey, &MethodTotals)| {
+        let under_way = in_flight.get(key).copied().unwrap_or_default();
+        one_method(key, of_method, under_way)
+    };
+    totals.methods.iter().map(of).collect()
+}
+
+fn one_method(key: &MethodKey, of_method: &MethodTotals, in_flight: u64) -> MethodCalls {
+    let mut ended = [0; Code::ALL.len()];
+    let mut latency = Histogram::default();
+    let (mut sent_bytes, mut received_bytes) = (0, 0);
+    for (status, series) in &of_method.ended {
+        let unknown = Code::Unknown as usize;
+        let place = usize::from(*status);
+        ended[if place < ended.len() { place } else { unknown }] += series.latency.count();
+        latency.merge(&series.latency);
+        sent_bytes += series.sent.sum;
+        received_bytes += series.received.sum;
+    }
+    let bounds = LATENCY_SECONDS.into_iter().chain([f64::INFINITY]);
+    MethodCalls {
+        app: key.owner.app.clone(),
+        service: key.owner.service.clone(),
+        method: key.method.clone(),
+        side: Some(key.owner.side),
+        started: of_method.started,
+        in_flight,
+        ended,
+        sent_bytes,
+        received_bytes,
+        latency: bounds.zip(latency.buckets).collect(),
+        latency_sum: latency.sum as f64 / 1e9,
+    }
+}
