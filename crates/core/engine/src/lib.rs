@@ -26,6 +26,7 @@ mod sample;
 mod sieve;
 mod site;
 mod view;
+mod wall;
 
 pub use calls::MethodCalls;
 pub use counter::{Counter, TimeHistogram};
@@ -39,6 +40,7 @@ pub use sample::{Sample, SampleBatch, SampleSource, SampledStep};
 pub use sieve::{HELD_STEPS_MAX, Sieve, SieveParts};
 pub use site::{AppIdentity, MethodSite, PeerIdentity, Side, Site};
 pub use view::{Contents, MetadataFull, StepView};
+pub use wall::{WallClock, rfc3339};
 
 pub use provost_datapath::{
     Context, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,
