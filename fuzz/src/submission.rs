@@ -7,7 +7,7 @@ use provost_datapath::{
 };
 use provost_frontend::{
     AppPort, AppReceiveHeap, AppRequest, AppRole, CallQuota, Frontend, FrontendParts, MethodShape,
-    NewSegment, NotPushed, ReceiveLimits, SegmentSource, SendHeap,
+    NewSegment, NotPushed, ReceiveLimits, SegmentMemory, SegmentSource, SendHeap,
 };
 use provost_shm::{Access, AppRings, Doorbell, Mapping, Memfd, SEALS_READ_ONLY_FOR_OTHERS, ServiceRings};
 use provost_wire::descriptor::{Parts, Submission, submission_kind};
@@ -259,11 +259,11 @@ fn check(step: &Step) {
 struct Segments;
 
 impl SegmentSource for Segments {
-    fn make(&mut self, segment: NewSegment) -> Option<Mapping> {
-        let memory = Memfd::create("fuzz-segment", segment.bytes).ok()?;
-        let mapping = Mapping::new(&memory, Access::ReadWrite).ok()?;
-        memory.seal(SEALS_READ_ONLY_FOR_OTHERS).ok()?;
-        Some(mapping)
+    fn make(&mut self, segment: NewSegment) -> Option<SegmentMemory> {
+        let memfd = Memfd::create("fuzz-segment", segment.bytes).ok()?;
+        let mapping = Mapping::new(&memfd, Access::ReadWrite).ok()?;
+        memfd.seal(SEALS_READ_ONLY_FOR_OTHERS).ok()?;
+        Some(SegmentMemory { memfd, mapping })
     }
 }
 

@@ -11,6 +11,8 @@
 
 mod calls;
 mod engine;
+mod handover;
+mod inherited;
 mod legal;
 mod port;
 mod receive;
@@ -22,6 +24,7 @@ mod testing;
 mod tests;
 
 pub use engine::{AppRole, CallQuota, Frontend, FrontendParts, KIND, MethodShape};
+pub use handover::{PortRestoreError, PortSource, SavedBlocks};
 pub use port::{AppFault, AppPort, AppRequest, NotPushed, Notice};
-pub use receive::{AppReceiveHeap, NewSegment, ReceiveLimits, SegmentSource};
+pub use receive::{AppReceiveHeap, NewSegment, ReceiveLimits, SegmentMemory, SegmentSource};
 pub use send::SendHeap;

@@ -13,7 +13,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::AppReceiveHeap;
 
 /// Tokens that wait for room in the completion ring, at most; past it no submission is read.
-const SENT_WAITING_MAX: usize = 64 << 10;
+pub(crate) const SENT_WAITING_MAX: usize = 64 << 10;
+
+/// Pauses between two polls of an app that does not look at its completion region yet.
+const UNSEEN_POLL_NS_MIN: Nanos = 100_000;
+/// See [`UNSEEN_POLL_NS_MIN`]: an app that is stopped costs little.
+const UNSEEN_POLL_NS_MAX: Nanos = 100_000_000;
 
 /// What only a broken or hostile library does: the app is detached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,17 +104,39 @@ pub enum NotPushed<T> {
 
 /// One app's rings and receive heap. It belongs to one runtime thread.
 pub struct AppPort {
-    rings: ServiceRings,
-    app_doorbell: Ringer,
-    heap: AppReceiveHeap,
-    sent: Vec<u64>,
-    retired: Option<u64>,
+    pub(crate) rings: ServiceRings,
+    pub(crate) app_doorbell: Ringer,
+    pub(crate) heap: AppReceiveHeap,
+    pub(crate) sent: Vec<u64>,
+    pub(crate) retired: Option<u64>,
     /// The last push found the ring full.
-    blocked: bool,
+    pub(crate) blocked: bool,
     /// Since when [`AppPort::maintain`] finds it so.
-    full_since: Option<Nanos>,
+    pub(crate) full_since: Option<Nanos>,
     /// Something was pushed since the last flush.
     dirty: bool,
+    /// Which completion region this is; each process of the service has its own.
+    pub(crate) generation: u64,
+    /// The app does not look at it yet.
+    pub(crate) unseen: Option<Unseen>,
+}
+
+/// An app that looks at the completion region of an earlier process. It finds out neither that there is a completion nor
+/// that it has to ring, so it is polled.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unseen {
+    /// Whether it was told of the new region.
+    is_shown: bool,
+    since: Option<Nanos>,
+    poll_at: Nanos,
+}
+
+impl Unseen {
+    /// The pauses between two polls grow from the first to the last, to an eighth of what has passed.
+    fn note_poll(&mut self, now: Nanos) {
+        let passed_ns = now.saturating_sub(*self.since.get_or_insert(now));
+        self.poll_at = now + (passed_ns / 8).clamp(UNSEEN_POLL_NS_MIN, UNSEEN_POLL_NS_MAX);
+    }
 }
 
 impl AppPort {
@@ -125,6 +152,16 @@ impl AppPort {
             blocked: false,
             full_since: None,
             dirty: false,
+            generation: 0,
+            unseen: None,
+        }
+    }
+
+    /// The app has mapped a completion region. If it is this port's, it is woken: what it was rung for before, it could
+    /// not see.
+    pub fn region_mapped(&mut self, generation: u64) {
+        if generation == self.generation && self.unseen.take().is_some() {
+            let _ = self.app_doorbell.ring();
         }
     }
 
@@ -218,6 +255,13 @@ impl AppPort {
     /// Looks after the receive heap and the completion ring: to be called now and then. An app that leaves its ring
     /// full for longer than `stall_ns_max` is at fault.
     pub fn maintain(&mut self, now: Nanos, stall_ns_max: Nanos) -> Result<(), AppFault> {
+        if let Some(unseen) = &mut self.unseen {
+            unseen.note_poll(now);
+            if !unseen.is_shown {
+                let [_, region] = self.rings.memory();
+                unseen.is_shown = self.heap.source.show_region(self.generation, region);
+            }
+        }
         if self.rings.completions.room()? > 0 {
             self.blocked = false;
             self.full_since = None;
@@ -248,7 +292,8 @@ impl AppPort {
     /// When [`AppPort::maintain`] wants to be called though nothing happens.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {
-        self.heap.wake_at()
+        let unseen = self.unseen.map(|unseen| unseen.poll_at);
+        [unseen, self.heap.wake_at()].into_iter().flatten().min()
     }
 
     /// Whether the app's completion ring had no room at the last push.

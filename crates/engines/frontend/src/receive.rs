@@ -4,15 +4,18 @@ use std::ops::Range;
 
 use provost_datapath::{HeapFull, Nanos, ReceiveHeap, ReceivedBlock};
 use provost_heap::Heap;
-use provost_shm::{Access, Mapping};
+use provost_shm::{Access, Mapping, Memfd};
 use provost_wire::limits::{BLOCK_ALIGN_BYTES, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, REGION_BYTES_MAX};
 
+use crate::SavedBlocks;
+use crate::inherited::Inherited;
+
 /// Size of the first segment, and the unit of the others, in bytes.
-const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+pub(crate) const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// A segment grows no larger than this by doubling, in bytes; a message that needs more gets it.
 const SEGMENT_BYTES_DOUBLED_MAX: u64 = 128 << 20;
 /// Segments of one app at once.
-const SEGMENTS_MAX: usize = 64;
+pub(crate) const SEGMENTS_MAX: usize = 64;
 /// Room beside a large block, for the heap's own rounding, in bytes.
 const SEGMENT_SLACK_BYTES: u64 = 64 << 10;
 /// How long a segment stays empty before it goes back to the system.
@@ -20,12 +23,28 @@ const RETIRE_AFTER_NS: Nanos = 5_000_000_000;
 /// How often empty segments are looked for.
 const RETIRE_CHECK_NS: Nanos = 1_000_000_000;
 
-const UNIT: u64 = BLOCK_ALIGN_BYTES as u64;
+pub(crate) const UNIT: u64 = BLOCK_ALIGN_BYTES as u64;
 
 /// Makes segments and tells the app of them.
 pub trait SegmentSource: Send {
     /// Makes a segment and tells the app, so that it knows of it before any completion that uses it. `None`: not now.
-    fn make(&mut self, segment: NewSegment) -> Option<Mapping>;
+    fn make(&mut self, segment: NewSegment) -> Option<SegmentMemory>;
+
+    /// Tells the app that another process of the service goes on, which publishes completions in this region; and, before
+    /// that, of the segments that were made while the app was not to know. Says whether all of it was said; if not, it is
+    /// to be asked again.
+    fn show_region(&mut self, _generation: u64, _region: &Memfd) -> bool {
+        true
+    }
+}
+
+/// A segment's memory.
+#[derive(Debug)]
+pub struct SegmentMemory {
+    /// What another process of the service would need.
+    pub memfd: Memfd,
+    /// All of it, mapped for writing.
+    pub mapping: Mapping,
 }
 
 /// A segment that is wanted.
@@ -56,25 +75,29 @@ pub(crate) struct NotPublished;
 
 /// The receive heap of one app.
 pub struct AppReceiveHeap {
-    source: Box<dyn SegmentSource>,
-    limits: ReceiveLimits,
+    pub(crate) source: Box<dyn SegmentSource>,
+    pub(crate) limits: ReceiveLimits,
     /// By ascending place in the window.
-    segments: Vec<Segment>,
-    segments_made: u64,
-    total_bytes: u64,
+    pub(crate) segments: Vec<Segment>,
+    /// What earlier processes of the service wrote.
+    pub(crate) inherited: Inherited,
+    /// Blocks there that states name which were not restored yet.
+    pub(crate) claims: SavedBlocks,
+    pub(crate) segments_made: u64,
+    pub(crate) total_bytes: u64,
     /// Where the next segment is looked for, so that a place is used again as late as possible.
-    next_place: u64,
+    pub(crate) next_place: u64,
     next_check: Nanos,
 }
 
-struct Segment {
-    id: u64,
+pub(crate) struct Segment {
+    pub(crate) id: u64,
     /// Place in the window, in bytes.
-    place: Range<u64>,
-    heap: Heap,
-    memory: Mapping,
+    pub(crate) place: Range<u64>,
+    pub(crate) heap: Heap,
+    pub(crate) memory: SegmentMemory,
     /// One bit for each unit: whether a block begins here that the app holds.
-    published: Vec<u64>,
+    pub(crate) published: Vec<u64>,
     empty_since: Option<Nanos>,
 }
 
@@ -87,6 +110,8 @@ impl AppReceiveHeap {
             source,
             limits: ReceiveLimits { bytes_max, ..limits },
             segments: Vec::with_capacity(SEGMENTS_MAX),
+            inherited: Inherited::default(),
+            claims: SavedBlocks::default(),
             segments_made: 0,
             total_bytes: 0,
             next_place: u64::from(limits.window_at) * UNIT,
@@ -103,19 +128,22 @@ impl AppReceiveHeap {
     /// Whether no block is live, with the app or on its way to it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.segments.iter().all(|segment| segment.heap.is_empty())
+        self.segments.iter().all(|segment| segment.heap.is_empty()) && self.inherited.is_empty()
     }
 
     /// Blocks become the app's by this, until [`AppReceiveHeap::reclaim`].
     pub(crate) fn publish(&mut self, block: &ReceivedBlock) {
-        if let Some((segment, unit)) = self.locate(block.at) {
-            segment.published[unit as usize / 64] |= 1 << (unit % 64);
+        match self.locate(block.at) {
+            Some((segment, unit)) => segment.published[unit as usize / 64] |= 1 << (unit % 64),
+            None => self.inherited.publish(block),
         }
     }
 
     /// Takes a block back that the app alleges to hold.
     pub(crate) fn reclaim(&mut self, at: u32) -> Result<(), NotPublished> {
-        let (segment, unit) = self.locate(at).ok_or(NotPublished)?;
+        let Some((segment, unit)) = self.locate(at) else {
+            return self.inherited.reclaim(at);
+        };
         let word = &mut segment.published[unit as usize / 64];
         if *word >> (unit % 64) & 1 == 0 {
             return Err(NotPublished);
@@ -126,6 +154,9 @@ impl AppReceiveHeap {
 
     /// Gives a segment back that has been empty for long, and says which: the app is to unmap it. The first one stays.
     pub(crate) fn retire(&mut self, now: Nanos) -> Option<u64> {
+        if let Some(retired) = self.inherited.retire() {
+            return Some(retired);
+        }
         if now < self.next_check {
             return None;
         }
@@ -150,7 +181,7 @@ impl AppReceiveHeap {
 
     /// When [`AppReceiveHeap::retire`] wants to be asked again, if there is anything that it could retire.
     pub(crate) fn wake_at(&self) -> Option<Nanos> {
-        (self.segments.len() > 1).then_some(self.next_check)
+        (self.segments.len() > 1 || self.inherited.has_segments()).then_some(self.next_check)
     }
 
     /// The segment of a place in the window, and the unit within it.
@@ -178,7 +209,8 @@ impl AppReceiveHeap {
         let doubled = self
             .total_bytes
             .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_DOUBLED_MAX);
-        let left = self.limits.bytes_max.saturating_sub(self.total_bytes);
+        let left = self.inherited.allowed_bytes(self.limits.bytes_max);
+        let left = left.saturating_sub(self.total_bytes);
         let bytes = needed.max(doubled.min(left));
         if bytes > left || self.segments.len() == SEGMENTS_MAX {
             return None;
@@ -190,7 +222,7 @@ impl AppReceiveHeap {
             bytes,
         };
         let memory = self.source.make(new)?;
-        if (memory.bytes() as u64) < bytes || memory.access() != Access::ReadWrite {
+        if (memory.mapping.bytes() as u64) < bytes || memory.mapping.access() != Access::ReadWrite {
             return None;
         }
         self.segments_made = new.id;
@@ -211,6 +243,11 @@ impl AppReceiveHeap {
         Some(())
     }
 
+    fn taken_places(&self) -> Vec<Range<u64>> {
+        let own = self.segments.iter().map(|segment| segment.place.clone());
+        own.chain(self.inherited.places()).collect()
+    }
+
     /// A free range of the window: the first one behind the last that was given, else the first of all.
     fn find_place(&self, bytes: u64) -> Option<Range<u64>> {
         let window_start = u64::from(self.limits.window_at) * UNIT;
@@ -219,19 +256,34 @@ impl AppReceiveHeap {
             .min((u64::from(u32::MAX) + 1) * UNIT);
         let first_fit = |from: u64| {
             let mut start = from;
-            for segment in &self.segments {
-                if segment.place.end <= start {
+            let mut taken = self.taken_places();
+            taken.sort_unstable_by_key(|place| place.start);
+            for place in taken {
+                if place.end <= start {
                     continue;
                 }
-                if segment.place.start >= start.saturating_add(bytes) {
+                if place.start >= start.saturating_add(bytes) {
                     break;
                 }
-                start = segment.place.end;
+                start = place.end;
             }
             let end = start.checked_add(bytes)?;
             (end <= window_end).then_some(start..end)
         };
         first_fit(self.next_place).or_else(|| first_fit(window_start))
+    }
+}
+
+impl Segment {
+    /// Blocks that the app holds: place in the window, in units of 8 bytes, and length in bytes.
+    pub(crate) fn published_blocks(&self) -> impl Iterator<Item = (u32, u32)> {
+        let first = (self.place.start / UNIT) as u32;
+        let words = self.published.iter().zip(0_u32..).filter(|(word, _)| **word != 0);
+        let units = words.flat_map(|(word, at)| {
+            let bits = (0..u64::BITS).filter(move |bit| word >> bit & 1 == 1);
+            bits.map(move |bit| at * u64::BITS + bit)
+        });
+        units.filter_map(move |unit| Some((first + unit, self.heap.usable_bytes(unit)?)))
     }
 }
 
@@ -250,12 +302,12 @@ impl ReceiveHeap for AppReceiveHeap {
 
     fn bytes_mut(&mut self, block: &mut ReceivedBlock) -> &mut [u8] {
         let Some((segment, unit)) = self.locate(block.at) else {
-            debug_assert!(false, "a block outside of all segments");
+            // Of an earlier process: whoever may write a block got a copy of it in its place (see `claim`).
             return &mut [];
         };
         let start = unit as usize * BLOCK_ALIGN_BYTES;
         let bytes = block.bytes as usize;
-        if start + bytes > segment.memory.bytes() {
+        if start + bytes > segment.memory.mapping.bytes() {
             debug_assert!(false, "a block past the end of its segment");
             return &mut [];
         }
@@ -263,13 +315,23 @@ impl ReceiveHeap for AppReceiveHeap {
         // as long as the segment. The block is live in the heap and not published, so nothing else in this program
         // refers to it: `ReceivedBlock` is not `Clone`, and the borrow of `self` keeps other blocks' slices away. The
         // app's mapping is read-only, so nobody else writes to it.
-        unsafe { std::slice::from_raw_parts_mut(segment.memory.address().add(start), bytes) }
+        unsafe { std::slice::from_raw_parts_mut(segment.memory.mapping.address().add(start), bytes) }
+    }
+
+    fn bytes(&mut self, block: &ReceivedBlock) -> &[u8] {
+        if self.locate(block.at).is_none() {
+            return self.inherited.bytes(block);
+        }
+        let (at, bytes) = (block.at, block.bytes);
+        self.bytes_mut(&mut ReceivedBlock { at, bytes })
     }
 
     fn free(&mut self, block: ReceivedBlock) {
         if let Some((segment, unit)) = self.locate(block.at) {
             let freed = segment.heap.free(unit);
             debug_assert!(freed.is_ok(), "a block that was freed twice");
+        } else {
+            self.inherited.free(&block);
         }
     }
 }

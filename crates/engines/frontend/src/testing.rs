@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use provost_shm::{Access, Mapping, Memfd, SEALS_READ_ONLY_FOR_OTHERS};
 
-use crate::{NewSegment, SegmentSource};
+use crate::{NewSegment, SegmentMemory, SegmentSource};
 
 /// Makes segments that no app hears of, and notes them.
 #[derive(Default)]
@@ -13,11 +13,11 @@ pub(crate) struct MemfdSource {
 }
 
 impl SegmentSource for MemfdSource {
-    fn make(&mut self, segment: NewSegment) -> Option<Mapping> {
+    fn make(&mut self, segment: NewSegment) -> Option<SegmentMemory> {
         let memfd = Memfd::create("test-segment", segment.bytes).ok()?;
         let mapping = Mapping::new(&memfd, Access::ReadWrite).ok()?;
         memfd.seal(SEALS_READ_ONLY_FOR_OTHERS).ok()?;
         self.made.lock().ok()?.push(segment);
-        Some(mapping)
+        Some(SegmentMemory { memfd, mapping })
     }
 }
