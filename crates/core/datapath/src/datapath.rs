@@ -1,6 +1,10 @@
 //! A datapath: the engines between one app and one peer, in order, with the queues between them.
 
+mod reshape;
+
 use std::sync::Arc;
+
+pub use reshape::{CopyForeign, EngineStart, Predecessor, ReshapeError, Reshaped, Retired, Stage};
 
 use crate::{Context, Engine, Interest, Link, Nanos, Ports, Progress, Queue, Step};
 
@@ -18,6 +22,23 @@ pub struct Datapath {
     tx: Vec<Queue<Step>>,
     rx: Vec<Queue<Step>>,
     link: Arc<Link>,
+}
+
+/// One engine of a datapath, as an operator is shown it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineDescription {
+    /// [`Engine::kind`].
+    pub kind: &'static str,
+    /// [`Engine::version`].
+    pub version: u32,
+    /// Steps that wait for it on their way out.
+    pub tx_waiting: usize,
+    /// Steps that wait for it on their way in.
+    pub rx_waiting: usize,
+    /// Steps that it holds.
+    pub held: usize,
+    /// Why it has failed, if it has.
+    pub fault: Option<String>,
 }
 
 impl Datapath {
@@ -132,9 +153,29 @@ impl Datapath {
         self.engines.last().and_then(|engine| engine.interest())
     }
 
-    /// The kinds of the engines, in order: what an operator is shown.
+    /// The kinds of the engines, in order.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
         self.engines.iter().map(|engine| engine.kind())
+    }
+
+    /// The engines, in order: what an operator is shown.
+    pub fn describe(&self) -> impl Iterator<Item = EngineDescription> {
+        let engines = self.engines.iter().enumerate();
+        engines.map(|(at, engine)| EngineDescription {
+            kind: engine.kind(),
+            version: engine.version(),
+            tx_waiting: self.tx[at].len(),
+            rx_waiting: self.rx[at + 1].len(),
+            held: engine.held(),
+            fault: engine.fault().map(str::to_owned),
+        })
+    }
+
+    /// The first engine that has failed, by its place, and why.
+    #[must_use]
+    pub fn fault(&self) -> Option<(usize, &str)> {
+        let mut engines = self.engines.iter().enumerate();
+        engines.find_map(|(at, engine)| Some((at, engine.fault()?)))
     }
 
     /// The transport is gone: what was on its way to it goes nowhere. (The app's own queue is the first engine's, which

@@ -17,7 +17,10 @@ mod step_state;
 
 pub use buffer::{Buffer, BufferPool};
 pub use call_map::{CallHash, CallHasher, CallMap};
-pub use datapath::{Datapath, QUEUE_STEPS_MAX};
+pub use datapath::{
+    CopyForeign, Datapath, EngineDescription, EngineStart, Predecessor, QUEUE_STEPS_MAX, ReshapeError,
+    Reshaped, Retired, Stage,
+};
 pub use fields::{FieldReader, FieldWriter};
 pub use item::{
     Alleged, Body, EncodedBody, ForeignBytes, Gathered, Keepalive, Offsets, ReceivedBlock, ReceivedBody,
@@ -63,6 +66,11 @@ pub trait Engine: Send {
     /// engine takes its place or none does. (An input queue may be longer than its bound for that moment.) An engine
     /// that cannot undo what it did with a step keeps it, and saves it.
     fn release(&mut self, _ports: &mut Ports<'_>) {}
+
+    /// How many steps the engine holds.
+    fn held(&self) -> usize {
+        0
+    }
 
     /// Its saved state: what another version of it continues from, in this process or in another. The engine is left
     /// as it is, so that an upgrade that fails costs nothing; if it succeeds, the engine is dropped without another
