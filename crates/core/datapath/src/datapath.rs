@@ -1,9 +1,11 @@
 //! A datapath: the engines between one app and one peer, in order, with the queues between them.
 
+mod handover;
 mod reshape;
 
 use std::sync::Arc;
 
+pub use handover::{SavedDatapath, SavedEngine};
 pub use reshape::{CopyForeign, EngineStart, Predecessor, ReshapeError, Reshaped, Retired, Stage};
 
 use crate::{Context, Engine, Interest, Link, Nanos, Ports, Progress, Queue, Step};

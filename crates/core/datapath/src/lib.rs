@@ -19,7 +19,7 @@ pub use buffer::{Buffer, BufferPool};
 pub use call_map::{CallHash, CallHasher, CallMap};
 pub use datapath::{
     CopyForeign, Datapath, EngineDescription, EngineStart, Predecessor, QUEUE_STEPS_MAX, ReshapeError,
-    Reshaped, Retired, Stage,
+    Reshaped, Retired, SavedDatapath, SavedEngine, Stage,
 };
 pub use fields::{FieldReader, FieldWriter};
 pub use item::{

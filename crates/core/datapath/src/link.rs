@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use provost_wire::Code;
 
+use crate::{FieldReader, FieldWriter, RestoreError};
+
 const DRAIN: u8 = 1;
 const CLOSE: u8 = 2;
 const PEER_DRAINS: u8 = 4;
@@ -32,6 +34,27 @@ impl Link {
     #[must_use]
     pub fn new() -> Link {
         Link::default()
+    }
+
+    /// Appends what was asked and said to a saved state.
+    pub fn save(&self, out: &mut FieldWriter) {
+        out.u8(self.flags.load(Ordering::Relaxed));
+        out.flag(self.ended.get().is_some());
+        if let Some(end) = self.ended.get() {
+            out.code(end.code);
+            out.text(&end.reason);
+        }
+    }
+
+    /// A link of which the same was asked and said as of the one that [`Link::save`] appended.
+    pub fn restore(fields: &mut FieldReader<'_>) -> Result<Link, RestoreError> {
+        let link = Link::new();
+        link.flags.store(fields.u8()?, Ordering::Relaxed);
+        if fields.flag()? {
+            let (code, reason) = (fields.code()?, fields.text()?.to_owned());
+            link.set_ended(LinkEnd { code, reason });
+        }
+        Ok(link)
     }
 
     /// Asks the transport to begin no new call, to let those in flight finish, and then to end.
