@@ -12,6 +12,7 @@ mod layout;
 mod load;
 mod model;
 mod prune;
+mod store;
 
 pub use compatibility::{Compatibility, Incompatibility, compatibility};
 pub use error::{SchemaError, SchemaErrorKind};

@@ -215,3 +215,18 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_schema_comes_back_from_the_descriptor_set_that_is_made_of_it(messages in messages()) {
+        let schema = load(&descriptor_set(&messages));
+        let again = Schema::from_descriptor_set(&schema.to_descriptor_set()).expect("a valid schema");
+        prop_assert_eq!(again.service_hash(SERVICE), schema.service_hash(SERVICE));
+        prop_assert_eq!(again.messages.len(), schema.messages.len());
+        let pruned = schema.for_service(SERVICE).expect("the service");
+        let again = Schema::from_descriptor_set(&pruned.to_descriptor_set()).expect("a valid schema");
+        prop_assert_eq!(again.service_hash(SERVICE), schema.service_hash(SERVICE));
+    }
+}
