@@ -1,0 +1,207 @@
+//! The metrics policy around calls: what is counted, under which labels, and that it goes on over changes.
+
+use provost_engine::rig::{Rig, Service, config, environment, metric, metrics, policy};
+use provost_engine::{Code, MethodCalls, MetricType, Parts, Policy, PolicyKind, Side, Step};
+use provost_observe_metrics::{METRICS, MetricsKind};
+
+const ECHO: &str = r#"
+syntax = "proto3";
+package test;
+message Text { string text = 1; }
+service Echo { rpc Say(Text) returns (Text); rpc Chat(stream Text) returns (stream Text); }
+"#;
+
+const STARTED: &str = "grpc_client_attempt_started_total{app=app,grpc_method=test.Echo/Say}";
+const ENDED: &str = "grpc_client_call_duration_seconds{app=app,grpc_method=test.Echo/Say,grpc_status=OK}";
+const IN_FLIGHT: &str = "provost_calls_in_flight{app=app,grpc_method=test.Echo/Say,side=client}";
+
+fn say(rig: &mut Rig, service: &Service, call: u64) {
+    rig.send(service.request(call, 0, &[]));
+    rig.poll();
+    assert_eq!(rig.to_wire().len(), 1);
+}
+
+fn answer(rig: &mut Rig, service: &Service, call: u64) {
+    rig.receive(service.response(call, 0, &[]));
+    rig.poll();
+    assert_eq!(rig.to_app().len(), 1);
+}
+
+fn say_calls(policy: &dyn Policy) -> MethodCalls {
+    let calls = policy.calls().unwrap();
+    calls.into_iter().find(|calls| &*calls.method == "Say").unwrap()
+}
+
+fn default(kind: &MetricsKind) -> std::sync::Arc<dyn Policy> {
+    policy(kind, "", None).unwrap()
+}
+
+#[test]
+fn a_call_is_counted_when_it_begins_and_when_it_ends() {
+    let service = Service::from_source(ECHO);
+    let policy = default(&MetricsKind::default());
+    let mut rig = Rig::new(service.site(Side::Client), &*policy);
+    say(&mut rig, &service, 1);
+    assert_eq!(
+        (metric(&*policy, STARTED), metric(&*policy, IN_FLIGHT)),
+        (1.0, 1.0)
+    );
+    assert!(metrics(&*policy).iter().all(|(name, _)| name != ENDED));
+    rig.now += 250_000;
+    answer(&mut rig, &service, 1);
+    assert_eq!((metric(&*policy, ENDED), metric(&*policy, IN_FLIGHT)), (1.0, 0.0));
+    let calls = say_calls(&*policy);
+    assert_eq!(
+        (calls.started, calls.ended_total(), calls.failed_total()),
+        (1, 1, 0)
+    );
+    let median = calls.latency_quantile(0.5).unwrap();
+    assert!(median > 0.000_2 && median <= 0.000_3, "{median}");
+    assert!(calls.sent_bytes > 0 && calls.received_bytes > 0);
+}
+
+#[test]
+fn what_is_sent_and_what_ends_a_call_depends_on_the_side() {
+    let service = Service::from_source(ECHO);
+    let policy = default(&MetricsKind::default());
+    let mut rig = Rig::new(service.site(Side::Server), &*policy);
+    rig.receive(service.request(1, 0, &[]));
+    rig.receive(service.request(2, 1, &[]));
+    rig.poll();
+    rig.receive(Step::cancel(2, Code::Cancelled));
+    rig.send(Step {
+        status: Code::NotFound,
+        ..Step::new(1, Parts::STATUS)
+    });
+    rig.poll();
+    let ended = |method: &str, status: &str| {
+        let labels = format!("app=app,grpc_method=test.Echo/{method},grpc_status={status}");
+        metric(
+            &*policy,
+            &format!("grpc_server_call_duration_seconds{{{labels}}}"),
+        )
+    };
+    assert_eq!(
+        (ended("Say", "NOT_FOUND"), ended("Chat", "CANCELLED")),
+        (1.0, 1.0)
+    );
+    let say = say_calls(&*policy);
+    assert!(say.received_bytes > 0 && say.sent_bytes == 0);
+}
+
+#[test]
+fn a_successor_in_this_process_counts_on_without_a_gap() {
+    let service = Service::from_source(ECHO);
+    let kind = MetricsKind::default();
+    let first = default(&kind);
+    let mut rig = Rig::new(service.site(Side::Client), &*first);
+    say(&mut rig, &service, 1);
+    let second = policy(&kind, "services_max = 7", Some(&first.save())).unwrap();
+    // Between the two the old engine still counts.
+    say(&mut rig, &service, 2);
+    rig.replace(&*second).unwrap();
+    drop(first);
+    assert_eq!(
+        (metric(&*second, STARTED), metric(&*second, IN_FLIGHT)),
+        (2.0, 2.0)
+    );
+    answer(&mut rig, &service, 1);
+    answer(&mut rig, &service, 2);
+    assert_eq!((metric(&*second, ENDED), metric(&*second, IN_FLIGHT)), (2.0, 0.0));
+}
+
+#[test]
+fn a_successor_in_another_process_counts_on_from_what_was_saved() {
+    let service = Service::from_source(ECHO);
+    let first = default(&MetricsKind::default());
+    let mut rig = Rig::new(service.site(Side::Client), &*first);
+    for call in 1..=3 {
+        say(&mut rig, &service, call);
+    }
+    answer(&mut rig, &service, 1);
+    let second = policy(&MetricsKind::default(), "", Some(&first.save())).unwrap();
+    rig.replace(&*second).unwrap();
+    assert_eq!((metric(&*second, STARTED), metric(&*second, ENDED)), (3.0, 1.0));
+    assert_eq!(metric(&*second, IN_FLIGHT), 2.0);
+    answer(&mut rig, &service, 2);
+    assert_eq!((metric(&*second, ENDED), metric(&*second, IN_FLIGHT)), (2.0, 1.0));
+    // And once more: what was before and what came since are one.
+    let third = policy(&MetricsKind::default(), "", Some(&second.save())).unwrap();
+    assert_eq!((metric(&*third, STARTED), metric(&*third, ENDED)), (3.0, 2.0));
+}
+
+#[test]
+fn damaged_or_newer_state_is_refused() {
+    let saved = default(&MetricsKind::default()).save();
+    let kind = MetricsKind::default();
+    let refused = |change: &dyn Fn(&mut provost_engine::SharedState)| {
+        let mut saved = saved.clone();
+        change(&mut saved);
+        kind.configure(&config(""), &environment(), Some(&saved)).is_err()
+    };
+    assert!(refused(&|saved| saved.version = 9));
+    assert!(refused(&|saved| saved.bytes.truncate(5)));
+    assert!(!refused(&|_| {}));
+}
+
+#[test]
+fn apps_and_services_beyond_the_bound_are_counted_together() {
+    let service = Service::from_source(ECHO);
+    let policy = policy(&MetricsKind::default(), "services_max = 1", None).unwrap();
+    for app in ["a", "b", "c"] {
+        let mut site = service.site(Side::Client);
+        site.app = std::sync::Arc::new(provost_engine::AppIdentity {
+            name: app.into(),
+            ..(*site.app).clone()
+        });
+        say(&mut Rig::new(site, &*policy), &service, 1);
+    }
+    let started = |app: &str, method: &str| {
+        let name = format!("grpc_client_attempt_started_total{{app={app},grpc_method={method}}}");
+        metric(&*policy, &name)
+    };
+    assert_eq!(
+        (started("a", "test.Echo/Say"), started("other", "other")),
+        (1.0, 2.0)
+    );
+}
+
+#[test]
+fn an_app_that_goes_away_takes_its_calls_in_flight_along() {
+    let service = Service::from_source(ECHO);
+    let policy = default(&MetricsKind::default());
+    let mut rig = Rig::new(service.site(Side::Client), &*policy);
+    say(&mut rig, &service, 1);
+    assert_eq!(metric(&*policy, IN_FLIGHT), 1.0);
+    drop(rig);
+    assert!(
+        metrics(&*policy)
+            .iter()
+            .all(|(name, value)| name != IN_FLIGHT || *value == 0.0)
+    );
+}
+
+#[test]
+fn misspelt_keys_and_values_out_of_range_are_named() {
+    let problem = |text: &str| {
+        let error = policy(&MetricsKind::default(), text, None)
+            .map(|_| ())
+            .unwrap_err();
+        error.to_string()
+    };
+    assert!(problem("service_max = 3").contains("service_max"));
+    assert!(problem("services_max = 0").starts_with("services_max: 0 is out of range"));
+    policy(&MetricsKind::default(), MetricsKind::default().example(), None).unwrap();
+}
+
+#[test]
+fn names_have_the_endings_that_prometheus_asks_for() {
+    for metric in METRICS {
+        let ends = |suffix| metric.name.ends_with(suffix);
+        match metric.kind {
+            MetricType::Counter => assert!(ends("_total"), "{}", metric.name),
+            MetricType::Histogram => assert!(ends("_seconds") || ends("_bytes"), "{}", metric.name),
+            MetricType::Gauge => assert!(!ends("_total"), "{}", metric.name),
+        }
+    }
+}
