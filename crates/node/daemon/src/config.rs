@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
+use crate::admin::AdminConfig;
+
 /// Runtime threads, at most.
 const RUNTIMES_MAX: usize = 64;
 /// Policies of one list, at most.
@@ -29,6 +31,8 @@ pub struct Config {
     pub node: NodeConfig,
     /// The socket at which apps attach, and which apps may.
     pub control: ControlConfig,
+    /// The socket of the admin API, and who may do what there.
+    pub admin: AdminConfig,
     /// The threads of the data plane.
     pub runtime: RuntimeConfig,
     /// Bounds.
@@ -396,6 +400,12 @@ impl Config {
         parse_mode(&self.control.mode).unwrap_or(0o600)
     }
 
+    /// The admin socket's permissions.
+    #[must_use]
+    pub fn admin_mode(&self) -> u32 {
+        parse_mode(&self.admin.mode).unwrap_or(0o600)
+    }
+
     /// The route of a service: its own, else the one of `*`.
     #[must_use]
     pub fn route(&self, service: &str) -> Option<&RouteConfig> {
@@ -414,11 +424,36 @@ impl Config {
             let message = format!("\"{}\" is not an octal mode such as \"0660\"", self.control.mode);
             problems.add("control.mode", message);
         }
+        self.check_admin(problems);
         if self.node.name.is_empty() || self.node.name.len() > limits::NAME_BYTES_MAX {
             problems.add(
                 "node.name",
                 format!("give it 1 to {} bytes", limits::NAME_BYTES_MAX),
             );
+        }
+    }
+
+    fn check_admin(&self, problems: &mut Problems) {
+        if !self.admin.enabled {
+            return;
+        }
+        let socket = self.admin.socket_beside(&self.control.socket);
+        let bytes = socket.as_os_str().len();
+        if bytes > SOCKET_PATH_BYTES_MAX {
+            let message = format!(
+                "{} has {bytes} bytes; a Unix socket takes 1 to {SOCKET_PATH_BYTES_MAX}: name a shorter path, or set \
+                 admin.enabled = false",
+                socket.display()
+            );
+            problems.add("admin.socket", message);
+        }
+        if socket == self.control.socket {
+            let message = "is control.socket too: give each a path of its own";
+            problems.add("admin.socket", message.into());
+        }
+        if parse_mode(&self.admin.mode).is_none() {
+            let message = format!("\"{}\" is not an octal mode such as \"0660\"", self.admin.mode);
+            problems.add("admin.mode", message);
         }
     }
 

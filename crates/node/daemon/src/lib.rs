@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod admin;
 mod apps;
 mod compose;
 pub mod config;
@@ -22,5 +23,6 @@ pub mod schemas;
 mod segments;
 mod services;
 
+pub use admin::{AdminConfig, Denied, Role};
 pub use config::Config;
 pub use node::{Node, Shutdown, StartError};

@@ -40,6 +40,9 @@ struct Options {
     /// The socket at which apps attach, instead of control.socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// The socket of the admin API, instead of admin.socket.
+    #[arg(long, value_name = "PATH")]
+    admin_socket: Option<PathBuf>,
     /// Where to listen for other nodes, beside the configured listeners. May be given several times.
     #[arg(long, value_name = "IP:PORT")]
     listen: Vec<SocketAddr>,
@@ -118,6 +121,9 @@ fn configure(options: Options) -> Result<Config, ConfigError> {
     };
     if let Some(socket) = options.socket {
         config.control.socket = socket;
+    }
+    if options.admin_socket.is_some() {
+        config.admin.socket = options.admin_socket;
     }
     config
         .listeners

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use provost_datapath::Link;
+use provost_engine::{AppIdentity, NoEvents, Site};
 use provost_frontend::SendHeap;
 use provost_shm::PacketListener;
 use provost_transport_local::PeerWake;
@@ -19,12 +20,14 @@ use provost_wire::limits::STREAM_WINDOW_BYTES;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
 
+use crate::admin::AdminSocket;
 use crate::config::Config;
 use crate::permits::{AppConnections, Permits};
-use crate::runtime::{AppId, ConnectionId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Waiting};
+use crate::policies::{Instance, Policies, Registry};
+use crate::runtime::{AppId, ConnectionId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Tag, Waiting};
 use crate::schemas::{SchemaStore, StoreError};
 use crate::services::Services;
-use crate::{apps, listen};
+use crate::{admin, apps, listen};
 
 /// Events of runtimes that wait for the control plane, at most.
 const EVENTS_MAX: usize = 1024;
@@ -41,6 +44,14 @@ pub enum StartError {
     /// The control socket could not be made.
     #[error("control.socket {}: {source}{}", path.display(), socket_hint(source))]
     Socket {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The admin socket could not be made.
+    #[error("admin.socket {}: {source}{}", path.display(), socket_hint(source))]
+    AdminSocket {
         /// Its path.
         path: PathBuf,
         /// What the system said.
@@ -162,6 +173,7 @@ impl Drop for Node {
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) services: Arc<Services>,
+    pub(crate) policies: Policies,
     pub(crate) runtimes: Vec<Runtime>,
     pub(crate) permits: Permits,
     pub(crate) tls_client: Option<Arc<rustls::ClientConfig>>,
@@ -175,11 +187,14 @@ pub(crate) struct Shared {
     pub(crate) next_app: Cell<AppId>,
     pub(crate) next_connection: Cell<ConnectionId>,
     pub(crate) own_user: u32,
+    /// Where it listens for other nodes.
+    pub(crate) addresses: Vec<SocketAddr>,
 }
 
 /// What the control plane keeps of an app.
 pub(crate) struct AttachedApp {
-    pub(crate) name: String,
+    /// Who it is.
+    pub(crate) identity: Arc<AppIdentity>,
     pub(crate) runtime: usize,
     pub(crate) send_heap: SendHeap,
     pub(crate) connections: AppConnections,
@@ -194,6 +209,23 @@ pub(crate) struct OpenConnection {
     pub(crate) waker: Arc<PathWaker>,
     /// The service, where the app serves it.
     pub(crate) serves: Option<String>,
+    /// Where it is, as its policies are told.
+    pub(crate) site: Arc<Site>,
+    /// Its policies, in order.
+    pub(crate) chain: Vec<Arc<Instance>>,
+    /// Policies that apply to it and that it goes without, as they failed or did not fit.
+    pub(crate) without: Vec<Tag>,
+    /// The version of its transport's code.
+    pub(crate) transport_version: u32,
+    /// In which form messages go over its transport.
+    pub(crate) encoding: provost_marshalling::Encoding,
+}
+
+impl Shared {
+    /// A number for a connection that no other has had.
+    pub(crate) fn new_connection(&self) -> ConnectionId {
+        self.next_connection.replace(self.next_connection.get() + 1)
+    }
 }
 
 impl OpenConnection {
@@ -237,6 +269,10 @@ async fn serve(config: Config, mut asked: watch::Receiver<Shutdown>, started: St
             return;
         }
     };
+    let admin_path = listeners.admin.as_ref().map(|admin| admin.path().to_path_buf());
+    let admin = listeners
+        .admin
+        .map(|socket| admin::serve(Rc::clone(&shared), socket));
     let mut accepting = vec![tokio::task::spawn_local(apps::accept(
         Rc::clone(&shared),
         listeners.control,
@@ -265,6 +301,12 @@ async fn serve(config: Config, mut asked: watch::Receiver<Shutdown>, started: St
     shared.draining.set(true);
     if how == Shutdown::Drain {
         drain(&shared, &mut asked).await;
+    }
+    if let Some(admin) = admin {
+        admin.abort();
+    }
+    if let Some(path) = admin_path {
+        let _ = std::fs::remove_file(path);
     }
     tracing::info!(connections = shared.connections.borrow().len(), "stopped");
 }
@@ -307,6 +349,7 @@ async fn drain(shared: &Shared, asked: &mut watch::Receiver<Shutdown>) {
 
 struct Listeners {
     control: PacketListener,
+    admin: Option<AdminSocket>,
     tcp: Vec<tokio::net::TcpListener>,
 }
 
@@ -337,6 +380,10 @@ fn start(config: Config) -> Result<Begun, StartError> {
         path: path.clone(),
         source,
     })?;
+    let admin = admin::open(&config).map_err(|source| StartError::AdminSocket {
+        path: config.admin.socket_beside(&config.control.socket),
+        source,
+    })?;
     let shared = Shared {
         services: Arc::new(Services::new(schemas, limits)),
         runtimes,
@@ -350,9 +397,15 @@ fn start(config: Config) -> Result<Begun, StartError> {
         next_app: Cell::new(1),
         next_connection: Cell::new(1),
         own_user: rustix::process::geteuid().as_raw(),
+        addresses: addresses.clone(),
         config,
     };
-    Ok((Rc::new(shared), Listeners { control, tcp }, addresses, events))
+    Ok((
+        Rc::new(shared),
+        Listeners { control, admin, tcp },
+        addresses,
+        events,
+    ))
 }
 
 #[derive(Default)]
@@ -422,7 +475,7 @@ async fn hear(shared: Rc<Shared>, mut events: mpsc::Receiver<RuntimeEvent>) {
             RuntimeEvent::Faulted { app, fault } => {
                 let apps = shared.apps.borrow();
                 if let Some(attached) = apps.get(&app) {
-                    tracing::warn!(app, name = attached.name, %fault, "detaching an app that is at fault");
+                    tracing::warn!(app, name = %attached.identity.name, %fault, "detaching an app that is at fault");
                     attached.given_up.notify_one();
                 }
             }
@@ -434,7 +487,7 @@ async fn hear(shared: Rc<Shared>, mut events: mpsc::Receiver<RuntimeEvent>) {
                     .retain(|_, connection| connection.app != app);
                 if let Some(attached) = removed {
                     shared.runtimes[attached.runtime].remove_app();
-                    tracing::info!(app, name = attached.name, "detached");
+                    tracing::info!(app, name = %attached.identity.name, "detached");
                 }
             }
             RuntimeEvent::Closed {

@@ -139,6 +139,14 @@ impl SchemaStore {
             .try_fold(0, |sum, file| Ok(sum + self.prefetch_file(file)?))
     }
 
+    /// The schemas in memory, by service and hash.
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<BoundSchema>> {
+        let mut all: Vec<_> = self.by_hash.values().cloned().collect();
+        all.sort_by(|one, other| (&one.service, one.hash.0).cmp(&(&other.service, other.hash.0)));
+        all
+    }
+
     /// How many schemas are in memory.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -246,7 +254,8 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(read)
 }
 
-fn compile(descriptor_set: &[u8]) -> Result<Vec<BoundSchema>, StoreError> {
+/// The schemas of all services of a descriptor set.
+pub(crate) fn compile(descriptor_set: &[u8]) -> Result<Vec<BoundSchema>, StoreError> {
     if descriptor_set.len() > SCHEMA_BYTES_MAX {
         return Err(StoreError::TooLarge {
             bytes: descriptor_set.len(),
@@ -271,7 +280,7 @@ fn bind(whole: &Schema, service: &str, descriptor_set: &Arc<[u8]>) -> Result<Bou
     Ok(BoundSchema {
         service: service.into(),
         hash,
-        schema,
+        schema: Arc::new(schema),
         tables,
         descriptor_set: descriptor_set.clone(),
     })

@@ -90,6 +90,49 @@ impl Services {
         self.lock().schemas.add(descriptor_set, announced).map(drop)
     }
 
+    /// Takes a schema before an app brings it, and says which services it has.
+    pub(crate) fn prefetch_schema(
+        &self,
+        descriptor_set: &[u8],
+    ) -> Result<Vec<Arc<BoundSchema>>, crate::schemas::StoreError> {
+        self.lock().schemas.add(descriptor_set, None)
+    }
+
+    /// The schemas in memory, each with how many apps have bound its service with it.
+    pub(crate) fn schemas(&self) -> Vec<(Arc<BoundSchema>, u32)> {
+        let state = self.lock();
+        let bound_by = |schema: &BoundSchema| {
+            let offers = state.offers.get(&schema.service);
+            let offers = offers.map(Vec::as_slice).unwrap_or_default();
+            offers
+                .iter()
+                .filter(|offer| offer.schema.hash == schema.hash)
+                .count() as u32
+        };
+        let known = state.schemas.list();
+        known
+            .into_iter()
+            .map(|schema| {
+                let apps = bound_by(&schema);
+                (schema, apps)
+            })
+            .collect()
+    }
+
+    /// The services that an app has bound.
+    pub(crate) fn served_by(&self, app: AppId) -> Vec<String> {
+        let state = self.lock();
+        let serves = |offers: &Vec<Arc<Offer>>| offers.iter().any(|offer| offer.app == app);
+        let mut services: Vec<_> = state
+            .offers
+            .iter()
+            .filter(|(_, offers)| serves(offers))
+            .map(|(service, _)| service.clone())
+            .collect();
+        services.sort();
+        services
+    }
+
     /// Offers a service to callers.
     pub(crate) fn bind(&self, offer: Offer) -> Result<(), NoMatch> {
         let mut state = self.lock();

@@ -1,0 +1,240 @@
+//! The audit log of the admin API: one record for each change and each denial, as a JSON object on a line.
+//!
+//! `docs/admin-api.md` has the shape. Records go where the node's audit log goes (`crate::observe`).
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::access::Credentials;
+
+use super::roles::Role;
+
+/// Texts of arguments are cut after so many bytes.
+const TEXT_BYTES_MAX: usize = 1024;
+/// Lists in arguments are shown up to so many entries.
+const ENTRIES_MAX: usize = 64;
+/// As much of the user database is read, in bytes.
+const USERS_BYTES_MAX: u64 = 1 << 20;
+
+/// One record.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Record {
+    /// When the request came (RFC 3339, UTC).
+    pub(crate) time: String,
+    /// Always `admin`: other records in the same log are of policies.
+    pub(crate) event: &'static str,
+    /// The node.
+    pub(crate) node: String,
+    /// Number of the change on this node; 0 for one that was not made.
+    pub(crate) number: u64,
+    /// Who.
+    pub(crate) who: Who,
+    /// What, as the admin API names it, such as `AttachPolicy`.
+    pub(crate) method: &'static str,
+    /// With which arguments: long ones are cut.
+    pub(crate) arguments: Value,
+    /// What was there.
+    pub(crate) before: String,
+    /// What is there now.
+    pub(crate) after: String,
+    /// `OK`, or the status of the refusal.
+    pub(crate) outcome: &'static str,
+    /// What was done, or why not.
+    pub(crate) message: String,
+    /// How long it took.
+    pub(crate) duration_ms: f64,
+}
+
+/// Who asked for a change.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Who {
+    /// User by number.
+    pub(crate) uid: u32,
+    /// Primary group by number.
+    pub(crate) gid: u32,
+    /// Process.
+    pub(crate) pid: i32,
+    /// The user's name, where the local user database has one.
+    pub(crate) user: String,
+    /// What it may do.
+    pub(crate) role: &'static str,
+}
+
+impl Who {
+    pub(crate) fn new(peer: Credentials, role: Role) -> Who {
+        Who {
+            uid: peer.uid,
+            gid: peer.gid,
+            pid: peer.pid,
+            user: user_name(peer.uid).unwrap_or_default(),
+            role: role.name(),
+        }
+    }
+}
+
+/// Writes a record.
+pub(crate) fn write(record: &Record) {
+    match serde_json::to_string(record) {
+        Ok(line) => tracing::info!(target: "audit", "{line}"),
+        Err(error) => tracing::error!(%error, method = record.method, "cannot write an audit record"),
+    }
+}
+
+/// The arguments of a request as the audit log shows them: what is at its default is left out, what is long is cut.
+pub(crate) fn arguments(request: &impl Serialize) -> Value {
+    match serde_json::to_value(request) {
+        Ok(value) => shown(value).unwrap_or_else(|| Value::Object(Map::new())),
+        Err(error) => Value::String(format!("not shown: {error}")),
+    }
+}
+
+/// `None` for what is at its default.
+fn shown(value: Value) -> Option<Value> {
+    match value {
+        Value::Null | Value::Bool(false) => None,
+        Value::Number(number) if number.as_f64() == Some(0.0) => None,
+        Value::String(text) if text.is_empty() => None,
+        Value::String(text) => Some(Value::String(cut(text))),
+        Value::Array(entries) if entries.is_empty() => None,
+        // Bytes, or a list that says more by its length.
+        Value::Array(entries) if entries.len() > ENTRIES_MAX => {
+            Some(Value::String(format!("{} entries", entries.len())))
+        }
+        Value::Array(entries) => Some(Value::Array(
+            entries
+                .into_iter()
+                .map(|entry| shown(entry).unwrap_or(Value::Null))
+                .collect(),
+        )),
+        Value::Object(fields) => {
+            let fields: Map<_, _> = fields
+                .into_iter()
+                .filter_map(|(key, value)| Some((key, shown(value)?)))
+                .collect();
+            (!fields.is_empty()).then_some(Value::Object(fields))
+        }
+        other => Some(other),
+    }
+}
+
+/// A text of bounded length.
+pub(crate) fn cut(mut text: String) -> String {
+    if text.len() > TEXT_BYTES_MAX {
+        let end = (0..=TEXT_BYTES_MAX)
+            .rev()
+            .find(|at| text.is_char_boundary(*at))
+            .unwrap_or(0);
+        let left_out = text.len() - end;
+        text.truncate(end);
+        text.push_str(&format!("… ({left_out} bytes more)"));
+    }
+    text
+}
+
+/// The name of a user in the local user database. (Users from elsewhere have their number alone: asking for their names
+/// can take as long as a directory server does.)
+fn user_name(uid: u32) -> Option<String> {
+    use std::io::Read;
+    let mut users = String::new();
+    std::fs::File::open("/etc/passwd")
+        .ok()?
+        .take(USERS_BYTES_MAX)
+        .read_to_string(&mut users)
+        .ok()?;
+    find_user(&users, uid)
+}
+
+fn find_user(users: &str, uid: u32) -> Option<String> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        let number: u32 = fields.nth(1)?.parse().ok()?;
+        (number == uid).then(|| name.to_owned())
+    })
+}
+
+/// A time as RFC 3339 has it, in UTC with milliseconds.
+#[must_use]
+pub(crate) fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let (days, second_of_day) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = date(days);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
+        second_of_day / 3600,
+        second_of_day / 60 % 60,
+        second_of_day % 60,
+        since.subsec_millis()
+    )
+}
+
+/// Year, month and day of a number of days since 1970, in the Gregorian calendar.
+fn date(mut days: u64) -> (u64, u64, u64) {
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    loop {
+        let of_year = if is_leap(year) { 366 } else { 365 };
+        if days < of_year {
+            break;
+        }
+        days -= of_year;
+        year += 1;
+    }
+    let february = if is_leap(year) { 29 } else { 28 };
+    let mut month = 1;
+    for of_month in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < of_month {
+            break;
+        }
+        days -= of_month;
+        month += 1;
+    }
+    (year, month, days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_rfc_3339() {
+        let at = |seconds, millis: u32| rfc3339(UNIX_EPOCH + Duration::new(seconds, millis * 1_000_000));
+        assert_eq!(at(0, 0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(951_782_400, 5), "2000-02-29T00:00:00.005Z");
+        assert_eq!(at(1_735_689_599, 999), "2024-12-31T23:59:59.999Z");
+        assert_eq!(at(4_107_542_400, 0), "2100-03-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn arguments_leave_defaults_out_and_cut_what_is_long() {
+        let request = provost_admin::v1::AttachPolicyRequest {
+            policy: Some(provost_admin::v1::Policy {
+                name: "limit".into(),
+                config: "ä".repeat(TEXT_BYTES_MAX),
+                ..Default::default()
+            }),
+            position: Some(2),
+            dry_run: false,
+        };
+        let shown = arguments(&request);
+        assert_eq!(shown["policy"]["name"], "limit");
+        assert_eq!(shown["position"], 2);
+        assert!(shown.get("dry_run").is_none() && shown["policy"].get("kind").is_none());
+        let config = shown["policy"]["config"].as_str().unwrap();
+        assert!(config.ends_with("… (1024 bytes more)"), "{config}");
+        let schema = provost_admin::v1::PrefetchSchemaRequest {
+            descriptor_set: vec![7; 5000],
+        };
+        assert_eq!(arguments(&schema)["descriptor_set"], "5000 entries");
+    }
+
+    #[test]
+    fn users_are_found_by_number() {
+        let users = "root:x:0:0:root:/:/bin/sh\nbroken\nann:x:1000:1000::/:/bin/sh\n";
+        assert_eq!(find_user(users, 1000).as_deref(), Some("ann"));
+        assert_eq!(find_user(users, 1), None);
+    }
+}

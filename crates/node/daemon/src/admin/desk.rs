@@ -1,0 +1,83 @@
+//! The bridge from the server's handlers, which may run anywhere, to the control plane, whose state is on one thread:
+//! requests go through a bounded queue to a local task there.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Instant;
+
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tonic::Status;
+
+use crate::node::Shared;
+
+use super::status::BusyClock;
+
+/// Requests that wait for the control plane, at most.
+const REQUESTS_MAX: usize = 64;
+
+type Job = Box<dyn FnOnce(Rc<Desk>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// What operations on the control plane's thread work with.
+pub(crate) struct Desk {
+    pub(crate) shared: Rc<Shared>,
+    /// When this process began to serve.
+    pub(crate) began: Instant,
+    pub(crate) busy: RefCell<BusyClock>,
+    /// Changes are made one after the other: each sees what the one before has left, and so does its audit record.
+    pub(crate) changes: Mutex<()>,
+    next_change: Cell<u64>,
+}
+
+impl Desk {
+    pub(crate) fn new(shared: Rc<Shared>) -> Desk {
+        Desk {
+            shared,
+            began: Instant::now(),
+            busy: RefCell::default(),
+            changes: Mutex::new(()),
+            next_change: Cell::new(1),
+        }
+    }
+
+    /// The number of a change that was made.
+    pub(crate) fn number_change(&self) -> u64 {
+        self.next_change.replace(self.next_change.get() + 1)
+    }
+}
+
+/// Where handlers put their requests.
+#[derive(Clone)]
+pub(crate) struct Counter(mpsc::Sender<Job>);
+
+impl Counter {
+    /// Starts the task that carries requests out, on the thread of the control plane.
+    pub(crate) fn open(desk: Rc<Desk>) -> Counter {
+        let (sender, mut jobs) = mpsc::channel::<Job>(REQUESTS_MAX);
+        tokio::task::spawn_local(async move {
+            while let Some(job) = jobs.recv().await {
+                tokio::task::spawn_local(job(Rc::clone(&desk)));
+            }
+        });
+        Counter(sender)
+    }
+
+    /// Carries an operation out on the control plane's thread. Once begun it is finished, though its caller may be gone.
+    pub(crate) async fn ask<T, F, O>(&self, operation: O) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Status>> + 'static,
+        O: FnOnce(Rc<Desk>) -> F + Send + 'static,
+    {
+        let (answer, answered) = oneshot::channel();
+        let job: Job = Box::new(move |desk| {
+            Box::pin(async move {
+                // A caller that is gone needs no answer.
+                let _ = answer.send(operation(desk).await);
+            })
+        });
+        let ending = || Status::unavailable("the service is ending");
+        self.0.send(job).await.map_err(|_| ending())?;
+        answered.await.map_err(|_| ending())?
+    }
+}

@@ -1,0 +1,72 @@
+//! The admin API: what operators' tools ask of this node, over gRPC on a Unix socket.
+//!
+//! ```text
+//! socket ─► server (any thread: role of the caller, shape of the request) ─► desk (the control plane's thread) ─► operations
+//!                                                                              └► audit log: who, what, before, after
+//! ```
+//!
+//! The schema is `provost-admin`'s; `docs/admin-api.md` explains it.
+
+mod audit;
+mod config;
+mod desk;
+mod listings;
+mod roles;
+mod schemas;
+mod server;
+mod socket;
+mod status;
+
+use std::io;
+use std::rc::Rc;
+
+use provost_admin::v1::admin_server::AdminServer;
+use tokio::task::JoinHandle;
+use tonic::transport::Server as Transport;
+
+use crate::config::Config;
+use crate::node::Shared;
+
+pub use config::AdminConfig;
+pub use roles::{Denied, Role};
+pub(crate) use socket::AdminSocket;
+
+/// Largest request, in bytes: a schema, and what is around it.
+const REQUEST_BYTES_MAX: usize = provost_wire::limits::SCHEMA_BYTES_MAX + (1 << 16);
+/// Requests of one connection under way at once.
+const REQUESTS_PER_CONNECTION_MAX: usize = 16;
+/// What a connection may have under way unread, in bytes.
+const WINDOW_BYTES: u32 = 1 << 20;
+
+/// Opens the socket, if the configuration wants one.
+pub(crate) fn open(config: &Config) -> io::Result<Option<AdminSocket>> {
+    if !config.admin.enabled {
+        return Ok(None);
+    }
+    let path = config.admin.socket_beside(&config.control.socket);
+    AdminSocket::bind(&path, config.admin_mode()).map(Some)
+}
+
+/// Serves the admin API until the task is ended, on the thread of the control plane.
+pub(crate) fn serve(shared: Rc<Shared>, socket: AdminSocket) -> JoinHandle<()> {
+    let roles = server::Roles {
+        config: shared.config.admin.clone(),
+        own_uid: shared.own_user,
+        node: shared.config.node.name.clone(),
+    };
+    let counter = desk::Counter::open(Rc::new(desk::Desk::new(shared)));
+    let service =
+        AdminServer::new(server::Server::new(counter, roles)).max_decoding_message_size(REQUEST_BYTES_MAX);
+    let serving = Transport::builder()
+        .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_MAX)
+        .max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX as u32)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .add_service(service)
+        .serve_with_incoming(socket.incoming());
+    tokio::task::spawn_local(async move {
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the admin API has ended");
+        }
+    })
+}

@@ -1,0 +1,105 @@
+//! Schemas: which are known, what a new one would mean for those in use.
+
+use std::sync::Arc;
+
+use provost_admin::v1::check_schema_response::Verdict;
+use provost_admin::v1::{
+    CheckSchemaRequest, CheckSchemaResponse, ListSchemasResponse, PrefetchSchemaRequest,
+    PrefetchSchemaResponse, Schema,
+};
+use provost_schema::{Compatibility, Incompatibility, compatibility};
+use tonic::Status;
+
+use crate::schemas::{BoundSchema, StoreError, compile};
+
+use super::desk::Desk;
+
+/// All that are in memory, by service.
+pub(crate) fn list(desk: &Desk) -> ListSchemasResponse {
+    let known = desk.shared.services.schemas();
+    ListSchemasResponse {
+        schemas: known.iter().map(|(bound, apps)| describe(bound, *apps)).collect(),
+    }
+}
+
+/// Takes a schema before an app brings it.
+pub(crate) async fn prefetch(
+    desk: &Desk,
+    asked: PrefetchSchemaRequest,
+) -> Result<PrefetchSchemaResponse, Status> {
+    let services = Arc::clone(&desk.shared.services);
+    // Compiling a large schema takes milliseconds, which other requests need not wait for.
+    let added = tokio::task::spawn_blocking(move || services.prefetch_schema(&asked.descriptor_set))
+        .await
+        .map_err(|_| Status::internal("the schema could not be compiled"))?
+        .map_err(|error| refusal(&error))?;
+    Ok(PrefetchSchemaResponse {
+        schemas: added.iter().map(|bound| describe(bound, 0)).collect(),
+    })
+}
+
+/// Compares each service of a schema with those of that name that are in use or known.
+pub(crate) async fn check(desk: &Desk, asked: CheckSchemaRequest) -> Result<CheckSchemaResponse, Status> {
+    let known = desk.shared.services.schemas();
+    let compare = move || {
+        let new = compile(&asked.descriptor_set)?;
+        let verdicts = new.iter().flat_map(|new| verdicts(new, &known)).collect();
+        Ok(CheckSchemaResponse { verdicts })
+    };
+    tokio::task::spawn_blocking(compare)
+        .await
+        .map_err(|_| Status::internal("the schemas could not be compared"))?
+        .map_err(|error: StoreError| refusal(&error))
+}
+
+fn verdicts(new: &BoundSchema, known: &[(Arc<BoundSchema>, u32)]) -> Vec<Verdict> {
+    let of_service = known.iter().filter(|(old, _)| old.service == new.service);
+    let mut verdicts: Vec<_> = of_service.map(|(old, _)| verdict(new, old)).collect();
+    if verdicts.is_empty() {
+        verdicts.push(Verdict {
+            service: new.service.clone(),
+            verdict: "new".to_owned(),
+            ..Verdict::default()
+        });
+    }
+    verdicts
+}
+
+/// Whether clients and servers of the old schema can talk to those of the new one, in both directions: while the new one
+/// is rolled out, both are there.
+fn verdict(new: &BoundSchema, old: &BoundSchema) -> Verdict {
+    let (word, problem) = match both_ways(new, old) {
+        Ok(Compatibility::Equal) => ("equal", String::new()),
+        Ok(Compatibility::Protobuf { .. }) => ("compatible", String::new()),
+        Err(problem) => ("incompatible", problem.to_string()),
+    };
+    Verdict {
+        service: new.service.clone(),
+        in_use: old.hash.to_string(),
+        verdict: word.to_owned(),
+        problem,
+    }
+}
+
+fn both_ways(new: &BoundSchema, old: &BoundSchema) -> Result<Compatibility, Incompatibility> {
+    compatibility(&new.schema, &old.schema, &new.service)?;
+    compatibility(&old.schema, &new.schema, &new.service)
+}
+
+fn describe(bound: &BoundSchema, apps: u32) -> Schema {
+    let service = bound.schema.service(&bound.service);
+    let methods = service.map_or(&[][..], |service| &service.methods);
+    Schema {
+        service: bound.service.clone(),
+        hash: bound.hash.to_string(),
+        methods: methods.iter().map(|method| method.name.clone()).collect(),
+        apps,
+    }
+}
+
+fn refusal(error: &StoreError) -> Status {
+    match error {
+        StoreError::Full { .. } => Status::resource_exhausted(error.to_string()),
+        _ => Status::invalid_argument(error.to_string()),
+    }
+}

@@ -1,0 +1,441 @@
+//! The gRPC service: what each method needs of its caller, and which operation it is.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::SystemTime;
+
+use futures_core::Stream;
+use provost_admin::v1::admin_server::Admin;
+use provost_admin::v1::*;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+
+use crate::access::Credentials;
+
+use super::audit::{self, Record, Who};
+use super::desk::{Counter, Desk};
+use super::{AdminConfig, Denied, Role, listings, schemas, status};
+
+/// A method, and what it needs of its caller.
+#[derive(Clone, Copy, Debug)]
+struct Method {
+    name: &'static str,
+    role: Role,
+}
+
+const fn view(name: &'static str) -> Method {
+    let role = Role::View;
+    Method { name, role }
+}
+
+const fn operate(name: &'static str) -> Method {
+    let role = Role::Operate;
+    Method { name, role }
+}
+
+const fn admin(name: &'static str) -> Method {
+    let role = Role::Admin;
+    Method { name, role }
+}
+
+/// By what the roles of callers are judged.
+pub(crate) struct Roles {
+    pub(crate) config: AdminConfig,
+    pub(crate) own_uid: u32,
+    pub(crate) node: String,
+}
+
+/// The service.
+pub(crate) struct Server {
+    counter: Counter,
+    roles: Roles,
+}
+
+/// Who calls.
+#[derive(Clone, Copy)]
+struct Caller {
+    peer: Credentials,
+    role: Role,
+}
+
+impl Server {
+    pub(crate) fn new(counter: Counter, roles: Roles) -> Server {
+        Server { counter, roles }
+    }
+
+    /// Who calls, if they may.
+    fn admit<M: Serialize>(&self, method: Method, request: &Request<M>) -> Result<Caller, Status> {
+        let peer = *request
+            .extensions()
+            .get::<Credentials>()
+            .ok_or_else(|| Status::unauthenticated("the kernel does not say who is calling"))?;
+        let role = Role::of(&self.roles.config, self.roles.own_uid, peer);
+        if role >= method.role {
+            return Ok(Caller { peer, role });
+        }
+        let denied = Denied {
+            method: method.name,
+            needed: method.role,
+            has: role,
+            peer,
+        };
+        let status = Status::permission_denied(denied.to_string());
+        let mut record = self.record(method, Caller { peer, role }, request.get_ref());
+        record.conclude(&status);
+        audit::write(&record);
+        Err(status)
+    }
+
+    /// An operation that changes nothing.
+    async fn look<M, T, F>(
+        &self,
+        method: Method,
+        request: Request<M>,
+        operation: impl FnOnce(Rc<Desk>, M) -> F + Send + 'static,
+    ) -> Result<Response<T>, Status>
+    where
+        M: Serialize + Send + 'static,
+        T: Send + 'static,
+        F: Future<Output = Result<T, Status>> + 'static,
+    {
+        self.admit(method, &request)?;
+        let request = request.into_inner();
+        self.counter
+            .ask(move |desk| operation(desk, request))
+            .await
+            .map(Response::new)
+    }
+
+    /// An operation that changes something: one at a time, each with a record in the audit log.
+    async fn change<M, T, F>(
+        &self,
+        method: Method,
+        request: Request<M>,
+        operation: impl FnOnce(Rc<Desk>, M) -> F + Send + 'static,
+    ) -> Result<Response<T>, Status>
+    where
+        M: Serialize + Send + 'static,
+        T: Outcome + Send + 'static,
+        F: Future<Output = Result<T, Status>> + 'static,
+    {
+        let caller = self.admit(method, &request)?;
+        let mut record = self.record(method, caller, request.get_ref());
+        let request = request.into_inner();
+        let carry_out = move |desk: Rc<Desk>| async move {
+            let _one_at_a_time = desk.changes.lock().await;
+            let began = Instant::now();
+            let mut outcome = operation(Rc::clone(&desk), request).await;
+            record.duration_ms = began.elapsed().as_secs_f64() * 1000.0;
+            match &mut outcome {
+                Ok(done) => {
+                    done.set_number(desk.number_change());
+                    let shown = done.shown();
+                    record.number = shown.number;
+                    record.message = audit::cut(shown.summary);
+                    record.before = audit::cut(shown.before);
+                    record.after = audit::cut(shown.after);
+                }
+                Err(status) => record.conclude(status),
+            }
+            audit::write(&record);
+            outcome
+        };
+        self.counter.ask(carry_out).await.map(Response::new)
+    }
+
+    /// An operation that answers again and again, until its caller is gone.
+    async fn stream<M, T, F>(
+        &self,
+        method: Method,
+        request: Request<M>,
+        operation: impl FnOnce(Rc<Desk>, M, mpsc::Sender<Result<T, Status>>) -> F + Send + 'static,
+    ) -> Result<Response<Answers<T>>, Status>
+    where
+        M: Serialize + Send + 'static,
+        T: Send + 'static,
+        F: Future<Output = Result<(), Status>> + 'static,
+    {
+        self.admit(method, &request)?;
+        let request = request.into_inner();
+        let (sender, receiver) = mpsc::channel(ANSWERS_MAX);
+        let begin = move |desk: Rc<Desk>| async move {
+            tokio::task::spawn_local(async move {
+                let gone = sender.clone();
+                tokio::select! {
+                    ended = operation(desk, request, sender) => if let Err(status) = ended {
+                        // A caller that is gone needs no answer.
+                        let _ = gone.send(Err(status)).await;
+                    },
+                    () = gone.closed() => {}
+                }
+            });
+            Ok(())
+        };
+        self.counter.ask(begin).await?;
+        Ok(Response::new(Answers(receiver)))
+    }
+
+    fn record(&self, method: Method, caller: Caller, request: &impl Serialize) -> Record {
+        Record {
+            time: audit::rfc3339(SystemTime::now()),
+            event: "admin",
+            node: self.roles.node.clone(),
+            number: 0,
+            who: Who::new(caller.peer, caller.role),
+            method: method.name,
+            arguments: audit::arguments(request),
+            before: String::new(),
+            after: String::new(),
+            outcome: "OK",
+            message: String::new(),
+            duration_ms: 0.0,
+        }
+    }
+}
+
+impl Record {
+    fn conclude(&mut self, status: &Status) {
+        self.outcome = code_name(status.code());
+        self.message = audit::cut(status.message().to_owned());
+    }
+}
+
+/// A status code by its name in gRPC.
+fn code_name(code: tonic::Code) -> &'static str {
+    provost_wire::Code::ALL
+        .get(code as usize)
+        .map_or("UNKNOWN", |code| code.name())
+}
+
+/// Answers of a stream that wait for their reader, at most.
+const ANSWERS_MAX: usize = 16;
+
+/// The answers of a stream.
+pub(crate) struct Answers<T>(mpsc::Receiver<Result<T, Status>>);
+
+impl<T> Stream for Answers<T> {
+    type Item = Result<T, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(context)
+    }
+}
+
+/// What a change has done, for its audit record.
+pub(crate) struct Shown {
+    number: u64,
+    summary: String,
+    before: String,
+    after: String,
+}
+
+/// The response of a method that changes something.
+trait Outcome {
+    /// Takes the number of the change, if the response has one and it is not a dry run's.
+    fn set_number(&mut self, _number: u64) {}
+
+    /// For the audit record.
+    fn shown(&self) -> Shown;
+}
+
+impl Outcome for Change {
+    fn shown(&self) -> Shown {
+        Shown {
+            number: self.number,
+            summary: self.summary.clone(),
+            before: self.before.clone(),
+            after: self.after.clone(),
+        }
+    }
+}
+
+impl Outcome for UpgradeDaemonResponse {
+    fn shown(&self) -> Shown {
+        Shown {
+            number: 0,
+            summary: format!("replaced the daemon within {:.1} ms", self.pause_ms),
+            before: format!("process {}", std::process::id()),
+            after: format!("process {}, version {}", self.pid, self.version),
+        }
+    }
+}
+
+impl Outcome for PrefetchSchemaResponse {
+    fn shown(&self) -> Shown {
+        let schemas: Vec<_> = self
+            .schemas
+            .iter()
+            .map(|schema| format!("{} {}", schema.service, schema.hash))
+            .collect();
+        Shown {
+            number: 0,
+            summary: format!("took the schemas of {} services", schemas.len()),
+            before: String::new(),
+            after: schemas.join(", "),
+        }
+    }
+}
+
+impl Outcome for WriteConfigResponse {
+    fn shown(&self) -> Shown {
+        Shown {
+            number: 0,
+            summary: format!("wrote {}", self.path),
+            before: String::new(),
+            after: String::new(),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Admin for Server {
+    async fn get_status(&self, request: Request<GetStatusRequest>) -> Answer<provost_admin::v1::Status> {
+        const METHOD: Method = view("GetStatus");
+        let role = self.admit(METHOD, &request)?.role;
+        self.look(METHOD, request, move |desk, _| async move {
+            Ok(status::status(&desk, role).await)
+        })
+        .await
+    }
+
+    async fn list_apps(&self, request: Request<ListAppsRequest>) -> Answer<ListAppsResponse> {
+        self.look(view("ListApps"), request, |desk, _| async move {
+            listings::apps(&desk).await
+        })
+        .await
+    }
+
+    async fn list_datapaths(&self, request: Request<ListDatapathsRequest>) -> Answer<ListDatapathsResponse> {
+        self.look(view("ListDatapaths"), request, |desk, asked| async move {
+            listings::datapaths(&desk, &asked).await
+        })
+        .await
+    }
+
+    async fn list_policies(&self, request: Request<ListPoliciesRequest>) -> Answer<ListPoliciesResponse> {
+        self.look(view("ListPolicies"), request, |_, _| missing("ListPolicies"))
+            .await
+    }
+
+    async fn attach_policy(&self, request: Request<AttachPolicyRequest>) -> Answer<Change> {
+        self.change(operate("AttachPolicy"), request, |_, _| missing("AttachPolicy"))
+            .await
+    }
+
+    async fn detach_policy(&self, request: Request<DetachPolicyRequest>) -> Answer<Change> {
+        self.change(operate("DetachPolicy"), request, |_, _| missing("DetachPolicy"))
+            .await
+    }
+
+    async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Answer<Change> {
+        self.change(operate("SetPolicy"), request, |_, _| missing("SetPolicy"))
+            .await
+    }
+
+    async fn order_policies(&self, request: Request<OrderPoliciesRequest>) -> Answer<Change> {
+        self.change(operate("OrderPolicies"), request, |_, _| missing("OrderPolicies"))
+            .await
+    }
+
+    async fn test_policy(&self, request: Request<TestPolicyRequest>) -> Answer<TestPolicyResponse> {
+        self.look(operate("TestPolicy"), request, |_, _| missing("TestPolicy"))
+            .await
+    }
+
+    async fn list_engines(&self, request: Request<ListEnginesRequest>) -> Answer<ListEnginesResponse> {
+        self.look(view("ListEngines"), request, |_, _| missing("ListEngines"))
+            .await
+    }
+
+    async fn load_engine(&self, request: Request<LoadEngineRequest>) -> Answer<Change> {
+        self.change(admin("LoadEngine"), request, |_, _| missing("LoadEngine"))
+            .await
+    }
+
+    async fn upgrade_engine(&self, request: Request<UpgradeEngineRequest>) -> Answer<Change> {
+        self.change(operate("UpgradeEngine"), request, |_, _| missing("UpgradeEngine"))
+            .await
+    }
+
+    async fn rollback_engine(&self, request: Request<RollbackEngineRequest>) -> Answer<Change> {
+        self.change(operate("RollbackEngine"), request, |_, _| {
+            missing("RollbackEngine")
+        })
+        .await
+    }
+
+    async fn upgrade_daemon(&self, request: Request<UpgradeDaemonRequest>) -> Answer<UpgradeDaemonResponse> {
+        self.change(admin("UpgradeDaemon"), request, |_, _| missing("UpgradeDaemon"))
+            .await
+    }
+
+    async fn list_schemas(&self, request: Request<ListSchemasRequest>) -> Answer<ListSchemasResponse> {
+        self.look(view("ListSchemas"), request, |desk, _| async move {
+            Ok(schemas::list(&desk))
+        })
+        .await
+    }
+
+    async fn prefetch_schema(
+        &self,
+        request: Request<PrefetchSchemaRequest>,
+    ) -> Answer<PrefetchSchemaResponse> {
+        self.change(operate("PrefetchSchema"), request, |desk, asked| async move {
+            schemas::prefetch(&desk, asked).await
+        })
+        .await
+    }
+
+    async fn check_schema(&self, request: Request<CheckSchemaRequest>) -> Answer<CheckSchemaResponse> {
+        self.look(view("CheckSchema"), request, |desk, asked| async move {
+            schemas::check(&desk, asked).await
+        })
+        .await
+    }
+
+    type TapStream = Answers<TapSample>;
+
+    async fn tap(&self, request: Request<TapRequest>) -> Answer<Self::TapStream> {
+        self.stream(operate("Tap"), request, |_, _, _| missing("Tap"))
+            .await
+    }
+
+    type WatchStream = Answers<Snapshot>;
+
+    async fn watch(&self, request: Request<WatchRequest>) -> Answer<Self::WatchStream> {
+        self.stream(view("Watch"), request, |_, _, _| missing("Watch"))
+            .await
+    }
+
+    async fn diff_config(&self, request: Request<DiffConfigRequest>) -> Answer<DiffConfigResponse> {
+        self.look(view("DiffConfig"), request, |_, _| missing("DiffConfig"))
+            .await
+    }
+
+    async fn reload_config(&self, request: Request<ReloadConfigRequest>) -> Answer<Change> {
+        self.change(operate("ReloadConfig"), request, |_, _| missing("ReloadConfig"))
+            .await
+    }
+
+    async fn get_config(&self, request: Request<GetConfigRequest>) -> Answer<GetConfigResponse> {
+        self.look(view("GetConfig"), request, |_, _| missing("GetConfig"))
+            .await
+    }
+
+    async fn write_config(&self, request: Request<WriteConfigRequest>) -> Answer<WriteConfigResponse> {
+        self.change(operate("WriteConfig"), request, |_, _| missing("WriteConfig"))
+            .await
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// The answer of an operation that this version does not have yet.
+async fn missing<T>(method: &'static str) -> Result<T, Status> {
+    Err(Status::unimplemented(format!(
+        "{method} is not in this version of the service"
+    )))
+}
