@@ -11,17 +11,14 @@
 //!
 //! Preparing may be slow (it compiles expressions against the schema) and happens on the control plane; starting
 //! happens between two polls of a live datapath, with the saved state of the engine whose place it takes.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
-#[allow(unsafe_code)]
-pub mod abi;
 mod calls;
 #[cfg(feature = "rig")]
 pub mod cost;
 mod counter;
 mod event;
 mod filter;
-mod filter_policy;
 mod held;
 mod metric;
 mod policy;
@@ -37,7 +34,6 @@ pub use calls::MethodCalls;
 pub use counter::{Counter, TimeHistogram};
 pub use event::{AuditEvent, EventSink, NoEvents};
 pub use filter::{CallState, Denial, Direction, Ended, Filter, FilterState, Verdict, Watch};
-pub use filter_policy::{FilterPolicy, kind_of};
 pub use metric::{MetricDescription, MetricSink, MetricType};
 pub use policy::{
     AttachError, ConfigError, Environment, Policy, PolicyKind, SharedState, Start, parse_config,
