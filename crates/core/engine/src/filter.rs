@@ -15,19 +15,36 @@ pub trait Filter: Send {
     /// Which steps it wants to see. Others pass without a call of the filter.
     fn watch(&self) -> Watch;
 
-    /// Judges a step before it passes.
+    /// Judges a step before it passes. (A step that gives its call up, [`Parts::CANCEL`], is shown so that it can be
+    /// counted; whatever the verdict, it passes, but for [`Verdict::Fault`].)
     fn judge(&mut self, call: &mut Self::Call, step: &mut StepView<'_>) -> Verdict;
 
-    /// A call whose beginning this filter let pass is over: by its status, or because someone gave it up. (Also called
-    /// for a call that the filter itself denies after it had passed its beginning.)
+    /// A call whose beginning this filter let pass, or held, is over: by its status, because someone gave it up, or by a
+    /// denial of a later step. A call whose beginning the filter itself denied is over without another word.
     fn ended(&mut self, _call: Self::Call, _end: &Ended) {}
+
+    /// Takes back what it kept of a call that ended without another word. For a filter that keeps it elsewhere.
+    fn forget(&mut self, _call: Self::Call) {}
+
+    /// Appends the saved form of what it keeps of a call.
+    fn save_call(&self, call: &Self::Call, out: &mut Vec<u8>) {
+        call.save(out);
+    }
+
+    /// Reads what [`Filter::save_call`] appended in this version or another; `None` if it makes no sense. Called after
+    /// [`Filter::restore`]. Nothing at all is what a filter leaves that could not be asked any more.
+    fn load_call(&mut self, saved: &[u8]) -> Option<Self::Call> {
+        Self::Call::load(saved)
+    }
 
     /// What a successor of the filter on this datapath continues from, beside what it keeps of each call.
     fn save(&self) -> FilterState {
         FilterState::default()
     }
 
-    /// Continues from what another version of the filter saved. The default accepts only nothing.
+    /// Continues from what another version of the filter saved. The default accepts only nothing. (Not called for an
+    /// empty state of version 0, [`FilterState::default`]: that is what a filter leaves that had nothing to save, or
+    /// that failed and could not be asked.)
     fn restore(&mut self, state: &FilterState) -> Result<(), RestoreError> {
         match state.bytes.is_empty() {
             true => Ok(()),

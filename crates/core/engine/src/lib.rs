@@ -11,15 +11,17 @@
 //!
 //! Preparing may be slow (it compiles expressions against the schema) and happens on the control plane; starting
 //! happens between two polls of a live datapath, with the saved state of the engine whose place it takes.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+pub mod abi;
 mod calls;
 #[cfg(feature = "rig")]
 pub mod cost;
 mod counter;
 mod event;
 mod filter;
-mod held;
+mod filter_policy;
 mod metric;
 mod policy;
 #[cfg(feature = "rig")]
@@ -34,6 +36,7 @@ pub use calls::MethodCalls;
 pub use counter::{Counter, TimeHistogram};
 pub use event::{AuditEvent, EventSink, NoEvents};
 pub use filter::{CallState, Denial, Direction, Ended, Filter, FilterState, Verdict, Watch};
+pub use filter_policy::{FilterPolicy, kind_of};
 pub use metric::{MetricDescription, MetricSink, MetricType};
 pub use policy::{
     AttachError, ConfigError, Environment, Policy, PolicyKind, SharedState, Start, parse_config,

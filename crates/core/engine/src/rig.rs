@@ -6,6 +6,8 @@
 //! test ◄─to_app─ rx_out ◄─ engine ◄─ rx_in ◄─receive─ test
 //! ```
 
+pub mod churn;
+
 use std::sync::Arc;
 
 use prost_reflect::prost::Message as _;

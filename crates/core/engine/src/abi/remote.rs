@@ -1,0 +1,292 @@
+//! What a service has lent to this library, as the rest of the crate knows it.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use provost_marshal::{Tables, View};
+use provost_schema::Schema;
+use provost_wire::metadata::{self, MetadataError};
+
+use super::types::{
+    Audit, Bytes, Contents as RawContents, Host, Method, OK, SIDE_CLIENT, Site as RawSite, Step as RawStep,
+};
+use crate::view::{Contents, MetadataFull};
+use crate::{AppIdentity, AuditEvent, Code, EventSink, MethodSite, PeerIdentity, Side, Site};
+
+/// A step that is in the service.
+pub(crate) struct RemoteStep<'a> {
+    pub(crate) step: &'a RawStep,
+    host: &'a Host,
+    /// What the service knows the step by.
+    handle: *mut c_void,
+    is_split: bool,
+}
+
+impl<'a> RemoteStep<'a> {
+    pub(super) fn new(step: &'a RawStep, host: &'a Host, handle: *mut c_void) -> RemoteStep<'a> {
+        RemoteStep {
+            step,
+            host,
+            handle,
+            is_split: step.is_split != 0,
+        }
+    }
+}
+
+impl RemoteStep<'_> {
+    pub(crate) fn status(&self) -> Code {
+        Code::ALL
+            .get(usize::from(self.step.status))
+            .copied()
+            .unwrap_or(Code::Unknown)
+    }
+
+    pub(crate) fn is_split(&self) -> bool {
+        self.is_split
+    }
+
+    pub(crate) fn contents(&mut self) -> Contents<'_> {
+        let mut raw = RawContents {
+            metadata: Bytes::EMPTY,
+            message: Bytes::EMPTY,
+            window_at: 0,
+            has_message: 0,
+            reserved: [0; 3],
+        };
+        // SAFETY: the step is being judged, so its handle is valid.
+        if unsafe { (self.host.contents)(self.handle, &mut raw) } != OK {
+            raw.has_message = 0;
+        }
+        // SAFETY: both are valid until the step is changed, which takes this borrow to be over.
+        let (metadata, message) = unsafe { (slice(raw.metadata), slice(raw.message)) };
+        Contents {
+            metadata,
+            message: (raw.has_message != 0).then(|| View::relocated(message, raw.window_at)),
+        }
+    }
+
+    pub(crate) fn make_whole(&mut self) -> bool {
+        if !self.is_split {
+            return false;
+        }
+        self.is_split = false;
+        // SAFETY: the step is being judged, so its handle is valid.
+        unsafe { (self.host.make_whole)(self.handle) == OK }
+    }
+
+    pub(crate) fn append_metadata(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataFull> {
+        metadata::entry_bytes(key, value)?;
+        let (key, value) = (Bytes::text(key), Bytes::of(value));
+        // SAFETY: the step is being judged, so its handle is valid.
+        match unsafe { (self.host.append_metadata)(self.handle, key, value) } {
+            OK => Ok(()),
+            _ if self.contents().metadata.len() + key.length + value.length < METADATA_SURELY_FITS => {
+                Err(MetadataFull::Inbound)
+            }
+            _ => Err(MetadataError::TooMany.into()),
+        }
+    }
+
+    pub(crate) fn overwrite_metadata(&mut self, key: &str, value: &[u8]) -> bool {
+        let (key, value) = (Bytes::text(key), Bytes::of(value));
+        // SAFETY: the step is being judged, so its handle is valid.
+        unsafe { (self.host.overwrite_metadata)(self.handle, key, value) == OK }
+    }
+}
+
+/// Metadata of fewer bytes is refused only by a step that takes none.
+const METADATA_SURELY_FITS: usize = 256;
+
+/// The audit log of the service. It is closed when the policy goes, though somebody may still hold it.
+pub(super) struct RemoteEvents(RwLock<Environment>);
+
+struct Environment {
+    host: &'static Host,
+    handle: *mut c_void,
+}
+
+// SAFETY: the service lets events be offered from any thread.
+unsafe impl Send for Environment {}
+// SAFETY: as above.
+unsafe impl Sync for Environment {}
+
+impl RemoteEvents {
+    pub(super) fn new(host: &'static Host, handle: *mut c_void) -> RemoteEvents {
+        RemoteEvents(RwLock::new(Environment { host, handle }))
+    }
+
+    /// From now on events go nowhere.
+    pub(super) fn close(&self) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).handle = null_mut();
+    }
+}
+
+impl EventSink for RemoteEvents {
+    fn audit(&self, event: AuditEvent) {
+        let environment = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if environment.handle.is_null() {
+            return;
+        }
+        let event = Audit {
+            action: Bytes::text(event.action),
+            app: Bytes::text(&event.app),
+            method: Bytes::text(&event.method),
+            peer: Bytes::text(&event.peer),
+            reason: Bytes::text(&event.reason),
+            call: event.call,
+            code: event.code as u32,
+            reserved: 0,
+        };
+        // SAFETY: the policy has not been destroyed, as its handle would be null.
+        unsafe { (environment.host.audit)(environment.handle, &event) }
+    }
+}
+
+/// Reads a site. The schema is made anew, and its tables: they are this library's own.
+///
+/// # Safety
+/// What `raw` points to, and what is in there, is as [`RawSite`] says.
+pub(super) unsafe fn site(raw: *const RawSite, node: &Arc<str>) -> Result<Site, String> {
+    // SAFETY: the caller's promise.
+    let lent = unsafe { Lent::of(raw) }.ok_or("the service named no site")?;
+    let service = lent.service;
+    let schema = Schema::from_descriptor_set(lent.descriptor_set);
+    let schema = schema.map_err(|error| format!("the service's schema: {error}"))?;
+    let schema = schema.for_service(&service);
+    let schema = schema.ok_or_else(|| format!("the service {service} is not in its schema"))?;
+    let tables = Tables::compile(&schema).map_err(|error| format!("the service's schema: {error}"))?;
+    let known = schema
+        .service(&service)
+        .map(|known| &known.methods[..])
+        .unwrap_or_default();
+    if known.len() != lent.methods.len() {
+        return Err(format!("{service} has other methods than its schema"));
+    }
+    let methods = known.iter().zip(&lent.methods).map(|(method, lent)| MethodSite {
+        name: lent.name.clone(),
+        path: lent.path.clone(),
+        input: method.input,
+        output: method.output,
+        client_streaming: method.client_streaming,
+        server_streaming: method.server_streaming,
+    });
+    Ok(Site {
+        node: Arc::clone(node),
+        app: lent.app,
+        side: lent.side,
+        methods: methods.collect(),
+        scope: lent.methods.iter().map(|method| method.in_scope).collect(),
+        service,
+        schema: Arc::new(schema),
+        tables: Arc::new(tables),
+        peer: lent.peer,
+        connection: lent.connection,
+        runtime: lent.runtime,
+    })
+}
+
+/// What a site lends, as far as it is not the schema's.
+struct Lent<'a> {
+    service: Arc<str>,
+    descriptor_set: &'a [u8],
+    methods: Vec<LentMethod>,
+    app: Arc<AppIdentity>,
+    side: Side,
+    peer: PeerIdentity,
+    connection: u64,
+    runtime: usize,
+}
+
+struct LentMethod {
+    name: Arc<str>,
+    path: Arc<str>,
+    in_scope: bool,
+}
+
+impl<'a> Lent<'a> {
+    /// # Safety
+    /// As for [`site`].
+    unsafe fn of(raw: *const RawSite) -> Option<Lent<'a>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let raw = raw.as_ref()?;
+            let method = |raw: &Method| LentMethod {
+                name: text(raw.name),
+                path: text(raw.path),
+                in_scope: raw.in_scope != 0,
+            };
+            Some(Lent {
+                service: text(raw.service),
+                descriptor_set: slice(raw.descriptor_set),
+                methods: items(raw.methods, raw.method_count).iter().map(method).collect(),
+                app: app(raw.app)?,
+                side: match raw.side {
+                    SIDE_CLIENT => Side::Client,
+                    _ => Side::Server,
+                },
+                peer: PeerIdentity {
+                    identity: text(raw.peer_identity),
+                    address: text(raw.peer_address),
+                    transport: transport(&text(raw.transport)),
+                    app: app(raw.peer_app),
+                },
+                connection: raw.connection,
+                runtime: usize::try_from(raw.runtime).unwrap_or(usize::MAX),
+            })
+        }
+    }
+}
+
+fn transport(name: &str) -> &'static str {
+    match name {
+        "tcp" => "tcp",
+        "local" => "local",
+        _ => "other",
+    }
+}
+
+/// # Safety
+/// As for [`site`].
+unsafe fn app(raw: *const super::types::App) -> Option<Arc<AppIdentity>> {
+    // SAFETY: the caller's promise.
+    let raw = unsafe { raw.as_ref() }?;
+    Some(Arc::new(AppIdentity {
+        id: raw.id,
+        // SAFETY: the caller's promise.
+        name: unsafe { text(raw.name) },
+        pid: raw.pid,
+        uid: raw.uid,
+        gid: raw.gid,
+    }))
+}
+
+/// Borrowed bytes.
+///
+/// # Safety
+/// They are readable, and not written, as long as the borrow lasts.
+pub(super) unsafe fn slice<'a>(bytes: Bytes) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { items(bytes.at, bytes.length) }
+}
+
+/// Borrowed text, copied. What is no UTF-8 is replaced.
+///
+/// # Safety
+/// As for [`slice`].
+pub(super) unsafe fn text(bytes: Bytes) -> Arc<str> {
+    // SAFETY: the caller's promise.
+    String::from_utf8_lossy(unsafe { slice(bytes) }).into()
+}
+
+/// Borrowed items.
+///
+/// # Safety
+/// As for [`slice`].
+unsafe fn items<'a, T>(at: *const T, count: usize) -> &'a [T] {
+    match at.is_null() || count == 0 {
+        true => &[],
+        // SAFETY: the caller's promise.
+        false => unsafe { std::slice::from_raw_parts(at, count) },
+    }
+}

@@ -1,0 +1,148 @@
+//! Ends of calls by a filter's verdict.
+
+use provost_datapath::{Body, Context, EncodedBody, Ports, Step, message_offset};
+use provost_wire::metadata::{self, STATUS_MESSAGE};
+
+use super::waiting::Begun;
+use super::{LANES, Lane, Sieve, queues};
+use crate::filter::{Denial, Ended, Filter};
+use crate::{Code, Parts, Side};
+
+/// The trailing metadata by which a client is told when to try again (gRPC A6).
+const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// Who denies a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// The filter, and so it knows.
+    Filter,
+    /// The sieve, because of a bound.
+    Sieve,
+}
+
+/// There are bounds to patience.
+pub(super) fn too_many_wait() -> Denial {
+    Denial::new(
+        Code::ResourceExhausted,
+        "too many calls wait at a policy: try again later",
+    )
+}
+
+impl<F: Filter> Sieve<F> {
+    /// Ends the call of a step that must not go on.
+    pub(super) fn deny(
+        &mut self,
+        lane: Lane,
+        step: Step,
+        denial: &Denial,
+        by: By,
+        ports: &mut Ports<'_>,
+        context: &mut Context<'_>,
+    ) {
+        let (call, parts) = (step.call, step.parts);
+        step.body.discard(context);
+        let waited = self.drop_held(lane, call, context) == Begun::No;
+        let begins = parts.contains(Parts::BEGIN) || waited;
+        let ends = parts.intersects(Parts::STATUS | Parts::CANCEL);
+        self.end_denied(lane, call, denial, begins && by == By::Filter, context);
+        let is_all = match lane {
+            Lane::Tx => begins && parts.contains(Parts::END),
+            Lane::Rx => ends || begins && parts.contains(Parts::END),
+        };
+        if !is_all {
+            self.denied.add(call);
+        }
+        // Whom the step was for has not heard of a call that it begins; for who ends a call it is over.
+        let (from, to) = (lane.opposite(), lane);
+        if !ends {
+            self.tell(from, call, denial, ports, context);
+        }
+        if !begins {
+            self.tell(to, call, denial, ports, context);
+        }
+    }
+
+    fn end_denied(
+        &mut self,
+        lane: Lane,
+        call: u64,
+        denial: &Denial,
+        filter_refused_it: bool,
+        context: &mut Context<'_>,
+    ) {
+        let Some(known) = self.calls.remove(&call) else {
+            return;
+        };
+        if filter_refused_it {
+            self.parts.filter.forget(known.state);
+            return;
+        }
+        let end = Ended {
+            code: denial.code,
+            at: context.now,
+            cancelled: true,
+            direction: self.direction(lane),
+        };
+        self.parts.filter.ended(known.state, &end);
+    }
+
+    /// Sends a cancellation down a lane.
+    fn tell(
+        &mut self,
+        lane: Lane,
+        call: u64,
+        denial: &Denial,
+        ports: &mut Ports<'_>,
+        context: &mut Context<'_>,
+    ) {
+        let to_client = (lane == Lane::Rx) == (self.parts.site.side == Side::Client);
+        let step = match to_client {
+            true => refusal(call, denial, context),
+            // The server only learns that the call is no longer wanted.
+            false => Step::cancel(call, Code::Cancelled),
+        };
+        let owed = &mut self.owed[lane as usize];
+        let output = queues(lane, ports).1;
+        if !owed.is_empty() {
+            owed.push_back(step);
+        } else if let Err(full) = output.push(step) {
+            owed.push_back(full.0);
+        }
+    }
+
+    /// Sends the cancellations that found no room.
+    pub(super) fn send_owed(&mut self, ports: &mut Ports<'_>) -> usize {
+        let mut moved = 0;
+        for lane in LANES {
+            let output = queues(lane, ports).1;
+            while !output.is_full()
+                && let Some(step) = self.owed[lane as usize].pop_front()
+            {
+                let _ = output.push(step);
+                moved += 1;
+            }
+        }
+        moved
+    }
+}
+
+/// What the client of a denied call gets.
+fn refusal(call: u64, denial: &Denial, context: &mut Context<'_>) -> Step {
+    let mut buffer = context.buffers.take();
+    // What does not fit is left out; the code says the most of it.
+    let _ = metadata::append(&mut buffer.bytes, STATUS_MESSAGE, denial.reason.as_bytes());
+    if let Some(milliseconds) = denial.retry_pushback_ms {
+        let milliseconds = milliseconds.to_string();
+        let _ = metadata::append(&mut buffer.bytes, RETRY_PUSHBACK, milliseconds.as_bytes());
+    }
+    let metadata_bytes = buffer.bytes.len() as u32;
+    buffer.bytes.resize(message_offset(metadata_bytes), 0);
+    Step {
+        body: Body::Encoded(EncodedBody {
+            buffer,
+            metadata_bytes,
+            message_bytes: 0,
+        }),
+        ..Step::cancel(call, denial.code)
+    }
+}

@@ -1,0 +1,425 @@
+//! The engine around a filter: queues, held and denied calls, saved state.
+//!
+//! ```text
+//! tx_in ─► judge ─► tx_out      A denied step becomes cancellations towards whoever knows the call; a held one waits
+//! rx_out ◄─ judge ◄─ rx_in      in `held`, and what follows it of the same call behind it.
+//! ```
+//!
+//! Calls that began before the filter was there are not known to it, and pass.
+
+mod denial;
+mod held;
+mod state;
+mod waiting;
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+use provost_datapath::{
+    CallMap, Context, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,
+};
+
+use crate::filter::{Ended, Filter, Verdict, Watch};
+use crate::view::{LocalStep, Source, StepView};
+use crate::{Direction, Parts, Side, Site};
+use denial::By;
+use held::{Denied, Held, Wait};
+use waiting::Begun;
+
+/// Steps that one poll moves in each direction, at most.
+const BATCH_STEPS: usize = 64;
+/// Steps that a sieve holds, at most; a call that would need more is denied.
+pub const HELD_STEPS_MAX: usize = 4096;
+/// Cancellations that wait for room in one direction, at most: past it nothing is judged.
+const OWED_STEPS_MAX: usize = 64;
+/// Calls that a new table has room for.
+const CALLS_AT_START: usize = 64;
+
+/// What a [`Sieve`] is made of.
+pub struct SieveParts<F> {
+    /// [`Engine::kind`], such as `rate-limit`.
+    pub kind: &'static str,
+    /// [`Engine::version`].
+    pub version: u32,
+    /// Where it is.
+    pub site: Site,
+    /// What judges.
+    pub filter: F,
+}
+
+/// The engine of a [`Filter`] on one datapath.
+pub struct Sieve<F: Filter> {
+    parts: SieveParts<F>,
+    watch: Watch,
+    remembers: Remembers,
+    calls: CallMap<Call<F::Call>>,
+    held: [Held; 2],
+    denied: Denied,
+    owed: [VecDeque<Step>; 2],
+    /// Lanes in which a call's time has come, but there is no room.
+    blocked: [bool; 2],
+    fault: Option<Cow<'static, str>>,
+}
+
+/// Which calls a sieve keeps in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remembers {
+    /// None: only what begins a call is judged.
+    Nothing,
+    /// Those whose requests come in more than one step: only requests are judged.
+    Streams,
+    /// All.
+    Calls,
+}
+
+impl Remembers {
+    fn of(watch: Watch) -> Remembers {
+        match watch {
+            _ if watch.calls || watch.responses != Parts::NONE => Remembers::Calls,
+            _ if Parts::BEGIN.contains(watch.requests) => Remembers::Nothing,
+            _ => Remembers::Streams,
+        }
+    }
+
+    /// Whether a call that begins with such a step is kept.
+    fn keeps(self, parts: Parts) -> bool {
+        match self {
+            Remembers::Nothing => false,
+            Remembers::Streams => !parts.contains(Parts::END),
+            Remembers::Calls => true,
+        }
+    }
+}
+
+/// A call in flight whose beginning has been seen.
+struct Call<S> {
+    method: u16,
+    begun_at: Nanos,
+    state: S,
+}
+
+/// Which queues a step goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    /// From the app to the wire.
+    Tx = 0,
+    /// From the wire to the app.
+    Rx = 1,
+}
+
+const LANES: [Lane; 2] = [Lane::Tx, Lane::Rx];
+
+impl Lane {
+    const fn opposite(self) -> Lane {
+        match self {
+            Lane::Tx => Lane::Rx,
+            Lane::Rx => Lane::Tx,
+        }
+    }
+}
+
+/// How a step came to be judged.
+#[derive(Clone, Copy)]
+struct JudgedAt {
+    direction: Direction,
+    held_since: Option<Nanos>,
+}
+
+/// What became of a step.
+enum Outcome {
+    /// It went on.
+    Passed,
+    /// Its call has ended.
+    Denied,
+    /// It waits.
+    Held { step: Step, until: Nanos },
+    /// It was not judged.
+    Unjudged(Step),
+}
+
+impl<F: Filter> SieveParts<F> {
+    #[inline]
+    fn ask(
+        &mut self,
+        call: &mut Call<F::Call>,
+        step: &mut Step,
+        at: JudgedAt,
+        context: &mut Context<'_>,
+    ) -> Verdict {
+        let mut view = StepView {
+            source: Source::Local(LocalStep {
+                step,
+                receive: &mut *context.receive,
+                buffers: &mut *context.buffers,
+            }),
+            site: &self.site,
+            now: context.now,
+            direction: at.direction,
+            method: call.method,
+            begun_at: call.begun_at,
+            held_since: at.held_since,
+        };
+        self.filter.judge(&mut call.state, &mut view)
+    }
+}
+
+impl<F: Filter> Sieve<F> {
+    /// A sieve that knows no call yet.
+    #[must_use]
+    pub fn new(parts: SieveParts<F>) -> Sieve<F> {
+        let watch = parts.filter.watch();
+        Sieve {
+            watch,
+            remembers: Remembers::of(watch),
+            calls: held::table(CALLS_AT_START),
+            held: Default::default(),
+            denied: Denied::default(),
+            owed: [VecDeque::new(), VecDeque::new()],
+            blocked: [false; 2],
+            fault: None,
+            parts,
+        }
+    }
+
+    /// A sieve that continues from what an engine of the same kind saved, in whatever version; a new one without.
+    pub fn start(parts: SieveParts<F>, saved: Option<&SavedState>) -> Result<Sieve<F>, RestoreError> {
+        let mut sieve = Sieve::new(parts);
+        if let Some(saved) = saved {
+            sieve.restore(saved)?;
+        }
+        Ok(sieve)
+    }
+
+    /// What judges.
+    #[must_use]
+    pub fn filter(&self) -> &F {
+        &self.parts.filter
+    }
+}
+
+impl<F: Filter> Engine for Sieve<F> {
+    fn kind(&self) -> &'static str {
+        self.parts.kind
+    }
+
+    fn version(&self) -> u32 {
+        self.parts.version
+    }
+
+    fn do_work(&mut self, mut ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
+        let mut moved = self.send_owed(&mut ports);
+        for lane in LANES {
+            moved += self.judge_held(lane, &mut ports, context);
+            moved += self.forward(lane, &mut ports, context);
+        }
+        match moved {
+            0 => Progress::Idle,
+            _ => Progress::Busy,
+        }
+    }
+
+    fn wake_at(&self) -> Option<Nanos> {
+        // Who makes room for a blocked lane is busy then, and so everybody is polled again.
+        let lanes = LANES.into_iter().filter(|lane| !self.blocked[*lane as usize]);
+        let due = lanes.filter_map(|lane| self.held[lane as usize].due()).min();
+        due.filter(|_| self.fault.is_none())
+    }
+
+    fn release(&mut self, ports: &mut Ports<'_>) {
+        for lane in LANES {
+            let (input, output) = queues(lane, ports);
+            while let Some(step) = self.owed[lane as usize].pop_front() {
+                output.push_past_bound(step);
+            }
+            for step in self.held[lane as usize].take_all().rev() {
+                input.put_back(step);
+            }
+        }
+    }
+
+    fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
+        self.saved()
+    }
+}
+
+// Steps as they come.
+impl<F: Filter> Sieve<F> {
+    fn forward(&mut self, lane: Lane, ports: &mut Ports<'_>, context: &mut Context<'_>) -> usize {
+        let mut moved = 0;
+        while moved < BATCH_STEPS && self.may_judge() {
+            let (input, output) = queues(lane, ports);
+            if output.is_full() {
+                break;
+            }
+            let Some(step) = input.pop() else { break };
+            self.take(lane, step, ports, context);
+            moved += 1;
+        }
+        moved
+    }
+
+    /// Whether nothing has failed, and the cancellations of one more call could be kept.
+    fn may_judge(&self) -> bool {
+        self.fault.is_none() && self.owed.iter().all(|owed| owed.len() < OWED_STEPS_MAX)
+    }
+
+    /// Deals with a step that has come. There is room in the lane's output.
+    fn take(&mut self, lane: Lane, step: Step, ports: &mut Ports<'_>, context: &mut Context<'_>) {
+        if self.denied.contains(step.call) {
+            if !step.parts.contains(Parts::BEGIN) {
+                step.body.discard(context);
+                return;
+            }
+            self.denied.forget(step.call);
+        }
+        let cancels = step.parts.contains(Parts::CANCEL);
+        if cancels && self.drop_held(lane, step.call, context) == Begun::No {
+            // Nobody behind this engine has heard of the call.
+            self.end_call(&step, self.direction(lane), context.now);
+            step.body.discard(context);
+        } else if self.held[lane as usize].holds(step.call) {
+            self.wait_behind(lane, step, ports, context);
+        } else {
+            match self.settle(lane, step, None, ports, context) {
+                Outcome::Passed | Outcome::Denied => {}
+                Outcome::Held { step, until } => {
+                    let since = context.now;
+                    self.wait(lane, step, Wait::Verdict { since, until }, ports, context);
+                }
+                Outcome::Unjudged(step) => queues(lane, ports).0.put_back(step),
+            }
+        }
+    }
+
+    /// Judges a step and does as the verdict says. There is room in the lane's output.
+    fn settle(
+        &mut self,
+        lane: Lane,
+        mut step: Step,
+        held_since: Option<Nanos>,
+        ports: &mut Ports<'_>,
+        context: &mut Context<'_>,
+    ) -> Outcome {
+        let direction = self.direction(lane);
+        let verdict = self.judge(&mut step, direction, held_since, context);
+        match verdict {
+            Verdict::Fault(reason) => {
+                self.fault = Some(reason);
+                Outcome::Unjudged(step)
+            }
+            // Who gives a call up cannot be kept from it.
+            _ if verdict == Verdict::Pass || step.parts.contains(Parts::CANCEL) => {
+                if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+                    self.end_call(&step, direction, context.now);
+                }
+                // Cannot be refused: the caller saw the room.
+                let _ = queues(lane, ports).1.push(step);
+                Outcome::Passed
+            }
+            Verdict::Deny(denial) => {
+                self.deny(lane, step, &denial, By::Filter, ports, context);
+                Outcome::Denied
+            }
+            Verdict::Hold { until } => Outcome::Held { step, until },
+            Verdict::Pass => Outcome::Passed,
+        }
+    }
+
+    #[inline]
+    fn judge(
+        &mut self,
+        step: &mut Step,
+        direction: Direction,
+        held_since: Option<Nanos>,
+        context: &mut Context<'_>,
+    ) -> Verdict {
+        let watched = match direction {
+            Direction::Request => self.watch.requests,
+            Direction::Response => self.watch.responses,
+        };
+        let is_watched = watched.intersects(step.parts);
+        if step.parts.contains(Parts::BEGIN) {
+            if !self.parts.site.applies_to(step.method) {
+                return Verdict::Pass;
+            }
+            let mut call = Call {
+                method: step.method,
+                begun_at: held_since.unwrap_or(context.now),
+                state: F::Call::default(),
+            };
+            if self.remembers.keeps(step.parts) {
+                let call = self.calls.entry(step.call).or_insert(call);
+                let at = JudgedAt {
+                    direction,
+                    held_since,
+                };
+                return match is_watched {
+                    true => self.parts.ask(call, step, at, context),
+                    false => Verdict::Pass,
+                };
+            }
+            if !is_watched {
+                return Verdict::Pass;
+            }
+            let verdict = self.parts.ask(
+                &mut call,
+                step,
+                JudgedAt {
+                    direction,
+                    held_since,
+                },
+                context,
+            );
+            self.parts.filter.forget(call.state);
+            return verdict;
+        }
+        if !is_watched || self.calls.is_empty() {
+            return Verdict::Pass;
+        }
+        match self.calls.get_mut(&step.call) {
+            Some(call) => self.parts.ask(
+                call,
+                step,
+                JudgedAt {
+                    direction,
+                    held_since,
+                },
+                context,
+            ),
+            None => Verdict::Pass,
+        }
+    }
+
+    fn direction(&self, lane: Lane) -> Direction {
+        match (self.parts.site.side, lane) {
+            (Side::Client, Lane::Tx) | (Side::Server, Lane::Rx) => Direction::Request,
+            (Side::Client, Lane::Rx) | (Side::Server, Lane::Tx) => Direction::Response,
+        }
+    }
+
+    fn end_call(&mut self, step: &Step, direction: Direction, at: Nanos) {
+        if self.calls.is_empty() {
+            return;
+        }
+        if let Some(call) = self.calls.remove(&step.call) {
+            let end = Ended {
+                code: step.status,
+                at,
+                cancelled: step.parts.contains(Parts::CANCEL),
+                direction,
+            };
+            self.parts.filter.ended(call.state, &end);
+        }
+    }
+}
+
+fn queues<'q>(lane: Lane, ports: &'q mut Ports<'_>) -> (&'q mut Queue<Step>, &'q mut Queue<Step>) {
+    match lane {
+        Lane::Tx => (&mut *ports.tx_in, &mut *ports.tx_out),
+        Lane::Rx => (&mut *ports.rx_in, &mut *ports.rx_out),
+    }
+}

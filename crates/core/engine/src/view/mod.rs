@@ -1,0 +1,220 @@
+//! A step, as a filter sees it.
+
+mod local;
+
+use provost_marshal::{FieldPath, ReadError, Value, View};
+use provost_wire::metadata::{self, MetadataError};
+
+use crate::abi::RemoteStep;
+use crate::{Code, Direction, MethodSite, Nanos, Parts, Site};
+pub(crate) use local::LocalStep;
+
+/// A step that is to be judged. What is read through it is what goes on: an app cannot change it any more.
+pub struct StepView<'a> {
+    pub(crate) source: Source<'a>,
+    pub(crate) site: &'a Site,
+    pub(crate) now: Nanos,
+    pub(crate) direction: Direction,
+    pub(crate) method: u16,
+    pub(crate) begun_at: Nanos,
+    pub(crate) held_since: Option<Nanos>,
+}
+
+/// Where the step is.
+pub(crate) enum Source<'a> {
+    /// In this program.
+    Local(LocalStep<'a>),
+    /// In the service that has loaded this library.
+    Remote(RemoteStep<'a>),
+}
+
+/// Metadata could not be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataFull {
+    /// The step goes towards the app, or has a body of another kind: nothing can be added to it.
+    #[error("metadata can only be added to a step on its way to the wire")]
+    Inbound,
+    /// The entry or the block would not be valid.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+}
+
+/// What is in a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents<'a> {
+    /// Its metadata block.
+    pub metadata: &'a [u8],
+    /// Its message in the native layout; `None` without one.
+    pub message: Option<View<'a>>,
+}
+
+impl StepView<'_> {
+    /// The datapath.
+    #[must_use]
+    pub fn site(&self) -> &Site {
+        self.site
+    }
+
+    /// Which call of the datapath.
+    #[must_use]
+    pub fn call(&self) -> u64 {
+        match &self.source {
+            Source::Local(local) => local.step.call,
+            Source::Remote(remote) => remote.step.call,
+        }
+    }
+
+    /// Its method.
+    #[must_use]
+    pub fn method(&self) -> Option<&MethodSite> {
+        self.site.methods.get(usize::from(self.method))
+    }
+
+    /// Index of its method in the service.
+    #[must_use]
+    pub fn method_index(&self) -> u16 {
+        self.method
+    }
+
+    /// Which parts the step has.
+    #[must_use]
+    pub fn parts(&self) -> Parts {
+        match &self.source {
+            Source::Local(local) => local.step.parts,
+            Source::Remote(remote) => Parts(remote.step.parts),
+        }
+    }
+
+    /// Which way it goes.
+    #[must_use]
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// The time, on the monotonic clock.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// When the call's beginning reached the filter.
+    #[must_use]
+    pub fn begun_at(&self) -> Nanos {
+        self.begun_at
+    }
+
+    /// Since when the step has been held by this filter, if it was.
+    #[must_use]
+    pub fn held_since(&self) -> Option<Nanos> {
+        self.held_since
+    }
+
+    /// When the call must have ended; 0 for never. (Of a step that begins a call.)
+    #[must_use]
+    pub fn deadline(&self) -> Nanos {
+        match &self.source {
+            Source::Local(local) => local.step.deadline,
+            Source::Remote(remote) => remote.step.deadline,
+        }
+    }
+
+    /// The status, of a step that ends a call.
+    #[must_use]
+    pub fn status(&self) -> Code {
+        match &self.source {
+            Source::Local(local) => local.step.status,
+            Source::Remote(remote) => remote.status(),
+        }
+    }
+
+    /// Length of the message in bytes; 0 without one.
+    #[must_use]
+    pub fn message_bytes(&self) -> u32 {
+        match &self.source {
+            Source::Local(local) => local.message_bytes(),
+            Source::Remote(remote) => remote.step.message_bytes,
+        }
+    }
+
+    /// The first value of a metadata key.
+    #[must_use]
+    pub fn metadata(&mut self, key: &str) -> Option<&[u8]> {
+        let block = self.contents().metadata;
+        metadata::find(block, key).map(|place| &block[place])
+    }
+
+    /// All metadata of the step, in order.
+    pub fn metadata_entries(&mut self) -> impl Iterator<Item = (&str, &[u8])> {
+        metadata::entries(self.contents().metadata)
+    }
+
+    /// The whole message in the native layout, to read fields of with [`Site::tables`]. `None` without one.
+    /// (Large leaves that were still in the app's memory are copied: what is read is what is sent.)
+    #[must_use]
+    pub fn message(&mut self) -> Option<View<'_>> {
+        self.make_whole();
+        self.contents().message
+    }
+
+    /// A field of the message. `None` without a message, or when the field is absent.
+    pub fn field(&mut self, path: &FieldPath) -> Result<Option<Value<'_>>, ReadError> {
+        if !self.parts().contains(Parts::MESSAGE) {
+            return Ok(None);
+        }
+        let tables = &*self.site.tables;
+        // What is not in private memory is in leaves that are not copied yet.
+        if self.is_split() {
+            let reads = self
+                .contents()
+                .message
+                .is_some_and(|view| tables.read(path, view).is_ok());
+            if !reads {
+                self.make_whole();
+            }
+        }
+        tables.read(path, self.contents().message.ok_or(ReadError)?)
+    }
+
+    /// Metadata and message side by side, as far as they are in private memory: for filters that read several values at
+    /// once. What is elsewhere cannot be read of the message (it is a [`ReadError`], never another value): then
+    /// [`StepView::make_whole`] copies it.
+    #[must_use]
+    pub fn contents(&mut self) -> Contents<'_> {
+        match &mut self.source {
+            Source::Local(local) => local.contents(),
+            Source::Remote(remote) => remote.contents(),
+        }
+    }
+
+    /// Copies what is still in the app's memory, and says whether there was any: what is read is what is sent.
+    pub fn make_whole(&mut self) -> bool {
+        match &mut self.source {
+            Source::Local(local) => local.make_whole(),
+            Source::Remote(remote) => remote.make_whole(),
+        }
+    }
+
+    fn is_split(&self) -> bool {
+        match &self.source {
+            Source::Local(local) => local.is_split(),
+            Source::Remote(remote) => remote.is_split(),
+        }
+    }
+
+    /// Adds an entry to the metadata of a step on its way to the wire.
+    pub fn append_metadata(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataFull> {
+        match &mut self.source {
+            Source::Local(local) => local.append_metadata(key, value),
+            Source::Remote(remote) => remote.append_metadata(key, value),
+        }
+    }
+
+    /// Writes a value of the same length over the first value of a metadata key, in either direction, and says whether
+    /// there was one of that length.
+    pub fn overwrite_metadata(&mut self, key: &str, value: &[u8]) -> bool {
+        match &mut self.source {
+            Source::Local(local) => local.overwrite_metadata(key, value),
+            Source::Remote(remote) => remote.overwrite_metadata(key, value),
+        }
+    }
+}
