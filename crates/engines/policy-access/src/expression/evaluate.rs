@@ -1,0 +1,518 @@
+//! Evaluation, over a message where it lies. It allocates nothing and always ends: an expression has a bounded number of
+//! nodes, and [`STEPS_MAX`] bounds what it does for elements and long texts.
+
+use provost_engine::Contents;
+use provost_marshal::{Elements, Place, ReadError, Tables, Value, View};
+use provost_wire::metadata;
+
+use super::node::{
+    Base, By, Comparison, Conversion, Entry, FieldOf, Node, Operation, Over, Presence, Quantified,
+    Quantifier, TextTest,
+};
+use super::value::Val;
+
+/// Steps of one evaluation, at most: one for each element that is looked at, and one for every [`STEP_BYTES`] bytes in
+/// which something is searched.
+pub const STEPS_MAX: u32 = 16_384;
+/// Bytes of text that are searched in one step.
+const STEP_BYTES: usize = 64;
+/// Quantifiers within each other, at most.
+pub(crate) const VARIABLES_MAX: usize = 4;
+
+/// What an expression is evaluated over.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Tables of the schema for which it was compiled.
+    pub tables: &'a Tables,
+    /// The metadata with which the call began.
+    pub metadata: &'a [u8],
+    /// The request or response; `None` without one.
+    pub message: Option<View<'a>>,
+}
+
+impl<'a> Inputs<'a> {
+    /// What is in a step.
+    #[must_use]
+    pub fn of(tables: &'a Tables, contents: Contents<'a>) -> Inputs<'a> {
+        Inputs {
+            tables,
+            metadata: contents.metadata,
+            message: contents.message,
+        }
+    }
+}
+
+/// Why an expression has no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Failure {
+    /// What it reads is not in private memory: the message must be made whole first.
+    #[error("the message is not whole")]
+    NotWhole,
+    /// It reads a message, and there is none.
+    #[error("there is no message")]
+    NoMessage,
+    /// A map without the key.
+    #[error("no such key in the map")]
+    NoKey,
+    /// Metadata without the key.
+    #[error("no such key in the metadata")]
+    NoMetadata,
+    /// Several values, of which an app could choose another than the expression.
+    #[error("several values of one metadata key")]
+    SeveralValues,
+    /// Metadata that is not text.
+    #[error("a metadata value is not text")]
+    NotText,
+    /// A list that is shorter.
+    #[error("no such index in the list")]
+    NoIndex,
+    /// A number that does not fit.
+    #[error("a number is too large or too small")]
+    Overflow,
+    /// A division by zero.
+    #[error("division by zero")]
+    DivisionByZero,
+    /// More work than [`STEPS_MAX`].
+    #[error("too many elements or too long a text")]
+    Steps,
+    /// A value of another type than was compiled for.
+    #[error("a value of an unexpected type")]
+    Type,
+}
+
+impl From<ReadError> for Failure {
+    fn from(_: ReadError) -> Failure {
+        Failure::NotWhole
+    }
+}
+
+/// Evaluates a whole expression.
+pub(crate) fn condition(root: &Node, inputs: &Inputs<'_>) -> Result<bool, Failure> {
+    Evaluation::new(inputs).bool(root)
+}
+
+/// Evaluates what reads nothing of a call.
+pub(crate) fn fixed(root: &Node, tables: &Tables) -> Option<super::constant::Constant> {
+    let inputs = Inputs {
+        tables,
+        metadata: &[],
+        message: None,
+    };
+    let val = Evaluation::new(&inputs).val(root).ok()?;
+    super::constant::Constant::of(val)
+}
+
+struct Evaluation<'a> {
+    inputs: Inputs<'a>,
+    variables: [Val<'a>; VARIABLES_MAX],
+    steps_left: u32,
+}
+
+type Outcome<'a> = Result<Val<'a>, Failure>;
+
+impl<'a> Evaluation<'a> {
+    fn new(inputs: &Inputs<'a>) -> Evaluation<'a> {
+        Evaluation {
+            inputs: *inputs,
+            variables: [Val::Bool(false); VARIABLES_MAX],
+            steps_left: STEPS_MAX,
+        }
+    }
+
+    fn val(&mut self, node: &'a Node) -> Outcome<'a> {
+        match node {
+            Node::Constant(constant) => Ok(constant.val()),
+            Node::Field(field, absent) => {
+                let read = self.read(field)?;
+                Ok(read.map_or(Ok(absent.val()), |value| Val::of(value).ok_or(Failure::Type))?)
+            }
+            Node::Variable(slot) => Ok(self.variables[usize::from(*slot)]),
+            Node::Metadata(key) => self.metadata(key),
+            Node::If(of) => match self.bool(&of[0])? {
+                true => self.val(&of[1]),
+                false => self.val(&of[2]),
+            },
+            Node::Arithmetic(operation, of) => {
+                let (a, b) = (self.val(&of[0])?, self.val(&of[1])?);
+                calculate(*operation, a, b)
+            }
+            Node::Negate(of) => match self.val(of)? {
+                Val::Int(value) => value.checked_neg().map(Val::Int).ok_or(Failure::Overflow),
+                Val::Double(value) => Ok(Val::Double(-value)),
+                _ => Err(Failure::Type),
+            },
+            Node::Convert(to, of) => convert(*to, self.val(of)?),
+            Node::Length(of) => self.length(of),
+            Node::Count(of) => Ok(Val::Int(i64::from(self.elements(of)?.len()))),
+            Node::Element(entry) => self.element(entry),
+            condition => self.bool(condition).map(Val::Bool),
+        }
+    }
+
+    fn bool(&mut self, node: &'a Node) -> Result<bool, Failure> {
+        match node {
+            Node::Not(of) => self.bool(of).map(|value| !value),
+            Node::And(of) => self.decided_by(false, of),
+            Node::Or(of) => self.decided_by(true, of),
+            Node::Compare(comparison, of) => {
+                let (a, b) = (self.val(&of[0])?, self.val(&of[1])?);
+                Ok(compare(*comparison, &a, &b))
+            }
+            Node::Present(field, presence) => self.is_present(field, *presence),
+            Node::HasMetadata(key) => Ok(metadata::find(self.inputs.metadata, key).is_some()),
+            Node::Text(test, of) => self.text_test(*test, &of[0], &of[1]),
+            Node::Matches(of, regex) => match self.val(of)? {
+                Val::String(text) => {
+                    self.step_over(text.len())?;
+                    Ok(regex.is_match(text))
+                }
+                _ => Err(Failure::Type),
+            },
+            Node::InConstants(of, set) => Ok(set.contains(&self.val(of)?)),
+            Node::InValueList(of, list) => Ok(list.contains(&self.val(of)?)),
+            Node::InValues(of, values) => {
+                let val = self.val(of)?;
+                for value in values {
+                    if self.val(value)?.equals(&val) {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Node::InElements(of, field) => {
+                let val = self.val(of)?;
+                let elements = self.elements(field)?;
+                self.any_equal(elements, &val)
+            }
+            Node::InKeys(of, field) => {
+                let val = self.val(of)?;
+                Ok(find(&self.elements(field)?, &val)?.is_some())
+            }
+            Node::Quantified(of) => self.quantified(of),
+            value => match self.val(value)? {
+                Val::Bool(value) => Ok(value),
+                _ => Err(Failure::Type),
+            },
+        }
+    }
+
+    /// `&&` and `||`: either side may decide alone, whatever becomes of the other.
+    fn decided_by(&mut self, decisive: bool, of: &'a [Node; 2]) -> Result<bool, Failure> {
+        let left = self.bool(&of[0]);
+        if left == Ok(decisive) {
+            return left;
+        }
+        match self.bool(&of[1]) {
+            Ok(right) if right == decisive => Ok(right),
+            right => left.and(right),
+        }
+    }
+
+    fn step(&mut self) -> Result<(), Failure> {
+        self.steps_left = self.steps_left.checked_sub(1).ok_or(Failure::Steps)?;
+        Ok(())
+    }
+
+    /// Accounts for searching in so many bytes.
+    fn step_over(&mut self, bytes: usize) -> Result<(), Failure> {
+        let steps = u32::try_from(bytes / STEP_BYTES).unwrap_or(u32::MAX);
+        self.steps_left = self.steps_left.checked_sub(steps).ok_or(Failure::Steps)?;
+        Ok(())
+    }
+}
+
+// Texts and metadata.
+impl<'a> Evaluation<'a> {
+    fn metadata(&self, key: &str) -> Outcome<'a> {
+        let block = self.inputs.metadata;
+        let place = metadata::find(block, key).ok_or(Failure::NoMetadata)?;
+        if metadata::find(&block[place.end..], key).is_some() {
+            return Err(Failure::SeveralValues);
+        }
+        let value = &block[place];
+        match key.ends_with("-bin") {
+            true => Ok(Val::Bytes(value)),
+            false => std::str::from_utf8(value)
+                .map(Val::String)
+                .map_err(|_| Failure::NotText),
+        }
+    }
+
+    fn text_test(&mut self, test: TextTest, text: &'a Node, part: &'a Node) -> Result<bool, Failure> {
+        let (Val::String(text), Val::String(part)) = (self.val(text)?, self.val(part)?) else {
+            return Err(Failure::Type);
+        };
+        Ok(match test {
+            TextTest::StartsWith => text.starts_with(part),
+            TextTest::EndsWith => text.ends_with(part),
+            TextTest::Contains => {
+                self.step_over(text.len())?;
+                text.contains(part)
+            }
+        })
+    }
+
+    fn length(&mut self, of: &'a Node) -> Outcome<'a> {
+        let length = match self.val(of)? {
+            Val::String(text) => {
+                self.step_over(text.len())?;
+                text.chars().count()
+            }
+            Val::Bytes(bytes) => bytes.len(),
+            _ => return Err(Failure::Type),
+        };
+        Ok(Val::Int(length as i64))
+    }
+}
+
+// Fields.
+impl<'a> Evaluation<'a> {
+    fn message(&self) -> Result<View<'a>, Failure> {
+        self.inputs.message.ok_or(Failure::NoMessage)
+    }
+
+    fn place(&mut self, base: &'a Base) -> Result<Place, Failure> {
+        match base {
+            Base::Message => Ok(Place::ROOT),
+            Base::Variable(slot) => match self.variables[usize::from(*slot)] {
+                Val::Message(place) => Ok(place),
+                _ => Err(Failure::Type),
+            },
+            Base::Entry(entry) => {
+                let (elements, index) = self.entry(entry)?;
+                elements.place(index)?.ok_or(Failure::NoIndex)
+            }
+        }
+    }
+
+    fn read(&mut self, field: &'a FieldOf) -> Result<Option<Value<'a>>, Failure> {
+        let place = self.place(&field.base)?;
+        Ok(self.inputs.tables.read_at(&field.path, self.message()?, place)?)
+    }
+
+    fn elements(&mut self, field: &'a FieldOf) -> Result<Elements<'a>, Failure> {
+        let place = self.place(&field.base)?;
+        Ok(self.inputs.tables.elements(&field.path, self.message()?, place)?)
+    }
+
+    fn is_present(&mut self, field: &'a FieldOf, presence: Presence) -> Result<bool, Failure> {
+        if presence == Presence::NotEmpty {
+            return Ok(!self.elements(field)?.is_empty());
+        }
+        let Some(value) = self.read(field)? else {
+            return Ok(false);
+        };
+        Ok(match presence {
+            // Zeros of both signs are equal, but only the one without is the default.
+            Presence::NotDefault(_) if matches!(value, Value::Double(value) if value.to_bits() != 0) => true,
+            Presence::NotDefault(_) if matches!(value, Value::Float(value) if value.to_bits() != 0) => true,
+            Presence::NotDefault(default) => !Val::of(value).is_some_and(|val| val.equals(&default.val())),
+            Presence::Set | Presence::NotEmpty => true,
+        })
+    }
+
+    fn entry(&mut self, entry: &'a Entry) -> Result<(Elements<'a>, u32), Failure> {
+        let key = self.val(&entry.key)?;
+        let elements = self.elements(&entry.collection)?;
+        let index = match entry.by {
+            By::Key => find(&elements, &key)?.ok_or(Failure::NoKey)?,
+            By::Index => {
+                let index = key.integer().and_then(|index| u32::try_from(index).ok());
+                index
+                    .filter(|index| *index < elements.len())
+                    .ok_or(Failure::NoIndex)?
+            }
+        };
+        Ok((elements, index))
+    }
+
+    fn element(&mut self, entry: &'a Entry) -> Outcome<'a> {
+        let (elements, index) = self.entry(entry)?;
+        let value = elements.get(index)?.ok_or(Failure::NoIndex)?;
+        Val::of(value).ok_or(Failure::Type)
+    }
+
+    fn any_equal(&mut self, elements: Elements<'a>, val: &Val<'a>) -> Result<bool, Failure> {
+        for index in 0..elements.len() {
+            self.step()?;
+            let found = elements.get(index)?.and_then(Val::of).ok_or(Failure::Type)?;
+            if found.equals(val) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+// Quantifiers.
+impl<'a> Evaluation<'a> {
+    fn quantified(&mut self, of: &'a Quantified) -> Result<bool, Failure> {
+        let mut tally = Tally::new(of.quantifier);
+        match &of.over {
+            Over::Values(values) => {
+                for value in values {
+                    let val = self.val(value)?;
+                    if tally.is_decided_by(self.holds(of, val))? {
+                        break;
+                    }
+                }
+            }
+            Over::Elements(field) | Over::Messages(field) | Over::Keys(field) => {
+                let elements = self.elements(field)?;
+                for index in 0..elements.len() {
+                    let val = match &of.over {
+                        Over::Messages(_) => elements.place(index)?.map(Val::Message),
+                        Over::Keys(_) => elements.key(index)?.and_then(Val::of),
+                        _ => elements.get(index)?.and_then(Val::of),
+                    };
+                    if tally.is_decided_by(self.holds(of, val.ok_or(Failure::Type)?))? {
+                        break;
+                    }
+                }
+            }
+        }
+        tally.result()
+    }
+
+    fn holds(&mut self, of: &'a Quantified, val: Val<'a>) -> Result<bool, Failure> {
+        self.step()?;
+        self.variables[usize::from(of.slot)] = val;
+        self.bool(&of.body)
+    }
+}
+
+/// What a quantifier has seen.
+struct Tally {
+    quantifier: Quantifier,
+    held: u32,
+    failed: bool,
+    error: Option<Failure>,
+}
+
+impl Tally {
+    fn new(quantifier: Quantifier) -> Tally {
+        Tally {
+            quantifier,
+            held: 0,
+            failed: false,
+            error: None,
+        }
+    }
+
+    /// Takes one more outcome, and says whether no other can change the result. As `&&` and `||`, `all` and `exists`
+    /// keep an error only if nothing else decides.
+    fn is_decided_by(&mut self, outcome: Result<bool, Failure>) -> Result<bool, Failure> {
+        match (outcome, self.quantifier) {
+            (Err(Failure::Steps), _) => Err(Failure::Steps),
+            (Err(failure), Quantifier::ExistsOne) => Err(failure),
+            (Err(failure), _) => {
+                self.error = self.error.or(Some(failure));
+                Ok(false)
+            }
+            (Ok(true), quantifier) => {
+                self.held += 1;
+                Ok(quantifier == Quantifier::Exists)
+            }
+            (Ok(false), quantifier) => {
+                self.failed = true;
+                Ok(quantifier == Quantifier::All)
+            }
+        }
+    }
+
+    fn result(self) -> Result<bool, Failure> {
+        match (self.quantifier, self.error) {
+            (Quantifier::All, _) if self.failed => Ok(false),
+            (Quantifier::Exists, _) if self.held > 0 => Ok(true),
+            (_, Some(failure)) => Err(failure),
+            (Quantifier::All, None) => Ok(true),
+            (Quantifier::Exists, None) => Ok(false),
+            (Quantifier::ExistsOne, None) => Ok(self.held == 1),
+        }
+    }
+}
+
+/// Index of the pair with this key. An integer is looked for as the type that the map's keys have.
+fn find(elements: &Elements<'_>, key: &Val<'_>) -> Result<Option<u32>, Failure> {
+    let is_unsigned = matches!(elements.key(0)?, Some(Value::Uint(_)));
+    let key = match *key {
+        Val::String(text) => Value::String(text),
+        Val::Bool(value) => Value::Bool(value),
+        Val::Int(_) | Val::Uint(_) => {
+            let number = key.integer().ok_or(Failure::Type)?;
+            let value = match is_unsigned {
+                true => u64::try_from(number).ok().map(Value::Uint),
+                false => i64::try_from(number).ok().map(Value::Int),
+            };
+            let Some(value) = value else { return Ok(None) };
+            value
+        }
+        _ => return Err(Failure::Type),
+    };
+    Ok(elements.find(&key)?)
+}
+
+fn compare(comparison: Comparison, a: &Val<'_>, b: &Val<'_>) -> bool {
+    match comparison {
+        Comparison::Equal => a.equals(b),
+        Comparison::NotEqual => !a.equals(b),
+        Comparison::Less => a.order(b).is_some_and(std::cmp::Ordering::is_lt),
+        Comparison::LessOrEqual => a.order(b).is_some_and(std::cmp::Ordering::is_le),
+        Comparison::Greater => a.order(b).is_some_and(std::cmp::Ordering::is_gt),
+        Comparison::GreaterOrEqual => a.order(b).is_some_and(std::cmp::Ordering::is_ge),
+    }
+}
+
+fn calculate(operation: Operation, a: Val<'_>, b: Val<'_>) -> Result<Val<'static>, Failure> {
+    use Operation::{Add, Divide, Multiply, Remainder, Subtract};
+    let divides = matches!(operation, Divide | Remainder);
+    match (a, b) {
+        (Val::Int(_), Val::Int(0)) | (Val::Uint(_), Val::Uint(0)) if divides => Err(Failure::DivisionByZero),
+        (Val::Int(a), Val::Int(b)) => match operation {
+            Add => a.checked_add(b),
+            Subtract => a.checked_sub(b),
+            Multiply => a.checked_mul(b),
+            Divide => a.checked_div(b),
+            Remainder => a.checked_rem(b),
+        }
+        .map(Val::Int)
+        .ok_or(Failure::Overflow),
+        (Val::Uint(a), Val::Uint(b)) => match operation {
+            Add => a.checked_add(b),
+            Subtract => a.checked_sub(b),
+            Multiply => a.checked_mul(b),
+            Divide => a.checked_div(b),
+            Remainder => a.checked_rem(b),
+        }
+        .map(Val::Uint)
+        .ok_or(Failure::Overflow),
+        (Val::Double(a), Val::Double(b)) => Ok(Val::Double(match operation {
+            Add => a + b,
+            Subtract => a - b,
+            Multiply => a * b,
+            Divide => a / b,
+            Remainder => return Err(Failure::Type),
+        })),
+        _ => Err(Failure::Type),
+    }
+}
+
+fn convert(to: Conversion, val: Val<'_>) -> Result<Val<'static>, Failure> {
+    let integer = match val {
+        Val::Double(value) if to != Conversion::Double => {
+            let fits = value.is_finite() && value.abs() < 2e19;
+            fits.then_some(value as i128).ok_or(Failure::Overflow)?
+        }
+        Val::Double(value) => return Ok(Val::Double(value)),
+        other => other.integer().ok_or(Failure::Type)?,
+    };
+    match to {
+        Conversion::Int => i64::try_from(integer)
+            .map(Val::Int)
+            .map_err(|_| Failure::Overflow),
+        Conversion::Uint => u64::try_from(integer)
+            .map(Val::Uint)
+            .map_err(|_| Failure::Overflow),
+        Conversion::Double => Ok(Val::Double(integer as f64)),
+    }
+}

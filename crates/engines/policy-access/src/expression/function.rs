@@ -1,0 +1,513 @@
+//! Operators, functions and quantifiers.
+
+use cel::common::ast::operators;
+use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue};
+use cel::parser::Expression as Tree;
+use regex::RegexBuilder;
+
+use super::check::{Checker, Term, Typed, holds_messages};
+use super::constant::{Constant, ConstantSet};
+use super::error::{ExpressionError, nearest};
+use super::evaluate::VARIABLES_MAX;
+use super::kind::Kind;
+use super::node::{Comparison, Conversion, Node, Operation, Over, Quantified, Quantifier, TextTest};
+use super::value::Val;
+
+/// Memory that a compiled pattern may take, in bytes.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
+
+const FUNCTIONS: [&str; 13] = [
+    "size",
+    "startsWith",
+    "endsWith",
+    "contains",
+    "matches",
+    "has",
+    "all",
+    "exists",
+    "exists_one",
+    "int",
+    "uint",
+    "double",
+    "in",
+];
+
+type Checked = Result<Typed, ExpressionError>;
+
+impl Checker<'_> {
+    pub(crate) fn call(&mut self, tree: &Tree, call: &CallExpr) -> Checked {
+        use operators as op;
+        let name = call.func_name.as_str();
+        let comparison = match name {
+            op::EQUALS => Some(Comparison::Equal),
+            op::NOT_EQUALS => Some(Comparison::NotEqual),
+            op::LESS => Some(Comparison::Less),
+            op::LESS_EQUALS => Some(Comparison::LessOrEqual),
+            op::GREATER => Some(Comparison::Greater),
+            op::GREATER_EQUALS => Some(Comparison::GreaterOrEqual),
+            _ => None,
+        };
+        let operation = match name {
+            op::ADD => Some((Operation::Add, "+")),
+            op::SUBSTRACT => Some((Operation::Subtract, "-")),
+            op::MULTIPLY => Some((Operation::Multiply, "*")),
+            op::DIVIDE => Some((Operation::Divide, "/")),
+            op::MODULO => Some((Operation::Remainder, "%")),
+            _ => None,
+        };
+        if let (Some(comparison), [a, b]) = (comparison, call.args.as_slice()) {
+            return self.comparison(tree, comparison, a, b);
+        }
+        if let (Some((operation, sign)), [a, b]) = (operation, call.args.as_slice()) {
+            return self.arithmetic(tree, (operation, sign), a, b);
+        }
+        match (name, call.args.as_slice()) {
+            (op::LOGICAL_AND | op::LOGICAL_OR, [a, b]) => self.logic(name, a, b),
+            (op::LOGICAL_NOT, [of]) => {
+                let of = self.condition(of, "!")?;
+                Ok(Typed::node(Kind::Bool, Node::Not(Box::new(of))))
+            }
+            (op::CONDITIONAL, [condition, a, b]) => self.ternary(tree, condition, a, b),
+            (op::NEGATE, [of]) => self.negation(tree, of),
+            (op::INDEX, [collection, key]) => self.index(tree, collection, key),
+            (op::IN, [value, within]) => self.contained(tree, value, within),
+            _ => self.function(tree, call),
+        }
+    }
+
+    fn function(&mut self, tree: &Tree, call: &CallExpr) -> Checked {
+        let name = call.func_name.as_str();
+        let target = call.target.as_deref();
+        let arguments: Vec<&Tree> = target.into_iter().chain(&call.args).collect();
+        match (name, arguments.as_slice()) {
+            ("size", [of]) => self.size(tree, of),
+            ("startsWith", [text, part]) => self.text_test(TextTest::StartsWith, text, part),
+            ("endsWith", [text, part]) => self.text_test(TextTest::EndsWith, text, part),
+            ("contains", [text, part]) => self.text_test(TextTest::Contains, text, part),
+            ("matches", [text, pattern]) => self.matches(text, pattern),
+            ("int", [of]) if target.is_none() => self.conversion(tree, Conversion::Int, Kind::Int, of),
+            ("uint", [of]) if target.is_none() => self.conversion(tree, Conversion::Uint, Kind::Uint, of),
+            ("double", [of]) if target.is_none() => {
+                self.conversion(tree, Conversion::Double, Kind::Double, of)
+            }
+            _ => Err(self.no_function(tree, name, arguments.len())),
+        }
+    }
+
+    fn no_function(&self, tree: &Tree, name: &str, arguments: usize) -> ExpressionError {
+        if FUNCTIONS.contains(&name) {
+            let problem = format!("{name} does not take {arguments} operands in this way");
+            return self.error(tree, problem, "docs/policies/access.md shows each function");
+        }
+        let known = format!("known: {}", FUNCTIONS.join(", "));
+        let help = match (name, nearest(name, FUNCTIONS)) {
+            ("map" | "filter", _) => "nothing here makes new lists: use all() or exists()".to_owned(),
+            ("string" | "bytes" | "dyn" | "type" | "duration" | "timestamp", _) => {
+                format!("compare the field itself ({known})")
+            }
+            (_, Some(near)) => format!("did you mean {near}? ({known})"),
+            (_, None) => known,
+        };
+        self.error(tree, format!("there is no function {name}"), help)
+    }
+
+    /// A part that must be a condition.
+    fn condition(&mut self, tree: &Tree, operator: &str) -> Result<Node, ExpressionError> {
+        let typed = self.check(tree)?;
+        if typed.kind != Kind::Bool {
+            let problem = format!("{operator} takes conditions, and this is a {}", typed.kind);
+            return Err(self.error(tree, problem, "compare it with something"));
+        }
+        self.value(typed, tree)
+    }
+
+    fn logic(&mut self, name: &str, a: &Tree, b: &Tree) -> Checked {
+        let (sign, decisive) = match name {
+            operators::LOGICAL_AND => ("&&", false),
+            _ => ("||", true),
+        };
+        let (a, b) = (self.condition(a, sign)?, self.condition(b, sign)?);
+        let node = match (known(&a), known(&b)) {
+            (Some(value), _) | (_, Some(value)) if value == decisive => {
+                Node::Constant(Constant::Bool(decisive))
+            }
+            (Some(_), _) => b,
+            (_, Some(_)) => a,
+            _ if decisive => Node::Or(Box::new([a, b])),
+            _ => Node::And(Box::new([a, b])),
+        };
+        Ok(Typed::node(Kind::Bool, node))
+    }
+
+    fn ternary(&mut self, tree: &Tree, condition: &Tree, a: &Tree, b: &Tree) -> Checked {
+        let condition = self.condition(condition, "?:")?;
+        let (first, second) = (self.check(a)?, self.check(b)?);
+        let kind = first.kind.arithmetic();
+        if kind != second.kind.arithmetic() {
+            let problem = format!("one side is a {}, the other a {}", first.kind, second.kind);
+            return Err(self.error(tree, problem, "both sides of : have one type"));
+        }
+        let (first, second) = (self.value(first, a)?, self.value(second, b)?);
+        let node = match known(&condition) {
+            Some(true) => first,
+            Some(false) => second,
+            None => Node::If(Box::new([condition, first, second])),
+        };
+        Ok(Typed::node(kind, node))
+    }
+
+    fn comparison(&mut self, tree: &Tree, comparison: Comparison, a: &Tree, b: &Tree) -> Checked {
+        let (first, second) = (self.check(a)?, self.check(b)?);
+        let (first, second) = self.named_both(first, second, a, b)?;
+        if !first.kind.is_comparable(&second.kind) {
+            let problem = format!("a {} is compared with a {}", first.kind, second.kind);
+            return Err(self.error(tree, problem, comparison_help(&first.kind, &second.kind)));
+        }
+        let both = [self.value(first, a)?, self.value(second, b)?];
+        Ok(Typed::node(Kind::Bool, Node::Compare(comparison, Box::new(both))))
+    }
+
+    fn arithmetic(
+        &mut self,
+        tree: &Tree,
+        (operation, sign): (Operation, &str),
+        a: &Tree,
+        b: &Tree,
+    ) -> Checked {
+        let (mut first, mut second) = (self.check(a)?, self.check(b)?);
+        unsign(&mut first, &second.kind);
+        unsign(&mut second, &first.kind);
+        let kind = first.kind.arithmetic();
+        let fits = match kind {
+            Kind::Int | Kind::Uint => true,
+            Kind::Double => operation != Operation::Remainder,
+            _ => false,
+        };
+        if !fits || kind != second.kind.arithmetic() {
+            let problem = format!("{sign} of a {} and a {}", first.kind, second.kind);
+            let help = match (&first.kind, &second.kind) {
+                (Kind::String, Kind::String) => {
+                    "texts cannot be put together here: use startsWith or endsWith"
+                }
+                _ => "both sides are of one type of number: convert with int(), uint() or double()",
+            };
+            return Err(self.error(tree, problem, help));
+        }
+        let both = [self.value(first, a)?, self.value(second, b)?];
+        Ok(Typed::node(kind, Node::Arithmetic(operation, Box::new(both))))
+    }
+
+    fn negation(&mut self, tree: &Tree, of: &Tree) -> Checked {
+        let typed = self.check(of)?;
+        let kind = typed.kind.arithmetic();
+        if !matches!(kind, Kind::Int | Kind::Double) {
+            return Err(self.error(
+                tree,
+                format!("- of a {}", typed.kind),
+                "only int and double have a sign",
+            ));
+        }
+        let of = self.value(typed, of)?;
+        Ok(Typed::node(kind, Node::Negate(Box::new(of))))
+    }
+
+    fn conversion(&mut self, tree: &Tree, to: Conversion, kind: Kind, of: &Tree) -> Checked {
+        let typed = self.check(of)?;
+        if !typed.kind.is_number() {
+            let problem = format!("{kind}() of a {}", typed.kind);
+            return Err(self.error(tree, problem, "only numbers are converted"));
+        }
+        let of = self.value(typed, of)?;
+        Ok(Typed::node(kind, Node::Convert(to, Box::new(of))))
+    }
+}
+
+// Names of enums' values where a string is compared with an enum.
+impl Checker<'_> {
+    /// A string that stands where a value of an enum is wanted is the name of one.
+    fn named(&self, typed: Typed, other: &Kind, tree: &Tree) -> Checked {
+        match (&typed.term, &typed.kind, other) {
+            (Term::Node(Node::Constant(Constant::String(name))), Kind::String, Kind::Enum(id, _)) => {
+                self.enum_value(tree, *id, name)
+            }
+            _ => Ok(typed),
+        }
+    }
+
+    fn named_both(
+        &self,
+        first: Typed,
+        second: Typed,
+        a: &Tree,
+        b: &Tree,
+    ) -> Result<(Typed, Typed), ExpressionError> {
+        let first = self.named(first, &second.kind, a)?;
+        let second = self.named(second, &first.kind, b)?;
+        Ok((first, second))
+    }
+}
+
+// Texts.
+impl Checker<'_> {
+    fn text(&mut self, tree: &Tree, function: &str) -> Result<Node, ExpressionError> {
+        let typed = self.check(tree)?;
+        if typed.kind != Kind::String {
+            let problem = format!("{function} takes strings, and this is a {}", typed.kind);
+            return Err(self.error(tree, problem, ""));
+        }
+        self.value(typed, tree)
+    }
+
+    fn text_test(&mut self, test: TextTest, text: &Tree, part: &Tree) -> Checked {
+        let name = match test {
+            TextTest::StartsWith => "startsWith",
+            TextTest::EndsWith => "endsWith",
+            TextTest::Contains => "contains",
+        };
+        let both = [self.text(text, name)?, self.text(part, name)?];
+        Ok(Typed::node(Kind::Bool, Node::Text(test, Box::new(both))))
+    }
+
+    fn matches(&mut self, text: &Tree, pattern: &Tree) -> Checked {
+        let text = self.text(text, "matches")?;
+        let Expr::Literal(LiteralValue::String(literal)) = &pattern.expr else {
+            let problem = "a pattern is written out";
+            return Err(self.error(
+                pattern,
+                problem,
+                "it is compiled once, when the policy is attached",
+            ));
+        };
+        let compiled = RegexBuilder::new(literal.inner())
+            .size_limit(PATTERN_BYTES_MAX)
+            .dfa_size_limit(PATTERN_BYTES_MAX)
+            .build();
+        let regex = compiled.map_err(|error| {
+            let text = error.to_string();
+            let reason = text
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .trim_start_matches("error: ");
+            let help = "docs.rs/regex has the syntax; there are no look-around and no back-references";
+            self.error(pattern, format!("not a pattern: {reason}"), help)
+        })?;
+        Ok(Typed::node(
+            Kind::Bool,
+            Node::Matches(Box::new(text), Box::new(regex)),
+        ))
+    }
+
+    fn size(&mut self, tree: &Tree, of: &Tree) -> Checked {
+        let typed = self.check(of)?;
+        let node = match (typed.term, &typed.kind) {
+            (Term::Path(path), Kind::List(_) | Kind::Map(..)) => {
+                Node::Count(Box::new(self.field_of(path, of)?))
+            }
+            (Term::Values(values), _) => Node::Constant(Constant::Int(values.len() as i64)),
+            (term, Kind::String | Kind::Bytes) => {
+                let kind = typed.kind.clone();
+                Node::Length(Box::new(self.value(Typed { kind, term }, of)?))
+            }
+            (_, kind) => {
+                let help = "strings, bytes, lists and maps have one";
+                return Err(self.error(tree, format!("a {kind} has no size"), help));
+            }
+        };
+        Ok(Typed::node(Kind::Int, node))
+    }
+}
+
+// Lists and maps.
+impl Checker<'_> {
+    /// `value in within`.
+    fn contained(&mut self, tree: &Tree, value: &Tree, within: &Tree) -> Checked {
+        let of = self.check(within)?;
+        if let Term::Metadata = of.term {
+            return match &value.expr {
+                Expr::Literal(LiteralValue::String(name)) => {
+                    let key = self.metadata_key(value, name.inner())?;
+                    Ok(Typed::node(Kind::Bool, Node::HasMetadata(key)))
+                }
+                _ => Err(self.error(
+                    value,
+                    "a metadata key is written out",
+                    "such as \"user\" in metadata",
+                )),
+            };
+        }
+        let needle = self.check(value)?;
+        match (of.term, of.kind) {
+            (Term::ValueList(list), _) => {
+                if !list.holds(&needle.kind) {
+                    let problem = format!("a {} is looked for in a list of {}s", needle.kind, list.kind());
+                    return Err(self.error(tree, problem, "give the list the other `type`"));
+                }
+                let needle = Box::new(self.value(needle, value)?);
+                Ok(Typed::node(Kind::Bool, Node::InValueList(needle, list)))
+            }
+            (Term::Values(nodes), Kind::List(element)) => {
+                let (nodes, element) = self.named_values(nodes, *element, &needle.kind, within)?;
+                self.check_contained(tree, &needle.kind, &element)?;
+                let needle = Box::new(self.value(needle, value)?);
+                Ok(Typed::node(Kind::Bool, among(needle, nodes)))
+            }
+            (Term::Path(path), Kind::List(element)) => {
+                let needle = self.named(needle, &element, value)?;
+                self.check_contained(tree, &needle.kind, &element)?;
+                let field = Box::new(self.field_of(path, within)?);
+                let needle = Box::new(self.value(needle, value)?);
+                Ok(Typed::node(Kind::Bool, Node::InElements(needle, field)))
+            }
+            (Term::Path(path), Kind::Map(key, _)) => {
+                self.check_contained(tree, &needle.kind, &key)?;
+                let field = Box::new(self.field_of(path, within)?);
+                let needle = Box::new(self.value(needle, value)?);
+                Ok(Typed::node(Kind::Bool, Node::InKeys(needle, field)))
+            }
+            (_, kind) => {
+                let help = "`in` looks into lists, maps, metadata and lists.<name>";
+                Err(self.error(within, format!("nothing can be in a {kind}"), help))
+            }
+        }
+    }
+
+    fn check_contained(&self, tree: &Tree, needle: &Kind, element: &Kind) -> Result<(), ExpressionError> {
+        if needle.is_comparable(element) {
+            return Ok(());
+        }
+        let problem = format!("a {needle} is looked for among {element}s");
+        Err(self.error(tree, problem, comparison_help(needle, element)))
+    }
+
+    /// Strings among which a value of an enum is looked for are names of its values.
+    fn named_values(
+        &self,
+        nodes: Vec<Node>,
+        element: Kind,
+        needle: &Kind,
+        tree: &Tree,
+    ) -> Result<(Vec<Node>, Kind), ExpressionError> {
+        if !matches!((needle, &element), (Kind::Enum(..), Kind::String)) {
+            return Ok((nodes, element));
+        }
+        let mut named = Vec::new();
+        for node in nodes {
+            let typed = self.named(Typed::node(Kind::String, node), needle, tree)?;
+            named.push(self.value(typed, tree)?);
+        }
+        Ok((named, needle.clone()))
+    }
+
+    pub(crate) fn quantified(&mut self, tree: &Tree, of: &ComprehensionExpr) -> Checked {
+        let Some((quantifier, body)) = quantifier(of) else {
+            let help = "nothing here makes new lists: use all(), exists() or exists_one()";
+            return Err(self.error(tree, "map() and filter() are not supported", help));
+        };
+        if self.bound.len() >= VARIABLES_MAX {
+            let problem = format!("all() and exists() nest deeper than {VARIABLES_MAX} levels");
+            return Err(self.error(tree, problem, "split the rule"));
+        }
+        let range = self.check(&of.iter_range)?;
+        let (over, element) = match (range.term, range.kind) {
+            (Term::Values(nodes), Kind::List(element)) => (Over::Values(nodes.into()), *element),
+            (Term::Path(path), Kind::List(element)) => {
+                let is_message = holds_messages(path.last());
+                let field = self.field_of(path, &of.iter_range)?;
+                match is_message {
+                    true => (Over::Messages(field), *element),
+                    false => (Over::Elements(field), *element),
+                }
+            }
+            (Term::Path(path), Kind::Map(key, _)) => (Over::Keys(self.field_of(path, &of.iter_range)?), *key),
+            (_, kind) => {
+                let problem = format!("a {kind} has no elements to go over");
+                return Err(self.error(&of.iter_range, problem, "lists and maps have"));
+            }
+        };
+        let slot = self.bound.len() as u8;
+        self.bound.push((of.iter_var.clone(), element));
+        let body = self.condition(body, "a quantifier");
+        self.bound.pop();
+        let quantified = Quantified {
+            quantifier,
+            over,
+            slot,
+            body: body?,
+        };
+        Ok(Typed::node(Kind::Bool, Node::Quantified(Box::new(quantified))))
+    }
+}
+
+fn known(node: &Node) -> Option<bool> {
+    match node.constant() {
+        Some(Val::Bool(value)) => Some(value),
+        _ => None,
+    }
+}
+
+/// A value among others, which are searched quickly if they are known.
+fn among(needle: Box<Node>, nodes: Vec<Node>) -> Node {
+    let constants: Option<Vec<Constant>> = nodes
+        .iter()
+        .map(|node| node.constant().and_then(Constant::of))
+        .collect();
+    match constants {
+        Some(constants) => Node::InConstants(needle, ConstantSet::new(constants)),
+        None => Node::InValues(needle, nodes.into()),
+    }
+}
+
+/// A whole number that is written out may stand for an unsigned one.
+fn unsign(typed: &mut Typed, other: &Kind) {
+    if let (Term::Node(Node::Constant(Constant::Int(value))), Kind::Uint) = (&typed.term, other)
+        && let Ok(value) = u64::try_from(*value)
+    {
+        *typed = Typed::node(Kind::Uint, Node::Constant(Constant::Uint(value)));
+    }
+}
+
+fn comparison_help(a: &Kind, b: &Kind) -> String {
+    match (a, b) {
+        (Kind::String, number) | (number, Kind::String) if number.is_number() => {
+            "write a number without quotes, or name a string field".to_owned()
+        }
+        (Kind::Message(..), _) | (_, Kind::Message(..)) => {
+            "compare fields of the message, or use has()".to_owned()
+        }
+        (Kind::List(_) | Kind::Map(..), _) | (_, Kind::List(_) | Kind::Map(..)) => {
+            "use `in`, size(), all() or exists()".to_owned()
+        }
+        (Kind::String, Kind::Bytes) | (Kind::Bytes, Kind::String) => "write bytes as b\"...\"".to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Which quantifier the library has expanded, and what must hold of an element.
+fn quantifier(of: &ComprehensionExpr) -> Option<(Quantifier, &Tree)> {
+    let Expr::Call(step) = &of.loop_step.expr else {
+        return None;
+    };
+    if of.iter_var2.is_some() {
+        return None;
+    }
+    match (step.func_name.as_str(), step.args.as_slice()) {
+        (operators::LOGICAL_AND, [_, body]) => Some((Quantifier::All, body)),
+        (operators::LOGICAL_OR, [_, body]) => Some((Quantifier::Exists, body)),
+        (operators::CONDITIONAL, [body, counted, _]) if is_count(counted) => {
+            Some((Quantifier::ExistsOne, body))
+        }
+        _ => None,
+    }
+}
+
+/// Whether it is `@result + 1`, and not the list that `filter` makes.
+fn is_count(tree: &Tree) -> bool {
+    let Expr::Call(call) = &tree.expr else {
+        return false;
+    };
+    matches!(
+        call.args.last().map(|tree| &tree.expr),
+        Some(Expr::Literal(LiteralValue::Int(_)))
+    )
+}
