@@ -1,0 +1,226 @@
+//! What happens on the data path: a few numbers for each call, and one record when it ends.
+
+use std::sync::Arc;
+
+use provost_datapath::FieldReader;
+use provost_engine::{
+    CallState, Code, Direction, Ended, Filter, Nanos, Parts, RestoreError, StepView, Verdict, Watch,
+};
+
+use crate::KIND;
+use crate::line::SitePart;
+use crate::writer::{Queue, Waker};
+
+/// Records that one engine queues before it wakes the writer ahead of its time.
+const RECORDS_PER_WAKE: u32 = 1024;
+/// Length of a W3C `traceparent` of version 0, and where its ids are.
+const TRACEPARENT_BYTES: usize = 55;
+const TRACE_ID: std::ops::Range<usize> = 3..35;
+const SPAN_ID: std::ops::Range<usize> = 36..52;
+
+/// Which calls are logged, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Selection {
+    pub(crate) statuses: [bool; Code::ALL.len()],
+    pub(crate) duration_min_ns: Nanos,
+    pub(crate) trace_context: bool,
+}
+
+/// Logs the calls of one datapath.
+pub struct LogFilter {
+    queue: Arc<Queue>,
+    site: Arc<SitePart>,
+    selection: Selection,
+    waker: Waker,
+    since_wake: u32,
+}
+
+impl LogFilter {
+    pub(crate) fn new(
+        queue: Arc<Queue>,
+        site: Arc<SitePart>,
+        selection: Selection,
+        waker: Waker,
+    ) -> LogFilter {
+        LogFilter {
+            queue,
+            site,
+            selection,
+            waker,
+            since_wake: 0,
+        }
+    }
+}
+
+/// What is kept of a call in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoggedCall {
+    pub(crate) call: u64,
+    pub(crate) method: u16,
+    pub(crate) began_at: Nanos,
+    /// 0 without one.
+    pub(crate) deadline: Nanos,
+    /// When the first step of the response came; 0 before.
+    pub(crate) answered_at: Nanos,
+    /// Of requests, and of responses.
+    pub(crate) messages: [u32; 2],
+    pub(crate) bytes: [u64; 2],
+    /// 0 where there is none.
+    pub(crate) trace_id: u128,
+    pub(crate) span_id: u64,
+}
+
+/// A call that has ended.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) site: Arc<SitePart>,
+    pub(crate) call: LoggedCall,
+    pub(crate) ended: Ended,
+}
+
+impl Filter for LogFilter {
+    type Call = LoggedCall;
+
+    fn watch(&self) -> Watch {
+        Watch {
+            requests: Parts::BEGIN | Parts::MESSAGE,
+            responses: Parts::HEADERS | Parts::MESSAGE | Parts::STATUS,
+            calls: true,
+        }
+    }
+
+    fn judge(&mut self, call: &mut LoggedCall, step: &mut StepView<'_>) -> Verdict {
+        let parts = step.parts();
+        if parts.contains(Parts::BEGIN) {
+            self.began(call, step);
+        }
+        let direction = step.direction();
+        if direction == Direction::Response && call.answered_at == 0 {
+            call.answered_at = step.now();
+        }
+        if parts.contains(Parts::MESSAGE) {
+            let at = direction as usize;
+            call.messages[at] = call.messages[at].saturating_add(1);
+            call.bytes[at] += u64::from(step.message_bytes());
+        }
+        Verdict::Pass
+    }
+
+    fn ended(&mut self, call: LoggedCall, ended: &Ended) {
+        let duration = ended.at.saturating_sub(call.began_at);
+        let Selection {
+            statuses,
+            duration_min_ns,
+            ..
+        } = self.selection;
+        if !statuses[ended.code as usize] || duration < duration_min_ns {
+            return;
+        }
+        self.queue.push(Record {
+            site: Arc::clone(&self.site),
+            call,
+            ended: *ended,
+        });
+        self.since_wake += 1;
+        if self.since_wake == RECORDS_PER_WAKE {
+            self.since_wake = 0;
+            self.waker.wake();
+        }
+    }
+}
+
+impl LogFilter {
+    fn began(&self, call: &mut LoggedCall, step: &mut StepView<'_>) {
+        call.call = step.call();
+        call.method = step.method_index();
+        call.began_at = step.begun_at();
+        call.deadline = step.deadline();
+        if self.selection.trace_context
+            && let Some((trace_id, span_id)) = step.metadata("traceparent").and_then(trace_context)
+        {
+            call.trace_id = trace_id;
+            call.span_id = span_id;
+        }
+    }
+}
+
+/// Trace and span of a W3C `traceparent` (<https://www.w3.org/TR/trace-context/>).
+fn trace_context(header: &[u8]) -> Option<(u128, u64)> {
+    let text = std::str::from_utf8(header.get(..TRACEPARENT_BYTES)?).ok()?;
+    let trace_id = u128::from_str_radix(text.get(TRACE_ID)?, 16).ok()?;
+    let span_id = u64::from_str_radix(text.get(SPAN_ID)?, 16).ok()?;
+    Some((trace_id, span_id))
+}
+
+impl CallState for LoggedCall {
+    fn save(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.method.to_le_bytes());
+        for word in [self.call, self.began_at, self.deadline, self.answered_at] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        for direction in 0..2 {
+            out.extend_from_slice(&self.messages[direction].to_le_bytes());
+            out.extend_from_slice(&self.bytes[direction].to_le_bytes());
+        }
+        out.extend_from_slice(&self.trace_id.to_le_bytes());
+        out.extend_from_slice(&self.span_id.to_le_bytes());
+    }
+
+    fn load(saved: &[u8]) -> Option<LoggedCall> {
+        let mut fields = FieldReader::new(KIND, saved);
+        let call = load(&mut fields).ok()?;
+        fields.is_at_end().then_some(call)
+    }
+}
+
+fn load(fields: &mut FieldReader<'_>) -> Result<LoggedCall, RestoreError> {
+    let mut call = LoggedCall {
+        method: fields.u16()?,
+        call: fields.u64()?,
+        began_at: fields.u64()?,
+        deadline: fields.u64()?,
+        answered_at: fields.u64()?,
+        ..LoggedCall::default()
+    };
+    for direction in 0..2 {
+        call.messages[direction] = fields.u32()?;
+        call.bytes[direction] = fields.u64()?;
+    }
+    call.trace_id = u128::from_le_bytes(fields.array()?);
+    call.span_id = fields.u64()?;
+    Ok(call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_in_flight_comes_back_as_it_was_saved() {
+        let call = LoggedCall {
+            call: 1,
+            method: 2,
+            began_at: 3,
+            deadline: 4,
+            answered_at: 5,
+            messages: [6, 7],
+            bytes: [8, 9],
+            trace_id: 10,
+            span_id: 11,
+        };
+        let mut saved = Vec::new();
+        call.save(&mut saved);
+        assert_eq!(LoggedCall::load(&saved), Some(call));
+        assert_eq!(LoggedCall::load(&saved[1..]), None);
+    }
+
+    #[test]
+    fn ids_of_a_trace_context_are_found_and_nonsense_is_none() {
+        let header = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let expected = (0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, 0x00f0_67aa_0ba9_02b7);
+        assert_eq!(trace_context(header), Some(expected));
+        assert_eq!(trace_context(&header[1..]), None);
+        assert_eq!(trace_context(&[b'x'; 55]), None);
+        assert_eq!(trace_context(&[0xff; 60]), None);
+    }
+}
