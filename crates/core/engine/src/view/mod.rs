@@ -194,7 +194,9 @@ impl StepView<'_> {
         }
     }
 
-    fn is_split(&self) -> bool {
+    /// Whether large leaves of the message are still in the app's memory: see [`StepView::make_whole`].
+    #[must_use]
+    pub fn is_split(&self) -> bool {
         match &self.source {
             Source::Local(local) => local.is_split(),
             Source::Remote(remote) => remote.is_split(),
