@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
+use provost_engine::AppIdentity;
 use provost_frontend::{AppPort, AppReceiveHeap, CallQuota, ReceiveLimits, SendHeap};
 use provost_schema::SchemaHash;
 use provost_shm::{
@@ -166,6 +167,7 @@ pub(crate) struct App {
     pub(crate) runtime: usize,
     pub(crate) send_heap: SendHeap,
     pub(crate) connections: AppConnections,
+    pub(crate) identity: Arc<AppIdentity>,
     given_up: Arc<Notify>,
 }
 
@@ -217,7 +219,7 @@ async fn attach(shared: &Shared, control: &Control, credentials: Credentials, pa
         )),
     };
     let attached = match attached {
-        Ok((attached, name)) => start(shared, attached, name).await,
+        Ok(attached) => start(shared, attached).await,
         Err(refusal) => Err(refusal),
     };
     match attached {
@@ -255,7 +257,7 @@ fn admit(
     credentials: Credentials,
     attach: &Attach,
     descriptors: Vec<OwnedFd>,
-) -> Result<(Admitted, String), Refusal> {
+) -> Result<Admitted, Refusal> {
     let config = &shared.config;
     access::check(&config.control, shared.own_user, credentials)
         .map_err(|denied| Refusal::new(Code::PermissionDenied, denied.to_string()))?;
@@ -332,6 +334,13 @@ fn admit(
         runtime: place(shared, &name),
         send_heap,
         connections: AppConnections::default(),
+        identity: Arc::new(AppIdentity {
+            id,
+            name: name.into(),
+            pid: credentials.pid,
+            uid: credentials.uid,
+            gid: credentials.gid,
+        }),
         given_up: Arc::new(Notify::new()),
     };
     let new = NewApp {
@@ -347,21 +356,16 @@ fn admit(
         spin_ns: config.runtime.spin_us * 1000,
         message_bytes_max: config.limits.message_bytes,
     };
-    let admitted = Admitted {
+    Ok(Admitted {
         app,
         new,
         reply,
         descriptors,
-    };
-    Ok((admitted, name))
+    })
 }
 
 /// Gives an admitted app to its runtime.
-async fn start(
-    shared: &Shared,
-    admitted: Admitted,
-    name: String,
-) -> Result<(App, Attached, Vec<OwnedFd>), Refusal> {
+async fn start(shared: &Shared, admitted: Admitted) -> Result<(App, Attached, Vec<OwnedFd>), Refusal> {
     let Admitted {
         app,
         new,
@@ -369,7 +373,7 @@ async fn start(
         descriptors,
     } = admitted;
     let attached = AttachedApp {
-        name,
+        identity: Arc::clone(&app.identity),
         runtime: app.runtime,
         send_heap: app.send_heap.clone(),
         connections: app.connections.clone(),

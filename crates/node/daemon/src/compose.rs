@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use provost_datapath::{Datapath, Engine, Link};
+use provost_engine::{AppIdentity, MethodSite, PeerIdentity, Site};
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, MethodShape, SendHeap};
 use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
-use provost_policy_null::NullPolicy;
-use provost_schema::Service;
+use provost_schema::{Method, Service};
 
+use crate::policies::chain::FittedEngine;
+use crate::runtime::{ConnectionId, Fitted, Guard, Tag};
 use crate::schemas::BoundSchema;
 
 /// What a datapath is made of.
@@ -26,16 +28,16 @@ pub(crate) struct Plan<'a> {
     pub(crate) calls_max: u32,
     /// A server's bound over all its connections.
     pub(crate) quota: Option<Arc<CallQuota>>,
-    /// Names of the policies, the first that an outgoing call meets first.
-    pub(crate) policies: &'a [String],
+    /// The policies, the first that an outgoing call meets first.
+    pub(crate) policies: Vec<FittedEngine>,
     /// The transport.
     pub(crate) transport: Box<dyn Engine>,
     /// The link that transport and frontend share.
     pub(crate) link: Arc<Link>,
 }
 
-/// Puts a datapath together.
-pub(crate) fn datapath(plan: Plan<'_>) -> Datapath {
+/// Puts a datapath together. Beside it comes what is known of each of its engines.
+pub(crate) fn datapath(plan: Plan<'_>) -> (Datapath, Vec<Fitted>) {
     // A bound schema has its one service (see `schemas`).
     let service = plan.schema.schema.service(&plan.schema.service);
     let frontend = Frontend::new(FrontendParts {
@@ -58,23 +60,74 @@ pub(crate) fn datapath(plan: Plan<'_>) -> Datapath {
         encoding: plan.encoding,
         message_bytes_max: plan.message_bytes_max,
     });
-    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(frontend)];
-    engines.extend(plan.policies.iter().filter_map(|name| policy(name)));
-    engines.push(Box::new(marshalling));
-    engines.push(plan.transport);
-    Datapath::new(engines, plan.link)
+    let fixed = |engine, tag| FittedEngine {
+        engine,
+        fitted: Fitted::new(tag, Guard::default()),
+    };
+    let mut engines = vec![fixed(Box::new(frontend), Tag::FRONTEND)];
+    engines.extend(plan.policies);
+    engines.push(fixed(Box::new(marshalling), Tag::MARSHALLING));
+    engines.push(fixed(plan.transport, Tag::TRANSPORT));
+    let (engines, fitted) = engines
+        .into_iter()
+        .map(|fitted| (fitted.engine, fitted.fitted))
+        .unzip();
+    (Datapath::new(engines, plan.link), fitted)
 }
 
-/// The policy of this name. The configuration was checked: there are no others.
-fn policy(name: &str) -> Option<Box<dyn Engine>> {
-    match name {
-        "null" => Some(Box::new(NullPolicy)),
-        _ => None,
-    }
+/// Where a datapath is, as its policies are told.
+pub(crate) struct Whereabouts<'a> {
+    /// The node's name.
+    pub(crate) node: &'a str,
+    /// The app whose datapath it is.
+    pub(crate) app: Arc<AppIdentity>,
+    /// Which side of its calls the app is on.
+    pub(crate) role: AppRole,
+    /// The app's own schema of the service.
+    pub(crate) schema: &'a BoundSchema,
+    /// Who is at the other end.
+    pub(crate) peer: PeerIdentity,
+    /// The connection's number.
+    pub(crate) connection: ConnectionId,
+    /// The runtime that polls it.
+    pub(crate) runtime: usize,
+}
+
+/// The datapath's site, of which each policy gets its own with the methods that it is for.
+pub(crate) fn site(at: Whereabouts<'_>) -> Arc<Site> {
+    let service = at.schema.schema.service(&at.schema.service);
+    Arc::new(Site {
+        node: at.node.into(),
+        app: at.app,
+        side: match at.role {
+            AppRole::Client => provost_engine::Side::Client,
+            AppRole::Server => provost_engine::Side::Server,
+        },
+        service: at.schema.service.as_str().into(),
+        methods: service.map_or_else(|| Arc::from([]), method_sites),
+        scope: Arc::from([]),
+        schema: Arc::clone(&at.schema.schema),
+        tables: Arc::clone(&at.schema.tables),
+        peer: at.peer,
+        connection: at.connection,
+        runtime: at.runtime,
+    })
+}
+
+fn method_sites(service: &Service) -> Arc<[MethodSite]> {
+    let site = |method: &Method| MethodSite {
+        name: method.name.as_str().into(),
+        path: format!("/{}/{}", service.full_name, method.name).into(),
+        input: method.input,
+        output: method.output,
+        client_streaming: method.client_streaming,
+        server_streaming: method.server_streaming,
+    };
+    service.methods.iter().map(site).collect()
 }
 
 fn method_types(service: &Service) -> Arc<[MethodTypes]> {
-    let types = |method: &provost_schema::Method| MethodTypes {
+    let types = |method: &Method| MethodTypes {
         input: method.input,
         output: method.output,
     };

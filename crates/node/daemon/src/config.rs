@@ -11,11 +11,10 @@ use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::AdminConfig;
+use crate::policies::{ATTACHMENTS_MAX, Attachment};
 
 /// Runtime threads, at most.
 const RUNTIMES_MAX: usize = 64;
-/// Policies of one list, at most.
-const POLICIES_MAX: usize = 32;
 /// Listeners and routes, at most each.
 const ENTRIES_MAX: usize = 4096;
 /// Longest spin before sleep: past this a runtime should say `busy_poll`.
@@ -46,8 +45,11 @@ pub struct Config {
     pub schemas: SchemasConfig,
     /// What is logged, and how.
     pub log: LogConfig,
-    /// Policies of every datapath, in the order in which a call meets them on its way out.
+    /// Kinds of policies of every datapath, without configuration, before those of `[[policy]]`.
     pub policies: Vec<String>,
+    /// Policies and where they apply, in the order in which a call meets them on its way out.
+    #[serde(rename = "policy", skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
     /// Where other nodes connect.
     #[serde(rename = "listener", skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<ListenerConfig>,
@@ -543,14 +545,48 @@ impl Config {
         problems.range("timeouts.drain_ms", at.drain_ms, 0, DAY_MS);
     }
 
-    fn check_paths_of_calls(&self, problems: &mut Problems) {
-        problems.range("policies", self.policies.len(), 0, POLICIES_MAX);
-        for (at, policy) in self.policies.iter().enumerate() {
-            if policy != "null" {
-                let message = format!("there is no policy \"{policy}\"; this version has \"null\"");
-                problems.add(format!("policies[{at}]"), message);
+    /// What can be seen without the kinds: which there are is known when libraries have been loaded.
+    fn check_policies(&self, problems: &mut Problems) {
+        let count = self.policies.len() + self.attachments.len();
+        problems.range("policy", count, 0, ATTACHMENTS_MAX);
+        for (at, attachment) in self.attachments.iter().enumerate() {
+            for bad in attachment.problems() {
+                problems.add(format!("policy[{at}].{}", bad.key), bad.problem);
+            }
+            let is_same = |earlier: &Attachment| earlier.name == attachment.name;
+            if self.attachments[..at].iter().any(is_same) {
+                let message = format!(
+                    "\"{}\" is taken: give each policy a name of its own",
+                    attachment.name
+                );
+                problems.add(format!("policy[{at}].name"), message);
             }
         }
+    }
+
+    /// All policies, in order: those of `policies`, named after their kinds, then those of `[[policy]]`.
+    #[must_use]
+    pub fn all_attachments(&self) -> Vec<Attachment> {
+        let mut all: Vec<Attachment> = Vec::new();
+        for kind in &self.policies {
+            let mut attachment = Attachment::of_kind(kind);
+            let is_taken = |name: &str, all: &[Attachment]| {
+                let mut others = all.iter().chain(&self.attachments);
+                others.any(|other| other.name == name)
+            };
+            let mut count = 1;
+            while is_taken(&attachment.name, &all) {
+                count += 1;
+                attachment.name = format!("{kind}-{count}");
+            }
+            all.push(attachment);
+        }
+        all.extend(self.attachments.iter().cloned());
+        all
+    }
+
+    fn check_paths_of_calls(&self, problems: &mut Problems) {
+        self.check_policies(problems);
         problems.range("listener", self.listeners.len(), 0, ENTRIES_MAX);
         problems.range("route", self.routes.len(), 0, ENTRIES_MAX);
         for (at, route) in self.routes.iter().enumerate() {
@@ -675,13 +711,13 @@ mod tests {
 
     #[test]
     fn every_problem_is_listed_with_its_key() {
-        let text = "policies = [\"nul\"]\n[control]\nmode = \"rw\"\n[runtime]\nthreads = 0\n\
+        let text = "[[policy]]\nname = \"a b\"\nkind = \"null\"\n[control]\nmode = \"rw\"\n[runtime]\nthreads = 0\n\
                     [limits]\nmessage_bytes = 1\n[[route]]\nservice = \"a.B\"\ntransport = \"tcp\"\n";
         let expected = [
             "control.mode",
             "runtime.threads",
             "limits.message_bytes",
-            "policies[0]",
+            "policy[0].name",
             "route[0].endpoints",
         ];
         assert_eq!(problems(text), expected);

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use provost_datapath::{Engine, Link};
-use provost_frontend::{AppRole, CallQuota, SendHeap};
+use provost_engine::{AppIdentity, PeerIdentity, Site};
+use provost_frontend::{AppRole, SendHeap};
 use provost_marshalling as marshalling;
 use provost_shm::now_ns;
 use provost_transport_local::End;
 use provost_transport_tcp::{
-    ConnectParams, Encoding, Established, Hello, Role, TcpTransport, TransportConfig,
+    ConnectParams, Encoding, Established, Hello, Role, TcpTransport, TcpVersion, TransportConfig,
 };
 use provost_wire::Code;
 use provost_wire::control::Connect;
@@ -19,13 +20,15 @@ use provost_wire::limits::NAME_BYTES_MAX;
 use tokio::sync::oneshot;
 
 use crate::apps::{App, Outcome, Refusal, schema_hash};
-use crate::compose::{self, Plan};
+use crate::compose::{self, Plan, Whereabouts};
 use crate::config::{Config, RouteTransport};
 use crate::node::{OpenConnection, Shared};
 use crate::permits::{Permit, TooMany};
-use crate::runtime::{AppId, Command, NewConnection, PathWaker};
+use crate::policies::chain::Chain;
+use crate::policies::{ChangeError, Policies, transports};
+use crate::runtime::{Command, ConnectionId, NewConnection, PathWaker};
 use crate::schemas::BoundSchema;
-use crate::services::{self, Offer};
+use crate::services::{self, Match, Offer};
 
 /// Longest time that an app may give a connection attempt.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
@@ -152,19 +155,14 @@ async fn connect_tcp(
         match attempt.await {
             Ok(Ok(established)) => {
                 let peer = established.peer.name().to_owned();
-                let number = open_tcp(
-                    shared,
-                    &TcpEnd {
-                        app: app.id,
-                        runtime: app.runtime,
-                        send_heap: &app.send_heap,
-                        schema,
-                        offer: None,
-                    },
-                    established,
-                    permit,
-                )
-                .await?;
+                let end = TcpEnd {
+                    app: &app.identity,
+                    runtime: app.runtime,
+                    send_heap: &app.send_heap,
+                    schema,
+                    offer: None,
+                };
+                let number = open_tcp(shared, &end, established, permit).await?;
                 return Ok((number, peer));
             }
             Ok(Err(error)) => failure = Refusal::new(error.code, error.message),
@@ -179,7 +177,7 @@ async fn connect_tcp(
 
 /// The app's end of a connection over TCP.
 pub(crate) struct TcpEnd<'a> {
-    pub(crate) app: AppId,
+    pub(crate) app: &'a Arc<AppIdentity>,
     pub(crate) runtime: usize,
     pub(crate) send_heap: &'a SendHeap,
     pub(crate) schema: &'a BoundSchema,
@@ -199,6 +197,21 @@ pub(crate) async fn open_tcp(
         None => (Role::Client, AppRole::Client),
         Some(_) => (Role::Server, AppRole::Server),
     };
+    let site = compose::site(Whereabouts {
+        node: &shared.config.node.name,
+        app: Arc::clone(end.app),
+        role: app_role,
+        schema: end.schema,
+        peer: PeerIdentity {
+            identity: established.peer.name().into(),
+            address: established.peer_address.to_string().into(),
+            transport: "tcp",
+            app: None,
+        },
+        connection: shared.new_connection(),
+        runtime: end.runtime,
+    });
+    let chain = shared.policies.chain(&site).await?;
     let agreement = &established.agreement;
     let encoding = encoding(agreement.encoding);
     let peer_limits = agreement.peer_limits;
@@ -207,6 +220,7 @@ pub(crate) async fn open_tcp(
         None => own.calls_in_flight_max.min(peer_limits.calls_in_flight_max),
         Some(_) => own.calls_in_flight_max,
     };
+    let version = transport_version(shared, &site);
     let transport = TcpTransport::new(
         established,
         role,
@@ -214,7 +228,17 @@ pub(crate) async fn open_tcp(
         Arc::clone(&link),
         now_ns(),
     );
-    let datapath = compose::datapath(Plan {
+    let opening = Opening {
+        site,
+        transport_version: version.number(),
+        encoding,
+        link: Arc::clone(&link),
+        waker: shared.runtimes[end.runtime].new_waker(),
+        serves: end
+            .offer
+            .map(|offer| (offer.request, offer.schema.service.clone())),
+    };
+    let plan = Plan {
         role: app_role,
         schema: end.schema,
         send_heap: end.send_heap.clone(),
@@ -222,20 +246,11 @@ pub(crate) async fn open_tcp(
         message_bytes_max: own.message_bytes_max.min(peer_limits.message_bytes_max),
         calls_max,
         quota: end.offer.map(|offer| Arc::clone(&offer.quota)),
-        policies: &shared.config.policies,
+        policies: Vec::new(),
         transport: Box::new(transport),
-        link: Arc::clone(&link),
-    });
-    let place = Place {
-        app: end.app,
-        runtime: end.runtime,
         link,
-        waker: shared.runtimes[end.runtime].new_waker(),
-        serves: end
-            .offer
-            .map(|offer| (offer.request, offer.schema.service.clone())),
     };
-    open(shared, place, datapath, permit).await
+    opening.enter(shared, chain, plan, permit)?.open(shared).await
 }
 
 async fn connect_local(
@@ -246,139 +261,266 @@ async fn connect_local(
 ) -> Result<(u32, String), Refusal> {
     let found = shared.services.match_local(schema)?;
     let offer = &found.offer;
-    let server = {
+    let (server_app, server_runtime, server_heap) = {
         let apps = shared.apps.borrow();
         let gone = || Refusal::new(Code::Unavailable, format!("{} is going away", schema.service));
         let server = apps.get(&offer.app).ok_or_else(gone)?;
-        (server.runtime, server.send_heap.clone())
+        (
+            Arc::clone(&server.identity),
+            server.runtime,
+            server.send_heap.clone(),
+        )
     };
-    let (server_runtime, server_heap) = server;
-    let (client_link, server_link) = (Arc::new(Link::new()), Arc::new(Link::new()));
-    let client_waker = shared.runtimes[app.runtime].new_waker();
-    let server_waker = shared.runtimes[server_runtime].new_waker();
+    let client = LocalEnd {
+        app: &app.identity,
+        runtime: app.runtime,
+        send_heap: app.send_heap.clone(),
+        schema,
+        peer: &server_app,
+        offer: None,
+    };
+    let server = LocalEnd {
+        app: &server_app,
+        runtime: server_runtime,
+        send_heap: server_heap,
+        schema: &offer.schema,
+        peer: &app.identity,
+        offer: Some(offer),
+    };
+    let (client_site, server_site) = (client.site(shared), server.site(shared));
+    // Both before anything is made of them: no change of policies comes between the two.
+    let (client_chain, server_chain) = chains(&shared.policies, &client_site, &server_site).await?;
+    let (client_opening, server_opening) = (
+        client.opening(shared, client_site, &found),
+        server.opening(shared, server_site, &found),
+    );
     let ends = provost_transport_local::connect(
-        local_end(&client_link, &client_waker),
-        local_end(&server_link, &server_waker),
+        local_end(&client_opening),
+        local_end(&server_opening),
         found.methods.clone(),
     );
-    let side = |role,
-                schema: &BoundSchema,
-                heap: SendHeap,
-                quota: Option<Arc<CallQuota>>,
-                transport,
-                link: &Arc<Link>| {
-        compose::datapath(Plan {
-            role,
-            schema,
-            send_heap: heap,
-            encoding: encoding(found.encoding),
-            message_bytes_max: shared.config.limits.message_bytes,
-            calls_max: shared.config.limits.calls_in_flight as u32,
-            quota,
-            policies: &shared.config.policies,
-            transport,
-            link: Arc::clone(link),
-        })
-    };
-    let client_transport: Box<dyn Engine> = Box::new(ends.0);
-    let server_transport: Box<dyn Engine> = Box::new(ends.1);
-    let quota = Some(Arc::clone(&offer.quota));
-    let client_path = side(
-        AppRole::Client,
-        schema,
-        app.send_heap.clone(),
-        None,
-        client_transport,
-        &client_link,
-    );
-    let server_path = side(
-        AppRole::Server,
-        &offer.schema,
-        server_heap,
-        quota,
-        server_transport,
-        &server_link,
-    );
-    let server_place = Place {
-        app: offer.app,
-        runtime: server_runtime,
-        link: server_link,
-        waker: server_waker,
-        serves: Some((offer.request, schema.service.clone())),
-    };
-    let client_place = Place {
-        app: app.id,
-        runtime: app.runtime,
-        link: client_link,
-        waker: client_waker,
-        serves: None,
-    };
+    let client_plan = client.plan(shared, &found, Box::new(ends.0), &client_opening.link);
+    let server_plan = server.plan(shared, &found, Box::new(ends.1), &server_opening.link);
     // Both ends hold the client's permit: a local connection counts once, for the app that asked for it.
     let permit = Arc::new(permit);
-    open(shared, server_place, server_path, Arc::clone(&permit)).await?;
-    let number = open(shared, client_place, client_path, permit).await?;
+    let server = server_opening.enter(shared, server_chain, server_plan, Arc::clone(&permit))?;
+    let client = match client_opening.enter(shared, client_chain, client_plan, permit) {
+        Ok(client) => client,
+        Err(refusal) => {
+            server.forget(shared);
+            return Err(refusal);
+        }
+    };
+    if let Err(refusal) = server.open(shared).await {
+        client.forget(shared);
+        return Err(refusal);
+    }
+    let number = client.open(shared).await?;
     Ok((number, String::new()))
 }
 
-fn local_end(link: &Arc<Link>, waker: &Arc<PathWaker>) -> End {
-    let wake: Arc<PathWaker> = Arc::clone(waker);
+/// The policies of both ends of a connection on this node, of one state of the table.
+async fn chains(
+    policies: &Policies,
+    client: &Arc<Site>,
+    server: &Arc<Site>,
+) -> Result<(Chain, Chain), ChangeError> {
+    loop {
+        let first = policies.chain(client).await?;
+        let generation = policies.generation();
+        let second = policies.chain(server).await?;
+        if policies.generation() == generation {
+            return Ok((first, second));
+        }
+    }
+}
+
+/// One end of a connection on this node.
+struct LocalEnd<'a> {
+    app: &'a Arc<AppIdentity>,
+    runtime: usize,
+    send_heap: SendHeap,
+    schema: &'a BoundSchema,
+    peer: &'a Arc<AppIdentity>,
+    /// What a server's app offers; none for a client's.
+    offer: Option<&'a Arc<Offer>>,
+}
+
+impl LocalEnd<'_> {
+    fn role(&self) -> AppRole {
+        match self.offer {
+            None => AppRole::Client,
+            Some(_) => AppRole::Server,
+        }
+    }
+
+    fn site(&self, shared: &Shared) -> Arc<Site> {
+        compose::site(Whereabouts {
+            node: &shared.config.node.name,
+            app: Arc::clone(self.app),
+            role: self.role(),
+            schema: self.schema,
+            peer: PeerIdentity {
+                identity: "".into(),
+                address: "".into(),
+                transport: "local",
+                app: Some(Arc::clone(self.peer)),
+            },
+            connection: shared.new_connection(),
+            runtime: self.runtime,
+        })
+    }
+
+    fn opening(&self, shared: &Shared, site: Arc<Site>, found: &Match) -> Opening {
+        Opening {
+            site,
+            transport_version: 1,
+            encoding: encoding(found.encoding),
+            link: Arc::new(Link::new()),
+            waker: shared.runtimes[self.runtime].new_waker(),
+            serves: self
+                .offer
+                .map(|offer| (offer.request, offer.schema.service.clone())),
+        }
+    }
+
+    fn plan(&self, shared: &Shared, found: &Match, transport: Box<dyn Engine>, link: &Arc<Link>) -> Plan<'_> {
+        Plan {
+            role: self.role(),
+            schema: self.schema,
+            send_heap: self.send_heap.clone(),
+            encoding: encoding(found.encoding),
+            message_bytes_max: shared.config.limits.message_bytes,
+            calls_max: shared.config.limits.calls_in_flight as u32,
+            quota: self.offer.map(|offer| Arc::clone(&offer.quota)),
+            policies: Vec::new(),
+            transport,
+            link: Arc::clone(link),
+        }
+    }
+}
+
+fn local_end(opening: &Opening) -> End {
+    let wake: Arc<PathWaker> = Arc::clone(&opening.waker);
     End {
-        link: Arc::clone(link),
+        link: Arc::clone(&opening.link),
         wake,
     }
 }
 
-/// Where a datapath goes, and what the control plane keeps of it.
-struct Place {
-    app: AppId,
-    runtime: usize,
+/// A connection that is about to open, and what the control plane keeps of it.
+struct Opening {
+    site: Arc<Site>,
+    transport_version: u32,
+    encoding: marshalling::Encoding,
     link: Arc<Link>,
     waker: Arc<PathWaker>,
     /// For a server's end: the request that offered the service, and its name.
     serves: Option<(u64, String)>,
 }
 
-async fn open(
-    shared: &Shared,
-    place: Place,
-    datapath: provost_datapath::Datapath,
-    permit: impl Send + 'static,
-) -> Result<u32, Refusal> {
-    let (opened, number) = oneshot::channel();
-    let id = shared.next_connection.replace(shared.next_connection.get() + 1);
-    let (accepted_for, serves) = place.serves.unzip();
-    let command = Command::Open(Box::new(NewConnection {
-        id,
-        app: place.app,
-        datapath,
-        waker: Arc::clone(&place.waker),
-        permit: Box::new(permit),
-        accepted_for,
-        opened,
-    }));
-    // Known before it carries calls, so that a drain waits for them.
-    let open = OpenConnection {
-        app: place.app,
-        link: place.link,
-        waker: place.waker,
-        serves,
-    };
-    if shared.draining.get() {
-        open.drain();
+/// A connection that changes of policies know of, and whose runtime does not yet.
+struct Entered {
+    connection: Box<NewConnection>,
+    runtime: usize,
+    number: oneshot::Receiver<u32>,
+}
+
+impl Opening {
+    /// Puts the datapath together, and down among the connections, with the policies that were got ready.
+    fn enter(
+        self,
+        shared: &Shared,
+        chain: Chain,
+        mut plan: Plan<'_>,
+        permit: impl Send + 'static,
+    ) -> Result<Entered, Refusal> {
+        let (instances, without) = (
+            chain.instances(),
+            chain.left_out.iter().map(|out| out.tag).collect(),
+        );
+        plan.policies = chain
+            .start()
+            .map_err(|error| Refusal::new(Code::Internal, format!("a policy did not start: {error}")))?;
+        let (datapath, fitted) = compose::datapath(plan);
+        let (opened, number) = oneshot::channel();
+        let id = self.site.connection;
+        let (accepted_for, serves) = self.serves.unzip();
+        let connection = Box::new(NewConnection {
+            id,
+            app: self.site.app.id,
+            datapath,
+            fitted,
+            waker: Arc::clone(&self.waker),
+            permit: Box::new(permit),
+            accepted_for,
+            opened,
+        });
+        let runtime = self.site.runtime;
+        // Known before it carries calls, so that a drain waits for them, and a change of policies changes it too.
+        let open = OpenConnection {
+            app: self.site.app.id,
+            link: self.link,
+            waker: self.waker,
+            serves,
+            site: self.site,
+            chain: instances,
+            without,
+            transport_version: self.transport_version,
+            encoding: self.encoding,
+        };
+        if shared.draining.get() {
+            open.drain();
+        }
+        shared.connections.borrow_mut().insert(id, open);
+        Ok(Entered {
+            connection,
+            runtime,
+            number,
+        })
     }
-    shared.connections.borrow_mut().insert(id, open);
-    let told = shared.runtimes[place.runtime].tell(command).await;
-    let opened = match told {
-        Ok(()) => number
-            .await
-            .map_err(|_| Refusal::new(Code::Unavailable, "the app is going away")),
-        Err(overloaded) => Err(Refusal::new(Code::ResourceExhausted, overloaded.to_string())),
-    };
-    if opened.is_err() {
-        shared.connections.borrow_mut().remove(&id);
-        shared.gone.notify_one();
+}
+
+impl Entered {
+    /// Gives it to its runtime, and says which number it has there.
+    async fn open(self, shared: &Shared) -> Result<u32, Refusal> {
+        let id = self.connection.id;
+        let told = shared.runtimes[self.runtime]
+            .tell(Command::Open(self.connection))
+            .await;
+        let opened = match told {
+            Ok(()) => self
+                .number
+                .await
+                .map_err(|_| Refusal::new(Code::Unavailable, "the app is going away")),
+            Err(overloaded) => Err(Refusal::new(Code::ResourceExhausted, overloaded.to_string())),
+        };
+        if opened.is_err() {
+            forget(shared, id);
+        }
+        opened
     }
-    opened
+
+    fn forget(self, shared: &Shared) {
+        forget(shared, self.connection.id);
+    }
+}
+
+fn forget(shared: &Shared, id: ConnectionId) {
+    shared.connections.borrow_mut().remove(&id);
+    shared.gone.notify_one();
+}
+
+impl From<ChangeError> for Refusal {
+    fn from(error: ChangeError) -> Refusal {
+        Refusal::new(Code::FailedPrecondition, error.to_string())
+    }
+}
+
+/// The version of the TCP transport that a datapath gets.
+fn transport_version(shared: &Shared, site: &Site) -> TcpVersion {
+    let wanted = shared.policies.transport_version(transports::TCP, site);
+    wanted.and_then(TcpVersion::from_number).unwrap_or_default()
 }
 
 fn encoding(agreed: Encoding) -> marshalling::Encoding {

@@ -18,6 +18,7 @@ pub mod log;
 mod node;
 pub mod notify;
 mod permits;
+pub mod policies;
 pub mod runtime;
 pub mod schemas;
 mod segments;

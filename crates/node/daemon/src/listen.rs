@@ -107,12 +107,13 @@ async fn serve(shared: &Shared, established: Established, found: &Match) -> Resu
     let peer: SocketAddr = established.peer_address;
     let identity = established.peer.name().to_owned();
     let offer = &found.offer;
-    let (runtime, send_heap, connections) = {
+    let (app, runtime, send_heap, connections) = {
         let apps = shared.apps.borrow();
         let server = apps
             .get(&offer.app)
             .ok_or("the app that serves it is going away")?;
         (
+            Arc::clone(&server.identity),
             server.runtime,
             server.send_heap.clone(),
             server.connections.clone(),
@@ -120,7 +121,7 @@ async fn serve(shared: &Shared, established: Established, found: &Match) -> Resu
     };
     let permit = take_permit(shared, &connections)?;
     let end = TcpEnd {
-        app: offer.app,
+        app: &app,
         runtime,
         send_heap: &send_heap,
         schema: &offer.schema,

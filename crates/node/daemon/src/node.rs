@@ -23,11 +23,11 @@ use tokio::task::LocalSet;
 use crate::admin::AdminSocket;
 use crate::config::Config;
 use crate::permits::{AppConnections, Permits};
-use crate::policies::{Instance, Policies, Registry};
+use crate::policies::{ChangeError, Instance, Policies, Registry};
 use crate::runtime::{AppId, ConnectionId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Tag, Waiting};
 use crate::schemas::{SchemaStore, StoreError};
 use crate::services::Services;
-use crate::{admin, apps, listen};
+use crate::{admin, apps, listen, policies};
 
 /// Events of runtimes that wait for the control plane, at most.
 const EVENTS_MAX: usize = 1024;
@@ -68,6 +68,9 @@ pub enum StartError {
     /// A schema that is to be loaded at the start is not usable.
     #[error("schemas.prefetch: {0}")]
     Schema(#[from] StoreError),
+    /// A policy of the configuration cannot be attached.
+    #[error(transparent)]
+    Policy(#[from] ChangeError),
     /// The TLS files are not usable.
     #[error("tls: {0}")]
     Tls(#[from] TlsConfigError),
@@ -372,6 +375,9 @@ fn start(config: Config) -> Result<Begun, StartError> {
         let services = schemas.prefetch(path)?;
         tracing::info!(path = %path.display(), services, "loaded schemas");
     }
+    let registry = Arc::new(Registry::with_built_ins());
+    let policies = Policies::new(registry, &config.node.name, Arc::new(NoEvents));
+    policies.begin(config.all_attachments())?;
     let (events_in, events) = mpsc::channel(EVENTS_MAX);
     let runtimes = start_runtimes(&config, &events_in)?;
     let (tcp, addresses) = open_listeners(&config)?;
@@ -386,6 +392,7 @@ fn start(config: Config) -> Result<Begun, StartError> {
     })?;
     let shared = Shared {
         services: Arc::new(Services::new(schemas, limits)),
+        policies,
         runtimes,
         permits: Permits::new(config.limits.connections, config.limits.connections_per_app),
         tls_client: tls.client,
@@ -499,6 +506,7 @@ async fn hear(shared: Rc<Shared>, mut events: mpsc::Receiver<RuntimeEvent>) {
                 shared.connections.borrow_mut().remove(&id);
                 tracing::info!(app, connection, code = %end.code, reason = end.reason, "connection ended");
             }
+            RuntimeEvent::EngineFailed(failed) => policies::heal::engine_failed(&shared, *failed),
         }
         shared.gone.notify_waiters();
         shared.gone.notify_one();

@@ -18,7 +18,7 @@ pub struct BoundSchema {
     /// Its content hash.
     pub hash: SchemaHash,
     /// The service and what it reaches, in canonical order.
-    pub schema: Schema,
+    pub schema: Arc<Schema>,
     /// What engines walk messages with.
     pub tables: Arc<Tables>,
     /// What it was made from, to be sent to a node that has another.

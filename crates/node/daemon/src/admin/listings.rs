@@ -15,7 +15,7 @@ pub(crate) async fn apps(desk: &Desk) -> Result<v1::ListAppsResponse, Status> {
         .iter()
         .map(|(id, app)| v1::App {
             id: *id,
-            name: app.name.clone(),
+            name: app.identity.name.to_string(),
             runtime: app.runtime as u32,
             serves: shared.services.served_by(*id),
             connections: connections.values().filter(|one| one.app == *id).count() as u32,

@@ -8,6 +8,7 @@ use provost_shm::Doorbell;
 use provost_wire::Code;
 use tokio::sync::oneshot;
 
+use super::reshape::{Describe, EngineFailed, Fitted, Reshape};
 use super::wake::PathWaker;
 
 /// Number of an attachment.
@@ -24,6 +25,10 @@ pub enum Command {
     Detach(AppId),
     /// A connection of an app is there.
     Open(Box<NewConnection>),
+    /// Change the engines of a datapath.
+    Reshape(Box<Reshape>),
+    /// Say what the datapaths are made of.
+    Describe(Box<Describe>),
     /// End the thread, whatever is in flight.
     Stop,
 }
@@ -57,6 +62,8 @@ pub struct NewConnection {
     pub app: AppId,
     /// Its engines: frontend, policies, marshalling, transport.
     pub datapath: Datapath,
+    /// What is known of each of them.
+    pub fitted: Vec<Fitted>,
     /// Makes the datapath be polled.
     pub waker: Arc<PathWaker>,
     /// Whatever counts the connection for as long as it lives.
@@ -93,6 +100,8 @@ pub enum RuntimeEvent {
         /// Why.
         end: LinkEnd,
     },
+    /// An engine failed, and something else has taken its place.
+    EngineFailed(Box<EngineFailed>),
 }
 
 impl RuntimeEvent {

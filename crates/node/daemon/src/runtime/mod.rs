@@ -8,6 +8,7 @@ mod app;
 mod command;
 mod events;
 mod path;
+mod reshape;
 mod slots;
 mod timers;
 mod wake;
@@ -24,6 +25,10 @@ use provost_shm::Doorbell;
 use tokio::sync::mpsc;
 
 pub use command::{AppId, Command, ConnectionId, NewApp, NewConnection, RuntimeEvent, Waiting};
+pub use reshape::{
+    Describe, Described, Done, EngineFailed, Fitted, Guard, NotReshaped, PathDescription, Planned, Remedy,
+    Reshape, RetiredEngine, StandIn, Tag, Trial,
+};
 pub use wake::PathWaker;
 
 use wake::Inbox;

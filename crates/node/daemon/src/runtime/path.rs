@@ -8,9 +8,11 @@ use provost_datapath::{
 use provost_frontend::{AppFault, NotPushed, Notice};
 use provost_ring::Patience;
 use provost_shm::Poller;
+use provost_wire::descriptor::Parts;
 
 use super::app::App;
 use super::command::{ConnectionId, RuntimeEvent};
+use super::reshape::Fitted;
 use super::slots::Slots;
 use super::wake::PathWaker;
 use super::worker::{KIND_PATH, token};
@@ -20,6 +22,12 @@ pub(super) struct Path {
     pub(super) app: u32,
     pub(super) number: u32,
     pub(super) datapath: Datapath,
+    /// What is known of its engines, in their order.
+    pub(super) fitted: Vec<Fitted>,
+    /// An engine is on trial.
+    pub(super) is_on_trial: bool,
+    /// Calls that the app began, or was told of.
+    pub(super) calls_begun: u64,
     pub(super) waker: Arc<PathWaker>,
     pub(super) _permit: Box<dyn Send>,
     pub(super) accepted_for: Option<u64>,
@@ -100,8 +108,12 @@ impl Path {
             delivered |= self.told_going_away;
         }
         while let Some(step) = self.datapath.to_app().pop() {
+            let begins = step.parts.contains(Parts::BEGIN);
             match app.port.push_step(self.number, step) {
-                Ok(()) => delivered = true,
+                Ok(()) => {
+                    delivered = true;
+                    self.calls_begun += u64::from(begins);
+                }
                 Err(NotPushed::Full(step)) => {
                     self.datapath.to_app().put_back(step);
                     break;
@@ -175,8 +187,14 @@ pub(super) fn submit(
     };
     let path = paths.get_mut(at)?;
     path.heat(at, hot_paths, now);
-    let back = path.datapath.from_app().push(step).err()?;
-    Some((connection, back.0))
+    let begins = step.parts.contains(Parts::BEGIN);
+    match path.datapath.from_app().push(step) {
+        Ok(()) => {
+            path.calls_begun += u64::from(begins);
+            None
+        }
+        Err(back) => Some((connection, back.0)),
+    }
 }
 
 fn pushed<T>(result: Result<(), NotPushed<T>>) -> Result<bool, AppFault> {

@@ -12,9 +12,10 @@ use tokio::sync::mpsc;
 
 use super::RuntimeOptions;
 use super::app::App;
-use super::command::{AppId, Command, NewApp, NewConnection, RuntimeEvent, Waiting};
+use super::command::{AppId, Command, ConnectionId, NewApp, NewConnection, RuntimeEvent, Waiting};
 use super::events::Events;
 use super::path::{Path, submit, sync_watch};
+use super::reshape::Reshape;
 use super::slots::Slots;
 use super::timers::{Timers, add_timer};
 use super::wake::Inbox;
@@ -49,19 +50,22 @@ pub(super) struct Worker {
     inbox: Arc<Inbox>,
     doorbell: Doorbell,
     options: RuntimeOptions,
-    events: Events,
-    poller: Poller,
+    pub(super) events: Events,
+    pub(super) poller: Poller,
     buffers: BufferPool,
-    apps: Slots<App>,
+    pub(super) apps: Slots<App>,
     app_numbers: HashMap<AppId, u32>,
-    paths: Slots<Path>,
+    pub(super) paths: Slots<Path>,
+    pub(super) path_numbers: HashMap<ConnectionId, u32>,
+    /// Datapaths that are to be changed; as many as the inbox holds are taken from it at a time.
+    pub(super) reshapes: VecDeque<Reshape>,
     /// Apps and datapaths that every round polls.
     hot_apps: Vec<u32>,
-    hot_paths: Vec<u32>,
+    pub(super) hot_paths: Vec<u32>,
     /// Apps whose ports were written to in this round.
     touched: Vec<u32>,
     timers: Timers,
-    now: Nanos,
+    pub(super) now: Nanos,
     rounds_to_poll: u32,
     /// Whether nothing is polled without work for now, as others want the core.
     crowding: Crowding,
@@ -96,6 +100,8 @@ impl Worker {
             apps: Slots::new(),
             app_numbers: HashMap::new(),
             paths: Slots::new(),
+            path_numbers: HashMap::new(),
+            reshapes: VecDeque::new(),
             hot_apps: Vec::new(),
             hot_paths: Vec::new(),
             touched: Vec::new(),
@@ -114,6 +120,7 @@ impl Worker {
             busy |= self.fire_timers();
             busy |= self.poll_apps();
             busy |= self.poll_paths();
+            busy |= self.reshape_some();
             self.flush();
             self.events.flush();
             match busy {
@@ -207,6 +214,8 @@ impl Worker {
                 Command::Attach(app) => self.attach(*app),
                 Command::Detach(app) => self.detach(app),
                 Command::Open(connection) => self.open(*connection),
+                Command::Reshape(reshape) => self.reshapes.push_back(*reshape),
+                Command::Describe(describe) => self.describe(*describe),
                 Command::Stop => self.state = State::Stopped,
             }
         }
@@ -268,6 +277,9 @@ impl Worker {
             app: app_number,
             number,
             datapath: new.datapath,
+            fitted: new.fitted,
+            is_on_trial: false,
+            calls_begun: 0,
             waker: new.waker,
             _permit: new.permit,
             accepted_for: new.accepted_for,
@@ -282,6 +294,7 @@ impl Worker {
             timer: None,
         };
         let at = self.paths.insert(path);
+        self.path_numbers.insert(new.id, at);
         app.set_place(number, Some(at));
         if let Some(path) = self.paths.get_mut(at) {
             path.waker.settle(at);
@@ -504,6 +517,9 @@ impl Worker {
         let app_number = path.app;
         let try_socket = try_socket || path.socket_ready || path.watched.is_none();
         let mut busy = path.poll(app, self.now, try_socket, &mut self.buffers);
+        if path.is_on_trial {
+            path.end_trials(self.now);
+        }
         if path.datapath.link().ended().is_some() {
             // The ends of its calls and its own reach the app together, so that the app begins no call in between.
             for _ in 0..POLLS_TO_END_MAX {
@@ -521,6 +537,9 @@ impl Worker {
             path.last_work = self.now;
             app.touch(app_number, &mut self.touched);
             app.heat(app_number, &mut self.hot_apps, self.now);
+        } else if path.datapath.fault().is_some() {
+            // A failed engine lets nothing through, so that its datapath is soon idle, and found here.
+            return self.mend(number);
         } else if !path.datapath.is_blocked() {
             path.socket_ready = false;
         }
@@ -573,6 +592,7 @@ impl Worker {
             let _ = self.poller.remove_number(interest.socket);
         }
         self.hot_paths.retain(|hot| *hot != number);
+        self.path_numbers.remove(&path.id);
         if let Some(app) = self.apps.get_mut(path.app) {
             app.set_place(path.number, None);
             app.touch(path.app, &mut self.touched);

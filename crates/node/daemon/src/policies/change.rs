@@ -1,0 +1,233 @@
+//! What an operator can change about policies and engines while calls go on, and what comes of it.
+
+use std::time::Duration;
+
+use provost_engine::ConfigError;
+
+use super::attachment::Attachment;
+use super::registry::NoSuchKind;
+
+/// A change: all of it happens, or nothing does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Attaches a policy.
+    Attach {
+        /// What, and to what.
+        attachment: Attachment,
+        /// Where in the order.
+        at: Position,
+    },
+    /// Takes a policy away.
+    Detach {
+        /// The attachment's name.
+        name: String,
+    },
+    /// Gives a policy another configuration.
+    Set {
+        /// The attachment's name.
+        name: String,
+        /// The kind's own keys, all of them.
+        config: toml::Table,
+    },
+    /// Puts the policies into another order.
+    Order {
+        /// The names of all attachments, the first that an outgoing call meets first.
+        names: Vec<String>,
+    },
+    /// Puts another version of an engine in the place of the one that runs, with its saved state.
+    Upgrade(Upgrade),
+    /// Undoes the last upgrade of a kind of engine.
+    Rollback {
+        /// The kind, such as `rate-limit` or `transport-tcp`; or the name of an attachment.
+        engine: String,
+    },
+    /// Puts a whole table in the place of the one that is: what is the same in both is not touched.
+    Apply {
+        /// In order.
+        attachments: Vec<Attachment>,
+    },
+}
+
+/// Where in the order a policy comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Position {
+    /// Behind all others: next to the wire.
+    #[default]
+    Last,
+    /// So many come before it.
+    At(usize),
+}
+
+/// Another version of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upgrade {
+    /// The kind, such as `rate-limit` or `transport-tcp`.
+    pub kind: String,
+    /// Which version; the newest without.
+    pub version: Option<u32>,
+    /// Of a policy's kind: only that of this attachment.
+    pub policy: Option<String>,
+    /// On which datapaths.
+    pub reach: Reach,
+}
+
+/// Datapaths that an upgrade is for.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reach {
+    /// All of them, and those to come.
+    All,
+    /// Those of the apps of this name, and those to come.
+    App(String),
+    /// One.
+    Connection(u64),
+}
+
+/// Whether a change is to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It is.
+    Apply,
+    /// Everything is prepared for every live datapath, and nothing is changed.
+    DryRun,
+}
+
+/// What came of a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Number of the change on this node; 0 of a dry run.
+    pub number: u64,
+    /// In one line.
+    pub summary: String,
+    /// Datapaths whose engines were changed.
+    pub datapaths: usize,
+    /// Steps that engines held and that were given to their successors to be judged again.
+    pub steps_released: usize,
+    /// How long a datapath stood still: the middle of all, in nanoseconds.
+    pub pause_ns_p50: u64,
+    /// How long the one stood still that did the longest, in nanoseconds.
+    pub pause_ns_max: u64,
+    /// From the request to its end.
+    pub took: Duration,
+    /// The attachments concerned as they were, in TOML.
+    pub before: String,
+    /// And as they are now.
+    pub after: String,
+}
+
+/// Why nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// There is no attachment of that name.
+    #[error("no policy is attached under the name \"{name}\"{}", listed(.known))]
+    NoSuchPolicy {
+        /// What was asked for.
+        name: String,
+        /// The names that are attached.
+        known: Vec<String>,
+    },
+    /// The name is taken.
+    #[error(
+        "a policy is attached under the name \"{name}\" already: detach it, set it, or choose another name"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The attachment contradicts itself.
+    #[error("policy \"{policy}\": {key}: {problem}")]
+    Invalid {
+        /// Which.
+        policy: String,
+        /// The key that is at fault.
+        key: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Its kind is not known.
+    #[error("policy \"{policy}\": {error}")]
+    Kind {
+        /// Which.
+        policy: String,
+        /// What is known.
+        error: NoSuchKind,
+    },
+    /// Its kind does not take its configuration.
+    #[error("policy \"{policy}\": config: {error}")]
+    Config {
+        /// Which.
+        policy: String,
+        /// What is wrong.
+        error: ConfigError,
+    },
+    /// There would be too many.
+    #[error("{found} policies are more than the {most} that a node takes")]
+    TooMany {
+        /// How many there would be.
+        found: usize,
+        /// The most.
+        most: usize,
+    },
+    /// The new order does not name each policy once.
+    #[error("the order must name each attached policy once: {problem}")]
+    Order {
+        /// What is missing or too much.
+        problem: String,
+    },
+    /// No engine of that kind can be upgraded.
+    #[error("{problem}")]
+    NothingToUpgrade {
+        /// What was not found.
+        problem: String,
+    },
+    /// There is no version before.
+    #[error("\"{engine}\" was not upgraded since the service began: there is nothing to go back to")]
+    NothingBefore {
+        /// What was asked for.
+        engine: String,
+    },
+    /// A policy does not fit a datapath, or could not be prepared for it.
+    #[error("policy \"{policy}\" does not fit connection {connection} (app \"{app}\", {service}): {problem}")]
+    Unfit {
+        /// Which policy.
+        policy: String,
+        /// Which datapath.
+        connection: u64,
+        /// Whose.
+        app: String,
+        /// Of which service.
+        service: String,
+        /// Why.
+        problem: String,
+    },
+    /// An engine did not take over on a datapath. What had been changed before was changed back.
+    #[error(
+        "{engine} did not take over on connection {connection} (app \"{app}\", {service}): {problem}; nothing has \
+         changed"
+    )]
+    Undone {
+        /// Which attachment or transport.
+        engine: String,
+        /// Which datapath.
+        connection: u64,
+        /// Whose.
+        app: String,
+        /// Of which service.
+        service: String,
+        /// Why.
+        problem: String,
+    },
+    /// A runtime took no commands.
+    #[error("a runtime thread takes no commands: the node is overloaded; nothing has changed")]
+    Overloaded,
+    /// The node is ending or is being replaced.
+    #[error("the service is ending or is being replaced: nothing has changed")]
+    Ending,
+}
+
+fn listed(known: &[String]) -> String {
+    match known {
+        [] => "; none is attached".to_owned(),
+        known => format!("; attached are {}", known.join(", ")),
+    }
+}

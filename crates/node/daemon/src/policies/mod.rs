@@ -1,0 +1,136 @@
+//! The policies of a node: which kinds there are ([`Registry`]), which are attached to what ([`Attachment`]), and how
+//! that changes while calls go on ([`Change`]).
+//!
+//! ```text
+//! Change ──Maker──► the next Table ──prepare──► a plan for each live datapath ──runtimes──► commit
+//!                      (nothing has changed yet)                                   └ failure: changed back
+//! ```
+//!
+//! Everything is prepared, for every live datapath, before any of them is changed. Then each runtime swaps the engines
+//! of one datapath after the other between two polls (`provost_datapath::Datapath::reshape`). If an engine does not take
+//! over, those that did are changed back the same way, with the state that they have by then. Changes come one after
+//! the other. A datapath that opens meanwhile is composed of the table of that moment, and changed before the commit if
+//! that was the old one.
+//!
+//! # When an engine fails
+//!
+//! An engine that fails ([`provost_engine::Engine::fault`]) keeps the step that it could not judge. Its runtime puts
+//! another in its place at once, so that no call ends by that:
+//!
+//! - On trial (until so many calls have begun and so much time has passed since the change): the engine before, with
+//!   the state of the moment of the change; of a policy that was attached just then, none. The control plane then takes
+//!   the change back everywhere.
+//! - Later: what the attachment's `on_fault` says. `deny` ends the calls that it would judge with UNAVAILABLE, `pass`
+//!   lets them pass. Setting or upgrading the policy makes it judge again.
+//!
+//! A policy that denies calls, with whatever status, has not failed: it may be what the operator wants, and who wants to
+//! check that does so in a plan, after the change.
+
+pub mod attachment;
+mod built_in;
+pub(crate) mod chain;
+pub mod change;
+pub(crate) mod closed;
+pub(crate) mod heal;
+pub mod registry;
+pub(crate) mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+pub(crate) mod transports;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use provost_engine::{EventSink, Policy, Site};
+
+pub use attachment::{AppliesTo, Attachment, OnFault};
+pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
+pub use registry::{KindDescription, NoSuchKind, NotAdded, Origin, Registry};
+pub use table::ATTACHMENTS_MAX;
+pub(crate) use table::{Instance, Maker, Table};
+
+/// The policies of a node, on its control plane.
+pub(crate) struct Policies {
+    pub(crate) maker: Maker,
+    /// What is committed.
+    table: RefCell<Rc<Table>>,
+    /// How often the table was changed.
+    generation: Cell<u64>,
+    /// Held by the change that is under way.
+    turn: tokio::sync::Mutex<()>,
+    next_number: Cell<u64>,
+}
+
+/// A policy that is attached, for those who read what it has counted.
+#[derive(Clone)]
+pub(crate) struct LivePolicy {
+    /// The attachment's name.
+    pub(crate) name: Arc<str>,
+    /// Its kind.
+    pub(crate) kind: &'static str,
+    /// The version of its code.
+    pub(crate) version: u32,
+    /// What its engines share.
+    pub(crate) policy: Arc<dyn Policy>,
+}
+
+impl Policies {
+    /// None attached yet.
+    pub(crate) fn new(registry: Arc<Registry>, node: &str, events: Arc<dyn EventSink>) -> Policies {
+        Policies {
+            maker: Maker::new(registry, node.into(), events),
+            table: RefCell::default(),
+            generation: Cell::new(0),
+            turn: tokio::sync::Mutex::new(()),
+            next_number: Cell::new(1),
+        }
+    }
+
+    /// Attaches what the configuration says, before there is any datapath.
+    pub(crate) fn begin(&self, attachments: Vec<Attachment>) -> Result<(), ChangeError> {
+        let change = Change::Apply { attachments };
+        self.commit(self.maker.changed(&self.table(), &change)?);
+        Ok(())
+    }
+
+    /// The kinds; loaded libraries are added here.
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.maker.registry
+    }
+
+    /// What is attached now.
+    pub(crate) fn table(&self) -> Rc<Table> {
+        Rc::clone(&self.table.borrow())
+    }
+
+    /// Every policy that has engines, or would have; one whose version is another for some apps is there twice.
+    pub(crate) fn live(&self) -> Vec<LivePolicy> {
+        let describe = |instance: &Arc<Instance>| LivePolicy {
+            name: Arc::clone(&instance.name),
+            kind: instance.kind.name(),
+            version: instance.kind.version(),
+            policy: Arc::clone(&instance.policy),
+        };
+        let table = self.table();
+        let instances = table.entries.iter().flat_map(|entry| entry.instances());
+        instances.map(describe).collect()
+    }
+
+    /// How often the table was changed.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// The version of a transport's code that a datapath is to have.
+    pub(crate) fn transport_version(&self, kind: &str, site: &Site) -> Option<u32> {
+        self.table()
+            .transports
+            .version(kind, &site.app.name, site.connection)
+    }
+
+    fn commit(&self, table: Table) {
+        self.table.replace(Rc::new(table));
+        self.generation.set(self.generation.get() + 1);
+    }
+}

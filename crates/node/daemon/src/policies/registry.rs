@@ -1,0 +1,189 @@
+//! The kinds of policies that this node has: those that are linked in, and those of loaded libraries.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use provost_engine::PolicyKind;
+
+/// Kinds of one name, at most, each another version.
+const VERSIONS_MAX: usize = 64;
+
+/// Kinds by name and version. Loaded ones are only ever added: their code stays in the process.
+pub struct Registry {
+    kinds: RwLock<BTreeMap<(String, u32), Known>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    kind: Arc<dyn PolicyKind>,
+    origin: Origin,
+}
+
+/// Where a kind comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It is linked in.
+    BuiltIn,
+    /// A library that was loaded, by its path.
+    Library(String),
+}
+
+/// A kind, as an operator is shown it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindDescription {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: u32,
+    /// What it does.
+    pub summary: String,
+    /// Every key with its default, in TOML.
+    pub example: String,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// There is no such kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoSuchKind {
+    /// The name is unknown.
+    #[error("there is no kind of policy \"{name}\"; this node has {known}")]
+    Name {
+        /// What was asked for.
+        name: String,
+        /// The names that are known.
+        known: String,
+    },
+    /// The version is.
+    #[error("\"{name}\" has no version {version} here; this node has {known}")]
+    Version {
+        /// Of which kind.
+        name: String,
+        /// What was asked for.
+        version: u32,
+        /// The versions that are known.
+        known: String,
+    },
+}
+
+/// A kind was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAdded {
+    /// Its name and version are taken.
+    #[error("version {version} of \"{name}\" is known already: give the new one another version")]
+    Known {
+        /// Its name.
+        name: String,
+        /// Its version.
+        version: u32,
+    },
+    /// There are too many of its name.
+    #[error(
+        "\"{name}\" has {VERSIONS_MAX} versions, which is the most: restart the service to forget old ones"
+    )]
+    TooMany {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Registry {
+    /// The kinds that are linked in.
+    #[must_use]
+    pub fn with_built_ins() -> Registry {
+        let registry = Registry {
+            kinds: RwLock::default(),
+        };
+        for kind in super::built_in::kinds() {
+            let added = registry.add(kind, Origin::BuiltIn);
+            debug_assert_eq!(added, Ok(()), "two built-in kinds share name and version");
+        }
+        registry
+    }
+
+    /// Takes a kind.
+    pub fn add(&self, kind: Arc<dyn PolicyKind>, origin: Origin) -> Result<(), NotAdded> {
+        let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
+        let (name, version) = (kind.name().to_owned(), kind.version());
+        if kinds.keys().filter(|(other, _)| *other == name).count() >= VERSIONS_MAX {
+            return Err(NotAdded::TooMany { name });
+        }
+        match kinds.entry((name.clone(), version)) {
+            std::collections::btree_map::Entry::Occupied(_) => Err(NotAdded::Known { name, version }),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                place.insert(Known { kind, origin });
+                Ok(())
+            }
+        }
+    }
+
+    /// The kind of this name: in this version, or the newest.
+    pub fn find(&self, name: &str, version: Option<u32>) -> Result<Arc<dyn PolicyKind>, NoSuchKind> {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        let of_name = || kinds.iter().filter(|((other, _), _)| other == name);
+        let found = match version {
+            Some(version) => kinds.get(&(name.to_owned(), version)),
+            None => of_name().next_back().map(|(_, known)| known),
+        };
+        if let Some(known) = found {
+            return Ok(Arc::clone(&known.kind));
+        }
+        let versions: Vec<_> = of_name().map(|((_, version), _)| version.to_string()).collect();
+        Err(match version {
+            Some(version) if !versions.is_empty() => NoSuchKind::Version {
+                name: name.to_owned(),
+                version,
+                known: versions.join(", "),
+            },
+            _ => {
+                let mut known: Vec<_> = kinds.keys().map(|(name, _)| format!("\"{name}\"")).collect();
+                known.dedup();
+                NoSuchKind::Name {
+                    name: name.to_owned(),
+                    known: known.join(", "),
+                }
+            }
+        })
+    }
+
+    /// All kinds, by name and version.
+    #[must_use]
+    pub fn list(&self) -> Vec<KindDescription> {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        let describe = |((name, version), known): (&(String, u32), &Known)| KindDescription {
+            name: name.clone(),
+            version: *version,
+            summary: known.kind.summary().to_owned(),
+            example: known.kind.example().to_owned(),
+            origin: known.origin.clone(),
+        };
+        kinds.iter().map(describe).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policies::testing::Probe;
+
+    #[test]
+    fn the_newest_version_is_the_default_and_what_is_unknown_is_named() {
+        let registry = Registry::with_built_ins();
+        for version in [9, 10] {
+            registry
+                .add(Arc::new(Probe::of_version(version)), Origin::BuiltIn)
+                .unwrap();
+        }
+        assert_eq!(registry.find("probe", None).unwrap().version(), 10);
+        assert_eq!(registry.find("probe", Some(9)).unwrap().version(), 9);
+        let unknown = registry.find("probe", Some(3)).err().unwrap().to_string();
+        assert!(unknown.contains("9, 10"), "{unknown}");
+        let unknown = registry.find("prob", None).err().unwrap().to_string();
+        assert!(
+            unknown.contains("\"null\"") && unknown.contains("\"probe\""),
+            "{unknown}"
+        );
+        let twice = registry.add(Arc::new(Probe::of_version(9)), Origin::BuiltIn);
+        assert!(matches!(twice, Err(NotAdded::Known { version: 9, .. })));
+    }
+}

@@ -1,0 +1,477 @@
+//! The ordered table of attachments, what a datapath gets of it, and how a change makes another table of it.
+//!
+//! A table is a value: a change makes a whole new one, every live datapath is prepared for it, and only then it takes
+//! the place of the old one. An [`Instance`] is what one attachment is at one time (its version, its configuration,
+//! the policy that its engines share); a change of any of these makes another instance.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use provost_engine::{AttachError, Environment, EventSink, Policy, PolicyKind, Site, Start};
+
+use super::attachment::{Attachment, OnFault};
+use super::change::{Change, ChangeError, Position, Reach, Upgrade};
+use super::registry::Registry;
+use super::transports::Transports;
+use crate::runtime::Tag;
+
+/// Attachments of a node, at most.
+pub const ATTACHMENTS_MAX: usize = 64;
+/// Apps and connections for which one attachment has another version than for the rest, at most.
+const EXCEPTIONS_MAX: usize = 256;
+
+/// What is attached, in the order in which a call meets it on its way out.
+#[derive(Clone, Default)]
+pub(crate) struct Table {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) transports: Transports,
+}
+
+/// One attachment.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    /// As the operator has it.
+    pub(crate) attachment: Attachment,
+    /// What most datapaths have of it.
+    pub(crate) live: Arc<Instance>,
+    /// What some have instead.
+    pub(crate) exceptions: Vec<(Reach, Arc<Instance>)>,
+    /// The version before the last upgrade.
+    pub(crate) before: Option<u32>,
+}
+
+/// What one attachment is at one time.
+pub(crate) struct Instance {
+    /// Unlike that of all other instances since the node began.
+    pub(crate) tag: Tag,
+    /// With the version that it has.
+    pub(crate) attachment: Attachment,
+    /// Its name.
+    pub(crate) name: Arc<str>,
+    /// Its kind.
+    pub(crate) kind: Arc<dyn PolicyKind>,
+    /// What its engines share.
+    pub(crate) policy: Arc<dyn Policy>,
+}
+
+impl Instance {
+    /// Gets an engine of it ready for a datapath. May be slow.
+    pub(crate) fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
+        self.policy.prepare(&self.site(site))
+    }
+
+    /// The datapath, with what the attachment is for in it.
+    pub(crate) fn site(&self, site: &Site) -> Site {
+        let in_scope = |method: &provost_engine::MethodSite| {
+            self.attachment.applies_to_method(&method.name, &method.path)
+        };
+        Site {
+            scope: site.methods.iter().map(in_scope).collect(),
+            ..site.clone()
+        }
+    }
+
+    /// Whether it applies to a datapath, to any of its methods.
+    fn applies_to(&self, site: &Site) -> bool {
+        let attachment = &self.attachment;
+        let any_method = || {
+            let meant = |method: &provost_engine::MethodSite| {
+                attachment.applies_to_method(&method.name, &method.path)
+            };
+            site.methods.iter().any(meant)
+        };
+        attachment.applies_to(site.side, &site.app.name, &site.service) && any_method()
+    }
+
+    pub(crate) fn on_fault(&self) -> OnFault {
+        self.attachment.on_fault
+    }
+}
+
+impl std::fmt::Debug for Instance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} ({:?}, version {})",
+            self.name,
+            self.tag,
+            self.kind.version()
+        )
+    }
+}
+
+impl Entry {
+    /// What a datapath has of it, if it applies there.
+    fn for_site(&self, site: &Site) -> Option<&Arc<Instance>> {
+        let excepted = self.exceptions.iter().rev().find(|(reach, _)| match reach {
+            Reach::All => true,
+            Reach::App(app) => *app == *site.app.name,
+            Reach::Connection(connection) => *connection == site.connection,
+        });
+        let instance = excepted.map_or(&self.live, |(_, instance)| instance);
+        instance.applies_to(site).then_some(instance)
+    }
+
+    /// All its instances.
+    pub(crate) fn instances(&self) -> impl Iterator<Item = &Arc<Instance>> {
+        std::iter::once(&self.live).chain(self.exceptions.iter().map(|(_, instance)| instance))
+    }
+}
+
+impl Table {
+    /// The policies of a datapath, the app's first.
+    pub(crate) fn chain(&self, site: &Site) -> Vec<Arc<Instance>> {
+        let of_site = self.entries.iter().filter_map(|entry| entry.for_site(site));
+        of_site.cloned().collect()
+    }
+
+    /// The attachments, as they could be written into a configuration.
+    pub(crate) fn attachments(&self) -> Vec<Attachment> {
+        self.entries
+            .iter()
+            .map(|entry| entry.attachment.clone())
+            .collect()
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.attachment.name == name)
+    }
+
+    fn position(&self, name: &str) -> Result<usize, ChangeError> {
+        let found = self
+            .entries
+            .iter()
+            .position(|entry| entry.attachment.name == name);
+        found.ok_or_else(|| ChangeError::NoSuchPolicy {
+            name: name.to_owned(),
+            known: self
+                .entries
+                .iter()
+                .map(|entry| entry.attachment.name.clone())
+                .collect(),
+        })
+    }
+
+    /// Exceptions for a connection that has ended are of no use any more.
+    pub(crate) fn forget_connection(&mut self, connection: u64) -> bool {
+        let is_gone = |reach: &Reach| *reach == Reach::Connection(connection);
+        let mut forgot = self.transports.forget_connection(connection);
+        for entry in &mut self.entries {
+            let before = entry.exceptions.len();
+            entry.exceptions.retain(|(reach, _)| !is_gone(reach));
+            forgot |= entry.exceptions.len() < before;
+        }
+        forgot
+    }
+}
+
+/// Makes tables and instances. What it does may be slow, and so happens off the control plane's thread.
+#[derive(Clone)]
+pub(crate) struct Maker {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) node: Arc<str>,
+    pub(crate) events: Arc<dyn EventSink>,
+    next_tag: Arc<AtomicU64>,
+}
+
+impl Maker {
+    pub(crate) fn new(registry: Arc<Registry>, node: Arc<str>, events: Arc<dyn EventSink>) -> Maker {
+        Maker {
+            registry,
+            node,
+            events,
+            next_tag: Arc::new(AtomicU64::new(Tag::FIRST_POLICY.0)),
+        }
+    }
+
+    /// The table that a change makes of this one. Every configuration in it has been checked.
+    pub(crate) fn changed(&self, table: &Table, change: &Change) -> Result<Table, ChangeError> {
+        let mut next = table.clone();
+        match change {
+            Change::Attach { attachment, at } => self.attach(&mut next, attachment, *at)?,
+            Change::Detach { name } => {
+                let at = next.position(name)?;
+                next.entries.remove(at);
+            }
+            Change::Set { name, config } => {
+                let at = next.position(name)?;
+                let attachment = Attachment {
+                    config: config.clone(),
+                    ..next.entries[at].attachment.clone()
+                };
+                self.configure_again(&mut next.entries[at], attachment)?;
+            }
+            Change::Order { names } => order(&mut next, names)?,
+            Change::Upgrade(upgrade) => self.upgrade(&mut next, upgrade)?,
+            Change::Rollback { engine } => self.roll_back(&mut next, engine)?,
+            Change::Apply { attachments } => self.apply(&mut next, attachments)?,
+        }
+        Ok(next)
+    }
+
+    fn attach(
+        &self,
+        table: &mut Table,
+        attachment: &Attachment,
+        position: Position,
+    ) -> Result<(), ChangeError> {
+        if table.find(&attachment.name).is_some() {
+            return Err(ChangeError::NameTaken {
+                name: attachment.name.clone(),
+            });
+        }
+        check_count(table.entries.len() + 1)?;
+        let at = match position {
+            Position::Last => table.entries.len(),
+            Position::At(at) => at.min(table.entries.len()),
+        };
+        table.entries.insert(at, self.entry(attachment)?);
+        Ok(())
+    }
+
+    /// An attachment with nothing before it.
+    fn entry(&self, attachment: &Attachment) -> Result<Entry, ChangeError> {
+        Ok(Entry {
+            attachment: attachment.clone(),
+            live: self.instance(attachment, None)?,
+            exceptions: Vec::new(),
+            before: None,
+        })
+    }
+
+    /// Gives an attachment another configuration. Exceptions keep their versions.
+    fn configure_again(&self, entry: &mut Entry, attachment: Attachment) -> Result<(), ChangeError> {
+        let again = |old: &Arc<Instance>| {
+            let mut wanted = attachment.clone();
+            // An upgrade that was made at run time stays, unless the attachment itself asks for another version.
+            if attachment.version == entry.attachment.version && attachment.kind == old.attachment.kind {
+                wanted.version = old.attachment.version;
+            }
+            self.instance(&wanted, Some(old))
+        };
+        let live = again(&entry.live)?;
+        let mut exceptions = Vec::with_capacity(entry.exceptions.len());
+        for (reach, old) in &entry.exceptions {
+            exceptions.push((reach.clone(), again(old)?));
+        }
+        (entry.live, entry.exceptions) = (live, exceptions);
+        entry.attachment = attachment;
+        Ok(())
+    }
+
+    fn apply(&self, table: &mut Table, attachments: &[Attachment]) -> Result<(), ChangeError> {
+        check_count(attachments.len())?;
+        let mut entries: Vec<Entry> = Vec::with_capacity(attachments.len());
+        for attachment in attachments {
+            if entries
+                .iter()
+                .any(|entry| entry.attachment.name == attachment.name)
+            {
+                return Err(ChangeError::NameTaken {
+                    name: attachment.name.clone(),
+                });
+            }
+            let entry = match table.find(&attachment.name) {
+                Some(old) if old.attachment == *attachment => old.clone(),
+                Some(old) if old.attachment.kind == attachment.kind => {
+                    let mut entry = old.clone();
+                    self.configure_again(&mut entry, attachment.clone())?;
+                    entry
+                }
+                _ => self.entry(attachment)?,
+            };
+            entries.push(entry);
+        }
+        table.entries = entries;
+        Ok(())
+    }
+
+    fn upgrade(&self, table: &mut Table, upgrade: &Upgrade) -> Result<(), ChangeError> {
+        if upgrade.policy.is_none() && Transports::knows(&upgrade.kind) {
+            return table
+                .transports
+                .upgrade(&upgrade.kind, upgrade.version, &upgrade.reach);
+        }
+        let kind = match &upgrade.policy {
+            None => upgrade.kind.clone(),
+            Some(name) => table.entries[table.position(name)?].attachment.kind.clone(),
+        };
+        if !upgrade.kind.is_empty() && upgrade.kind != kind {
+            let problem = format!("the policy is of the kind \"{kind}\", not \"{}\"", upgrade.kind);
+            return Err(ChangeError::NothingToUpgrade { problem });
+        }
+        let mut count = 0;
+        for entry in &mut table.entries {
+            let is_meant = match &upgrade.policy {
+                Some(name) => entry.attachment.name == *name,
+                None => entry.attachment.kind == kind,
+            };
+            if is_meant {
+                self.upgrade_entry(entry, upgrade)?;
+                count += 1;
+            }
+        }
+        match count {
+            0 => Err(ChangeError::NothingToUpgrade {
+                problem: format!(
+                    "no policy of the kind \"{kind}\" is attached, and no transport is called that"
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn upgrade_entry(&self, entry: &mut Entry, upgrade: &Upgrade) -> Result<(), ChangeError> {
+        let newest = || self.registry.find(&entry.attachment.kind, None);
+        let version = match upgrade.version {
+            Some(version) => version,
+            None => newest()
+                .map_err(|error| unknown(&entry.attachment, error))?
+                .version(),
+        };
+        let attachment = Attachment {
+            version: Some(version),
+            ..entry.attachment.clone()
+        };
+        if upgrade.reach != Reach::All {
+            if entry.exceptions.len() >= EXCEPTIONS_MAX {
+                let problem = format!(
+                    "policy \"{}\" has {EXCEPTIONS_MAX} exceptions: upgrade all",
+                    attachment.name
+                );
+                return Err(ChangeError::NothingToUpgrade { problem });
+            }
+            let instance = self.instance(&attachment, Some(&entry.live))?;
+            entry.exceptions.retain(|(reach, _)| *reach != upgrade.reach);
+            entry.exceptions.push((upgrade.reach.clone(), instance));
+            return Ok(());
+        }
+        let old = entry.live.kind.version();
+        if old != version {
+            entry.live = self.instance(&attachment, Some(&entry.live))?;
+            entry.before = Some(old);
+        }
+        entry.exceptions.clear();
+        Ok(())
+    }
+
+    fn roll_back(&self, table: &mut Table, engine: &str) -> Result<(), ChangeError> {
+        if Transports::knows(engine) {
+            return table.transports.roll_back(engine);
+        }
+        let mut undone = false;
+        for entry in &mut table.entries {
+            if entry.attachment.kind != engine && entry.attachment.name != engine {
+                continue;
+            }
+            if !entry.exceptions.is_empty() {
+                entry.exceptions.clear();
+                undone = true;
+            } else if let Some(version) = entry.before {
+                let all = Upgrade {
+                    kind: entry.attachment.kind.clone(),
+                    version: Some(version),
+                    policy: None,
+                    reach: Reach::All,
+                };
+                self.upgrade_entry(entry, &all)?;
+                undone = true;
+            }
+        }
+        match undone {
+            true => Ok(()),
+            false => Err(ChangeError::NothingBefore {
+                engine: engine.to_owned(),
+            }),
+        }
+    }
+
+    /// An instance of an attachment, which continues from what another one shares.
+    pub(crate) fn instance(
+        &self,
+        attachment: &Attachment,
+        predecessor: Option<&Arc<Instance>>,
+    ) -> Result<Arc<Instance>, ChangeError> {
+        let shared = predecessor
+            .filter(|old| old.attachment.kind == attachment.kind)
+            .map(|old| old.policy.save());
+        self.instance_from(attachment, shared.as_ref())
+    }
+
+    /// An instance of an attachment, which continues from what was saved.
+    pub(crate) fn instance_from(
+        &self,
+        attachment: &Attachment,
+        shared: Option<&provost_engine::SharedState>,
+    ) -> Result<Arc<Instance>, ChangeError> {
+        if let Some(bad) = attachment.problems().into_iter().next() {
+            return Err(ChangeError::Invalid {
+                policy: attachment.name.clone(),
+                key: bad.key,
+                problem: bad.problem,
+            });
+        }
+        let kind = self
+            .registry
+            .find(&attachment.kind, attachment.version)
+            .map_err(|error| unknown(attachment, error))?;
+        let name: Arc<str> = attachment.name.as_str().into();
+        let environment = Environment {
+            node: Arc::clone(&self.node),
+            policy: Arc::clone(&name),
+            events: Arc::clone(&self.events),
+        };
+        let policy = kind
+            .configure(&attachment.config, &environment, shared)
+            .map_err(|error| ChangeError::Config {
+                policy: attachment.name.clone(),
+                error,
+            })?;
+        Ok(Arc::new(Instance {
+            tag: Tag(self.next_tag.fetch_add(1, Ordering::Relaxed)),
+            attachment: Attachment {
+                version: Some(kind.version()),
+                ..attachment.clone()
+            },
+            name,
+            kind,
+            policy,
+        }))
+    }
+}
+
+fn unknown(attachment: &Attachment, error: super::registry::NoSuchKind) -> ChangeError {
+    ChangeError::Kind {
+        policy: attachment.name.clone(),
+        error,
+    }
+}
+
+fn check_count(found: usize) -> Result<(), ChangeError> {
+    match found <= ATTACHMENTS_MAX {
+        true => Ok(()),
+        false => Err(ChangeError::TooMany {
+            found,
+            most: ATTACHMENTS_MAX,
+        }),
+    }
+}
+
+fn order(table: &mut Table, names: &[String]) -> Result<(), ChangeError> {
+    let mut rest: Vec<Option<Entry>> = table.entries.drain(..).map(Some).collect();
+    for name in names {
+        let place = rest
+            .iter_mut()
+            .find(|entry| entry.as_ref().is_some_and(|entry| entry.attachment.name == *name));
+        let entry = place.and_then(Option::take).ok_or_else(|| ChangeError::Order {
+            problem: format!("\"{name}\" is not attached, or is named twice"),
+        })?;
+        table.entries.push(entry);
+    }
+    match rest.into_iter().flatten().next() {
+        None => Ok(()),
+        Some(missing) => Err(ChangeError::Order {
+            problem: format!("\"{}\" is missing", missing.attachment.name),
+        }),
+    }
+}

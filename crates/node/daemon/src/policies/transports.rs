@@ -1,0 +1,129 @@
+//! Which versions of the transports' code datapaths have.
+
+use super::change::{ChangeError, Reach};
+
+/// Apps and connections for which a transport has another version than for the rest, at most.
+const EXCEPTIONS_MAX: usize = 256;
+
+/// The native protocol over TCP.
+pub(crate) const TCP: &str = "transport-tcp";
+
+/// A transport whose code can be changed on a live datapath.
+struct Known {
+    kind: &'static str,
+    versions: &'static [u32],
+}
+
+/// All of them. The first version is what a node begins with.
+const KNOWN: [Known; 1] = [Known {
+    kind: TCP,
+    versions: &[1, 2],
+}];
+
+/// The versions in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Transports {
+    tcp: Versions,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Versions {
+    current: u32,
+    exceptions: Vec<(Reach, u32)>,
+    before: Option<u32>,
+}
+
+impl Default for Versions {
+    fn default() -> Versions {
+        Versions {
+            current: 1,
+            exceptions: Vec::new(),
+            before: None,
+        }
+    }
+}
+
+impl Transports {
+    /// Whether there is a transport of this kind that can be upgraded.
+    pub(crate) fn knows(kind: &str) -> bool {
+        KNOWN.iter().any(|known| known.kind == kind)
+    }
+
+    /// Kinds and versions: what an operator is shown.
+    pub(crate) fn list() -> impl Iterator<Item = (&'static str, u32)> {
+        let versions = |known: &'static Known| known.versions.iter().map(|version| (known.kind, *version));
+        KNOWN.iter().flat_map(versions)
+    }
+
+    /// The version that a datapath is to have; none for a transport that has but one.
+    pub(crate) fn version(&self, kind: &str, app: &str, connection: u64) -> Option<u32> {
+        if !Transports::knows(kind) {
+            return None;
+        }
+        let excepted = self.tcp.exceptions.iter().rev().find(|(reach, _)| match reach {
+            Reach::All => true,
+            Reach::App(name) => name == app,
+            Reach::Connection(number) => *number == connection,
+        });
+        Some(excepted.map_or(self.tcp.current, |(_, version)| *version))
+    }
+
+    /// The version that new datapaths get unless an exception says otherwise.
+    pub(crate) fn current(&self, kind: &str) -> Option<u32> {
+        Transports::knows(kind).then_some(self.tcp.current)
+    }
+
+    pub(crate) fn upgrade(
+        &mut self,
+        kind: &str,
+        version: Option<u32>,
+        reach: &Reach,
+    ) -> Result<(), ChangeError> {
+        let versions = KNOWN
+            .iter()
+            .find(|known| known.kind == kind)
+            .map_or(&[][..], |known| known.versions);
+        let newest = versions.last().copied().unwrap_or(1);
+        let version = version.unwrap_or(newest);
+        if !versions.contains(&version) {
+            let problem = format!("\"{kind}\" has no version {version}; this node has {versions:?}");
+            return Err(ChangeError::NothingToUpgrade { problem });
+        }
+        if *reach == Reach::All {
+            if version != self.tcp.current {
+                self.tcp.before = Some(self.tcp.current);
+                self.tcp.current = version;
+            }
+            self.tcp.exceptions.clear();
+            return Ok(());
+        }
+        if self.tcp.exceptions.len() >= EXCEPTIONS_MAX {
+            let problem = format!("\"{kind}\" has {EXCEPTIONS_MAX} exceptions: upgrade all");
+            return Err(ChangeError::NothingToUpgrade { problem });
+        }
+        self.tcp.exceptions.retain(|(other, _)| other != reach);
+        self.tcp.exceptions.push((reach.clone(), version));
+        Ok(())
+    }
+
+    pub(crate) fn roll_back(&mut self, kind: &str) -> Result<(), ChangeError> {
+        if !self.tcp.exceptions.is_empty() {
+            self.tcp.exceptions.clear();
+            return Ok(());
+        }
+        match self.tcp.before {
+            Some(version) => self.upgrade(kind, Some(version), &Reach::All),
+            None => Err(ChangeError::NothingBefore {
+                engine: kind.to_owned(),
+            }),
+        }
+    }
+
+    pub(crate) fn forget_connection(&mut self, connection: u64) -> bool {
+        let before = self.tcp.exceptions.len();
+        self.tcp
+            .exceptions
+            .retain(|(reach, _)| *reach != Reach::Connection(connection));
+        self.tcp.exceptions.len() < before
+    }
+}
