@@ -10,7 +10,7 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata;
 
-use crate::Content;
+use crate::{Content, Heirs, Successions};
 
 /// Steps that a queue of the harness holds.
 const QUEUE_STEPS: usize = 1024;
@@ -37,6 +37,10 @@ pub struct Pair {
     pub server: End,
     /// Lets whatever is between them move, at this time; says when something arrives next, if that is known.
     pub between: Box<dyn FnMut(Nanos) -> Option<Nanos>>,
+    /// Makes successors of the engines.
+    pub heirs: Box<dyn Heirs>,
+    /// When it does so, if at all.
+    pub successions: Option<Successions>,
 }
 
 /// A receive heap in ordinary memory, which counts its blocks.
@@ -140,7 +144,9 @@ impl Event {
 
 /// One end of a pair with all that a runtime would lend it.
 pub struct Node {
-    engine: Box<dyn Engine>,
+    pub(crate) engine: Box<dyn Engine>,
+    /// Whether successors of the engine can be made.
+    pub(crate) has_heirs: bool,
     /// The engine's link.
     pub link: Arc<Link>,
     tx: Queue<Step>,
@@ -189,6 +195,7 @@ impl Node {
     pub fn new(end: End) -> Node {
         Node {
             engine: end.engine,
+            has_heirs: true,
             link: end.link,
             tx: Queue::with_bound(QUEUE_STEPS),
             rx: Queue::with_bound(QUEUE_STEPS),
@@ -303,6 +310,7 @@ impl Node {
     /// Puts another engine in the place of this one, which is dropped.
     pub(crate) fn replace_engine(&mut self, engine: Box<dyn Engine>) {
         self.engine = engine;
+        self.has_heirs = false;
     }
 
     /// Gives back all blocks that the "app" holds.
@@ -350,6 +358,8 @@ pub struct Bench {
     /// The serving node.
     pub server: Node,
     between: Box<dyn FnMut(Nanos) -> Option<Nanos>>,
+    heirs: Box<dyn Heirs>,
+    successions: Option<Successions>,
     /// The harness's clock.
     pub now: Nanos,
     /// Rounds so far.
@@ -365,6 +375,8 @@ impl Bench {
             client: Node::new(pair.client),
             server: Node::new(pair.server),
             between: pair.between,
+            heirs: pair.heirs,
+            successions: pair.successions,
             now: 1_000_000_000,
             rounds: 0,
             idle_rounds: 0,
@@ -375,6 +387,9 @@ impl Bench {
     pub fn round(&mut self) {
         self.rounds += 1;
         self.now += ROUND_NS;
+        if let Some(successions) = &mut self.successions {
+            successions.round(&mut *self.heirs, &mut self.client, &mut self.server);
+        }
         let client = self.client.poll(self.now);
         let moves_at = (self.between)(self.now);
         let server = self.server.poll(self.now);

@@ -12,8 +12,11 @@ mod suite;
 pub use harness::{Bench, End, Event, Keeps, Node, Pair, Reads, TestHeap};
 pub use message::{Content, content, content_bytes, piece_bytes};
 pub use random::Random;
-pub use succession::succeed;
-pub use suite::{CASES, Case, Reach, run, run_case, run_within_node};
+pub use succession::{Heirs, Saved, Sides, Successions, succeed};
+pub use suite::{
+    CASES, Case, Reach, run, run_case, run_with_successions, run_within_node,
+    run_within_node_with_successions,
+};
 
 use provost_session::handshake::{Method, MethodKind};
 

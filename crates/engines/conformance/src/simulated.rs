@@ -2,16 +2,22 @@
 //! stalls and breaks as a seed says.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use provost_datapath::{
-    Context, Engine, Link, LinkEnd, Nanos, Ports, Progress, SavedState, Saver, SocketHint,
+    Context, Engine, FieldWriter, Link, LinkEnd, Nanos, Ports, Progress, RestoreError, Restorer, SavedState,
+    Saver, SocketHint,
 };
 use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
 use provost_session::{Config, Connection, Piece, Role};
 use provost_wire::Code;
 
-use crate::{End, Pair, Random, piece_bytes};
+use crate::{End, Heirs, Pair, Random, Saved, piece_bytes};
+
+/// [`Engine::kind`] of this engine.
+const KIND: &str = "transport-simulated";
+/// Version of its saved state.
+const VERSION: u32 = 1;
 
 /// How badly a pipe behaves. All of it follows from the seed.
 #[derive(Clone, Copy, Debug)]
@@ -241,11 +247,36 @@ impl Default for Setup {
 /// A transport engine over a [`PipeHandle`].
 pub struct SimulatedTransport {
     connection: Connection,
-    pipe: PipeHandle,
+    pipe: Arc<PipeEnd>,
     role: Role,
     link: Arc<Link>,
     state: State,
 }
+
+/// An end of a pipe. When the last engine that has it is gone, the peer reads what was sent and then finds the stream's
+/// end, as when a process ends.
+struct PipeEnd {
+    handle: PipeHandle,
+    role: Role,
+}
+
+impl std::ops::Deref for PipeEnd {
+    type Target = PipeHandle;
+
+    fn deref(&self) -> &PipeHandle {
+        &self.handle
+    }
+}
+
+impl Drop for PipeEnd {
+    fn drop(&mut self) {
+        self.handle.close(self.role.peer());
+    }
+}
+
+/// By which a successor finds the end of the pipe, as a process gets a socket passed.
+#[derive(Clone)]
+pub struct EndHandle(Weak<PipeEnd>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -258,29 +289,49 @@ enum State {
 #[must_use]
 pub fn pair(seed: u64, weather: Weather, setup: Setup) -> (Pair, PipeHandle) {
     let pipe = PipeHandle::new(seed, weather);
-    let end = |role| {
+    let mut heirs = SimulatedHeirs { ends: Vec::new() };
+    let mut end = |role| {
         let link = Arc::new(Link::new());
-        let engine = Box::new(SimulatedTransport::new(
-            role,
-            pipe.clone(),
-            setup,
-            link.clone(),
-            0,
-        ));
-        End { engine, link }
+        let engine = SimulatedTransport::new(role, pipe.clone(), setup, link.clone(), 0);
+        heirs.ends.push((engine.handle(), link.clone()));
+        End {
+            engine: Box::new(engine),
+            link,
+        }
     };
+    let (client, server) = (end(Role::Client), end(Role::Server));
     let between = {
         let pipe = pipe.clone();
         Box::new(move |_| pipe.moves_at())
     };
     (
         Pair {
-            client: end(Role::Client),
-            server: end(Role::Server),
+            client,
+            server,
             between,
+            heirs: Box::new(heirs),
+            successions: None,
         },
         pipe,
     )
+}
+
+/// The client's end and the server's.
+struct SimulatedHeirs {
+    ends: Vec<(EndHandle, Arc<Link>)>,
+}
+
+impl Heirs for SimulatedHeirs {
+    fn one(
+        &mut self,
+        role: Role,
+        saved: Saved,
+        restorer: &mut dyn Restorer,
+    ) -> Result<Box<dyn Engine>, RestoreError> {
+        let (end, link) = &self.ends[lane_of(role.peer())];
+        let heir = SimulatedTransport::restore(&saved.state, end, link.clone(), restorer)?;
+        Ok(Box::new(heir))
+    }
 }
 
 impl SimulatedTransport {
@@ -325,11 +376,49 @@ impl SimulatedTransport {
         };
         SimulatedTransport {
             connection: Connection::new(config, now),
-            pipe,
+            pipe: Arc::new(PipeEnd { handle: pipe, role }),
             role,
             link,
             state: State::Open,
         }
+    }
+
+    /// By which a successor finds the pipe.
+    #[must_use]
+    pub fn handle(&self) -> EndHandle {
+        EndHandle(Arc::downgrade(&self.pipe))
+    }
+
+    /// Goes on from what was saved, on the same end of the pipe.
+    ///
+    /// # Errors
+    /// The state is not one of this engine, or its pipe is gone.
+    pub fn restore(
+        state: &SavedState,
+        end: &EndHandle,
+        link: Arc<Link>,
+        restorer: &mut dyn Restorer,
+    ) -> Result<SimulatedTransport, RestoreError> {
+        let mut fields = state.open(KIND, VERSION)?;
+        let open = match fields.u8()? {
+            0 => State::Open,
+            1 => State::Ending,
+            2 => State::Ended,
+            other => return Err(fields.damaged(format!("a transport in the unknown state {other}"))),
+        };
+        let connection = Connection::restore(&mut fields, restorer)?;
+        let pipe = end
+            .0
+            .upgrade()
+            .ok_or_else(|| fields.damaged("its pipe is gone"))?;
+        fields.end()?;
+        Ok(SimulatedTransport {
+            connection,
+            role: pipe.role,
+            pipe,
+            link,
+            state: open,
+        })
     }
 
     fn exchange(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Result<bool, (Code, String)> {
@@ -476,16 +565,9 @@ impl SimulatedTransport {
     }
 }
 
-impl Drop for SimulatedTransport {
-    /// As when a process ends: the peer reads what was sent, then finds the stream's end.
-    fn drop(&mut self) {
-        self.pipe.close(self.role.peer());
-    }
-}
-
 impl Engine for SimulatedTransport {
     fn kind(&self) -> &'static str {
-        "transport-simulated"
+        KIND
     }
 
     fn do_work(&mut self, mut ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
@@ -522,11 +604,18 @@ impl Engine for SimulatedTransport {
         self.connection.wake_at()
     }
 
-    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
+    fn save(&self, saver: &mut dyn Saver) -> SavedState {
+        let mut out = FieldWriter::new();
+        out.u8(match self.state {
+            State::Open => 0,
+            State::Ending => 1,
+            State::Ended => 2,
+        });
+        self.connection.save(saver, &mut out);
         SavedState {
-            kind: "transport-simulated".to_owned(),
-            version: 1,
-            bytes: Vec::new(),
+            kind: KIND.to_owned(),
+            version: VERSION,
+            bytes: out.bytes,
         }
     }
 }

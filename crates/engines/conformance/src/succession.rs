@@ -1,14 +1,177 @@
 //! Successors: whatever is saved is made again, as in the same process or as in another one.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 
 use provost_datapath::{
-    BlockContent, ForeignBytes, InPlace, Kept, NotSaved, ReceiveHeap, ReceivedBlock, Restorer, Saver,
-    Successor,
+    BlockContent, Engine, ForeignBytes, InPlace, Kept, NotSaved, ReceiveHeap, ReceivedBlock, RestoreError,
+    Restorer, SavedState, Saver, Successor,
 };
 use provost_marshal::copy_foreign;
+use provost_session::Role;
 
-use crate::TestHeap;
+use crate::{Node, Random, TestHeap};
+
+/// Once in how many rounds an end is succeeded.
+const ROUNDS_BETWEEN: u64 = 2;
+/// Rounds of a case that are looked at: later ones are fewer, as cases with many rounds wait in most of them.
+const ROUNDS_OFTEN: u64 = 300;
+const ROUNDS_BETWEEN_LATER: u64 = 200;
+/// One in so many successions fails, and the old engine goes on.
+const FAILS_ONE_IN: u64 = 4;
+
+/// What an engine leaves its successor.
+pub struct Saved {
+    /// Its state.
+    pub state: SavedState,
+    /// Its descriptors, duplicated.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Makes successors of the engines of a pair.
+pub trait Heirs {
+    /// The successor of one engine, while the other goes on.
+    ///
+    /// # Errors
+    /// The state is not one to go on from.
+    fn one(
+        &mut self,
+        role: Role,
+        saved: Saved,
+        restorer: &mut dyn Restorer,
+    ) -> Result<Box<dyn Engine>, RestoreError>;
+
+    /// The successors of both engines: the process of both is replaced.
+    ///
+    /// # Errors
+    /// A state is not one to go on from.
+    fn both(
+        &mut self,
+        client: (Saved, &mut dyn Restorer),
+        server: (Saved, &mut dyn Restorer),
+    ) -> Result<[Box<dyn Engine>; 2], RestoreError> {
+        Ok([
+            self.one(Role::Client, client.0, client.1)?,
+            self.one(Role::Server, server.0, server.1)?,
+        ])
+    }
+
+    /// Whether one engine's process can be replaced without the other's.
+    fn can_part(&self) -> bool {
+        true
+    }
+}
+
+/// Which ends are succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sides {
+    /// The client's.
+    Client,
+    /// The server's.
+    Server,
+    /// Either, at moments of its own.
+    Either,
+    /// Both at once.
+    Both,
+}
+
+/// Successions at moments that follow from a seed.
+#[derive(Clone, Debug)]
+pub struct Successions {
+    random: Random,
+    sides: Sides,
+    rounds: u64,
+}
+
+impl Successions {
+    /// Successions of these sides.
+    #[must_use]
+    pub fn new(seed: u64, sides: Sides) -> Successions {
+        Successions {
+            random: Random::new(seed),
+            sides,
+            rounds: 0,
+        }
+    }
+
+    pub(crate) fn round(&mut self, heirs: &mut dyn Heirs, client: &mut Node, server: &mut Node) {
+        self.rounds += 1;
+        let between = match self.rounds < ROUNDS_OFTEN {
+            true => ROUNDS_BETWEEN,
+            false => ROUNDS_BETWEEN_LATER,
+        };
+        if !self.random.one_in(between) || !client.has_heirs || !server.has_heirs {
+            return;
+        }
+        match self.sides {
+            Sides::Client => self.one(heirs, Role::Client, client),
+            Sides::Server => self.one(heirs, Role::Server, server),
+            Sides::Either if self.random.one_in(2) => self.one(heirs, Role::Client, client),
+            Sides::Either => self.one(heirs, Role::Server, server),
+            Sides::Both => self.both(heirs, client, server),
+        }
+    }
+
+    fn one(&mut self, heirs: &mut dyn Heirs, role: Role, node: &mut Node) {
+        let successor = match heirs.can_part() && self.random.one_in(2) {
+            true => Successor::OtherProcess,
+            false => Successor::SameProcess,
+        };
+        let fails = self.random.one_in(FAILS_ONE_IN);
+        let Node { engine, heap, .. } = node;
+        let restored = succeed(
+            successor,
+            heap,
+            |saver| save(engine, saver, fails),
+            |saved, restorer| heirs.one(role, saved, restorer),
+        );
+        match restored {
+            Ok(heir) if !fails => *engine = heir,
+            Err(_) if fails => {}
+            Ok(_) => panic!("a damaged state was restored"),
+            Err(error) => panic!("what was saved is not restored: {error}"),
+        }
+    }
+
+    fn both(&mut self, heirs: &mut dyn Heirs, client: &mut Node, server: &mut Node) {
+        let fails = self.random.one_in(FAILS_ONE_IN);
+        let elsewhere = Successor::OtherProcess;
+        let (at_client, at_server) = (&mut client.engine, &mut server.engine);
+        let restored = succeed(
+            elsewhere,
+            &mut client.heap,
+            |saver| save(at_client, saver, false),
+            |client, from_client| {
+                succeed(
+                    elsewhere,
+                    &mut server.heap,
+                    |saver| save(at_server, saver, fails),
+                    |server, from_server| heirs.both((client, from_client), (server, from_server)),
+                )
+            },
+        );
+        match restored {
+            Ok(heirs) if !fails => [*at_client, *at_server] = heirs,
+            Err(_) if fails => {}
+            Ok(_) => panic!("a damaged state was restored"),
+            Err(error) => panic!("what was saved is not restored: {error}"),
+        }
+    }
+}
+
+/// Saves an engine; a state that shall not be restored lacks its end.
+#[allow(clippy::borrowed_box)]
+fn save(engine: &Box<dyn Engine>, saver: &mut dyn Saver, fails: bool) -> Saved {
+    let mut state = engine.save(saver);
+    if fails {
+        state.bytes.pop();
+    }
+    let duplicate = |fd: &std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a free descriptor");
+    Saved {
+        state,
+        descriptors: engine.descriptors().iter().map(duplicate).collect(),
+    }
+}
 
 /// Saves through `save` and makes a successor through `restore`, of one that has its blocks in this heap. If there is
 /// none, the heap is as it was.

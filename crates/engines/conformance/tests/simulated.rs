@@ -1,7 +1,7 @@
 //! The simulated transport passes the suite, in fair weather and in rough.
 
 use provost_conformance::simulated::{Setup, Weather, pair};
-use provost_conformance::{CASES, run, run_case};
+use provost_conformance::{CASES, run, run_case, run_with_successions};
 
 #[test]
 fn in_fair_weather() {
@@ -11,6 +11,11 @@ fn in_fair_weather() {
 #[test]
 fn in_rough_weather() {
     run(|| pair(2, Weather::rough(), Setup::default()).0);
+}
+
+#[test]
+fn with_successions_in_rough_weather() {
+    run_with_successions(4, || pair(5, Weather::rough(), Setup::default()).0);
 }
 
 #[test]

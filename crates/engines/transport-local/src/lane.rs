@@ -1,5 +1,6 @@
 //! One direction of a connection: what two runtimes share. Every queue is lock-free and takes its memory at the start.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_queue::ArrayQueue;
@@ -18,11 +19,11 @@ pub(crate) struct Return {
 }
 
 /// The end of a call that the other end could not take.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Refusal {
     pub(crate) call: u64,
     pub(crate) code: Code,
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Cow<'static, str>,
 }
 
 /// The sending end puts steps and takes returns; the receiving end does the opposite.
@@ -112,11 +113,42 @@ impl Lane {
         self.deserted.load(Ordering::Acquire)
     }
 
+    /// Whether nothing more is put.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Looks at everything in the lane, in order, while both ends rest. What comes out is what was in.
+    pub(crate) fn look(
+        &self,
+        mut step: impl FnMut(&Step),
+        mut back: impl FnMut(&Return),
+        mut refusal: impl FnMut(&Refusal),
+    ) {
+        rotate(&self.steps, &mut step);
+        rotate(&self.returns, &mut back);
+        rotate(&self.refusals, &mut refusal);
+    }
+
+    pub(crate) fn lengths(&self) -> [usize; 3] {
+        [self.steps.len(), self.returns.len(), self.refusals.len()]
+    }
+
     pub(crate) fn set_drains(&self) {
         self.drains.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn drains(&self) -> bool {
         self.drains.load(Ordering::Relaxed)
+    }
+}
+
+/// Takes each item out, looks at it, and puts it in again behind the others, so that in the end all are in their order.
+fn rotate<T>(queue: &ArrayQueue<T>, look: &mut impl FnMut(&T)) {
+    for _ in 0..queue.len() {
+        let Some(item) = queue.pop() else { return };
+        look(&item);
+        let put = queue.push(item);
+        debug_assert!(put.is_ok(), "the item had room before");
     }
 }

@@ -8,9 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod lane;
+mod saved;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use provost_datapath::{
     Body, Context, Engine, Gathered, HeapFull, Link, LinkEnd, Offsets, Ports, Progress, Queue, ReceivedBody,
@@ -22,11 +25,10 @@ use provost_wire::descriptor::Parts;
 
 pub use lane::LANE_STEPS_MAX;
 use lane::{Lane, Refusal, Return};
+pub use saved::{SavedEnd, restore_alone, restore_pair, saved_pair};
 
 /// [`Engine::kind`] of this engine.
 pub const KIND: &str = "transport-local";
-/// Version of the saved state.
-const STATE_VERSION: u32 = 1;
 /// Steps that one poll moves in each direction, so that the other datapaths of a runtime get their turn.
 const BATCH_STEPS: usize = 64;
 
@@ -56,15 +58,38 @@ enum Role {
 /// One end of a connection.
 pub struct LocalTransport {
     role: Role,
+    pair: u64,
     link: Arc<Link>,
-    peer: Arc<dyn PeerWake>,
-    out: Arc<Lane>,
-    incoming: Arc<Lane>,
+    hold: Arc<Hold>,
     /// Bodies that were put in `out` and did not come back.
     lent: usize,
     /// Calls that are open: a drained connection ends when there are none.
     open: HashSet<u64>,
     state: State,
+}
+
+/// This end's part in the lanes. When the last engine that holds it is gone, so is the end: an engine and its successor
+/// hold it together while one takes over from the other.
+struct Hold {
+    out: Arc<Lane>,
+    incoming: Arc<Lane>,
+    peer: Arc<dyn PeerWake>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.out.close();
+        self.incoming.desert();
+        self.peer.wake();
+    }
+}
+
+/// A handle on an end, by which a successor in the same process finds it ([`LocalTransport::restore`]). It does not keep
+/// the end alive.
+#[derive(Clone)]
+pub struct LocalEnd {
+    pair: u64,
+    hold: Weak<Hold>,
 }
 
 /// ```text
@@ -86,12 +111,16 @@ pub fn connect(
     methods: Option<Vec<Option<u16>>>,
 ) -> (LocalTransport, LocalTransport) {
     let (to_server, to_client) = (Arc::new(Lane::new()), Arc::new(Lane::new()));
+    let pair = next_pair();
     let end = |role, link, peer, out: &Arc<Lane>, incoming: &Arc<Lane>| LocalTransport {
         role,
+        pair,
         link,
-        peer,
-        out: out.clone(),
-        incoming: incoming.clone(),
+        hold: Arc::new(Hold {
+            out: out.clone(),
+            incoming: incoming.clone(),
+            peer,
+        }),
         lent: 0,
         open: HashSet::new(),
         state: State::Open,
@@ -125,23 +154,15 @@ impl Engine for LocalTransport {
         }
     }
 
-    /// The lanes are memory of this process and go with it, so the state is how many calls were cut short.
-    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
-        let bytes = (self.open.len() as u64).to_le_bytes().to_vec();
-        SavedState {
-            kind: KIND.into(),
-            version: STATE_VERSION,
-            bytes,
-        }
+    fn save(&self, saver: &mut dyn Saver) -> SavedState {
+        self.save_end(saver)
     }
 }
 
-impl Drop for LocalTransport {
-    fn drop(&mut self) {
-        self.out.close();
-        self.incoming.desert();
-        self.peer.wake();
-    }
+/// A number that no other pair of this process has.
+fn next_pair() -> u64 {
+    static PAIRS: AtomicU64 = AtomicU64::new(1);
+    PAIRS.fetch_add(1, Ordering::Relaxed)
 }
 
 impl LocalTransport {
@@ -150,7 +171,7 @@ impl LocalTransport {
         let sent = self.send(ports.tx_in, context);
         let received = self.receive(ports.rx_out, context);
         if sent || received {
-            self.peer.wake();
+            self.hold.peer.wake();
         }
         self.look_at_link();
         if let Some(end) = self.end(ports.tx_in) {
@@ -168,9 +189,9 @@ impl LocalTransport {
             step.body.discard(context);
             moved = true;
         }
-        while self.incoming.take_refusal().is_some() {}
+        while self.hold.incoming.take_refusal().is_some() {}
         let mut gave = false;
-        while let Some(step) = self.incoming.take() {
+        while let Some(step) = self.hold.incoming.take() {
             match step.body {
                 Body::Gathered(gathered) => self.give_back(gathered),
                 body => body.discard(context),
@@ -178,18 +199,18 @@ impl LocalTransport {
             gave = true;
         }
         if gave {
-            self.peer.wake();
+            self.hold.peer.wake();
         }
-        if self.out.is_deserted() {
-            while let Some(step) = self.out.take() {
+        if self.hold.out.is_deserted() {
+            while let Some(step) = self.hold.out.take() {
                 step.body.discard(context);
             }
             self.take_back(context);
             self.lent = 0;
         }
         if self.lent == 0 {
-            self.incoming.desert();
-            self.peer.wake();
+            self.hold.incoming.desert();
+            self.hold.peer.wake();
             self.state = State::Ended;
         }
         moved || gave
@@ -198,7 +219,7 @@ impl LocalTransport {
     /// Takes what the other end has finished reading.
     fn take_back(&mut self, context: &mut Context<'_>) -> bool {
         let mut took = false;
-        while let Some(Return { token, buffer }) = self.out.take_return() {
+        while let Some(Return { token, buffer }) = self.hold.out.take_return() {
             self.lent -= 1;
             context.buffers.give(buffer);
             if token != 0 {
@@ -213,7 +234,7 @@ impl LocalTransport {
     fn send(&mut self, from: &mut Queue<Step>, context: &mut Context<'_>) -> bool {
         let mut sent = false;
         for _ in 0..BATCH_STEPS {
-            if self.out.is_full() || self.lent == LANE_STEPS_MAX {
+            if self.hold.out.is_full() || self.lent == LANE_STEPS_MAX {
                 break;
             }
             let Some(mut step) = from.pop() else { break };
@@ -227,7 +248,7 @@ impl LocalTransport {
                 Body::Empty | Body::Alleged(_) | Body::Encoded(_) => {}
             }
             self.note_sent(&step);
-            self.out.put(step);
+            self.hold.out.put(step);
             sent = true;
         }
         sent
@@ -237,18 +258,20 @@ impl LocalTransport {
     fn receive(&mut self, to: &mut Queue<Step>, context: &mut Context<'_>) -> bool {
         let mut received = false;
         while !to.is_full() {
-            let Some(Refusal { call, code, reason }) = self.incoming.take_refusal() else {
+            let Some(Refusal { call, code, reason }) = self.hold.incoming.take_refusal() else {
                 break;
             };
             self.open.remove(&call);
-            deliver(to, Step::cancel_because(call, code, reason, context.buffers));
+            deliver(to, Step::cancel_because(call, code, &reason, context.buffers));
             received = true;
         }
         for _ in 0..BATCH_STEPS {
-            if to.is_full() || !self.out.has_room_for_refusal() {
+            if to.is_full() || !self.hold.out.has_room_for_refusal() {
                 break;
             }
-            let Some(step) = self.incoming.take() else { break };
+            let Some(step) = self.hold.incoming.take() else {
+                break;
+            };
             if let Some(step) = self.take_in(step, context) {
                 deliver(to, step);
             }
@@ -295,10 +318,10 @@ impl LocalTransport {
             return Some(step);
         };
         self.open.remove(&step.call);
-        self.out.refuse(Refusal {
+        self.hold.out.refuse(Refusal {
             call: step.call,
             code,
-            reason,
+            reason: Cow::Borrowed(reason),
         });
         // Of a call that did not begin, this end's app has never heard.
         (!begins).then(|| Step::cancel_because(step.call, code, reason, context.buffers))
@@ -312,7 +335,7 @@ impl LocalTransport {
     }
 
     fn give_back(&self, gathered: Gathered) {
-        self.incoming.give_back(Return {
+        self.hold.incoming.give_back(Return {
             token: gathered.token,
             buffer: gathered.buffer,
         });
@@ -333,18 +356,18 @@ impl LocalTransport {
     }
 
     fn look_at_link(&mut self) {
-        if self.incoming.drains() {
+        if self.hold.incoming.drains() {
             self.link.set_peer_drains();
         }
-        if self.link.drain_requested() && !self.out.drains() {
-            self.out.set_drains();
-            self.peer.wake();
+        if self.link.drain_requested() && !self.hold.out.drains() {
+            self.hold.out.set_drains();
+            self.hold.peer.wake();
         }
     }
 
     /// Why the connection is over, once everything that either side was owed is in its queue.
     fn end(&self, tx_in: &Queue<Step>) -> Option<LinkEnd> {
-        if self.incoming.is_over() {
+        if self.hold.incoming.is_over() {
             return Some(match self.open.is_empty() {
                 true => LinkEnd {
                     code: Code::Ok,
@@ -366,8 +389,8 @@ impl LocalTransport {
     fn close(&mut self, end: LinkEnd) {
         self.state = State::Closing;
         self.link.set_ended(end);
-        self.out.close();
-        self.peer.wake();
+        self.hold.out.close();
+        self.hold.peer.wake();
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use provost_conformance::{Pair, run_within_node};
-use provost_datapath::Link;
-use provost_transport_local::{End, PeerWake, connect};
+use provost_conformance::{Heirs, Pair, Saved, run_within_node, run_within_node_with_successions};
+use provost_datapath::{Engine, Link, RestoreError, Restorer};
+use provost_session::Role;
+use provost_transport_local::{End, LocalEnd, LocalTransport, PeerWake, SavedEnd, connect, restore_pair};
 
 /// The suite polls both ends anyway.
 struct Polled;
@@ -21,6 +22,10 @@ fn pair() -> Pair {
     let (client, server) = (end(), end());
     let (client_link, server_link) = (client.link.clone(), server.link.clone());
     let (client, server) = connect(client, server, None);
+    let heirs = LocalHeirs {
+        client: (client.handle(), client_link.clone()),
+        server: (server.handle(), server_link.clone()),
+    };
     Pair {
         client: provost_conformance::End {
             engine: Box::new(client),
@@ -31,10 +36,66 @@ fn pair() -> Pair {
             link: server_link,
         },
         between: Box::new(|_| None),
+        heirs: Box::new(heirs),
+        successions: None,
+    }
+}
+
+struct LocalHeirs {
+    client: (LocalEnd, Arc<Link>),
+    server: (LocalEnd, Arc<Link>),
+}
+
+impl Heirs for LocalHeirs {
+    fn one(
+        &mut self,
+        role: Role,
+        saved: Saved,
+        restorer: &mut dyn Restorer,
+    ) -> Result<Box<dyn Engine>, RestoreError> {
+        let (end, link) = match role {
+            Role::Client => &self.client,
+            Role::Server => &self.server,
+        };
+        let heir = LocalTransport::restore(&saved.state, end, link.clone(), restorer)?;
+        Ok(Box::new(heir))
+    }
+
+    fn both(
+        &mut self,
+        client: (Saved, &mut dyn Restorer),
+        server: (Saved, &mut dyn Restorer),
+    ) -> Result<[Box<dyn Engine>; 2], RestoreError> {
+        let end = |link: &Arc<Link>| End {
+            link: link.clone(),
+            wake: Arc::new(Polled),
+        };
+        let client = SavedEnd {
+            state: &client.0.state,
+            end: end(&self.client.1),
+            restorer: client.1,
+        };
+        let server = SavedEnd {
+            state: &server.0.state,
+            end: end(&self.server.1),
+            restorer: server.1,
+        };
+        let (client, server) = restore_pair(client, server)?;
+        (self.client.0, self.server.0) = (client.handle(), server.handle());
+        Ok([Box::new(client), Box::new(server)])
+    }
+
+    fn can_part(&self) -> bool {
+        false
     }
 }
 
 #[test]
 fn within_one_node() {
     run_within_node(pair);
+}
+
+#[test]
+fn with_successions() {
+    run_within_node_with_successions(6, pair);
 }

@@ -5,7 +5,7 @@
 //! ```
 
 use std::cell::RefCell;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use provost_datapath::{
@@ -14,7 +14,7 @@ use provost_datapath::{
 use provost_session::{Config, Connection, ProtocolError, Role};
 use provost_wire::Code;
 
-use crate::saved;
+use crate::saved::{self, About};
 use crate::socket::{Socket, Transfer};
 use crate::{Established, PeerIdentity};
 
@@ -41,6 +41,8 @@ pub struct TransportConfig {
     pub keepalive_timeout_ns: u64,
     /// How long an orderly end may take, in nanoseconds.
     pub linger_ns: u64,
+    /// Which version of the code carries the connection.
+    pub version: TcpVersion,
 }
 
 impl Default for TransportConfig {
@@ -49,6 +51,7 @@ impl Default for TransportConfig {
             keepalive_interval_ns: 10_000_000_000,
             keepalive_timeout_ns: 10_000_000_000,
             linger_ns: 2_000_000_000,
+            version: TcpVersion::default(),
         }
     }
 }
@@ -97,20 +100,18 @@ pub struct Handover<'a> {
 
 /// The last engine of a datapath whose peer is reached over TCP.
 pub struct TcpTransport {
-    link: Arc<Link>,
-    role: Role,
-    config: TransportConfig,
-    connection: Connection,
-    socket: Socket,
-    state: State,
-    input: Pending,
-    output: Output,
-    write_failed: Option<String>,
-    saved: saved::Parameters,
+    pub(crate) link: Arc<Link>,
+    pub(crate) connection: Connection,
+    pub(crate) socket: Socket,
+    pub(crate) state: State,
+    pub(crate) input: Pending,
+    pub(crate) output: Output,
+    pub(crate) write_failed: Option<String>,
+    pub(crate) about: About,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(crate) enum State {
     Open,
     Ending { orderly: bool },
     Lingering { until: Nanos },
@@ -119,7 +120,7 @@ enum State {
 
 /// Whether a direction of the socket is to be tried even though the runtime knows of nothing new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pending {
+pub(crate) enum Pending {
     /// The last try found nothing (more).
     No,
     /// The last try stopped for reasons of our own.
@@ -128,7 +129,7 @@ enum Pending {
 
 /// Whether the socket took what it was given last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Output {
+pub(crate) enum Output {
     Flows,
     /// It was full; the runtime says when it is worth another try.
     Blocked,
@@ -144,7 +145,12 @@ impl TcpTransport {
         link: Arc<Link>,
         now: Nanos,
     ) -> TcpTransport {
-        let saved = saved::Parameters::new(&established, role, config);
+        let about = About {
+            config,
+            service: established.service,
+            peer: established.peer,
+            peer_address: established.peer_address,
+        };
         let connection = Connection::new(
             Config {
                 role,
@@ -157,8 +163,6 @@ impl TcpTransport {
         );
         TcpTransport {
             link,
-            role,
-            config,
             connection,
             socket: Socket::new(established.socket, established.tls, established.leftover),
             state: State::Open,
@@ -166,14 +170,14 @@ impl TcpTransport {
             input: Pending::Yes,
             output: Output::Flows,
             write_failed: None,
-            saved,
+            about,
         }
     }
 
     /// Who the peer has proved to be.
     #[must_use]
     pub fn peer(&self) -> &PeerIdentity {
-        &self.saved.peer
+        &self.about.peer
     }
 
     fn work_open(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
@@ -240,7 +244,7 @@ impl TcpTransport {
         self.output = Output::Flows;
         loop {
             self.connection.fill(context);
-            match self.socket.write(&self.connection)? {
+            match self.socket.write(&self.connection, context.buffers)? {
                 Transfer::Bytes(sent) => {
                     self.connection.advance(sent, context);
                     bytes += sent;
@@ -297,7 +301,10 @@ impl TcpTransport {
     fn read_once(&mut self, scratch: &mut [u8], context: &mut Context<'_>) -> Result<Transfer, End> {
         let lost = |error: std::io::Error| End::Lost(error.to_string());
         let Some(direct) = self.connection.direct(context.receive) else {
-            let read = self.socket.read(&mut [], scratch).map_err(lost)?;
+            let read = self
+                .socket
+                .read(&mut [], scratch, context.buffers)
+                .map_err(lost)?;
             if let Transfer::Bytes(bytes) = read {
                 self.connection.input(&scratch[..bytes], context)?;
             }
@@ -306,7 +313,7 @@ impl TcpTransport {
         let room = direct.len();
         let read = self
             .socket
-            .read(direct, &mut scratch[..BEHIND_DIRECT_BYTES])
+            .read(direct, &mut scratch[..BEHIND_DIRECT_BYTES], context.buffers)
             .map_err(lost)?;
         if let Transfer::Bytes(bytes) = read {
             self.connection.direct_came(bytes.min(room), context)?;
@@ -338,7 +345,7 @@ impl TcpTransport {
             code: Code::Ok,
             reason: reason.to_owned(),
         });
-        self.socket.close_write();
+        self.socket.close_write(context.buffers);
         self.state = State::Ending { orderly: true };
     }
 
@@ -364,7 +371,7 @@ impl TcpTransport {
                 self.connection.end_and_tell(Code::Internal, &reason, context);
                 // The peer may not take it any more; then it learns from the end of the connection alone.
                 let _ = self.write(context);
-                self.socket.close_write();
+                self.socket.close_write(context.buffers);
                 self.lose(Code::Internal, &reason, context)
             }
             End::Closed => {
@@ -392,7 +399,7 @@ impl TcpTransport {
         if self.connection.is_over() && ports.tx_in.is_empty() {
             self.state = match orderly {
                 true => State::Lingering {
-                    until: context.now.saturating_add(self.config.linger_ns),
+                    until: context.now.saturating_add(self.about.config.linger_ns),
                 },
                 false => State::Ended,
             };
@@ -487,9 +494,16 @@ impl Engine for TcpTransport {
         })
     }
 
-    /// Saves what the connection is. Its socket is passed beside; calls in flight are not part of it.
-    fn save(&self, _saver: &mut dyn Saver) -> SavedState {
-        let _ = self.role;
-        self.saved.save()
+    fn version(&self) -> u32 {
+        self.about.config.version.number()
+    }
+
+    fn save(&self, saver: &mut dyn Saver) -> SavedState {
+        self.save_all(saver)
+    }
+
+    /// Its socket.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.socket.stream()]
     }
 }

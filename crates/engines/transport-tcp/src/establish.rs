@@ -5,13 +5,15 @@ use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use provost_datapath::BufferPool;
+use provost_session::Piece;
 use provost_session::handshake::{
     Agreement, ClientEvent, ClientHandshake, Decision, HandshakeError, Hello, Limits, ServerEvent,
     ServerHandshake,
 };
 use provost_wire::Code;
 
-use crate::tls;
+use crate::tls::{self, TlsFault, TlsHandshake, TlsRead, TlsSession};
 
 /// Bytes read at once during the handshake.
 const HANDSHAKE_READ_BYTES: usize = 16 << 10;
@@ -26,7 +28,7 @@ pub struct Established {
     /// The socket.
     pub socket: TcpStream,
     /// The TLS session, if the connection has one.
-    pub tls: Option<Box<rustls::Connection>>,
+    pub tls: Option<Box<TlsSession>>,
     /// Bytes of the protocol (decrypted) that were read past the handshake.
     pub leftover: Vec<u8>,
     /// What the two ends agreed on.
@@ -158,13 +160,12 @@ fn open(address: &str, deadline: Instant) -> io::Result<TcpStream> {
     provost_net::connect(&addresses, deadline)
 }
 
-fn client_session(config: &Arc<rustls::ClientConfig>, address: &str) -> Result<rustls::Connection, String> {
+fn client_session(config: &rustls::ClientConfig, address: &str) -> Result<TlsHandshake, String> {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let name =
         rustls::pki_types::ServerName::try_from(host).map_err(|error| format!("{address}: {error}"))?;
-    let session = rustls::ClientConnection::new(config.clone(), name).map_err(|error| error.to_string())?;
-    Ok(session.into())
+    TlsHandshake::client(config, name).map_err(|error| error.to_string())
 }
 
 fn shake_hands(channel: &mut Channel, params: &ConnectParams) -> Result<(Agreement, Vec<u8>), ChannelError> {
@@ -207,8 +208,8 @@ pub fn accept(
         .map_err(|error| io_error(peer, error))?;
     let tls = match tls {
         None => None,
-        Some(config) => match rustls::ServerConnection::new(config) {
-            Ok(session) => Some(session.into()),
+        Some(config) => match TlsHandshake::server(&config) {
+            Ok(handshake) => Some(handshake),
             Err(error) => {
                 return Err(AcceptError::Tls {
                     peer,
@@ -254,7 +255,7 @@ fn receive_hands(
     decide: &mut impl FnMut(Greeting<'_>) -> Decision,
 ) -> Result<Accepted, ChannelError> {
     channel.finish_tls_handshake()?;
-    let peer = channel.peer_identity();
+    let peer = channel.peer.clone();
     let mut handshake = ServerHandshake::new();
     let mut limits = Limits::default();
     loop {
@@ -297,8 +298,17 @@ fn receive_hands(
 /// A blocking channel with a deadline, plain or TLS.
 struct Channel {
     stream: TcpStream,
-    tls: Option<Box<rustls::Connection>>,
+    security: Security,
+    /// Who the peer has proved to be; nobody before the TLS handshake has ended.
+    peer: PeerIdentity,
+    buffers: BufferPool,
     deadline: Instant,
+}
+
+enum Security {
+    Plain,
+    Handshake(Box<TlsHandshake>),
+    Tls(Box<TlsSession>),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -321,6 +331,15 @@ impl ChannelError {
             ChannelError::Tls(rustls::Error::AlertReceived(_)) => Code::Unauthenticated,
             ChannelError::Deadline | ChannelError::Tls(_) | ChannelError::Io(_) => Code::Unavailable,
         }
+    }
+}
+
+impl From<TlsFault> for ChannelError {
+    fn from(fault: TlsFault) -> ChannelError {
+        ChannelError::Tls(match fault {
+            TlsFault::Alert(alert) => rustls::Error::AlertReceived(alert),
+            TlsFault::Broken { reason, .. } => rustls::Error::General(reason.into()),
+        })
     }
 }
 
@@ -353,10 +372,16 @@ fn io_reason(error: &io::Error) -> String {
 }
 
 impl Channel {
-    fn new(stream: TcpStream, tls: Option<rustls::Connection>, deadline: Instant) -> Channel {
+    fn new(stream: TcpStream, tls: Option<TlsHandshake>, deadline: Instant) -> Channel {
+        let security = match tls {
+            None => Security::Plain,
+            Some(handshake) => Security::Handshake(Box::new(handshake)),
+        };
         Channel {
             stream,
-            tls: tls.map(Box::new),
+            security,
+            peer: PeerIdentity::Anonymous,
+            buffers: BufferPool::new(),
             deadline,
         }
     }
@@ -372,90 +397,107 @@ impl Channel {
         Ok(())
     }
 
+    /// Makes the TLS handshake, if the channel has TLS, and goes over to its records.
     fn finish_tls_handshake(&mut self) -> Result<(), ChannelError> {
-        while self.tls.as_ref().is_some_and(|tls| tls.is_handshaking()) {
-            self.write_records()?;
-            if self.tls.as_ref().is_some_and(|tls| tls.is_handshaking()) {
-                self.read_records()?;
+        let mut handshake = match std::mem::replace(&mut self.security, Security::Plain) {
+            Security::Handshake(handshake) => handshake,
+            other => {
+                self.security = other;
+                return Ok(());
+            }
+        };
+        loop {
+            self.write_all(&handshake.output()?)?;
+            if handshake.is_done() {
+                break;
+            }
+            let record = self.read_record()?;
+            if let Err(error) = handshake.input(&record) {
+                // The alert tells the peer why; that it may not arrive changes nothing.
+                let alert = handshake.output().unwrap_or_default();
+                let _ = self.write_all(&alert);
+                return Err(ChannelError::Tls(error));
             }
         }
-        self.write_records()
+        self.peer = tls::identity(handshake.connection());
+        let session = handshake.into_session().map_err(ChannelError::Tls)?;
+        self.security = Security::Tls(Box::new(session));
+        Ok(())
     }
 
-    /// Who the peer has proved to be; nobody before the TLS handshake has ended.
-    fn peer_identity(&self) -> PeerIdentity {
-        self.tls.as_deref().map_or(PeerIdentity::Anonymous, tls::identity)
+    /// Reads one record of the handshake, and not a byte more.
+    fn read_record(&mut self) -> Result<Vec<u8>, ChannelError> {
+        let mut header = [0; 5];
+        self.read_all(&mut header)?;
+        let mut record = header.to_vec();
+        record.resize(header.len() + TlsHandshake::bytes_behind(header), 0);
+        self.read_all(&mut record[header.len()..])?;
+        Ok(record)
+    }
+
+    fn read_all(&mut self, mut into: &mut [u8]) -> Result<(), ChannelError> {
+        while !into.is_empty() {
+            self.arm()?;
+            let read = self.stream.read(into)?;
+            if read == 0 {
+                return Err(ChannelError::Io(io::ErrorKind::UnexpectedEof.into()));
+            }
+            into = into.get_mut(read..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> Result<(), ChannelError> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            self.arm()?;
+            let written = self.stream.write(rest)?;
+            rest = rest.get(written..).unwrap_or_default();
+        }
+        Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), ChannelError> {
-        let Some(tls) = &mut self.tls else {
-            let mut rest = bytes;
-            while !rest.is_empty() {
-                self.arm()?;
-                let written = self.stream.write(rest)?;
-                rest = rest.get(written..).unwrap_or_default();
-            }
-            return Ok(());
+        let Security::Tls(session) = &mut self.security else {
+            return self.write_all(bytes);
         };
         let mut rest = bytes;
+        let mut records = Vec::new();
+        take_output(session, &mut records, &mut self.buffers)?;
         while !rest.is_empty() {
-            let taken = tls.writer().write(rest)?;
-            rest = rest.get(taken..).unwrap_or_default();
-            while tls.wants_write() {
-                tls.write_tls(&mut self.stream)?;
-            }
+            let sealed = session.seal(std::iter::once(Piece::Private(rest)), &mut self.buffers)?;
+            rest = rest.get(sealed..).unwrap_or_default();
+            take_output(session, &mut records, &mut self.buffers)?;
         }
-        self.write_records()
+        self.write_all(&records)
     }
 
     fn read(&mut self) -> Result<Vec<u8>, ChannelError> {
         let mut bytes = vec![0; HANDSHAKE_READ_BYTES];
-        loop {
-            let read = match &mut self.tls {
-                None => {
-                    self.arm()?;
-                    self.stream.read(&mut bytes)?
-                }
-                Some(tls) => match tls.reader().read(&mut bytes) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.read_records()?;
-                        continue;
-                    }
-                    other => other?,
-                },
+        let read = loop {
+            self.arm()?;
+            let Security::Tls(session) = &mut self.security else {
+                break self.stream.read(&mut bytes)?;
             };
-            if read == 0 {
-                return Err(ChannelError::Io(io::ErrorKind::UnexpectedEof.into()));
+            match session.read(&mut bytes) {
+                Ok(TlsRead::Bytes(read)) => break read,
+                Ok(TlsRead::Closed) => break 0,
+                Ok(TlsRead::NeedsMore) => match self.stream.read(session.space())? {
+                    0 => break 0,
+                    read => session.came(read),
+                },
+                Err(fault) => {
+                    session.complain(fault, &mut self.buffers);
+                    let _ = self.write(&[]);
+                    return Err(fault.into());
+                }
             }
-            bytes.truncate(read);
-            return Ok(bytes);
-        }
-    }
-
-    fn read_records(&mut self) -> Result<(), ChannelError> {
-        self.arm()?;
-        let Some(tls) = &mut self.tls else {
-            return Ok(());
         };
-        if tls.read_tls(&mut self.stream)? == 0 && tls.is_handshaking() {
+        if read == 0 {
             return Err(ChannelError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
-        if let Err(error) = tls.process_new_packets() {
-            // The alert tells the peer why; that it may not arrive changes nothing.
-            let _ = self.write_records();
-            return Err(ChannelError::Tls(error));
-        }
-        Ok(())
-    }
-
-    fn write_records(&mut self) -> Result<(), ChannelError> {
-        while self.tls.as_ref().is_some_and(|tls| tls.wants_write()) {
-            self.arm()?;
-            if let Some(tls) = &mut self.tls {
-                tls.write_tls(&mut self.stream)?;
-            }
-        }
-        Ok(())
+        bytes.truncate(read);
+        Ok(bytes)
     }
 
     fn establish(
@@ -469,15 +511,17 @@ impl Channel {
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
         provost_net::make_ready(&self.stream)?;
-        let peer = self.peer_identity();
         Ok(Established {
             socket: self.stream,
-            tls: self.tls,
+            tls: match self.security {
+                Security::Tls(session) => Some(session),
+                Security::Plain | Security::Handshake(_) => None,
+            },
             leftover,
             agreement,
             limits,
             service,
-            peer,
+            peer: self.peer,
             peer_address,
         })
     }
@@ -485,11 +529,11 @@ impl Channel {
     /// Closes so that what was said last arrives: a socket closed with unread bytes resets the connection, and the
     /// peer could lose the refusal.
     fn part(mut self) {
-        if let Some(tls) = &mut self.tls {
-            tls.send_close_notify();
+        if let Security::Tls(session) = &mut self.security {
+            session.close(&mut self.buffers);
         }
         // The connection is given up; what fails now is of no interest to anyone.
-        let _ = self.write_records();
+        let _ = self.write(&[]);
         let _ = self.stream.shutdown(Shutdown::Write);
         let until = Instant::now() + PARTING;
         let mut scrap = [0; 4096];
@@ -502,4 +546,17 @@ impl Channel {
             }
         }
     }
+}
+
+/// Moves the records that wait to `out`.
+fn take_output(
+    session: &mut TlsSession,
+    out: &mut Vec<u8>,
+    buffers: &mut BufferPool,
+) -> Result<(), TlsFault> {
+    let records = session.output(buffers)?;
+    out.extend_from_slice(records);
+    let bytes = records.len();
+    session.sent(bytes, buffers);
+    Ok(())
 }

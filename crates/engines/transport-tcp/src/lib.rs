@@ -17,4 +17,4 @@ pub use establish::{
 };
 pub use provost_session::Role;
 pub use provost_session::handshake::{Agreement, Decision, Encoding, Hello, Limits, Method, MethodKind};
-pub use tls::{TlsConfig, TlsConfigError};
+pub use tls::{TlsConfig, TlsConfigError, TlsSession};

@@ -1,296 +1,224 @@
-//! What a TCP transport leaves behind when another version takes its place: what the connection is. Its socket is
-//! passed beside. Form, version 1, little-endian: see [`Parameters::save`].
+//! What a TCP transport leaves its successor, beside its socket. All versions of the transport write and read the same.
+//!
+//! Form 2: what the connection is, how far it has come, the socket's bytes under way and its TLS session, and the
+//! protocol's connection. Form 1, which had no calls and no TLS, is still read. All numbers are little-endian.
 
 use std::net::{SocketAddr, TcpStream};
 
-use provost_datapath::{RestoreError, SavedState};
-use provost_session::Role;
+use provost_datapath::{FieldReader, FieldWriter, RestoreError, SavedState, Saver};
 use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
+use provost_session::{Connection, Role};
 
+use crate::engine::{Output, Pending, State};
+use crate::socket::Socket;
 use crate::{Established, Handover, PeerIdentity, TcpTransport, TcpVersion, TransportConfig};
 
 pub(crate) const KIND: &str = "transport-tcp";
-const VERSION: u32 = 1;
+/// The newest form.
+const FORM: u32 = 2;
+/// Methods of one connection.
+const METHODS_MAX: usize = provost_wire::limits::SERVICE_METHODS_MAX;
 
-/// What a connection is, beside its calls.
+/// What a connection is, beside its protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Parameters {
-    pub(crate) role: Role,
+pub(crate) struct About {
     pub(crate) config: TransportConfig,
-    pub(crate) agreement: Agreement,
-    pub(crate) limits: Limits,
     pub(crate) service: String,
     pub(crate) peer: PeerIdentity,
     pub(crate) peer_address: SocketAddr,
-    pub(crate) security: Security,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Security {
-    Plain,
-    /// A session's keys are not saved: such a connection ends with its process.
-    Tls,
-}
-
-impl Parameters {
-    pub(crate) fn new(established: &Established, role: Role, config: TransportConfig) -> Parameters {
-        Parameters {
-            role,
-            config,
-            agreement: established.agreement.clone(),
-            limits: established.limits,
-            service: established.service.clone(),
-            peer: established.peer.clone(),
-            peer_address: established.peer_address,
-            security: if established.tls.is_some() {
-                Security::Tls
-            } else {
-                Security::Plain
-            },
-        }
-    }
-
-    pub(crate) fn save(&self) -> SavedState {
-        let mut out = vec![
-            u8::from(self.role == Role::Server),
-            u8::from(self.agreement.encoding == Encoding::Protobuf),
-            u8::from(self.security == Security::Tls),
-        ];
-        let config = [
-            self.config.keepalive_interval_ns,
-            self.config.keepalive_timeout_ns,
-            self.config.linger_ns,
-        ];
-        config
-            .iter()
-            .for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
-        for limits in [self.limits, self.agreement.peer_limits] {
-            let limits = [
-                limits.message_bytes_max,
-                limits.stream_window_bytes,
-                limits.calls_in_flight_max,
-            ];
-            limits
-                .iter()
-                .for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
-        }
-        put_text(&mut out, &self.service);
-        let (kind, name) = match &self.peer {
-            PeerIdentity::Anonymous => (0, ""),
-            PeerIdentity::Spiffe(name) => (1, name.as_str()),
-            PeerIdentity::Dns(name) => (2, name.as_str()),
-        };
-        out.push(kind);
-        put_text(&mut out, name);
-        put_text(&mut out, &self.peer_address.to_string());
-        out.extend_from_slice(&(self.agreement.methods.len() as u32).to_le_bytes());
-        for method in &self.agreement.methods {
-            let (known, at, kind) = method.map_or((0, 0, MethodKind::default()), |(at, kind)| (4, at, kind));
-            out.push(known | u8::from(kind.client_streaming) | u8::from(kind.server_streaming) << 1);
-            out.extend_from_slice(&at.to_le_bytes());
-        }
-        SavedState {
-            kind: KIND.to_owned(),
-            version: VERSION,
-            bytes: out,
-        }
-    }
-
-    fn restore(state: &SavedState) -> Result<Parameters, RestoreError> {
-        if state.kind != KIND {
-            return Err(RestoreError::Kind {
-                expected: KIND,
-                found: state.kind.clone(),
-            });
-        }
-        if state.version != VERSION {
-            return Err(RestoreError::Version {
-                kind: KIND,
-                found: state.version,
-                newest: VERSION,
-            });
-        }
-        let mut fields = Fields(&state.bytes);
-        let parameters = fields
-            .parameters()
-            .ok_or_else(|| damaged("a field is missing or out of range"))?;
-        match fields.0 {
-            [] => Ok(parameters),
-            _ => Err(damaged("more bytes than fields")),
-        }
-    }
 }
 
 impl TcpTransport {
     /// Takes a saved connection up again, with the code of this version.
     pub fn restore(
-        _version: TcpVersion,
+        version: TcpVersion,
         state: &SavedState,
         handover: Handover<'_>,
     ) -> Result<TcpTransport, RestoreError> {
-        let Handover {
-            descriptors, link, ..
-        } = handover;
-        let mut descriptors = descriptors.into_iter();
+        let mut fields = state.open(KIND, FORM)?;
+        let mut descriptors = handover.descriptors.into_iter();
         let (Some(socket), None) = (descriptors.next(), descriptors.next()) else {
-            return Err(damaged("it needs one descriptor, its socket"));
+            return Err(fields.damaged("it needs one descriptor, its socket"));
         };
-        let (socket, now) = (TcpStream::from(socket), 0);
-        let parameters = Parameters::restore(state)?;
-        if parameters.security == Security::Tls {
-            return Err(damaged("a TLS session cannot be taken up by another process"));
+        let stream = TcpStream::from(socket);
+        if state.version == 1 {
+            let (role, established, config) = restore_form_1(&mut fields, stream, version)?;
+            fields.end()?;
+            return Ok(TcpTransport::new(established, role, config, handover.link, 0));
         }
-        let (role, config) = (parameters.role, parameters.config);
-        let established = Established {
+        let about = About::restore(&mut fields, version)?;
+        let state = State::restore(&mut fields)?;
+        let write_failed = match fields.flag()? {
+            true => Some(fields.text()?.to_owned()),
+            false => None,
+        };
+        let socket = Socket::restore(stream, &mut fields)?;
+        let connection = Connection::restore(&mut fields, handover.restorer)?;
+        fields.end()?;
+        Ok(TcpTransport {
+            link: handover.link,
+            connection,
             socket,
-            tls: None,
-            leftover: Vec::new(),
-            agreement: parameters.agreement,
-            limits: parameters.limits,
-            service: parameters.service,
-            peer: parameters.peer,
-            peer_address: parameters.peer_address,
-        };
-        Ok(TcpTransport::new(established, role, config, link, now))
-    }
-}
-
-fn damaged(reason: &str) -> RestoreError {
-    RestoreError::Damaged {
-        kind: KIND,
-        reason: reason.to_owned(),
-    }
-}
-
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
-    out.extend_from_slice(text.as_bytes());
-}
-
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn parameters(&mut self) -> Option<Parameters> {
-        let [server, protobuf, tls] = self.take()?;
-        let config = TransportConfig {
-            keepalive_interval_ns: u64::from_le_bytes(self.take()?),
-            keepalive_timeout_ns: u64::from_le_bytes(self.take()?),
-            linger_ns: u64::from_le_bytes(self.take()?),
-        };
-        let (limits, peer_limits) = (self.limits()?, self.limits()?);
-        let service = self.text()?;
-        let [kind] = self.take()?;
-        let peer = match (kind, self.text()?) {
-            (0, _) => PeerIdentity::Anonymous,
-            (1, name) => PeerIdentity::Spiffe(name),
-            (2, name) => PeerIdentity::Dns(name),
-            _ => return None,
-        };
-        let peer_address = self.text()?.parse().ok()?;
-        let count = self.u32()?;
-        let methods = (0..count).map(|_| self.method()).collect::<Option<Vec<_>>>()?;
-        let encoding = if protobuf == 1 {
-            Encoding::Protobuf
-        } else {
-            Encoding::Native
-        };
-        Some(Parameters {
-            role: if server == 1 { Role::Server } else { Role::Client },
-            config,
-            agreement: Agreement {
-                encoding,
-                peer_limits,
-                methods,
-            },
-            limits,
-            service,
-            peer,
-            peer_address,
-            security: if tls == 1 { Security::Tls } else { Security::Plain },
+            state,
+            // What happened meanwhile is found by trying.
+            input: Pending::Yes,
+            output: Output::Flows,
+            write_failed,
+            about,
         })
     }
 
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (field, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*field)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn limits(&mut self) -> Option<Limits> {
-        Some(Limits {
-            message_bytes_max: self.u32()?,
-            stream_window_bytes: self.u32()?,
-            calls_in_flight_max: self.u32()?,
-        })
-    }
-
-    fn text(&mut self) -> Option<String> {
-        let bytes = self.u32()? as usize;
-        let (text, rest) = self.0.split_at_checked(bytes)?;
-        self.0 = rest;
-        String::from_utf8(text.to_vec()).ok()
-    }
-
-    #[allow(clippy::option_option)]
-    fn method(&mut self) -> Option<Option<(u16, MethodKind)>> {
-        let [flags] = self.take()?;
-        let at = u16::from_le_bytes(self.take()?);
-        let kind = MethodKind {
-            client_streaming: flags & 1 != 0,
-            server_streaming: flags & 2 != 0,
-        };
-        Some((flags & 4 != 0).then_some((at, kind)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_saved_is_restored_and_damage_is_noticed() {
-        let kind = MethodKind {
-            client_streaming: true,
-            server_streaming: false,
-        };
-        let parameters = Parameters {
-            role: Role::Server,
-            config: TransportConfig::default(),
-            agreement: Agreement {
-                encoding: Encoding::Protobuf,
-                peer_limits: Limits {
-                    stream_window_bytes: 77,
-                    ..Limits::default()
-                },
-                methods: vec![Some((3, kind)), None],
-            },
-            limits: Limits::default(),
-            service: "kv.Kv".into(),
-            peer: PeerIdentity::Spiffe("spiffe://a/b".into()),
-            peer_address: "127.0.0.1:9".parse().unwrap(),
-            security: Security::Plain,
-        };
-        let saved = parameters.save();
-        assert_eq!(Parameters::restore(&saved), Ok(parameters));
-        for cut in 0..saved.bytes.len() {
-            let bytes = saved.bytes[..cut].to_vec();
-            let state = SavedState {
-                bytes,
-                ..saved.clone()
-            };
-            assert!(matches!(
-                Parameters::restore(&state),
-                Err(RestoreError::Damaged { .. })
-            ));
+    pub(crate) fn save_all(&self, saver: &mut dyn Saver) -> SavedState {
+        let mut out = FieldWriter::new();
+        self.about.save(&mut out);
+        self.state.save(&mut out);
+        out.flag(self.write_failed.is_some());
+        if let Some(reason) = &self.write_failed {
+            out.text(reason);
         }
-        let newer = SavedState { version: 2, ..saved };
-        assert!(matches!(
-            Parameters::restore(&newer),
-            Err(RestoreError::Version { found: 2, .. })
-        ));
+        self.socket.save(&mut out);
+        self.connection.save(saver, &mut out);
+        SavedState {
+            kind: KIND.to_owned(),
+            version: FORM,
+            bytes: out.bytes,
+        }
     }
+}
+
+impl About {
+    fn save(&self, out: &mut FieldWriter) {
+        out.u64(self.config.keepalive_interval_ns);
+        out.u64(self.config.keepalive_timeout_ns);
+        out.u64(self.config.linger_ns);
+        out.text(&self.service);
+        let (kind, name) = match &self.peer {
+            PeerIdentity::Anonymous => (0, ""),
+            PeerIdentity::Spiffe(name) => (1, name.as_str()),
+            PeerIdentity::Dns(name) => (2, name.as_str()),
+        };
+        out.u8(kind);
+        out.text(name);
+        out.text(&self.peer_address.to_string());
+    }
+
+    fn restore(fields: &mut FieldReader<'_>, version: TcpVersion) -> Result<About, RestoreError> {
+        Ok(About {
+            config: restore_config(fields, version)?,
+            service: fields.text()?.to_owned(),
+            peer: restore_peer(fields)?,
+            peer_address: restore_address(fields)?,
+        })
+    }
+}
+
+impl State {
+    fn save(self, out: &mut FieldWriter) {
+        let (state, until) = match self {
+            State::Open => (0, 0),
+            State::Ending { orderly: false } => (1, 0),
+            State::Ending { orderly: true } => (2, 0),
+            State::Lingering { until } => (3, until),
+            State::Ended => (4, 0),
+        };
+        out.u8(state);
+        out.u64(until);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<State, RestoreError> {
+        match (fields.u8()?, fields.u64()?) {
+            (0, _) => Ok(State::Open),
+            (1, _) => Ok(State::Ending { orderly: false }),
+            (2, _) => Ok(State::Ending { orderly: true }),
+            (3, until) => Ok(State::Lingering { until }),
+            (4, _) => Ok(State::Ended),
+            (other, _) => Err(fields.damaged(format!("a transport in the unknown state {other}"))),
+        }
+    }
+}
+
+fn restore_config(
+    fields: &mut FieldReader<'_>,
+    version: TcpVersion,
+) -> Result<TransportConfig, RestoreError> {
+    Ok(TransportConfig {
+        keepalive_interval_ns: fields.u64()?,
+        keepalive_timeout_ns: fields.u64()?,
+        linger_ns: fields.u64()?,
+        version,
+    })
+}
+
+fn restore_peer(fields: &mut FieldReader<'_>) -> Result<PeerIdentity, RestoreError> {
+    match (fields.u8()?, fields.text()?) {
+        (0, _) => Ok(PeerIdentity::Anonymous),
+        (1, name) => Ok(PeerIdentity::Spiffe(name.to_owned())),
+        (2, name) => Ok(PeerIdentity::Dns(name.to_owned())),
+        (kind, _) => Err(fields.damaged(format!("a peer of the unknown kind {kind}"))),
+    }
+}
+
+fn restore_address(fields: &mut FieldReader<'_>) -> Result<SocketAddr, RestoreError> {
+    let text = fields.text()?;
+    text.parse()
+        .map_err(|_| fields.damaged(format!("{text} is no address")))
+}
+
+fn restore_form_1(
+    fields: &mut FieldReader<'_>,
+    socket: TcpStream,
+    version: TcpVersion,
+) -> Result<(Role, Established, TransportConfig), RestoreError> {
+    let role = match fields.flag()? {
+        true => Role::Server,
+        false => Role::Client,
+    };
+    let encoding = match fields.flag()? {
+        true => Encoding::Protobuf,
+        false => Encoding::Native,
+    };
+    if fields.flag()? {
+        return Err(fields.damaged("its TLS session was not saved"));
+    }
+    let config = restore_config(fields, version)?;
+    let (limits, peer_limits) = (restore_limits(fields)?, restore_limits(fields)?);
+    let service = fields.text()?.to_owned();
+    let peer = restore_peer(fields)?;
+    let peer_address = restore_address(fields)?;
+    let count = fields.count(METHODS_MAX)?;
+    let methods = (0..count)
+        .map(|_| restore_method(fields))
+        .collect::<Result<_, _>>()?;
+    let established = Established {
+        socket,
+        tls: None,
+        leftover: Vec::new(),
+        agreement: Agreement {
+            encoding,
+            peer_limits,
+            methods,
+        },
+        limits,
+        service,
+        peer,
+        peer_address,
+    };
+    Ok((role, established, config))
+}
+
+fn restore_limits(fields: &mut FieldReader<'_>) -> Result<Limits, RestoreError> {
+    Ok(Limits {
+        message_bytes_max: fields.u32()?,
+        stream_window_bytes: fields.u32()?,
+        calls_in_flight_max: fields.u32()?,
+    })
+}
+
+fn restore_method(fields: &mut FieldReader<'_>) -> Result<Option<(u16, MethodKind)>, RestoreError> {
+    let (flags, at) = (fields.u8()?, fields.u16()?);
+    let kind = MethodKind {
+        client_streaming: flags & 1 != 0,
+        server_streaming: flags & 2 != 0,
+    };
+    Ok((flags & 4 != 0).then_some((at, kind)))
 }

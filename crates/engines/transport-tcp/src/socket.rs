@@ -1,17 +1,17 @@
 //! A socket that carries the protocol's bytes, plain or in TLS records.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use provost_marshal::copy_foreign;
+use provost_datapath::{BufferPool, FieldReader, FieldWriter, RestoreError};
 use provost_net::{Gather, Moved};
 use provost_session::{Connection, Piece};
 
-use crate::tls::RecordIo;
+use crate::tls::{TlsRead, TlsSession};
 
-/// Bytes that go into one TLS record at most.
-const RECORD_BYTES_MAX: u32 = 16 << 10;
+/// Bytes that were read past the handshake, at most.
+const LEFTOVER_BYTES_MAX: usize = 1 << 20;
 
 /// What came of an attempt to move bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,27 +28,44 @@ pub(crate) enum Transfer {
 
 pub(crate) struct Socket {
     stream: TcpStream,
-    tls: Option<Box<rustls::Connection>>,
+    tls: Option<Box<TlsSession>>,
     leftover: Vec<u8>,
     drained: bool,
 }
 
 impl Socket {
-    pub(crate) fn new(
-        stream: TcpStream,
-        mut tls: Option<Box<rustls::Connection>>,
-        leftover: Vec<u8>,
-    ) -> Socket {
-        if let Some(tls) = &mut tls {
-            // Records are flushed before each round, and a round is bounded; a limit below it would tear pieces.
-            tls.set_buffer_limit(None);
-        }
+    pub(crate) fn new(stream: TcpStream, tls: Option<Box<TlsSession>>, leftover: Vec<u8>) -> Socket {
         Socket {
             stream,
             tls,
             leftover,
             drained: false,
         }
+    }
+
+    /// What a successor needs beside the stream.
+    pub(crate) fn save(&self, out: &mut FieldWriter) {
+        out.run(&self.leftover);
+        out.flag(self.tls.is_some());
+        if let Some(tls) = &self.tls {
+            tls.save(out);
+        }
+    }
+
+    pub(crate) fn restore(stream: TcpStream, fields: &mut FieldReader<'_>) -> Result<Socket, RestoreError> {
+        let leftover = fields.run()?.to_vec();
+        if leftover.len() > LEFTOVER_BYTES_MAX {
+            return Err(fields.damaged("more was read behind the handshake than ever is"));
+        }
+        let tls = match fields.flag()? {
+            true => Some(Box::new(TlsSession::restore(fields)?)),
+            false => None,
+        };
+        Ok(Socket::new(stream, tls, leftover))
+    }
+
+    pub(crate) fn stream(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 
     pub(crate) fn descriptor(&self) -> i32 {
@@ -61,21 +78,30 @@ impl Socket {
     }
 
     /// Sends the connection's next pieces; says how many bytes of them are taken care of.
-    pub(crate) fn write(&mut self, connection: &Connection) -> io::Result<Transfer> {
+    pub(crate) fn write(
+        &mut self,
+        connection: &Connection,
+        buffers: &mut BufferPool,
+    ) -> io::Result<Transfer> {
         match &mut self.tls {
-            Some(tls) => write_records(tls, &self.stream, connection),
+            Some(tls) => write_records(tls, &self.stream, connection, buffers),
             None => write_plain(&self.stream, connection),
         }
     }
 
     /// Reads into `direct` and then `behind`.
-    pub(crate) fn read(&mut self, direct: &mut [u8], behind: &mut [u8]) -> io::Result<Transfer> {
+    pub(crate) fn read(
+        &mut self,
+        direct: &mut [u8],
+        behind: &mut [u8],
+        buffers: &mut BufferPool,
+    ) -> io::Result<Transfer> {
         if !self.leftover.is_empty() {
             return Ok(Transfer::Bytes(self.read_leftover(direct, behind)));
         }
         if let Some(tls) = &mut self.tls {
             let into = if direct.is_empty() { behind } else { direct };
-            return read_records(tls, &self.stream, into);
+            return read_records(tls, &self.stream, into, buffers);
         }
         if std::mem::take(&mut self.drained) {
             return Ok(Transfer::Done);
@@ -116,11 +142,11 @@ impl Socket {
     }
 
     /// Says that nothing more will be sent.
-    pub(crate) fn close_write(&mut self) {
+    pub(crate) fn close_write(&mut self, buffers: &mut BufferPool) {
         if let Some(tls) = &mut self.tls {
-            tls.send_close_notify();
+            tls.close(buffers);
             // The connection ends; a notice that does not fit is missed by nobody, the stream's end follows.
-            let _ = flush(tls, &self.stream);
+            let _ = flush(tls, &self.stream, buffers);
         }
         let _ = self.stream.shutdown(Shutdown::Write);
     }
@@ -142,70 +168,60 @@ fn write_plain(stream: &TcpStream, connection: &Connection) -> io::Result<Transf
 }
 
 fn write_records(
-    tls: &mut rustls::Connection,
+    session: &mut TlsSession,
     stream: &TcpStream,
     connection: &Connection,
+    buffers: &mut BufferPool,
 ) -> io::Result<Transfer> {
-    if !flush(tls, stream)? {
+    if !flush(session, stream, buffers)? {
         return Ok(Transfer::NotNow);
     }
-    let mut bytes = 0;
-    let mut record = Vec::new();
-    for piece in connection.pieces() {
-        match piece {
-            Piece::Private(private) => bytes += write_whole(tls, private)?,
-            Piece::Foreign { range, from, length } => {
-                let end = from + length;
-                for at in (from..end).step_by(RECORD_BYTES_MAX as usize) {
-                    record.clear();
-                    copy_foreign(&range.part(at, RECORD_BYTES_MAX.min(end - at)), &mut record);
-                    bytes += write_whole(tls, &record)?;
-                }
-            }
-        }
-    }
-    if bytes == 0 {
+    let sealed = session
+        .seal(connection.pieces(), buffers)
+        .map_err(io::Error::other)?;
+    if sealed == 0 {
         return Ok(Transfer::Done);
     }
-    flush(tls, stream)?;
-    Ok(Transfer::Bytes(bytes))
-}
-
-fn write_whole(tls: &mut rustls::Connection, bytes: &[u8]) -> io::Result<usize> {
-    tls.writer().write_all(bytes)?;
-    Ok(bytes.len())
+    flush(session, stream, buffers)?;
+    Ok(Transfer::Bytes(sealed))
 }
 
 /// Sends the records that wait; says whether all of them went.
-fn flush(tls: &mut rustls::Connection, stream: &TcpStream) -> io::Result<bool> {
-    while tls.wants_write() {
-        match tls.write_tls(&mut RecordIo(stream)) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(error) => return Err(error),
+fn flush(session: &mut TlsSession, stream: &TcpStream, buffers: &mut BufferPool) -> io::Result<bool> {
+    loop {
+        let records = session.output(buffers).map_err(io::Error::other)?;
+        if records.is_empty() {
+            return Ok(true);
+        }
+        match provost_net::write_gather(stream, std::iter::once(Gather::Private(records)))? {
+            Moved::Bytes(bytes) => session.sent(bytes, buffers),
+            Moved::NotNow | Moved::End => return Ok(false),
         }
     }
-    Ok(true)
 }
 
-fn read_records(tls: &mut rustls::Connection, stream: &TcpStream, into: &mut [u8]) -> io::Result<Transfer> {
+fn read_records(
+    session: &mut TlsSession,
+    stream: &TcpStream,
+    into: &mut [u8],
+    buffers: &mut BufferPool,
+) -> io::Result<Transfer> {
     loop {
-        match tls.reader().read(into) {
-            Ok(0) => return Ok(Transfer::End),
-            Ok(bytes) => return Ok(Transfer::Bytes(bytes)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        match session.read(into) {
+            Ok(TlsRead::Bytes(bytes)) => return Ok(Transfer::Bytes(bytes)),
+            Ok(TlsRead::Closed) => return Ok(Transfer::End),
+            Ok(TlsRead::NeedsMore) => {}
+            Err(fault) => {
+                session.complain(fault, buffers);
+                let _ = flush(session, stream, buffers);
+                return Err(io::Error::other(fault));
+            }
+        }
+        match provost_net::read_into(stream, session.space(), &mut [])? {
+            Moved::Bytes(bytes) => session.came(bytes),
+            Moved::NotNow => return Ok(Transfer::NotNow),
             // The peer ended without saying so in TLS; the protocol above notices whether anything is missing.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Transfer::End),
-            Err(error) => return Err(error),
-        }
-        match tls.read_tls(&mut RecordIo(stream)) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Transfer::NotNow),
-            Err(error) => return Err(error),
-        }
-        if let Err(error) = tls.process_new_packets() {
-            let _ = flush(tls, stream);
-            return Err(io::Error::other(format!("TLS: {error}")));
+            Moved::End => return Ok(Transfer::End),
         }
     }
 }

@@ -1,11 +1,15 @@
-//! TLS: configuration from PEM files, who a certificate names, and the record layer over a socket.
+//! TLS 1.3: configuration from PEM files, who a certificate names; the handshake, the record layer, its saved state.
 
-use std::io;
-use std::net::TcpStream;
+mod handshake;
+mod keys;
+mod saved;
+mod session;
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use provost_net::{Gather, Moved};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -13,8 +17,14 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::PeerIdentity;
 
+pub(crate) use handshake::TlsHandshake;
+pub use session::TlsSession;
+pub(crate) use session::{TlsFault, TlsRead};
+
 /// What the two ends name in TLS, so that a TLS port of something else is recognized.
 const ALPN: &[u8] = b"provost/1";
+/// TLS 1.3 alone: a connection that a successor can go on with keeps its own records, and those are of TLS 1.3.
+const VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
 /// The files that mutual TLS needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +64,7 @@ impl TlsConfig {
     /// For connecting: proves this node to servers, and demands that they prove themselves.
     pub fn client(&self) -> Result<Arc<ClientConfig>, TlsConfigError> {
         let mut config = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(VERSIONS)
             .map_err(|error| self.mismatch(&error))?
             .with_root_certificates(self.authorities()?)
             .with_client_auth_cert(self.chain()?, self.private_key()?)
@@ -69,12 +79,14 @@ impl TlsConfig {
             .build()
             .map_err(|error| file_error(&self.ca, &error))?;
         let mut config = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(VERSIONS)
             .map_err(|error| self.mismatch(&error))?
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain()?, self.private_key()?)
             .map_err(|error| self.mismatch(&error))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
+        // Connections last, and are not resumed.
+        config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     }
 
@@ -144,40 +156,5 @@ pub(crate) fn identity(tls: &rustls::Connection) -> PeerIdentity {
     match spiffe {
         Some(name) => PeerIdentity::Spiffe(name),
         None => dns().map_or(PeerIdentity::Anonymous, PeerIdentity::Dns),
-    }
-}
-
-/// A socket as rustls wants one. It does not raise `SIGPIPE`.
-pub(crate) struct RecordIo<'a>(pub(crate) &'a TcpStream);
-
-impl io::Read for RecordIo<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        moved(provost_net::read_into(self.0, into, &mut [])?)
-    }
-}
-
-impl io::Write for RecordIo<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        moved(provost_net::write_gather(
-            self.0,
-            std::iter::once(Gather::Private(bytes)),
-        )?)
-    }
-
-    fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        let pieces = slices.iter().map(|slice| Gather::Private(slice));
-        moved(provost_net::write_gather(self.0, pieces)?)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn moved(moved: Moved) -> io::Result<usize> {
-    match moved {
-        Moved::Bytes(bytes) => Ok(bytes),
-        Moved::End => Ok(0),
-        Moved::NotNow => Err(io::ErrorKind::WouldBlock.into()),
     }
 }

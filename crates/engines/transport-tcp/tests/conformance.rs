@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use certificates::Authority;
-use provost_conformance::{End, Pair, methods, run};
-use provost_datapath::Link;
+use provost_conformance::{End, Heirs, Pair, Saved, methods, run, run_with_successions};
+use provost_datapath::{Engine, Link, RestoreError, Restorer};
 use provost_transport_tcp::{
-    ConnectParams, Decision, Encoding, Established, Greeting, Hello, Limits, Role, TcpTransport,
-    TransportConfig, accept, connect,
+    ConnectParams, Decision, Encoding, Established, Greeting, Handover, Hello, Limits, Role, TcpTransport,
+    TcpVersion, TransportConfig, accept, connect,
 };
 
 type Tls = (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>);
@@ -42,9 +42,10 @@ fn established(tls: Option<&Tls>) -> (Established, Established) {
     (client.join().unwrap().unwrap(), server)
 }
 
-fn pair(tls: Option<&Tls>) -> Pair {
+fn pair(version: TcpVersion, tls: Option<&Tls>) -> Pair {
     let config = TransportConfig {
         keepalive_interval_ns: 0,
+        version,
         ..TransportConfig::default()
     };
     let end = |established, role| {
@@ -55,22 +56,79 @@ fn pair(tls: Option<&Tls>) -> Pair {
         }
     };
     let (client, server) = established(tls);
+    let (client, server) = (end(client, Role::Client), end(server, Role::Server));
+    let heirs = TcpHeirs {
+        links: [client.link.clone(), server.link.clone()],
+        version,
+    };
     Pair {
-        client: end(client, Role::Client),
-        server: end(server, Role::Server),
+        client,
+        server,
         between: Box::new(|_| None),
+        heirs: Box::new(heirs),
+        successions: None,
     }
+}
+
+/// Successors of another version each time: an operator goes up and back.
+struct TcpHeirs {
+    links: [Arc<Link>; 2],
+    version: TcpVersion,
+}
+
+impl Heirs for TcpHeirs {
+    fn one(
+        &mut self,
+        role: Role,
+        saved: Saved,
+        restorer: &mut dyn Restorer,
+    ) -> Result<Box<dyn Engine>, RestoreError> {
+        self.version = match self.version {
+            TcpVersion::One => TcpVersion::Two,
+            TcpVersion::Two => TcpVersion::One,
+        };
+        let link = &self.links[usize::from(role == Role::Server)];
+        let handover = Handover {
+            descriptors: saved.descriptors,
+            link: link.clone(),
+            restorer,
+        };
+        let heir = TcpTransport::restore(self.version, &saved.state, handover)?;
+        assert_eq!(heir.version(), self.version.number());
+        Ok(Box::new(heir))
+    }
+}
+
+fn mutual_tls() -> Tls {
+    let authority = Authority::new();
+    let client = authority.node("client", &["client.test"]).client().unwrap();
+    let server = authority.node("server", &["127.0.0.1"]).server().unwrap();
+    (client, server)
 }
 
 #[test]
 fn plain() {
-    run(|| pair(None));
+    run(|| pair(TcpVersion::One, None));
 }
 
 #[test]
-fn mutual_tls() {
-    let authority = Authority::new();
-    let client = authority.node("client", &["client.test"]).client().unwrap();
-    let server = authority.node("server", &["127.0.0.1"]).server().unwrap();
-    run(|| pair(Some(&(client.clone(), server.clone()))));
+fn plain_with_version_2() {
+    run(|| pair(TcpVersion::Two, None));
+}
+
+#[test]
+fn plain_with_successions() {
+    run_with_successions(1, || pair(TcpVersion::One, None));
+}
+
+#[test]
+fn over_tls_with_successions() {
+    let tls = mutual_tls();
+    run_with_successions(2, || pair(TcpVersion::One, Some(&tls)));
+}
+
+#[test]
+fn over_tls() {
+    let tls = mutual_tls();
+    run(|| pair(TcpVersion::One, Some(&tls)));
 }

@@ -1,0 +1,160 @@
+//! The handshake, by rustls, and what is taken over from it.
+//!
+//! rustls is given one record at a time, so that it never holds bytes of a record that is not its own to read.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use provost_session::Role;
+use rustls::{ClientConfig, Connection, ConnectionTrafficSecrets, KeyLog, ServerConfig};
+use zeroize::Zeroizing;
+
+use super::keys::{Keys, Suite};
+use super::session::{HEADER_BYTES, TlsSession};
+
+/// Bytes of a record behind its header, at most, before and after its keys are known.
+const RECORD_BYTES_MAX: usize = super::session::SEALED_BYTES_MAX;
+
+/// A TLS handshake.
+pub(crate) struct TlsHandshake {
+    role: Role,
+    connection: Box<Connection>,
+    secrets: Arc<Secrets>,
+}
+
+/// The first traffic secrets. rustls hands out keys, from which the keys after them do not follow; the secrets, from
+/// which both do, it tells to a key log alone.
+#[derive(Default)]
+struct Secrets {
+    client: Mutex<Zeroizing<Vec<u8>>>,
+    server: Mutex<Zeroizing<Vec<u8>>>,
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
+impl KeyLog for Secrets {
+    fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
+        let place = match label {
+            "CLIENT_TRAFFIC_SECRET_0" => &self.client,
+            "SERVER_TRAFFIC_SECRET_0" => &self.server,
+            _ => return,
+        };
+        *place.lock().unwrap_or_else(PoisonError::into_inner) = Zeroizing::new(secret.to_vec());
+    }
+}
+
+impl Secrets {
+    fn of(&self, role: Role) -> Zeroizing<Vec<u8>> {
+        let place = match role {
+            Role::Client => &self.client,
+            Role::Server => &self.server,
+        };
+        std::mem::take(&mut *place.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl TlsHandshake {
+    /// As the end that connects to a server of this name.
+    pub(crate) fn client(
+        config: &ClientConfig,
+        name: rustls::pki_types::ServerName<'static>,
+    ) -> Result<TlsHandshake, rustls::Error> {
+        let secrets = Arc::new(Secrets::default());
+        let mut config = config.clone();
+        config.key_log = secrets.clone();
+        config.enable_secret_extraction = true;
+        let connection = rustls::ClientConnection::new(Arc::new(config), name)?;
+        Ok(TlsHandshake::new(Role::Client, connection.into(), secrets))
+    }
+
+    /// As the end that was connected to.
+    pub(crate) fn server(config: &ServerConfig) -> Result<TlsHandshake, rustls::Error> {
+        let secrets = Arc::new(Secrets::default());
+        let mut config = config.clone();
+        config.key_log = secrets.clone();
+        config.enable_secret_extraction = true;
+        let connection = rustls::ServerConnection::new(Arc::new(config))?;
+        Ok(TlsHandshake::new(Role::Server, connection.into(), secrets))
+    }
+
+    fn new(role: Role, connection: Connection, secrets: Arc<Secrets>) -> TlsHandshake {
+        TlsHandshake {
+            role,
+            connection: Box::new(connection),
+            secrets,
+        }
+    }
+
+    /// Whether both ends have proved what they must.
+    pub(crate) fn is_done(&self) -> bool {
+        !self.connection.is_handshaking()
+    }
+
+    /// What is to be sent now.
+    pub(crate) fn output(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        while self.connection.wants_write() {
+            self.connection.write_tls(&mut out)?;
+        }
+        Ok(out)
+    }
+
+    /// Takes one record: its header and as many bytes as [`TlsHandshake::bytes_behind`] said.
+    pub(crate) fn input(&mut self, mut record: &[u8]) -> Result<(), rustls::Error> {
+        while !record.is_empty() {
+            let read = self.connection.read_tls(&mut record);
+            if !matches!(read, Ok(1..)) {
+                return Err(rustls::Error::General("a record was not taken".into()));
+            }
+            self.connection.process_new_packets()?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes follow a record's header; none if rustls will refuse it anyway.
+    pub(crate) fn bytes_behind(header: [u8; HEADER_BYTES]) -> usize {
+        let [content, major, _, high, low] = header;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let is_record = (20..=23).contains(&content) && major == 3;
+        if is_record && length <= RECORD_BYTES_MAX {
+            length
+        } else {
+            0
+        }
+    }
+
+    /// The handshake's connection, for what it knows of the peer.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Goes over to records of our own. Everything of the handshake must have been sent.
+    pub(crate) fn into_session(self) -> Result<TlsSession, rustls::Error> {
+        let refused = |reason: &str| rustls::Error::General(reason.into());
+        let suite = self.connection.negotiated_cipher_suite();
+        let suite = suite.and_then(|suite| Suite::of(suite.suite()));
+        let suite = suite.ok_or_else(|| refused("the connection is not of TLS 1.3"))?;
+        let extracted = self.connection.dangerous_extract_secrets()?;
+        let direction = |of: Role, (sequence, used): (u64, ConnectionTrafficSecrets)| {
+            Keys::new(suite, self.secrets.of(of), sequence).filter(|keys| are_used(keys, &used))
+        };
+        let tx = direction(self.role, extracted.tx);
+        let rx = direction(self.role.peer(), extracted.rx);
+        match (tx, rx) {
+            (Some(tx), Some(rx)) => Ok(TlsSession::new(self.role, tx, rx)),
+            _ => Err(refused("the secrets of the handshake are not those in use")),
+        }
+    }
+}
+
+fn are_used(keys: &Keys, used: &ConnectionTrafficSecrets) -> bool {
+    match used {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv }
+        | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
+        | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => keys.are(key.as_ref(), iv.as_ref()),
+        _ => false,
+    }
+}

@@ -1,0 +1,466 @@
+//! The record layer of a TLS 1.3 connection past its handshake (RFC 8446 §5), without I/O.
+//!
+//! rustls makes the handshake and proves who the ends are; then this takes over, with the traffic secrets that came out
+//! of it. rustls can hand them out but cannot take them back, so a connection that a successor may have to continue
+//! keeps its records itself. What it is then is little: a suite, two secrets, two numbers, and the bytes under way.
+//!
+//! ```text
+//! pieces ─► seal() ─► output() ─► socket          socket ─► space(), came() ─► read() ─► plaintext
+//! ```
+
+use provost_datapath::{Buffer, BufferPool, ForeignBytes};
+use provost_marshal::copy_foreign;
+use provost_session::Piece;
+use rustls::AlertDescription;
+
+use super::keys::{Keys, TAG_BYTES};
+
+/// Bytes of a record's header: type, version, length.
+pub(super) const HEADER_BYTES: usize = 5;
+/// Bytes of text in one record at most.
+const TEXT_BYTES_MAX: usize = 16 << 10;
+/// Bytes of a sealed record at most: what a peer may add is bounded (RFC 8446 §5.2).
+pub(super) const SEALED_BYTES_MAX: usize = TEXT_BYTES_MAX + 256;
+/// Bytes that are read from the socket at once: two records.
+pub(super) const INPUT_BYTES: usize = 2 * (HEADER_BYTES + SEALED_BYTES_MAX);
+/// Bytes of records that wait for the socket before no more is sealed.
+const OUTPUT_BYTES_MAX: usize = 80 << 10;
+/// Bytes of a message about the connection itself, such as a session ticket.
+pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Records without text that come one after the other, at most.
+pub(super) const EMPTY_RECORDS_MAX: u8 = 32;
+/// Records that are sealed with one key at most. AES-GCM keeps its promise for 2^24.5 full ones (RFC 8446 §5.5).
+const RECORDS_PER_KEY_MAX: u64 = 1 << 23;
+
+/// What a record is about.
+pub(super) mod content {
+    pub(crate) const ALERT: u8 = 21;
+    pub(crate) const HANDSHAKE: u8 = 22;
+    pub(crate) const APPLICATION_DATA: u8 = 23;
+}
+
+/// Messages that may come after the handshake.
+mod message {
+    pub(super) const NEW_SESSION_TICKET: u8 = 4;
+    pub(super) const KEY_UPDATE: u8 = 24;
+}
+
+const WARNING: u8 = 1;
+const FATAL: u8 = 2;
+
+/// A TLS 1.3 connection past its handshake.
+pub struct TlsSession {
+    pub(super) role: provost_session::Role,
+    pub(super) tx: Keys,
+    pub(super) rx: Keys,
+    pub(super) input: Input,
+    /// A message about the connection that has come in part.
+    pub(super) message: Vec<u8>,
+    pub(super) empty_records: u8,
+    /// Sealed records; what of them was sent.
+    pub(super) output: Buffer,
+    pub(super) output_sent: usize,
+    /// Whether the peer waits for this end's keys to change too.
+    pub(super) key_update_due: bool,
+    /// Whether the peer has said that it sends nothing more.
+    pub(super) peer_closed: bool,
+    /// Whether this end has.
+    pub(super) closed: bool,
+}
+
+/// What has come: `[text, unread | sealed, unread | room]`.
+#[derive(Default)]
+pub(super) struct Input {
+    pub(super) bytes: Vec<u8>,
+    pub(super) text_at: usize,
+    pub(super) text_end: usize,
+    pub(super) sealed_at: usize,
+    pub(super) end: usize,
+}
+
+/// What came of an attempt to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TlsRead {
+    /// So many bytes of text.
+    Bytes(usize),
+    /// More must come first.
+    NeedsMore,
+    /// The peer has said that it sends nothing more.
+    Closed,
+}
+
+/// Why a TLS connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TlsFault {
+    /// The peer ended it.
+    #[error("the peer ended the TLS connection: {0:?}")]
+    Alert(AlertDescription),
+    /// The peer, or somebody on the way, broke it.
+    #[error("TLS: {reason}")]
+    Broken {
+        /// What the peer is told.
+        alert: AlertDescription,
+        /// What is wrong.
+        reason: &'static str,
+    },
+}
+
+const fn broken(alert: AlertDescription, reason: &'static str) -> TlsFault {
+    TlsFault::Broken { alert, reason }
+}
+
+impl std::fmt::Debug for TlsSession {
+    /// Not its keys.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TlsSession({:?})", self.tx.suite())
+    }
+}
+
+impl TlsSession {
+    pub(super) fn new(role: provost_session::Role, tx: Keys, rx: Keys) -> TlsSession {
+        TlsSession {
+            role,
+            tx,
+            rx,
+            input: Input::default(),
+            message: Vec::new(),
+            empty_records: 0,
+            output: Buffer::default(),
+            output_sent: 0,
+            key_update_due: false,
+            peer_closed: false,
+            closed: false,
+        }
+    }
+}
+
+// What is sent.
+impl TlsSession {
+    /// Whether records wait for the socket.
+    pub(crate) fn wants_write(&self) -> bool {
+        self.output_sent < self.output.bytes.len() || self.key_update_due
+    }
+
+    /// The records that wait for the socket.
+    pub(crate) fn output(&mut self, buffers: &mut BufferPool) -> Result<&[u8], TlsFault> {
+        self.update_keys_if_due(buffers)?;
+        Ok(self.output.bytes.get(self.output_sent..).unwrap_or_default())
+    }
+
+    /// Counts bytes of [`TlsSession::output`] that were sent.
+    pub(crate) fn sent(&mut self, bytes: usize, buffers: &mut BufferPool) {
+        self.output_sent += bytes;
+        if self.output_sent >= self.output.bytes.len() {
+            self.output_sent = 0;
+            buffers.give_for_frames(std::mem::take(&mut self.output));
+        }
+    }
+
+    /// Seals pieces, those that follow each other in one record, until enough waits; says how many of their bytes.
+    pub(crate) fn seal<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = Piece<'a>>,
+        buffers: &mut BufferPool,
+    ) -> Result<usize, TlsFault> {
+        self.update_keys_if_due(buffers)?;
+        let mut record = None;
+        let mut sealed = 0;
+        for piece in pieces {
+            let mut from = 0;
+            while from < piece_bytes(&piece) {
+                let at = match record {
+                    Some(at) => at,
+                    None if self.output.bytes.len() >= OUTPUT_BYTES_MAX => return Ok(sealed),
+                    None => *record.insert(self.begin_record(buffers)),
+                };
+                let room = TEXT_BYTES_MAX - (self.output.bytes.len() - at - HEADER_BYTES);
+                let length = room.min(piece_bytes(&piece) - from);
+                append_piece(&piece, from, length, &mut self.output.bytes);
+                (from, sealed) = (from + length, sealed + length);
+                if length == room {
+                    self.end_record(at, content::APPLICATION_DATA)?;
+                    record = None;
+                }
+            }
+        }
+        if let Some(at) = record {
+            self.end_record(at, content::APPLICATION_DATA)?;
+        }
+        Ok(sealed)
+    }
+
+    /// Tells the peer that nothing more comes.
+    pub(crate) fn close(&mut self, buffers: &mut BufferPool) {
+        if !std::mem::replace(&mut self.closed, true) {
+            // What cannot be sealed any more is not missed: the end of the stream follows.
+            let _ = self.put(
+                content::ALERT,
+                &[WARNING, u8::from(AlertDescription::CloseNotify)],
+                buffers,
+            );
+        }
+    }
+
+    /// Tells the peer why the connection ends.
+    pub(crate) fn complain(&mut self, fault: TlsFault, buffers: &mut BufferPool) {
+        if let TlsFault::Broken { alert, .. } = fault
+            && !std::mem::replace(&mut self.closed, true)
+        {
+            let _ = self.put(content::ALERT, &[FATAL, u8::from(alert)], buffers);
+        }
+    }
+
+    /// Changes this end's keys, if the peer asks for it or they have sealed enough.
+    fn update_keys_if_due(&mut self, buffers: &mut BufferPool) -> Result<(), TlsFault> {
+        if !self.key_update_due && self.tx.sequence() < RECORDS_PER_KEY_MAX {
+            return Ok(());
+        }
+        self.key_update_due = false;
+        /// A `KeyUpdate` that asks for none in return.
+        const KEY_UPDATE: [u8; 5] = [message::KEY_UPDATE, 0, 0, 1, 0];
+        self.put(content::HANDSHAKE, &KEY_UPDATE, buffers)?;
+        self.tx = self.tx.next().ok_or(SEALING)?;
+        Ok(())
+    }
+
+    fn put(&mut self, content: u8, text: &[u8], buffers: &mut BufferPool) -> Result<(), TlsFault> {
+        let at = self.begin_record(buffers);
+        self.output.bytes.extend_from_slice(text);
+        self.end_record(at, content)
+    }
+
+    /// Makes room for a header; the text is appended behind it.
+    fn begin_record(&mut self, buffers: &mut BufferPool) -> usize {
+        if self.output.bytes.capacity() == 0 {
+            self.output = buffers.take_for_frames();
+        }
+        let at = self.output.bytes.len();
+        self.output.bytes.extend_from_slice(&[0; HEADER_BYTES]);
+        at
+    }
+
+    fn end_record(&mut self, at: usize, content: u8) -> Result<(), TlsFault> {
+        self.output.bytes.push(content);
+        let record = self.output.bytes.get_mut(at..).ok_or(SEALING)?;
+        let (header, text) = record.split_first_chunk_mut::<HEADER_BYTES>().ok_or(SEALING)?;
+        let [high, low] = ((text.len() + TAG_BYTES) as u16).to_be_bytes();
+        *header = [content::APPLICATION_DATA, 3, 3, high, low];
+        let tag = self.tx.seal(header, text).map_err(|_| SEALING)?;
+        self.output.bytes.extend_from_slice(tag.as_ref());
+        Ok(())
+    }
+}
+
+const SEALING: TlsFault = broken(AlertDescription::InternalError, "a record could not be sealed");
+
+fn piece_bytes(piece: &Piece<'_>) -> usize {
+    match piece {
+        Piece::Private(bytes) => bytes.len(),
+        Piece::Foreign { length, .. } => *length as usize,
+    }
+}
+
+fn append_piece(piece: &Piece<'_>, from: usize, length: usize, out: &mut Vec<u8>) {
+    match piece {
+        Piece::Private(bytes) => out.extend_from_slice(bytes.get(from..from + length).unwrap_or_default()),
+        Piece::Foreign {
+            range, from: start, ..
+        } => {
+            let part: ForeignBytes = range.part(start + from as u32, length as u32);
+            copy_foreign(&part, out);
+        }
+    }
+}
+
+// What is received.
+impl TlsSession {
+    /// Where the next bytes from the socket go; not empty after [`TlsRead::NeedsMore`].
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        self.input.make_room();
+        &mut self.input.bytes[self.input.end..]
+    }
+
+    /// Counts bytes that came in to [`TlsSession::space`].
+    pub(crate) fn came(&mut self, bytes: usize) {
+        self.input.end = (self.input.end + bytes).min(self.input.bytes.len());
+    }
+
+    /// Reads text that has come.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<TlsRead, TlsFault> {
+        loop {
+            let text = &self.input.bytes[self.input.text_at..self.input.text_end];
+            if !text.is_empty() {
+                let bytes = text.len().min(into.len());
+                into[..bytes].copy_from_slice(&text[..bytes]);
+                self.input.text_at += bytes;
+                return Ok(TlsRead::Bytes(bytes));
+            }
+            if self.peer_closed {
+                return Ok(TlsRead::Closed);
+            }
+            let Some(sealed_bytes) = self.input.next_record()? else {
+                return Ok(TlsRead::NeedsMore);
+            };
+            self.open_record(sealed_bytes)?;
+        }
+    }
+
+    /// Opens the record that is next, of which all has come, and acts on what it is about.
+    fn open_record(&mut self, sealed_bytes: usize) -> Result<(), TlsFault> {
+        let at = self.input.sealed_at;
+        let end = at + HEADER_BYTES + sealed_bytes;
+        self.input.sealed_at = end;
+        let (header, sealed) = self.input.bytes[at..end].split_at_mut(HEADER_BYTES);
+        let opened = self.rx.open(header, sealed).map_err(|_| {
+            broken(
+                AlertDescription::BadRecordMac,
+                "a record was damaged, or is not the next one",
+            )
+        })?;
+        // Behind the text stand its type, which is not zero, and any number of zeros.
+        let typed = sealed[..opened].iter().rposition(|byte| *byte != 0);
+        let typed = typed.ok_or(broken(
+            AlertDescription::UnexpectedMessage,
+            "a record without a type",
+        ))?;
+        if typed > TEXT_BYTES_MAX {
+            return Err(broken(AlertDescription::RecordOverflow, "a record is too long"));
+        }
+        let (content, text) = (sealed[typed], at + HEADER_BYTES..at + HEADER_BYTES + typed);
+        if content != content::HANDSHAKE && !self.message.is_empty() {
+            return Err(broken(
+                AlertDescription::UnexpectedMessage,
+                "a message was interrupted",
+            ));
+        }
+        if typed > 0 {
+            self.empty_records = 0;
+        }
+        match content {
+            content::APPLICATION_DATA if typed == 0 => self.count_empty_record(),
+            content::APPLICATION_DATA => {
+                (self.input.text_at, self.input.text_end) = (text.start, text.end);
+                Ok(())
+            }
+            content::ALERT => self.alert(text),
+            content::HANDSHAKE => self.messages(text),
+            _ => Err(broken(
+                AlertDescription::UnexpectedMessage,
+                "a record of a type that cannot come here",
+            )),
+        }
+    }
+
+    fn count_empty_record(&mut self) -> Result<(), TlsFault> {
+        self.empty_records += 1;
+        match self.empty_records > EMPTY_RECORDS_MAX {
+            true => Err(broken(
+                AlertDescription::UnexpectedMessage,
+                "too many records without text",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// In TLS 1.3 every alert is the end of the connection, but that somebody has cancelled, whatever its level says.
+    fn alert(&mut self, text: std::ops::Range<usize>) -> Result<(), TlsFault> {
+        let [_, description] = self.input.bytes[text] else {
+            return Err(broken(AlertDescription::DecodeError, "a malformed alert"));
+        };
+        match AlertDescription::from(description) {
+            AlertDescription::CloseNotify => {
+                self.peer_closed = true;
+                Ok(())
+            }
+            AlertDescription::UserCanceled => self.count_empty_record(),
+            other => Err(TlsFault::Alert(other)),
+        }
+    }
+
+    fn messages(&mut self, text: std::ops::Range<usize>) -> Result<(), TlsFault> {
+        if text.is_empty() {
+            return Err(broken(
+                AlertDescription::UnexpectedMessage,
+                "an empty handshake record",
+            ));
+        }
+        self.message.extend_from_slice(&self.input.bytes[text]);
+        while let Some(&[kind, a, b, c]) = self.message.first_chunk::<4>() {
+            let length = 4 + u32::from_be_bytes([0, a, b, c]) as usize;
+            if length > MESSAGE_BYTES_MAX {
+                return Err(broken(AlertDescription::DecodeError, "a message is too long"));
+            }
+            if self.message.len() < length {
+                break;
+            }
+            let is_last = self.message.len() == length;
+            self.one_message(kind, length, is_last)?;
+            self.message.drain(..length);
+        }
+        if self.message.is_empty() {
+            self.message = Vec::new();
+        }
+        Ok(())
+    }
+
+    fn one_message(&mut self, kind: u8, length: usize, is_last: bool) -> Result<(), TlsFault> {
+        use provost_session::Role;
+        match (kind, self.message.get(4..length)) {
+            // Sessions are not resumed, so tickets are of no use.
+            (message::NEW_SESSION_TICKET, _) if self.role == Role::Client => Ok(()),
+            // Nothing may stand behind it that was sealed with the old keys (RFC 8446 §5.1).
+            (message::KEY_UPDATE, Some(&[asks @ (0 | 1)])) if is_last => {
+                self.key_update_due |= asks == 1;
+                self.rx = self.rx.next().ok_or(SEALING)?;
+                Ok(())
+            }
+            (message::KEY_UPDATE, Some(&[0 | 1])) => Err(broken(
+                AlertDescription::UnexpectedMessage,
+                "a message behind a change of keys",
+            )),
+            (message::KEY_UPDATE, _) => Err(broken(
+                AlertDescription::IllegalParameter,
+                "a malformed change of keys",
+            )),
+            _ => Err(broken(
+                AlertDescription::UnexpectedMessage,
+                "a message that cannot come after the handshake",
+            )),
+        }
+    }
+}
+
+impl Input {
+    /// Length of the next record behind its header, if all of it has come.
+    fn next_record(&mut self) -> Result<Option<usize>, TlsFault> {
+        let come = &self.bytes[self.sealed_at..self.end];
+        let Some(&[content, major, _, high, low]) = come.first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        if content != content::APPLICATION_DATA || major != 3 {
+            return Err(broken(
+                AlertDescription::UnexpectedMessage,
+                "what came is no sealed record",
+            ));
+        }
+        if length > SEALED_BYTES_MAX {
+            return Err(broken(AlertDescription::RecordOverflow, "a record is too long"));
+        }
+        Ok((come.len() >= HEADER_BYTES + length).then_some(length))
+    }
+
+    /// Moves what has come and was not read to the front.
+    fn make_room(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = vec![0; INPUT_BYTES];
+        }
+        if self.text_at < self.text_end {
+            // Only what was read whole makes room; the caller reads first.
+            return;
+        }
+        self.bytes.copy_within(self.sealed_at..self.end, 0);
+        self.end -= self.sealed_at;
+        (self.sealed_at, self.text_at, self.text_end) = (0, 0, 0);
+    }
+}
