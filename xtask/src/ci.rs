@@ -57,9 +57,11 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
     Ok(())
 }
 
-/// The orderings of rings and wake words, in a target folder of its own, as the flag would rebuild everything else.
+/// The orderings of rings, wake words and buckets, in a target folder of its own, as the flag would rebuild everything
+/// else.
 fn loom(workspace: &Workspace) -> Result<(), Complaints> {
-    let mut command = workspace.cargo(&["test", "--quiet", "--release", "--package", "provost-ring"]);
+    let mut command = workspace.cargo(&["test", "--quiet", "--release", "--lib"]);
+    command.args(["--package", "provost-ring", "--package", "provost-policy-rate-limit"]);
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", workspace.root.join("target/loom"));
