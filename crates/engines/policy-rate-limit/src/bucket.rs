@@ -53,8 +53,9 @@ impl Limit {
             if turn > latest {
                 return Charge::Over(turn);
             }
-            // Relaxed: the word is all there is, and read-modify-writes of one word follow each other.
-            match bucket.compare_exchange_weak(time, next, Ordering::Relaxed, Ordering::Relaxed) {
+            // Read-modify-writes of one word follow each other, so nothing is lost. Release pairs with the Acquire of
+            // `Slot::is_idle`: who sees the charge sees whose bucket it is.
+            match bucket.compare_exchange_weak(time, next, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Charge::At(turn),
                 // Whoever was faster has made progress.
                 Err(changed) => time = changed,

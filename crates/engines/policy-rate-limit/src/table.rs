@@ -11,10 +11,9 @@
 //!
 //! So only two things ever happen to a slot: its time moves on by a charge (or back by a refund of one), and its key
 //! changes by a compare-exchange. A thread that charges a slot while another gives it to a new key charges the new
-//! key: the sum stays right. Two threads that bring the same new key at the same time may take two slots; both look
-//! again behind their exchange, and everybody uses the first of the two in the order of the homes. One that had looked
-//! before the other's exchange has then charged a slot that does not count: one call for each such thread passes that
-//! should not have.
+//! key: the sum stays right. Two threads that bring the same new key at the same time end up with one bucket where slots
+//! are free; where none is, they may take two, and use both until each has looked again: still no more than was left
+//! in them.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::bucket::Ticks;
@@ -53,7 +52,12 @@ struct Slot {
 
 impl Slot {
     fn is_idle(&self, now: Ticks) -> bool {
-        self.time.load(Ordering::Relaxed) <= now
+        self.time() <= now
+    }
+
+    /// Acquire: who finds a slot in use, and takes another one, then sees the key if it has come meanwhile.
+    fn time(&self) -> Ticks {
+        self.time.load(Ordering::Acquire)
     }
 }
 
@@ -139,7 +143,7 @@ impl Table {
         let slots = || nearer.iter().chain(farther);
         let slot = slots().find(|slot| slot.is_idle(now)).or_else(|| {
             // The least that is missing, at the moment.
-            slots().min_by_key(|slot| slot.time.load(Ordering::Relaxed))
+            slots().min_by_key(|slot| slot.time())
         });
         let slot = slot.unwrap_or(&first[0]);
         (slot, slot.key.load(Ordering::Relaxed))
