@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::failure::Failure;
-use crate::plan::Scope;
+use crate::plan::{Scope, Suite};
 use crate::roles::{self, Role};
 use crate::syscalls;
-use crate::{bench, bind};
+use crate::{bench, bind, qos, upgrade};
 
 /// Benchmarks of Provost beside raw TCP, tonic and Envoy.
 #[derive(Parser)]
@@ -23,6 +23,12 @@ struct Arguments {
 enum Command {
     /// Calls: latency, rate, goodput, CPU time and memory of every setup
     Call(Call),
+    /// Policies: rate limit and access by field beside Envoy's, and chains of policies (mRPC, figure 6)
+    Policy(Call),
+    /// What live upgrades of engines, policies and whole daemons do to calls (mRPC, figures 7a and 7b)
+    Upgrade(Upgrade),
+    /// Small calls beside large ones, with and without QoS (mRPC, table 4)
+    Qos(Call),
     /// Binding and connecting: a schema that is never seen before, and one that is known
     Bind {
         /// The cores that everything runs on
@@ -57,6 +63,9 @@ pub(crate) struct Call {
     /// Write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Draw plots into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plots: Option<PathBuf>,
     /// Keep the cores from halting, with a busy loop of the idle class on each, as `idle=poll` would do
     #[arg(long)]
     pub(crate) nohalt: bool,
@@ -77,11 +86,35 @@ pub(crate) struct Call {
     pub(crate) quiet: f64,
 }
 
+/// How changes are measured.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Upgrade {
+    /// Fewer changes: under a minute
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Draw plots into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plots: Option<PathBuf>,
+    /// The cores that everything runs on
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub(crate) cores: Vec<usize>,
+    /// Only experiments whose name contains this (several, separated by commas)
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Changes of each experiment [default: 2000 of an engine, 30 of a daemon; with --quick 200 and 6]
+    #[arg(long)]
+    pub(crate) changes: Option<usize>,
+}
+
 impl Call {
     fn smoke() -> Call {
         Call {
             quick: true,
             json: None,
+            plots: None,
             nohalt: false,
             cores: vec![0, 1],
             only: Vec::new(),
@@ -96,13 +129,25 @@ impl Call {
     }
 }
 
+fn scope(call: &Call) -> Scope {
+    match call.quick {
+        true => Scope::Quick,
+        false => Scope::Full,
+    }
+}
+
 /// Does what the command line says.
 pub(crate) fn run() -> Result<(), Failure> {
     match Arguments::parse().command {
-        Command::Call(call) if call.quick => bench::run(&call, Scope::Quick),
-        Command::Call(call) => bench::run(&call, Scope::Full),
+        Command::Call(call) => bench::run(&call, Suite::Call, scope(&call)),
+        Command::Upgrade(options) => upgrade::run(&options),
+        Command::Qos(call) => qos::run(&call),
+        Command::Policy(call) => bench::run(&call, Suite::Policy, scope(&call)),
         Command::Bind { cores } => bind::run(&cores),
-        Command::Smoke => bench::run(&Call::smoke(), Scope::Smoke),
+        Command::Smoke => {
+            bench::run(&Call::smoke(), Suite::Call, Scope::Smoke)?;
+            bench::run(&Call::smoke(), Suite::Policy, Scope::Smoke)
+        }
         Command::Syscalls { cores, only } => syscalls::run(&cores, &only),
         Command::Role { role } => {
             let role: Role = serde_json::from_str(&role)

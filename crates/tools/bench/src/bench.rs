@@ -1,4 +1,4 @@
-//! `bench call`: every setup in turn, round after round.
+//! `bench call` and `bench policy`: every setup in turn, round after round.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,8 @@ use crate::arguments::Call;
 use crate::failure::{Doing, Failure};
 use crate::idle;
 use crate::machine::{self, AwakeCores};
-use crate::plan::{Measure, Scope, Setup};
+use crate::plan::{Measure, Scope, Setup, Suite};
+use crate::plot::BarPlot;
 use crate::report::{Load, Report};
 use crate::stack::Stack;
 use crate::summary::{Cell, Cells, Median};
@@ -25,24 +26,27 @@ const WARMUP_SECONDS: f64 = 0.4;
 const WARMUP_SECONDS_QUICK: f64 = 0.25;
 
 /// Runs the bench, prints a table, and writes the file that was asked for.
-pub(crate) fn run(call: &Call, scope: Scope) -> Result<(), Failure> {
+pub(crate) fn run(call: &Call, suite: Suite, scope: Scope) -> Result<(), Failure> {
     machine::pin(&call.cores)?;
     let _awake = if call.nohalt {
         Some(AwakeCores::keep(&call.cores)?)
     } else {
         None
     };
-    let mut bench = Bench::new(call, scope);
+    let mut bench = Bench::new(call, suite, scope);
     let began = Instant::now();
     for round in 1..=rounds(call, scope) {
         bench.round();
         eprintln!("round {round} done, {} s", began.elapsed().as_secs());
     }
-    if scope != Scope::Smoke {
+    if scope != Scope::Smoke && suite == Suite::Call {
         bench.idle();
     }
     let cells = bench.cells();
     table::print(&cells, &bench.head(began.elapsed()));
+    if let Some(folder) = &call.plots {
+        plot(folder, &cells)?;
+    }
     bench
         .failed
         .iter()
@@ -64,6 +68,7 @@ fn rounds(call: &Call, scope: Scope) -> usize {
 
 struct Bench<'a> {
     call: &'a Call,
+    suite: Suite,
     scope: Scope,
     setups: Vec<Setup>,
     runs: BTreeMap<(usize, usize), Vec<Report>>,
@@ -72,12 +77,13 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(call: &'a Call, scope: Scope) -> Bench<'a> {
+    fn new(call: &'a Call, suite: Suite, scope: Scope) -> Bench<'a> {
         let chosen =
             |setup: &Setup| call.only.is_empty() || call.only.iter().any(|part| setup.name().contains(part));
-        let setups = Setup::ALL.into_iter().filter(chosen).collect();
+        let setups = suite.setups().iter().copied().filter(chosen).collect();
         Bench {
             call,
+            suite,
             scope,
             setups,
             runs: BTreeMap::new(),
@@ -103,7 +109,7 @@ impl<'a> Bench<'a> {
     fn setup(&mut self, at: usize, setup: Setup) -> Result<(), Failure> {
         let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
         let stack = Stack::start(setup, folder.path())?;
-        for (number, measure) in setup.measures(self.scope).iter().enumerate() {
+        for (number, measure) in setup.measures(self.suite, self.scope).iter().enumerate() {
             machine::wait_quiet(&self.call.cores, self.call.quiet_limit());
             let report = stack.measure(self.load(measure))?;
             self.runs.entry((at, number)).or_default().push(report);
@@ -142,12 +148,15 @@ impl<'a> Bench<'a> {
             seconds: self.call.seconds.unwrap_or(seconds),
             watched: Vec::new(),
             cores: self.call.cores.clone(),
+            traffic: measure.traffic,
         }
     }
 
     fn cells(&self) -> Cells {
         let cell = |((at, number), runs): (&(usize, usize), &Vec<Report>)| {
-            let measure = self.setups[*at].measures(self.scope).swap_remove(*number);
+            let measure = self.setups[*at]
+                .measures(self.suite, self.scope)
+                .swap_remove(*number);
             Cell {
                 setup: self.setups[*at].name(),
                 what: measure.what,
@@ -192,7 +201,21 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn write(path: &Path, cells: &Cells) -> Result<(), Failure> {
+/// The rate of each setup, one bar each.
+fn plot(folder: &Path, cells: &Cells) -> Result<(), Failure> {
+    let rates = cells.cells.iter().filter(|cell| cell.what == "rate c=64");
+    let plot = BarPlot {
+        title: "calls a second, 64 in flight",
+        unit: "calls/s",
+        bars: rates
+            .filter_map(|cell| Some((cell.setup, cell.median.rps?)))
+            .collect(),
+    };
+    std::fs::create_dir_all(folder).doing(|| format!("make {}", folder.display()))?;
+    plot.write(&folder.join("rate.svg"))
+}
+
+pub(crate) fn write(path: &Path, cells: &Cells) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(cells).map_err(std::io::Error::other);
     let text = text.doing(|| "put the figures into JSON".into())?;
     std::fs::write(path, text + "\n").doing(|| format!("write {}", path.display()))

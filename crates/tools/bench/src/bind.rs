@@ -52,8 +52,13 @@ pub(crate) fn run(cores: &[usize]) -> Result<(), Failure> {
     machine::pin(cores)?;
     let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-    let server = Node::start("ingress", Reach::Listen(address), Policies::Null, folder.path())?;
-    let client = Node::start("egress", Reach::Peer(address), Policies::Null, folder.path())?;
+    let server = Node::start(
+        "ingress",
+        Reach::Listen(address),
+        &Policies::nulls(1),
+        folder.path(),
+    )?;
+    let client = Node::start("egress", Reach::Peer(address), &Policies::nulls(1), folder.path())?;
     let mut times: [Vec<f64>; STEPS.len()] = Default::default();
     for round in 0..ROUNDS {
         let took = one_round(&server.socket, &client.socket, &WideSchema::new(round)?)?;

@@ -82,13 +82,20 @@ pub(crate) fn arguments(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Configuration of a sidecar that passes every call from `listen` on to `upstream`. No timeout, so that a slow run is
+/// Configuration of a sidecar that passes every call from `listen` through `filters` on to `upstream`. No timeout, so that a slow run is
 /// seen as slow.
-pub(crate) fn configuration(name: &str, listen: SocketAddr, upstream: SocketAddr) -> Value {
-    json!({ "static_resources": { "listeners": [listener(name, listen)], "clusters": [cluster(upstream)] } })
+pub(crate) fn configuration(
+    name: &str,
+    listen: SocketAddr,
+    upstream: SocketAddr,
+    filters: &[Value],
+) -> Value {
+    json!({ "static_resources": { "listeners": [listener(name, listen, filters)], "clusters": [cluster(upstream)] } })
 }
 
-fn listener(name: &str, listen: SocketAddr) -> Value {
+fn listener(name: &str, listen: SocketAddr, filters: &[Value]) -> Value {
+    let router = filter("router", "filters.http.router.v3.Router", json!({}));
+    let filters: Vec<&Value> = filters.iter().chain([&router]).collect();
     let connection_manager = json!({
         "@type": format!("{TYPE}filters.network.http_connection_manager.v3.HttpConnectionManager"),
         "stat_prefix": name,
@@ -98,10 +105,7 @@ fn listener(name: &str, listen: SocketAddr) -> Value {
             "domains": ["*"],
             "routes": [{ "match": { "prefix": "/" }, "route": { "cluster": "upstream", "timeout": "0s" } }],
         }] },
-        "http_filters": [{
-            "name": "envoy.filters.http.router",
-            "typed_config": { "@type": format!("{TYPE}filters.http.router.v3.Router") },
-        }],
+        "http_filters": filters,
     });
     json!({
         "name": name,
@@ -111,6 +115,12 @@ fn listener(name: &str, listen: SocketAddr) -> Value {
             "typed_config": connection_manager,
         }] }],
     })
+}
+
+/// An HTTP filter: the last part of its name, its type without the common prefix, its configuration.
+pub(crate) fn filter(name: &str, kind: &str, mut config: Value) -> Value {
+    config["@type"] = format!("{TYPE}{kind}").into();
+    json!({ "name": format!("envoy.filters.http.{name}"), "typed_config": config })
 }
 
 fn cluster(upstream: SocketAddr) -> Value {

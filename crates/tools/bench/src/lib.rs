@@ -10,6 +10,7 @@ mod arguments;
 mod bench;
 mod bind;
 mod envoy;
+mod envoy_policy;
 mod failure;
 mod idle;
 mod load;
@@ -17,8 +18,11 @@ mod machine;
 #[allow(unsafe_code, reason = "shared memory of the floor's own")]
 mod mailbox;
 mod node;
+mod operator;
 mod plan;
+mod plot;
 mod process;
+mod qos;
 mod report;
 mod roles;
 mod stack;
@@ -26,6 +30,8 @@ mod summary;
 mod syscalls;
 mod table;
 mod targets;
+mod timeline;
+mod upgrade;
 
 /// Generated from `proto/bench.proto`: what the benchmark calls.
 pub mod proto {

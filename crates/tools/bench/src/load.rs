@@ -184,6 +184,7 @@ mod tests {
             seconds: 0.05,
             watched: Vec::new(),
             cores: vec![0],
+            traffic: Default::default(),
         };
         let report = measure(&load, |run| {
             let mut latencies = Latencies::new()?;
@@ -213,6 +214,7 @@ mod tests {
             seconds: 0.0,
             watched: Vec::new(),
             cores: Vec::new(),
+            traffic: Default::default(),
         };
         assert!(measure(&load, |_| Err(Failure::role("client", "nobody listens"))).is_err());
     }

@@ -5,15 +5,102 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Doing, Failure};
 use crate::machine::is_program;
+use crate::plan::Chain;
 use crate::process::{Environment, Process};
+use crate::report::USER_BLOCKED;
 
-/// What passes through a node's datapaths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Policies {
+/// The policies of a node's datapaths, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Policies(Vec<Policy>);
+
+/// A policy: its kind, and its configuration in TOML.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Policy {
+    kind: &'static str,
+    config: String,
+}
+
+/// Entries of the list of [`Policies::list_access`].
+const LIST_ENTRIES: usize = 1_000_000;
+/// Calls a second that no bench reaches.
+const RATE_UNREACHED: u64 = 1_000_000_000;
+
+impl Policies {
     /// None.
-    Bare,
-    /// One that does nothing.
-    Null,
+    pub(crate) fn bare() -> Policies {
+        Policies::default()
+    }
+
+    /// So many that do nothing.
+    pub(crate) fn nulls(count: usize) -> Policies {
+        Policies(vec![Policy::new("null", ""); count])
+    }
+
+    /// What a chain is made of; files go into `folder`.
+    pub(crate) fn of(chain: Chain, folder: &Path) -> Result<Policies, Failure> {
+        Ok(match chain {
+            Chain::RateLimit => Policies(vec![Policy::rate_limit()]),
+            Chain::FieldAccess => Policies(vec![Policy::field_access()]),
+            Chain::ListAccess => Policies(vec![Policy::list_access(folder)?]),
+            Chain::Nulls(count) => Policies::nulls(count),
+            Chain::Qos => Policies(vec![Policy::new("qos", "")]),
+            Chain::Of(count) => {
+                let turn = [
+                    Policy::rate_limit(),
+                    Policy::field_access(),
+                    Policy::new("metrics", ""),
+                    Policy::new("fault", ""),
+                ];
+                Policies(turn.into_iter().cycle().take(count).collect())
+            }
+        })
+    }
+
+    fn toml(&self) -> String {
+        let table = |(at, policy): (usize, &Policy)| {
+            let Policy { kind, config } = policy;
+            format!("[[policy]]\nname = \"{kind}-{at}\"\nkind = \"{kind}\"\n[policy.config]\n{config}\n")
+        };
+        self.0.iter().enumerate().map(table).collect()
+    }
+}
+
+impl Policy {
+    fn new(kind: &'static str, config: impl Into<String>) -> Policy {
+        let config = config.into();
+        Policy { kind, config }
+    }
+
+    fn rate_limit() -> Policy {
+        let config = format!("requests_per_second = {RATE_UNREACHED}\nburst = {RATE_UNREACHED}\n");
+        Policy::new("rate-limit", config)
+    }
+
+    fn field_access() -> Policy {
+        let when = format!("request.user == '{USER_BLOCKED}'");
+        Policy::new("access", access_rule(&when))
+    }
+
+    fn list_access(folder: &Path) -> Result<Policy, Failure> {
+        let path = folder.join("blocked.txt");
+        let others = (1..LIST_ENTRIES).map(|at| format!("user-{at:011}\n"));
+        let text: String = std::iter::once(format!("{USER_BLOCKED}\n"))
+            .chain(others)
+            .collect();
+        std::fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
+        let rule = access_rule("request.user in lists.blocked");
+        let list = format!(
+            "[policy.config.lists]\nblocked = {{ file = \"{}\" }}\n",
+            path.display()
+        );
+        Ok(Policy::new("access", rule + &list))
+    }
+}
+
+fn access_rule(when: &str) -> String {
+    format!(
+        "default = \"allow\"\n[[policy.config.rule]]\nname = \"blocked\"\nwhen = \"{when}\"\naction = \"deny\"\n"
+    )
 }
 
 /// How a node reaches the service that the bench calls.
@@ -39,7 +126,7 @@ impl Node {
     pub(crate) fn start(
         name: &str,
         reach: Reach,
-        policies: Policies,
+        policies: &Policies,
         folder: &Path,
     ) -> Result<Node, Failure> {
         let program = program()?;
@@ -67,6 +154,11 @@ impl Node {
     }
 }
 
+/// Where the node's admin API is, beside the socket at which apps attach.
+pub(crate) fn admin_socket(socket: &Path) -> PathBuf {
+    socket.with_extension("admin")
+}
+
 /// `provostd`, as cargo has built it beside this program.
 fn program() -> Result<PathBuf, Failure> {
     let bench = std::env::current_exe().doing(|| "find this program".into())?;
@@ -80,11 +172,7 @@ fn program() -> Result<PathBuf, Failure> {
     }
 }
 
-fn configuration(name: &str, socket: &Path, reach: Reach, policies: Policies) -> String {
-    let policies = match policies {
-        Policies::Bare => "",
-        Policies::Null => "\"null\"",
-    };
+fn configuration(name: &str, socket: &Path, reach: Reach, policies: &Policies) -> String {
     let reach = match reach {
         Reach::Listen(address) => format!("[[listener]]\naddress = \"{address}\"\n"),
         Reach::Peer(address) => {
@@ -93,7 +181,9 @@ fn configuration(name: &str, socket: &Path, reach: Reach, policies: Policies) ->
         Reach::Local => "[[route]]\nservice = \"*\"\ntransport = \"local\"\n".into(),
     };
     format!(
-        "policies = [{policies}]\n[node]\nname = \"{name}\"\n[control]\nsocket = \"{}\"\nmode = \"0600\"\n{reach}",
-        socket.display()
+        "[node]\nname = \"{name}\"\n[control]\nsocket = \"{}\"\nmode = \"0600\"\n[admin]\nsocket = \"{}\"\n{reach}{}",
+        socket.display(),
+        admin_socket(socket).display(),
+        policies.toml()
     )
 }

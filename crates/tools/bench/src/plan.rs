@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::report::{BlockedUser, Traffic};
+
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 /// Bytes of payload in flight, roughly, whatever the size of one.
@@ -34,9 +36,63 @@ pub(crate) enum Setup {
     ProvostNull,
     /// Client and server on one node, a null policy.
     ProvostLocal,
+    /// gRPC through two sidecars, the client's with a policy.
+    TonicEnvoy(EnvoyPolicy),
+    /// Two nodes, the client's with policies.
+    ProvostWith(Chain),
+}
+
+/// What Envoy's egress sidecar does beside routing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum EnvoyPolicy {
+    /// `local_ratelimit`, with a bucket that is never empty.
+    RateLimit,
+    /// `grpc_field_extraction` of the user and RBAC on it: native code.
+    Rbac,
+    /// A script that reads the body.
+    Lua,
+    /// A module that reads the body, in V8.
+    Wasm,
+}
+
+/// The policies of the client's node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Chain {
+    /// A rate limit that is never reached.
+    RateLimit,
+    /// Access by the user field.
+    FieldAccess,
+    /// Access by the user field in a list of a million.
+    ListAccess,
+    /// So many policies, different ones in turn.
+    Of(usize),
+    /// So many null policies.
+    Nulls(usize),
+    /// Small calls first.
+    Qos,
 }
 
 impl Setup {
+    /// What `bench policy` compares: mRPC's figure 6, and chains of policies.
+    pub(crate) const POLICY: [Setup; 16] = [
+        Setup::TonicEnvoyNull,
+        Setup::TonicEnvoy(EnvoyPolicy::RateLimit),
+        Setup::TonicEnvoy(EnvoyPolicy::Rbac),
+        Setup::TonicEnvoy(EnvoyPolicy::Lua),
+        Setup::TonicEnvoy(EnvoyPolicy::Wasm),
+        Setup::ProvostBare,
+        Setup::ProvostNull,
+        Setup::ProvostWith(Chain::RateLimit),
+        Setup::ProvostWith(Chain::FieldAccess),
+        Setup::ProvostWith(Chain::ListAccess),
+        Setup::ProvostWith(Chain::Nulls(1)),
+        Setup::ProvostWith(Chain::Nulls(4)),
+        Setup::ProvostWith(Chain::Nulls(8)),
+        Setup::ProvostWith(Chain::Of(1)),
+        Setup::ProvostWith(Chain::Of(4)),
+        Setup::ProvostWith(Chain::Of(8)),
+    ];
+
     /// In the order in which a round runs them; what is compared closely stands together.
     pub(crate) const ALL: [Setup; 10] = [
         Setup::RawTcp,
@@ -63,6 +119,20 @@ impl Setup {
             Setup::ProvostBare => "provost bare",
             Setup::ProvostNull => "provost null",
             Setup::ProvostLocal => "provost local",
+            Setup::TonicEnvoy(EnvoyPolicy::RateLimit) => "tonic+envoy rate",
+            Setup::TonicEnvoy(EnvoyPolicy::Rbac) => "tonic+envoy rbac",
+            Setup::TonicEnvoy(EnvoyPolicy::Lua) => "tonic+envoy lua",
+            Setup::TonicEnvoy(EnvoyPolicy::Wasm) => "tonic+envoy wasm",
+            Setup::ProvostWith(Chain::RateLimit) => "provost rate",
+            Setup::ProvostWith(Chain::FieldAccess) => "provost acl",
+            Setup::ProvostWith(Chain::ListAccess) => "provost acl 1M",
+            Setup::ProvostWith(Chain::Qos) => "provost qos",
+            Setup::ProvostWith(Chain::Nulls(1)) => "provost 1 null",
+            Setup::ProvostWith(Chain::Nulls(4)) => "provost 4 nulls",
+            Setup::ProvostWith(Chain::Nulls(_)) => "provost 8 nulls",
+            Setup::ProvostWith(Chain::Of(1)) => "provost chain 1",
+            Setup::ProvostWith(Chain::Of(4)) => "provost chain 4",
+            Setup::ProvostWith(Chain::Of(_)) => "provost chain 8",
         }
     }
 
@@ -90,8 +160,37 @@ impl Setup {
         )
     }
 
+    /// What becomes of a blocked user's calls.
+    pub(crate) fn blocked_user(self) -> BlockedUser {
+        match self {
+            Setup::TonicEnvoy(EnvoyPolicy::Rbac | EnvoyPolicy::Lua | EnvoyPolicy::Wasm)
+            | Setup::ProvostWith(Chain::FieldAccess | Chain::ListAccess) => BlockedUser::IsDenied,
+            // The second of the chain's policies is access by the user field.
+            Setup::ProvostWith(Chain::Of(count)) if count > 1 => BlockedUser::IsDenied,
+            _ => BlockedUser::Passes,
+        }
+    }
+
     /// What is measured of it.
-    pub(crate) fn measures(self, scope: Scope) -> Vec<Measure> {
+    pub(crate) fn measures(self, suite: Suite, scope: Scope) -> Vec<Measure> {
+        match suite {
+            Suite::Call => self.call_measures(scope),
+            Suite::Policy => self.policy_measures(scope),
+        }
+    }
+
+    fn policy_measures(self, scope: Scope) -> Vec<Measure> {
+        let traffic = Traffic::Guarded(self.blocked_user());
+        let measures = match scope {
+            Scope::Smoke => vec![Measure::latency()],
+            Scope::Quick => vec![Measure::latency(), Measure::rate(64, 1)],
+            Scope::Full => vec![Measure::latency(), Measure::rate(64, 1), Measure::rate(64, 2)],
+        };
+        let guarded = |measure| Measure { traffic, ..measure };
+        measures.into_iter().map(guarded).collect()
+    }
+
+    fn call_measures(self, scope: Scope) -> Vec<Measure> {
         let latency = vec![Measure::latency()];
         if scope == Scope::Smoke || self.is_ping_pong() {
             return latency;
@@ -108,6 +207,24 @@ impl Setup {
                 goodputs(&[2 * KIB, 8 * KIB, 64 * KIB, 512 * KIB, MIB, 8 * MIB]),
             ]
             .concat(),
+        }
+    }
+}
+
+/// Which question the bench answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Suite {
+    /// What a call costs.
+    Call,
+    /// What policies cost.
+    Policy,
+}
+
+impl Suite {
+    pub(crate) fn setups(self) -> &'static [Setup] {
+        match self {
+            Suite::Call => &Setup::ALL,
+            Suite::Policy => &Setup::POLICY,
         }
     }
 }
@@ -134,6 +251,8 @@ pub(crate) struct Measure {
     pub(crate) calls_in_flight: usize,
     /// Connections, each with a client thread of its own.
     pub(crate) connections: usize,
+    /// What is called.
+    pub(crate) traffic: Traffic,
 }
 
 impl Measure {
@@ -143,6 +262,7 @@ impl Measure {
             size_bytes: 64,
             calls_in_flight: 1,
             connections: 1,
+            traffic: Traffic::Plain,
         }
     }
 
@@ -157,6 +277,7 @@ impl Measure {
             size_bytes: 32,
             calls_in_flight,
             connections,
+            traffic: Traffic::Plain,
         }
     }
 
@@ -173,6 +294,7 @@ impl Measure {
             size_bytes,
             calls_in_flight,
             connections: 1,
+            traffic: Traffic::Plain,
         }
     }
 }
@@ -202,7 +324,7 @@ mod tests {
 
     #[test]
     fn names_of_loads_are_those_of_the_files() {
-        let full = Setup::ProvostNull.measures(Scope::Full);
+        let full = Setup::ProvostNull.measures(Suite::Call, Scope::Full);
         let names: Vec<_> = full.iter().map(|measure| measure.what.as_str()).collect();
         for name in ["lat", "rate c=64", "rate c=64 k=4", "gp 2K", "gp 64K", "gp 8M"] {
             assert!(names.contains(&name), "{name} is not in {names:?}");

@@ -21,6 +21,59 @@ pub(crate) struct Load {
     pub(crate) watched: Vec<Watched>,
     /// Cores that everything runs on.
     pub(crate) cores: Vec<usize>,
+    /// What is called.
+    #[serde(default)]
+    pub(crate) traffic: Traffic,
+}
+
+/// What a client calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Traffic {
+    /// `Call`: a payload and nothing else.
+    #[default]
+    Plain,
+    /// `Guarded`: a user and a payload. One call in [`BLOCKED_EVERY`] is of a blocked user.
+    Guarded(BlockedUser),
+}
+
+/// What becomes of a blocked user's calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum BlockedUser {
+    /// Nobody looks.
+    Passes,
+    /// `PERMISSION_DENIED`.
+    IsDenied,
+}
+
+/// 99 % of the calls are valid, as in mRPC's figure 6.
+pub(crate) const BLOCKED_EVERY: u64 = 100;
+/// The user whose calls are blocked, and the one whose calls are not; of the same length.
+pub(crate) const USER_BLOCKED: &str = "user-blocked-000";
+pub(crate) const USER_ALLOWED: &str = "user-allowed-000";
+
+impl Traffic {
+    /// The user of the n-th call, and whether it is expected to be denied.
+    pub(crate) fn user(self, call: u64) -> (&'static str, Expected) {
+        match self {
+            Traffic::Guarded(blocked) if call % BLOCKED_EVERY == BLOCKED_EVERY - 1 => {
+                let expected = match blocked {
+                    BlockedUser::IsDenied => Expected::Denied,
+                    BlockedUser::Passes => Expected::Answered,
+                };
+                (USER_BLOCKED, expected)
+            }
+            _ => (USER_ALLOWED, Expected::Answered),
+        }
+    }
+}
+
+/// How a call shall end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// With a response.
+    Answered,
+    /// With `PERMISSION_DENIED`.
+    Denied,
 }
 
 /// A process of the setup.

@@ -1,13 +1,16 @@
 //! The processes of a setup, from the server up to what its client is pointed at.
 
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 use crate::envoy;
+use crate::envoy_policy;
 use crate::failure::{Doing, Failure};
 use crate::machine::free_port;
-use crate::node::{Node, Policies, Reach};
-use crate::plan::Setup;
+use crate::node::{Node, Policies, Reach, admin_socket};
+use crate::plan::{Chain, Setup};
 use crate::process::{Environment, Process};
 use crate::report::{Load, Report, Watched};
 use crate::roles::{Role, Waiting};
@@ -18,6 +21,7 @@ pub(crate) struct Stack {
     processes: Vec<Process>,
     address: String,
     environment: Environment,
+    folder: PathBuf,
 }
 
 impl Stack {
@@ -28,6 +32,7 @@ impl Stack {
             processes: Vec::new(),
             address: String::new(),
             environment: Environment::new(),
+            folder: folder.into(),
         };
         match setup {
             Setup::RawTcp => stack.server(&Role::RawServer {
@@ -42,13 +47,29 @@ impl Stack {
             Setup::TonicEnvoyNull => {
                 let program = envoy::program()?;
                 stack.server(&Role::TonicServer)?;
-                stack.sidecar("ingress", &program, folder)?;
-                stack.sidecar("egress", &program, folder)?;
+                stack.sidecar("ingress", &program, &[], folder)?;
+                stack.sidecar("egress", &program, &[], folder)?;
             }
-            Setup::ProvostBare => stack.two_nodes(Policies::Bare, folder)?,
-            Setup::ProvostNull => stack.two_nodes(Policies::Null, folder)?,
+            Setup::TonicEnvoy(policy) => {
+                let program = envoy::program()?;
+                let filters = envoy_policy::filters(policy, folder)?;
+                stack.server(&Role::TonicServer)?;
+                stack.sidecar("ingress", &program, &[], folder)?;
+                stack.sidecar("egress", &program, &filters, folder)?;
+            }
+            Setup::ProvostBare => stack.two_nodes(&Policies::bare(), &Policies::bare(), folder)?,
+            Setup::ProvostNull => stack.two_nodes(&Policies::nulls(1), &Policies::nulls(1), folder)?,
+            // The server's node has what it has beside the null policy's client, so that the client's is compared.
+            Setup::ProvostWith(chain) => {
+                let policies = Policies::of(chain, folder)?;
+                let ingress = match chain {
+                    Chain::Qos => policies.clone(),
+                    _ => Policies::nulls(1),
+                };
+                stack.two_nodes(&policies, &ingress, folder)?;
+            }
             Setup::ProvostLocal => {
-                stack.node("service", Reach::Local, Policies::Null, folder)?;
+                stack.node("service", Reach::Local, &Policies::nulls(1), folder)?;
                 stack.app()?;
             }
         }
@@ -66,10 +87,22 @@ impl Stack {
         Process::start_in("client", &self.client(load), &self.environment)
     }
 
+    /// Starts a client that keeps every completion in a file.
+    pub(crate) fn start_timeline(&self, load: Load, path: PathBuf) -> Result<Process, Failure> {
+        let role = Role::ProvostTimeline { load, path };
+        let (client, _) = Process::start_ready_in("client", &role, &self.environment)?;
+        Ok(client)
+    }
+
+    /// Where the admin API of a node is.
+    pub(crate) fn admin_socket(&self, node: &str) -> PathBuf {
+        admin_socket(&self.folder.join(format!("{node}.sock")))
+    }
+
     /// Starts a client that makes a few calls and is idle after that, where the setup has one.
     pub(crate) fn idle_client(&self) -> Result<Option<Process>, Failure> {
         match self.setup {
-            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal => {
+            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal | Setup::ProvostWith(_) => {
                 let (client, _) = Process::start_ready_in("client", &Role::ProvostIdle, &self.environment)?;
                 Ok(Some(client))
             }
@@ -108,8 +141,12 @@ impl Stack {
                 load.cores.truncate(1);
                 Role::SharedMemoryClient { load }
             }
-            Setup::Tonic | Setup::TonicEnvoyNull => Role::TonicClient { address, load },
-            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal => Role::ProvostClient { load },
+            Setup::Tonic | Setup::TonicEnvoyNull | Setup::TonicEnvoy(_) => {
+                Role::TonicClient { address, load }
+            }
+            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal | Setup::ProvostWith(_) => {
+                Role::ProvostClient { load }
+            }
         }
     }
 
@@ -121,15 +158,15 @@ impl Stack {
     }
 
     /// The server with its node, then the client's node.
-    fn two_nodes(&mut self, policies: Policies, folder: &Path) -> Result<(), Failure> {
+    fn two_nodes(&mut self, egress: &Policies, ingress: &Policies, folder: &Path) -> Result<(), Failure> {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-        self.node("ingress", Reach::Listen(address), policies, folder)?;
+        self.node("ingress", Reach::Listen(address), ingress, folder)?;
         self.app()?;
-        self.node("egress", Reach::Peer(address), policies, folder)
+        self.node("egress", Reach::Peer(address), egress, folder)
     }
 
     /// A node; apps that are started from now on are its.
-    fn node(&mut self, name: &str, reach: Reach, policies: Policies, folder: &Path) -> Result<(), Failure> {
+    fn node(&mut self, name: &str, reach: Reach, policies: &Policies, folder: &Path) -> Result<(), Failure> {
         let node = Node::start(name, reach, policies, folder)?;
         self.environment = node.environment();
         self.processes.push(node.process);
@@ -144,7 +181,13 @@ impl Stack {
     }
 
     /// Puts an Envoy in front of what there is.
-    fn sidecar(&mut self, name: &str, program: &Path, folder: &Path) -> Result<(), Failure> {
+    fn sidecar(
+        &mut self,
+        name: &str,
+        program: &Path,
+        filters: &[Value],
+        folder: &Path,
+    ) -> Result<(), Failure> {
         let listen = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let upstream = self
             .address
@@ -154,7 +197,7 @@ impl Stack {
             folder.join(format!("{name}.json")),
             folder.join(format!("{name}.log")),
         );
-        let configuration = envoy::configuration(name, listen, upstream).to_string();
+        let configuration = envoy::configuration(name, listen, upstream, filters).to_string();
         std::fs::write(&path, configuration).doing(|| format!("write {}", path.display()))?;
         let mut process = Process::start_program(name, program, &envoy::arguments(&path), &log)?;
         process

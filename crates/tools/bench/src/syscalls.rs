@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::failure::{Doing, Failure};
 use crate::machine;
 use crate::plan::{Measure, Setup};
-use crate::report::{Load, Report, Watched};
+use crate::report::{Load, Report, Traffic, Watched};
 use crate::stack::Stack;
 
 /// Load before counting begins.
@@ -89,6 +89,7 @@ fn load(measure: &Measure, cores: &[usize]) -> Load {
         seconds: LOAD_SECONDS,
         watched: Vec::new(),
         cores: cores.to_vec(),
+        traffic: Traffic::Plain,
     }
 }
 

@@ -65,7 +65,7 @@ const REST: [(&str, &str, ByProcess, f64); 4] = [
 ];
 
 #[rustfmt::skip]
-const TARGETS: [Target; 13] = [
+const TARGETS: [Target; 21] = [
     Target { what: "p50 to the floor's", over: (NULL, "lat", P50), under: ("floor", "lat", P50), bound: RatioAtMost(1.6) },
     Target { what: "p50 of tonic+Envoy to ours", over: (ENVOY, "lat", P50), under: (NULL, "lat", P50), bound: RatioAtLeast(14.0) },
     Target { what: "p50 of tonic to ours", over: ("tonic", "lat", P50), under: (NULL, "lat", P50), bound: RatioAtLeast(3.5) },
@@ -79,6 +79,14 @@ const TARGETS: [Target; 13] = [
     Target { what: "the null policy's own cost, us", over: (NULL, "lat", BEST_P50), under: ("provost bare", "lat", BEST_P50), bound: DifferenceAtMost(0.3) },
     Target { what: "same-node p50 to shared memory's", over: ("provost local", "lat", P50), under: ("shm", "lat", P50), bound: RatioAtMost(3.0) },
     Target { what: "same-node p50 to shared memory's on a core", over: ("provost local", "lat", P50), under: ("shm one core", "lat", P50), bound: RatioAtMost(3.0) },
+    Target { what: "rate with a limit to the null policy's", over: ("provost rate", "rate c=64", RPS), under: (NULL, "rate c=64", RPS), bound: RatioAtLeast(0.99) },
+    Target { what: "rate with access by field to the null policy's", over: ("provost acl", "rate c=64", RPS), under: (NULL, "rate c=64", RPS), bound: RatioAtLeast(0.96) },
+    Target { what: "rate with a limit to Envoy's with one", over: ("provost rate", "rate c=64", RPS), under: ("tonic+envoy rate", "rate c=64", RPS), bound: RatioAtLeast(10.0) },
+    Target { what: "rate with access by field to RBAC's", over: ("provost acl", "rate c=64", RPS), under: ("tonic+envoy rbac", "rate c=64", RPS), bound: RatioAtLeast(10.0) },
+    Target { what: "rate with access by field to Lua's", over: ("provost acl", "rate c=64", RPS), under: ("tonic+envoy lua", "rate c=64", RPS), bound: RatioAtLeast(10.0) },
+    Target { what: "rate with access by field to Wasm's", over: ("provost acl", "rate c=64", RPS), under: ("tonic+envoy wasm", "rate c=64", RPS), bound: RatioAtLeast(10.0) },
+    Target { what: "CPU us of 7 more null policies", over: ("provost 8 nulls", "rate c=64", CPU), under: ("provost 1 null", "rate c=64", CPU), bound: DifferenceAtMost(0.7) },
+    Target { what: "CPU us of 7 more policies", over: ("provost chain 8", "rate c=64", CPU), under: ("provost chain 1", "rate c=64", CPU), bound: DifferenceAtMost(0.7) },
 ];
 
 /// A target and how it was met; it prints itself.

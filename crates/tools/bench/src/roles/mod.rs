@@ -3,6 +3,7 @@
 mod floor;
 mod provost;
 mod raw;
+mod timeline;
 mod tonic;
 
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::process;
-use crate::report::{Load, Report};
+use crate::report::Load;
 
 pub(crate) use floor::FloorPart;
 
@@ -60,6 +61,8 @@ pub(crate) enum Role {
     ProvostServer,
     /// Makes load on a [`Role::ProvostServer`] through its own node's service.
     ProvostClient { load: Load },
+    /// Makes load and keeps every completion, in the file at `path`.
+    ProvostTimeline { load: Load, path: PathBuf },
     /// Has made calls and makes no more.
     ProvostIdle,
 }
@@ -86,11 +89,12 @@ pub(crate) fn play(role: Role) -> Result<(), Failure> {
         Role::TonicClient { address, load } => print(&tonic::load(&address, &load)?),
         Role::ProvostServer => provost::serve(),
         Role::ProvostClient { load } => print(&provost::load(&load)?),
+        Role::ProvostTimeline { load, path } => print(&timeline::run(&load, &path)?),
         Role::ProvostIdle => provost::idle(),
     }
 }
 
-fn print(report: &Report) -> Result<(), Failure> {
+fn print(report: &impl Serialize) -> Result<(), Failure> {
     let line = serde_json::to_string(report).map_err(|error| Failure::role("client", error.to_string()))?;
     println!("{line}");
     Ok(())

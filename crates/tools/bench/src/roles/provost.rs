@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost::{Received, Request, Response, Status};
+use provost::{Code, Received, Request, Response, Status};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::failure::{Doing, Failure};
@@ -14,8 +14,8 @@ use crate::load::{Latencies, Run, measure};
 use crate::process::say_ready;
 use crate::proto::echo_client::EchoClient;
 use crate::proto::echo_server::{Echo, EchoServer};
-use crate::proto::{EchoRequest, EchoResponse};
-use crate::report::{Load, Report};
+use crate::proto::{EchoRequest, EchoResponse, GuardedRequest};
+use crate::report::{Expected, Load, Report, Traffic};
 use crate::roles::{RESPONSE, payload};
 
 /// Calls that an idle client has made before it is idle.
@@ -29,6 +29,17 @@ struct Answer;
 
 impl Echo for Answer {
     async fn call(&self, request: Request<Received<EchoRequest>>) -> Result<Response<EchoResponse>, Status> {
+        let payload = &request.get_ref().payload;
+        std::hint::black_box((payload.first(), payload.last()));
+        Ok(Response::new(EchoResponse {
+            payload: RESPONSE.into(),
+        }))
+    }
+
+    async fn guarded(
+        &self,
+        request: Request<Received<GuardedRequest>>,
+    ) -> Result<Response<EchoResponse>, Status> {
         let payload = &request.get_ref().payload;
         std::hint::black_box((payload.first(), payload.last()));
         Ok(Response::new(EchoResponse {
@@ -58,7 +69,10 @@ pub(crate) fn load(load: &Load) -> Result<Report, Failure> {
             let client = connect().await?;
             let payload: Rc<[u8]> = payload(load.size_bytes).into();
             let latencies = Rc::new(RefCell::new(Latencies::new()?));
-            let caller = || caller(client.clone(), payload.clone(), run.clone(), latencies.clone());
+            let caller = || {
+                let (client, payload) = (client.clone(), payload.clone());
+                caller(client, payload, run.clone(), latencies.clone(), load.traffic)
+            };
             let callers: Vec<_> = (0..load.calls_in_flight).map(|_| spawn_local(caller())).collect();
             run.ready();
             for caller in callers {
@@ -91,21 +105,51 @@ pub(crate) fn idle() -> Result<(), Failure> {
 }
 
 /// One call after the other. Each writes its payload into the shared heap, as an application's would be.
-async fn caller(client: EchoClient, payload: Rc<[u8]>, run: Arc<Run>, latencies: Rc<RefCell<Latencies>>) {
-    while !run.is_stopped() {
+async fn caller(
+    client: EchoClient,
+    payload: Rc<[u8]>,
+    run: Arc<Run>,
+    latencies: Rc<RefCell<Latencies>>,
+    traffic: Traffic,
+) {
+    for number in 0.. {
+        if run.is_stopped() {
+            return;
+        }
         let began = Instant::now();
-        let request = EchoRequest {
-            payload: (&*payload).into(),
-        };
-        match client.call(request).await {
-            Ok(_) => run.record(&mut latencies.borrow_mut(), began),
-            Err(status) => run.error(&status),
+        let (answered, expected) = call(&client, &payload, traffic, number).await;
+        match (answered, expected) {
+            (Ok(()), Expected::Answered) => run.record(&mut latencies.borrow_mut(), began),
+            (Err(status), Expected::Denied) if status.code() == Code::PermissionDenied => {
+                run.record(&mut latencies.borrow_mut(), began);
+            }
+            (Ok(()), Expected::Denied) => run.error(&"a blocked user's call was answered"),
+            (Err(status), _) => run.error(&status),
         }
     }
 }
 
+async fn call(
+    client: &EchoClient,
+    payload: &[u8],
+    traffic: Traffic,
+    number: u64,
+) -> (Result<(), Status>, Expected) {
+    if traffic == Traffic::Plain {
+        let payload = payload.into();
+        let answered = client.call(EchoRequest { payload }).await;
+        return (answered.map(drop), Expected::Answered);
+    }
+    let (user, expected) = traffic.user(number);
+    let request = GuardedRequest {
+        user: user.into(),
+        payload: payload.into(),
+    };
+    (client.guarded(request).await.map(drop), expected)
+}
+
 /// Connects, and tries again while the server has not bound its service yet.
-async fn connect() -> Result<EchoClient, Failure> {
+pub(super) async fn connect() -> Result<EchoClient, Failure> {
     let began = Instant::now();
     loop {
         match EchoClient::connect("bench.Echo").await {
@@ -116,7 +160,7 @@ async fn connect() -> Result<EchoClient, Failure> {
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -16,19 +16,20 @@ use tonic::body::Body;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::transport::{Channel, Endpoint, Server};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use crate::failure::{Doing, Failure};
 use crate::load::{Latencies, Run, measure};
 use crate::process::say_ready;
-use crate::report::{Load, Report};
+use crate::report::{Expected, Load, Report, Traffic};
 use crate::roles::{RESPONSE, payload};
 
 /// Largest message that either side takes, as Provost's.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// The method that is called.
 const PATH: &str = "/bench.Echo/Call";
+const GUARDED_PATH: &str = "/bench.Echo/Guarded";
 
 /// `message EchoRequest { bytes payload = 1; }`, and the response is alike.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -37,7 +38,18 @@ struct Echo {
     payload: Bytes,
 }
 
+/// `message GuardedRequest { string user = 1; bytes payload = 2; }`
+#[derive(Clone, PartialEq, prost::Message)]
+struct Guarded {
+    #[prost(string, tag = "1")]
+    user: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    payload: Bytes,
+}
+
 type Codec = ProstCodec<Echo, Echo>;
+type GuardedCodec = ProstCodec<Echo, Guarded>;
+type GuardedCalls = ProstCodec<Guarded, Echo>;
 
 /// Answers on a loopback port.
 pub(crate) fn serve() -> Result<(), Failure> {
@@ -73,8 +85,14 @@ impl Service<http::Request<Body>> for EchoService {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         Box::pin(async {
-            let mut grpc = tonic::server::Grpc::new(Codec::default())
-                .apply_max_message_size_config(Some(MESSAGE_BYTES_MAX), Some(MESSAGE_BYTES_MAX));
+            let max = Some(MESSAGE_BYTES_MAX);
+            if request.uri().path() == GUARDED_PATH {
+                let grpc = tonic::server::Grpc::new(GuardedCodec::default());
+                let mut grpc = grpc.apply_max_message_size_config(max, max);
+                return Ok(grpc.unary(Answer, request).await);
+            }
+            let grpc = tonic::server::Grpc::new(Codec::default());
+            let mut grpc = grpc.apply_max_message_size_config(max, max);
             Ok(grpc.unary(Answer, request).await)
         })
     }
@@ -95,6 +113,19 @@ impl tonic::server::UnaryService<Echo> for Answer {
     }
 }
 
+impl tonic::server::UnaryService<Guarded> for Answer {
+    type Response = Echo;
+    type Future = Ready<Result<Response<Echo>, Status>>;
+
+    fn call(&mut self, request: Request<Guarded>) -> Self::Future {
+        let payload = &request.get_ref().payload;
+        std::hint::black_box((payload.first(), payload.last()));
+        ready(Ok(Response::new(Echo {
+            payload: Bytes::from_static(RESPONSE),
+        })))
+    }
+}
+
 /// Makes load on a server.
 pub(crate) fn load(address: &str, load: &Load) -> Result<Report, Failure> {
     measure(load, |run| {
@@ -104,7 +135,10 @@ pub(crate) fn load(address: &str, load: &Load) -> Result<Report, Failure> {
             let payload = Bytes::from(payload(load.size_bytes));
             let latencies = Rc::new(RefCell::new(Latencies::new()?));
             run.ready();
-            let caller = || caller(channel.clone(), payload.clone(), run.clone(), latencies.clone());
+            let caller = || {
+                let (channel, payload) = (channel.clone(), payload.clone());
+                caller(channel, payload, run.clone(), latencies.clone(), load.traffic)
+            };
             let callers: Vec<_> = (0..load.calls_in_flight).map(|_| spawn_local(caller())).collect();
             for caller in callers {
                 caller
@@ -119,17 +153,57 @@ pub(crate) fn load(address: &str, load: &Load) -> Result<Report, Failure> {
 }
 
 /// One call after the other.
-async fn caller(channel: Channel, payload: Bytes, run: Arc<Run>, latencies: Rc<RefCell<Latencies>>) {
+async fn caller(
+    channel: Channel,
+    payload: Bytes,
+    run: Arc<Run>,
+    latencies: Rc<RefCell<Latencies>>,
+    traffic: Traffic,
+) {
     let mut client = tonic::client::Grpc::new(channel)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    while !run.is_stopped() {
+    for number in 0.. {
+        if run.is_stopped() {
+            return;
+        }
         let began = Instant::now();
-        match call(&mut client, payload.clone()).await {
-            Ok(_) => run.record(&mut latencies.borrow_mut(), began),
-            Err(status) => run.error(&status),
+        let (answered, expected) = match traffic {
+            Traffic::Plain => (call(&mut client, payload.clone()).await, Expected::Answered),
+            Traffic::Guarded(_) => {
+                let (user, expected) = traffic.user(number);
+                (guarded(&mut client, user, payload.clone()).await, expected)
+            }
+        };
+        match (answered, expected) {
+            (Ok(_), Expected::Answered) => run.record(&mut latencies.borrow_mut(), began),
+            (Err(status), Expected::Denied) if status.code() == Code::PermissionDenied => {
+                run.record(&mut latencies.borrow_mut(), began);
+            }
+            (Ok(_), Expected::Denied) => run.error(&"a blocked user's call was answered"),
+            (Err(status), _) => run.error(&status),
         }
     }
+}
+
+async fn guarded(
+    client: &mut tonic::client::Grpc<Channel>,
+    user: &str,
+    payload: Bytes,
+) -> Result<Response<Echo>, Status> {
+    client
+        .ready()
+        .await
+        .map_err(|error| Status::unavailable(error.to_string()))?;
+    let path = PathAndQuery::from_static(GUARDED_PATH);
+    let user = user.to_owned();
+    client
+        .unary(
+            Request::new(Guarded { user, payload }),
+            path,
+            GuardedCalls::default(),
+        )
+        .await
 }
 
 async fn call(client: &mut tonic::client::Grpc<Channel>, payload: Bytes) -> Result<Response<Echo>, Status> {

@@ -1,0 +1,428 @@
+//! `bench upgrade`: what changing a node does to the calls on it (mRPC, figures 7a and 7b), and replacing it whole.
+//!
+//! Each experiment has two nodes, a server, an app that makes load and a second one whose calls nobody touches. What is
+//! done to the first app's datapaths shows in the longest time without a completion around each change, beside the
+//! same of as many moments at which nothing was done.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use provost_shm::now_ns;
+
+use crate::arguments::Upgrade;
+use crate::failure::{Doing, Failure};
+use crate::machine;
+use crate::operator::Operator;
+use crate::plan::{Measure, Setup};
+use crate::plot::TimePlot;
+use crate::process::Process;
+use crate::report::Load;
+use crate::stack::Stack;
+use crate::summary::{Cell, Cells, Median, median};
+use crate::timeline::{Outline, Timeline, Window, quantiles};
+
+/// Between two changes.
+const BETWEEN: Duration = Duration::from_millis(15);
+/// Between two replacements of a daemon.
+const BETWEEN_DAEMONS: Duration = Duration::from_millis(500);
+/// Load before the first change, after the last, and between the steps of figure 7b.
+const CALM: Duration = Duration::from_millis(1000);
+/// Slices of a plot.
+const SLICE_NS: u64 = 20_000_000;
+/// Engine upgrades and daemon replacements of a run.
+const ENGINES: Counts = Counts {
+    quick: 200,
+    full: 2000,
+};
+const DAEMONS: Counts = Counts { quick: 6, full: 30 };
+/// Calls in flight of the app that makes load, and of the second one.
+const CALLS_IN_FLIGHT: usize = 16;
+const SECOND_CALLS_IN_FLIGHT: usize = 1;
+/// Longest part of a run's time that changes may take: past it the run was planned too short.
+const CHANGES_SECONDS_MAX: f64 = 600.0;
+
+struct Counts {
+    quick: usize,
+    full: usize,
+}
+
+impl Counts {
+    fn of(&self, options: &Upgrade) -> usize {
+        let usual = if options.quick { self.quick } else { self.full };
+        options.changes.unwrap_or(usual)
+    }
+}
+
+/// Runs the experiments, prints a table, and writes the files that were asked for.
+pub(crate) fn run(options: &Upgrade) -> Result<(), Failure> {
+    machine::pin(&options.cores)?;
+    let mut cells = Vec::new();
+    for experiment in Experiment::ALL {
+        let name = experiment.name();
+        if !options.only.is_empty() && !options.only.iter().any(|part| name.contains(part)) {
+            continue;
+        }
+        eprintln!("{name} …");
+        let outcome = experiment.run(options)?;
+        outcome.plot(name, options.plots.as_deref())?;
+        cells.extend(outcome.cells(name));
+    }
+    print(&cells);
+    match &options.json {
+        Some(path) => crate::bench::write(path, &Cells { cells }),
+        None => Ok(()),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Experiment {
+    /// The TCP transport, to another version and back, on both nodes (figure 7a).
+    Transport,
+    /// A rate limit attached, set to infinite, removed (figure 7b).
+    Limit,
+    /// A rate limit to another version and back.
+    Policy,
+    /// Both daemons.
+    Daemon,
+}
+
+impl Experiment {
+    const ALL: [Experiment; 4] = [
+        Experiment::Transport,
+        Experiment::Limit,
+        Experiment::Policy,
+        Experiment::Daemon,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Experiment::Transport => "transport upgrade",
+            Experiment::Limit => "limit attached",
+            Experiment::Policy => "policy upgrade",
+            Experiment::Daemon => "daemon upgrade",
+        }
+    }
+
+    fn run(self, options: &Upgrade) -> Result<Outcome, Failure> {
+        let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
+        let stack = Stack::start(Setup::ProvostBare, folder.path())?;
+        let mut bench = Bench::start(&stack, folder.path(), self.seconds(options))?;
+        match self {
+            Experiment::Transport => bench.upgrade_engines("transport-tcp", [2, 1], ENGINES.of(options))?,
+            Experiment::Limit => bench.limit()?,
+            Experiment::Policy => {
+                bench.attach_unlimited()?;
+                bench.upgrade_engines("rate-limit", [1, 2], ENGINES.of(options))?;
+            }
+            Experiment::Daemon => bench.replace_daemons(DAEMONS.of(options))?,
+        }
+        bench.finish()
+    }
+
+    /// How long clients make load: what the changes are expected to take, generously.
+    fn seconds(self, options: &Upgrade) -> f64 {
+        let changes = match self {
+            Experiment::Transport | Experiment::Policy => {
+                ENGINES.of(options) as f64 * (BETWEEN.as_secs_f64() + 0.02)
+            }
+            Experiment::Daemon => DAEMONS.of(options) as f64 * (BETWEEN_DAEMONS.as_secs_f64() + 0.5),
+            Experiment::Limit => 4.0 * CALM.as_secs_f64(),
+        };
+        (changes + 4.0 * CALM.as_secs_f64()).min(CHANGES_SECONDS_MAX)
+    }
+}
+
+/// A change, and what it is called in a plot.
+struct Done {
+    what: &'static str,
+    window: Window,
+}
+
+struct Bench {
+    egress: Operator,
+    ingress: Operator,
+    first: Client,
+    second: Client,
+    /// Connections of the first app, at either node.
+    connections: [u64; 2],
+    began_ns: u64,
+    done: Vec<Done>,
+    pauses_us: Vec<f64>,
+}
+
+struct Client {
+    process: Process,
+    path: PathBuf,
+}
+
+impl Client {
+    fn start(stack: &Stack, path: PathBuf, seconds: f64, calls_in_flight: usize) -> Result<Client, Failure> {
+        let Measure {
+            size_bytes,
+            connections,
+            traffic,
+            ..
+        } = Measure::latency();
+        let load = Load {
+            size_bytes,
+            calls_in_flight,
+            connections,
+            warmup_seconds: 0.0,
+            seconds,
+            watched: Vec::new(),
+            cores: Vec::new(),
+            traffic,
+        };
+        let process = stack.start_timeline(load, path.clone())?;
+        Ok(Client { process, path })
+    }
+
+    fn finish(self) -> Result<Timeline, Failure> {
+        let said = self.process.finish()?;
+        let last = said.lines().last().unwrap_or_default();
+        let outline: Outline = serde_json::from_str(last)
+            .map_err(|error| Failure::role("client", format!("said '{last}': {error}")))?;
+        Timeline::read(outline, &self.path)
+    }
+}
+
+impl Bench {
+    fn start(stack: &Stack, folder: &Path, seconds: f64) -> Result<Bench, Failure> {
+        let mut ingress = Operator::connect(&stack.admin_socket("ingress"))?;
+        let mut egress = Operator::connect(&stack.admin_socket("egress"))?;
+        let second = Client::start(stack, folder.join("second"), seconds, SECOND_CALLS_IN_FLIGHT)?;
+        let before = [connections(&mut egress)?, connections(&mut ingress)?];
+        let first = Client::start(stack, folder.join("first"), seconds, CALLS_IN_FLIGHT)?;
+        let after = [connections(&mut egress)?, connections(&mut ingress)?];
+        let new = |at: usize| {
+            let new = after[at]
+                .iter()
+                .find(|connection| !before[at].contains(connection));
+            let missing = || Failure::role("operator", "does not see the app's connection");
+            new.copied().ok_or_else(missing)
+        };
+        let connections = [new(0)?, new(1)?];
+        std::thread::sleep(CALM);
+        Ok(Bench {
+            egress,
+            ingress,
+            first,
+            second,
+            connections,
+            began_ns: now_ns(),
+            done: Vec::new(),
+            pauses_us: Vec::new(),
+        })
+    }
+
+    /// To and fro on both nodes, the receiver before the sender.
+    fn upgrade_engines(&mut self, kind: &str, versions: [u32; 2], count: usize) -> Result<(), Failure> {
+        for number in 0..count {
+            let version = versions[number / 2 % 2];
+            let [egress, ingress] = self.connections;
+            let window = match number % 2 {
+                0 => self.ingress.upgrade(kind, version, ingress)?,
+                _ => self.egress.upgrade(kind, version, egress)?,
+            };
+            self.note("", window);
+            std::thread::sleep(BETWEEN);
+        }
+        Ok(())
+    }
+
+    fn attach_unlimited(&mut self) -> Result<(), Failure> {
+        const UNLIMITED: &str = "requests_per_second = 1000000000\nburst = 1000000000\n";
+        self.ingress.attach("limit", "rate-limit", UNLIMITED)?;
+        self.egress.attach("limit", "rate-limit", UNLIMITED)?;
+        self.began_ns = now_ns();
+        Ok(())
+    }
+
+    fn limit(&mut self) -> Result<(), Failure> {
+        const LIMIT: &str = "requests_per_second = 10000\nburst = 100\non_limit = \"queue\"\n";
+        const INFINITE: &str = "requests_per_second = \"unlimited\"\non_limit = \"queue\"\n";
+        let window = self.egress.attach("limit", "rate-limit", LIMIT)?;
+        self.note("limit 10,000/s", window);
+        std::thread::sleep(CALM);
+        let window = self.egress.set("limit", INFINITE)?;
+        self.note("infinite", window);
+        std::thread::sleep(CALM);
+        let window = self.egress.detach("limit")?;
+        self.note("removed", window);
+        std::thread::sleep(CALM);
+        Ok(())
+    }
+
+    fn replace_daemons(&mut self, count: usize) -> Result<(), Failure> {
+        for number in 0..count {
+            let (window, pause_us) = match number % 2 {
+                0 => self.ingress.upgrade_daemon()?,
+                _ => self.egress.upgrade_daemon()?,
+            };
+            self.pauses_us.push(pause_us);
+            self.note("", window);
+            std::thread::sleep(BETWEEN_DAEMONS);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, what: &'static str, window: Window) {
+        self.done.push(Done { what, window });
+    }
+
+    fn finish(self) -> Result<Outcome, Failure> {
+        let ended = Window {
+            from_ns: self.began_ns,
+            to_ns: now_ns(),
+        };
+        let waited = Instant::now();
+        let (first, second) = (self.first.finish()?, self.second.finish()?);
+        eprintln!(
+            "  {} changes; then {} s of load",
+            self.done.len(),
+            waited.elapsed().as_secs()
+        );
+        Ok(Outcome {
+            first,
+            second,
+            changes: ended,
+            done: self.done,
+            pauses_us: self.pauses_us,
+        })
+    }
+}
+
+fn connections(operator: &mut Operator) -> Result<Vec<u64>, Failure> {
+    let datapaths = operator.datapaths()?;
+    Ok(datapaths.iter().map(|datapath| datapath.connection).collect())
+}
+
+struct Outcome {
+    first: Timeline,
+    second: Timeline,
+    /// From the first change to after the last one.
+    changes: Window,
+    done: Vec<Done>,
+    pauses_us: Vec<f64>,
+}
+
+impl Outcome {
+    fn cells(&self, setup: &'static str) -> Vec<Cell> {
+        let changes: Vec<Window> = self.done.iter().map(|done| done.window.around()).collect();
+        let calm = self.calm();
+        let errors = |timeline: &Timeline, median| Median {
+            errors: timeline.outline.errors,
+            ..median
+        };
+        let gaps = |windows: &[Window]| errors(&self.first, quantiles(self.first.gaps_us(windows)));
+        let calls = |timeline: &Timeline, windows: &[Window]| {
+            let rates = windows.iter().map(|window| timeline.rate(*window)).collect();
+            let median = Median {
+                rps: median(rates),
+                ..quantiles(timeline.latencies_us(windows))
+            };
+            errors(timeline, median)
+        };
+        let mut cells = vec![
+            ("gap, changes", gaps(&changes)),
+            ("gap, calm", gaps(&calm)),
+            ("calls, changes", calls(&self.first, &[self.changes])),
+            ("calls, calm", calls(&self.first, &calm)),
+            ("second, changes", calls(&self.second, &[self.changes])),
+            ("second, calm", calls(&self.second, &calm)),
+        ];
+        if !self.pauses_us.is_empty() {
+            cells.push(("pause, as told", quantiles(self.pauses_us.clone())));
+        }
+        let cell = |(what, median): (&str, Median)| Cell {
+            setup,
+            what: what.into(),
+            size: 64,
+            conns: 1,
+            inflight: CALLS_IN_FLIGHT,
+            median,
+            runs: Vec::new(),
+        };
+        cells.into_iter().map(cell).collect()
+    }
+
+    /// As many windows without a change, of the changes' own lengths, over the calm time after them.
+    fn calm(&self) -> Vec<Window> {
+        let mut from_ns = self.changes.to_ns + CALM.as_nanos() as u64 / 4;
+        let end_ns = from_ns + CALM.as_nanos() as u64;
+        let mut calm = Vec::new();
+        for done in &self.done {
+            let around = done.window.around();
+            let length_ns = (around.to_ns - around.from_ns).min(CALM.as_nanos() as u64 / 4);
+            if from_ns + length_ns > end_ns {
+                break;
+            }
+            calm.push(Window {
+                from_ns,
+                to_ns: from_ns + length_ns,
+            });
+            from_ns += length_ns;
+        }
+        calm
+    }
+
+    fn plot(&self, name: &str, folder: Option<&Path>) -> Result<(), Failure> {
+        let Some(folder) = folder else { return Ok(()) };
+        std::fs::create_dir_all(folder).doing(|| format!("make {}", folder.display()))?;
+        let began_ns = self.first.outline.began_ns;
+        let mark = |done: &Done| {
+            let seconds = done.window.from_ns.saturating_sub(began_ns) as f64 / 1e9;
+            (seconds, done.what)
+        };
+        let plot = TimePlot {
+            title: name,
+            unit: "calls/s",
+            lines: vec![
+                ("the app", self.first.rates(SLICE_NS)),
+                ("a second app", self.second.rates(SLICE_NS)),
+            ],
+            // Hundreds of marks would hide the line.
+            marks: self
+                .done
+                .iter()
+                .filter(|_| self.done.len() <= 64)
+                .map(mark)
+                .collect(),
+        };
+        plot.write(&folder.join(format!("{}.svg", name.replace(' ', "-"))))
+    }
+}
+
+fn print(cells: &[Cell]) {
+    println!(
+        "{:18} {:16} {:>10} {:>10} {:>10} {:>11} {:>9} {:>7}",
+        "experiment", "what", "p50 us", "p99 us", "p99.9 us", "mean us", "calls/s", "failed"
+    );
+    let figure = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1}"));
+    for cell in cells {
+        let Median {
+            p50_us,
+            p99_us,
+            p999_us,
+            mean_us,
+            rps,
+            errors,
+            ..
+        } = &cell.median;
+        println!(
+            "{:18} {:16} {:>10} {:>10} {:>10} {:>11} {:>9} {:>7}",
+            cell.setup,
+            cell.what,
+            figure(*p50_us),
+            figure(*p99_us),
+            figure(*p999_us),
+            figure(*mean_us),
+            rps.map_or(String::new(), |rps| format!("{rps:.0}")),
+            errors
+        );
+    }
+    println!(
+        "\ngap: longest time without a completion around each change, or around as many moments without one; calls and\n\
+         second: latency of the app's and of a second app's calls; pause: how long the daemon says that no call moved."
+    );
+}
