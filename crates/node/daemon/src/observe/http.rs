@@ -1,0 +1,171 @@
+//! `/metrics`, `/healthz` and `/readyz`, over HTTP/1.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+
+use super::config::ListenAddress;
+use super::{ObserveError, node_metrics};
+use crate::node::Shared;
+
+/// Connections at once; a scraper that finds none free waits.
+const CONNECTIONS_MAX: usize = 16;
+/// How long a request's head may take, and a connection may stay without a request.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may last: those who watch come again.
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(3600);
+/// Memory for a request's head, in bytes (the least that the HTTP library takes).
+const HEAD_BYTES_MAX: usize = 8192;
+/// Before accepting again after an error, such as of too many descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// What Prometheus's text format is called.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// An open listener.
+pub(crate) enum HttpListener {
+    Tcp(TcpListener, SocketAddr),
+    Unix(UnixListener, PathBuf),
+}
+
+impl HttpListener {
+    /// Opens it. A socket file that nobody listens at any more is replaced.
+    pub(crate) fn open(address: &ListenAddress) -> Result<HttpListener, ObserveError> {
+        let opened = match address {
+            ListenAddress::Tcp(address) => open_tcp(*address),
+            ListenAddress::Unix(path) => open_unix(path),
+        };
+        opened.map_err(|source| ObserveError::Listen {
+            address: address.to_string(),
+            source,
+        })
+    }
+
+    /// Where it is, with the port that it got.
+    pub(crate) fn address(&self) -> ListenAddress {
+        match self {
+            HttpListener::Tcp(_, address) => ListenAddress::Tcp(*address),
+            HttpListener::Unix(_, path) => ListenAddress::Unix(path.clone()),
+        }
+    }
+}
+
+impl Drop for HttpListener {
+    fn drop(&mut self) {
+        if let HttpListener::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn open_tcp(address: SocketAddr) -> std::io::Result<HttpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    Ok(HttpListener::Tcp(TcpListener::from_std(listener)?, address))
+}
+
+fn open_unix(path: &PathBuf) -> std::io::Result<HttpListener> {
+    let is_dead = || {
+        std::os::unix::net::UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    };
+    if path.exists() && is_dead() {
+        std::fs::remove_file(path)?;
+    }
+    Ok(HttpListener::Unix(UnixListener::bind(path)?, path.clone()))
+}
+
+/// Answers requests, for ever.
+pub(crate) async fn serve(shared: Rc<Shared>, listener: HttpListener) {
+    let permits = Rc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // The semaphore is never closed.
+        let permit = Rc::clone(&permits);
+        let accepted = match &listener {
+            HttpListener::Tcp(listener, _) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+            HttpListener::Unix(listener, _) => {
+                listener.accept().await.map(|(stream, _)| Stream::Unix(stream))
+            }
+        };
+        let Ok(stream) = accepted else {
+            tokio::time::sleep(ACCEPT_RETRY).await;
+            continue;
+        };
+        let shared = Rc::clone(&shared);
+        tokio::task::spawn_local(async move {
+            let Ok(_held) = permit.acquire().await else { return };
+            let served = async {
+                match stream {
+                    Stream::Tcp(stream) => answer_all(shared, stream).await,
+                    Stream::Unix(stream) => answer_all(shared, stream).await,
+                }
+            };
+            let _ = tokio::time::timeout(CONNECTION_TIME_MAX, served).await;
+        });
+    }
+}
+
+enum Stream {
+    Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
+}
+
+async fn answer_all(shared: Rc<Shared>, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let service = service_fn(move |request| {
+        let response = answer(&shared, &request);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    // What goes wrong on a connection is over with it.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+fn answer(shared: &Shared, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "use GET\n");
+    }
+    match request.uri().path() {
+        "/metrics" => {
+            let mut response = Response::new(Full::from(node_metrics::page(shared)));
+            let content = HeaderValue::from_static(METRICS_TYPE);
+            response.headers_mut().insert(CONTENT_TYPE, content);
+            response
+        }
+        // The control plane answers: it lives.
+        "/healthz" => plain(StatusCode::OK, "ok\n"),
+        "/readyz" if node_metrics::is_ready(shared) => plain(StatusCode::OK, "ready\n"),
+        "/readyz" => plain(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not ready: the node is draining\n",
+        ),
+        _ => plain(
+            StatusCode::NOT_FOUND,
+            "there are /metrics, /healthz and /readyz\n",
+        ),
+    }
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    let content = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, content);
+    response
+}

@@ -1,0 +1,144 @@
+//! The metrics of the node itself.
+
+use std::collections::BTreeMap;
+
+use provost_engine::{MetricDescription, MetricSink, MetricType};
+
+use super::exposition::Exposition;
+use super::process;
+use crate::node::Shared;
+
+macro_rules! metrics {
+    ($($constant:ident = $name:literal, $kind:ident, $unit:literal, $help:literal;)*) => {
+        $(static $constant: MetricDescription = MetricDescription {
+            name: $name,
+            help: $help,
+            kind: MetricType::$kind,
+            unit: $unit,
+        };)*
+
+        /// All metrics that a node reports beside those of its policies.
+        pub static NODE_METRICS: &[&MetricDescription] = &[$(&$constant),*];
+    };
+}
+
+metrics! {
+    BUILD = "provost_build_info", Gauge, "1", "Always 1; the label says which version serves.";
+    READY = "provost_ready", Gauge, "1", "1 while the node takes new apps and connections, else 0.";
+    APPS = "provost_apps", Gauge, "{app}", "Apps that are attached.";
+    CONNECTIONS = "provost_connections", Gauge, "{connection}", "Open connections of all apps.";
+    RUNTIME_APPS = "provost_runtime_apps", Gauge, "{app}", "Apps on a runtime thread.";
+    RUNTIME_BUSY = "provost_runtime_busy_seconds_total", Counter, "s",
+        "Time in which a runtime thread found something to do in each round.";
+    RUNTIME_POLLING = "provost_runtime_polling_seconds_total", Counter, "s",
+        "Time in which a runtime thread looked for something to do and found nothing.";
+    RUNTIME_ASLEEP = "provost_runtime_asleep_seconds_total", Counter, "s", "Time in which a runtime thread slept.";
+    RUNTIME_SLEEPS = "provost_runtime_sleeps_total", Counter, "{sleep}", "How often a runtime thread went to sleep.";
+    POLICIES = "provost_policies", Gauge, "{policy}", "Policies that are attached.";
+    POLICY_CHANGES = "provost_policy_changes_total", Counter, "{change}",
+        "Changes of the table of policies that were committed, those that took a failed one back among them.";
+    POLICY_ABSENT = "provost_policy_absent_connections", Gauge, "{connection}",
+        "Connections that go without a policy which applies to them, because it failed or did not fit.";
+    SCHEMAS = "provost_services_offered", Gauge, "{service}", "Services that apps on this node serve.";
+    AUDIT_WRITTEN = "provost_audit_records_total", Counter, "{record}", "Records of the audit log that were written.";
+    AUDIT_DROPPED = "provost_audit_dropped_total", Counter, "{record}",
+        "Records of the audit log that found no room in its queue.";
+    CPU = "process_cpu_seconds_total", Counter, "s", "User and system time of the process.";
+    RESIDENT = "process_resident_memory_bytes", Gauge, "By", "Resident memory of the process.";
+    THREADS = "process_threads", Gauge, "{thread}", "Threads of the process.";
+    DESCRIPTORS = "process_open_fds", Gauge, "{descriptor}", "Open descriptors of the process.";
+    STARTED = "process_start_time_seconds", Gauge, "s", "When the process started, in seconds since 1970.";
+}
+
+/// The page of `/metrics`.
+pub(crate) fn page(shared: &Shared) -> String {
+    let mut out = Exposition::default();
+    node(shared, &mut out);
+    connections(shared, &mut out);
+    policies(shared, &mut out);
+    of_process(&mut out);
+    for live in shared.policies.live() {
+        out.begin_policy(&live.name, live.kind);
+        live.policy.metrics(&mut out);
+    }
+    out.print()
+}
+
+fn node(shared: &Shared, out: &mut Exposition) {
+    out.number(
+        &BUILD,
+        &[
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("node", &shared.config.node.name),
+        ],
+        1.0,
+    );
+    out.number(&READY, &[], f64::from(u8::from(is_ready(shared))));
+    out.number(&APPS, &[], shared.apps.borrow().len() as f64);
+    for (at, runtime) in shared.runtimes.iter().enumerate() {
+        let name = at.to_string();
+        let labels = [("runtime", name.as_str())];
+        let spent = runtime.spent();
+        out.number(&RUNTIME_APPS, &labels, runtime.apps() as f64);
+        out.number(&RUNTIME_BUSY, &labels, spent.busy_ns as f64 / 1e9);
+        out.number(&RUNTIME_POLLING, &labels, spent.polling_ns as f64 / 1e9);
+        out.number(&RUNTIME_ASLEEP, &labels, spent.asleep_ns as f64 / 1e9);
+        out.number(&RUNTIME_SLEEPS, &labels, spent.sleeps as f64);
+    }
+    let (written, dropped) = shared.audit.counts();
+    out.number(&AUDIT_WRITTEN, &[], written as f64);
+    out.number(&AUDIT_DROPPED, &[], dropped as f64);
+}
+
+fn connections(shared: &Shared, out: &mut Exposition) {
+    let connections = shared.connections.borrow();
+    let mut open: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let mut services: BTreeMap<&str, ()> = BTreeMap::new();
+    for connection in connections.values() {
+        let site = &connection.site;
+        *open.entry((site.side.name(), site.peer.transport)).or_default() += 1;
+        if let Some(service) = &connection.serves {
+            services.insert(service, ());
+        }
+    }
+    for ((side, transport), count) in open {
+        out.number(
+            &CONNECTIONS,
+            &[("side", side), ("transport", transport)],
+            count as f64,
+        );
+    }
+    out.number(&SCHEMAS, &[], services.len() as f64);
+}
+
+fn policies(shared: &Shared, out: &mut Exposition) {
+    let mut attached: BTreeMap<&str, u64> = BTreeMap::new();
+    let table = shared.policies.table();
+    for entry in &table.entries {
+        *attached.entry(entry.live.kind.name()).or_default() += 1;
+    }
+    for (kind, count) in attached {
+        out.number(&POLICIES, &[("kind", kind)], count as f64);
+    }
+    out.number(&POLICY_CHANGES, &[], shared.policies.generation() as f64);
+    let connections = shared.connections.borrow();
+    let without = connections
+        .values()
+        .map(|connection| connection.without.len())
+        .sum::<usize>();
+    out.number(&POLICY_ABSENT, &[], without as f64);
+}
+
+fn of_process(out: &mut Exposition) {
+    let Some(numbers) = process::read() else { return };
+    out.number(&CPU, &[], numbers.cpu_seconds);
+    out.number(&RESIDENT, &[], numbers.resident_bytes);
+    out.number(&THREADS, &[], numbers.threads);
+    out.number(&DESCRIPTORS, &[], numbers.open_descriptors);
+    out.number(&STARTED, &[], numbers.start_seconds);
+}
+
+/// Whether the node takes new apps and connections.
+pub(crate) fn is_ready(shared: &Shared) -> bool {
+    !shared.draining.get()
+}
