@@ -19,8 +19,9 @@ use std::collections::HashMap;
 
 use crate::{FieldReader, ForeignBytes, ReceivedBlock};
 
-/// The saved state of one engine: its own versioned form, never the live type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The saved state of one engine: its own versioned form, never the live type. It may hold secrets (a TLS session's) and
+/// what people say to each other, so it is shown without its bytes, and goes to the successor alone.
+#[derive(Clone, PartialEq, Eq)]
 pub struct SavedState {
     /// [`crate::Engine::kind`] of the engine that saved it.
     pub kind: String,
@@ -28,6 +29,13 @@ pub struct SavedState {
     pub version: u32,
     /// The state.
     pub bytes: Vec<u8>,
+}
+
+impl std::fmt::Debug for SavedState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let SavedState { kind, version, bytes } = self;
+        write!(f, "SavedState({kind}, version {version}, {} bytes)", bytes.len())
+    }
 }
 
 impl SavedState {

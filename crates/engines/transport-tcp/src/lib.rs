@@ -11,6 +11,10 @@ mod saved;
 mod socket;
 mod tls;
 
+// Tests inside and outside of the crate share what makes certificates.
+#[cfg(test)]
+extern crate self as provost_transport_tcp;
+
 pub use engine::{Handover, TcpTransport, TcpVersion, TransportConfig};
 pub use establish::{
     AcceptError, ConnectError, ConnectParams, Established, Greeting, PeerIdentity, accept, connect,

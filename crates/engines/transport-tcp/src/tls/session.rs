@@ -30,7 +30,7 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Records without text that come one after the other, at most.
 pub(super) const EMPTY_RECORDS_MAX: u8 = 32;
 /// Records that are sealed with one key at most. AES-GCM keeps its promise for 2^24.5 full ones (RFC 8446 §5.5).
-const RECORDS_PER_KEY_MAX: u64 = 1 << 23;
+pub(super) const RECORDS_PER_KEY_MAX: u64 = 1 << 23;
 
 /// What a record is about.
 pub(super) mod content {
