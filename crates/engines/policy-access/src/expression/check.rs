@@ -30,7 +30,7 @@ pub(crate) fn compile(source: &Source, scope: &Scope) -> Result<Expression, Expr
     };
     let typed = checker.check(&source.tree)?;
     if typed.kind != Kind::Bool {
-        let problem = format!("a condition is a bool, and this is a {}", typed.kind);
+        let problem = format!("a condition is a bool, and this is {}", typed.kind.a());
         return Err(source.error(source.tree.id, problem, "compare it with something"));
     }
     let root = checker.value(typed, &source.tree)?;
@@ -142,7 +142,7 @@ impl<'s> Checker<'s> {
     /// The node of a part that must be one value.
     pub(crate) fn value(&self, typed: Typed, tree: &Tree) -> Result<Node, ExpressionError> {
         let kind = typed.kind;
-        let no_value = |help: &str| Err(self.error(tree, format!("a {kind} is not one value"), help));
+        let no_value = |help: &str| Err(self.error(tree, format!("{} is not one value", kind.a()), help));
         match (typed.term, &kind) {
             (Term::Node(node), _) => Ok(node),
             (_, Kind::List(_)) => no_value("use `in`, size(), all(), exists() or an index"),
@@ -193,7 +193,7 @@ impl<'s> Checker<'s> {
             let is_alike = kind.as_ref().is_none_or(|kind| kind.is_comparable(&typed.kind));
             if !is_alike || !typed.kind.is_scalar() {
                 let first = kind.map_or("one value".to_owned(), |kind| kind.to_string());
-                let problem = format!("an element of a list of {first} is a {}", typed.kind);
+                let problem = format!("an element of a list of {first} is {}", typed.kind.a());
                 return Err(self.error(element, problem, "all elements have one type"));
             }
             kind = kind.or(Some(typed.kind.clone()));
@@ -211,7 +211,7 @@ impl<'s> Checker<'s> {
 
 // Names.
 impl<'s> Checker<'s> {
-    const VARIABLES: [&'static str; 10] = [
+    pub(crate) const VARIABLES: [&'static str; 10] = [
         "request", "response", "metadata", "method", "service", "node", "side", "peer", "app", "lists",
     ];
 
@@ -321,7 +321,7 @@ impl<'s> Checker<'s> {
             Term::Path(path) => match operand.kind {
                 Kind::Message(id, _) => self.field(tree, path, id, name),
                 Kind::Map(..) => {
-                    let problem = format!("a {} has keys, not fields", operand.kind);
+                    let problem = format!("{} has keys, not fields", operand.kind.a());
                     Err(self.error(tree, problem, format!("write [\"{name}\"]")))
                 }
                 kind => Err(self.no_fields(tree, &kind)),
@@ -347,7 +347,7 @@ impl<'s> Checker<'s> {
             Kind::List(_) => "take an element by its index, or use all() or exists()",
             _ => "",
         };
-        self.error(tree, format!("a {kind} has no fields"), help)
+        self.error(tree, format!("{} has no fields", kind.a()), help)
     }
 
     fn member(&mut self, tree: &Tree, namespace: &str, name: &str) -> Checked {
@@ -381,7 +381,9 @@ impl<'s> Checker<'s> {
     fn field(&mut self, tree: &Tree, to: PathTo, id: MessageId, name: &str) -> Checked {
         let message = self.scope.schema.message(id);
         let Some(field) = message.fields().find(|field| field.name == name) else {
-            let names = || message.fields().map(|field| field.name.as_str());
+            let mut fields: Vec<&Field> = message.fields().collect();
+            fields.sort_by_key(|field| field.number);
+            let names = || fields.iter().map(|field| field.name.as_str());
             let known = format!("fields of {}: {}", message.full_name, listing(names()));
             let help = match nearest(name, names()) {
                 Some(near) => format!("did you mean {near}? ({known})"),
@@ -494,7 +496,7 @@ impl<'s> Checker<'s> {
             }
             (_, kind) => {
                 let help = "write has(request.field) or has(metadata.key)";
-                return Err(self.error(tree, format!("has() of a {kind}"), help));
+                return Err(self.error(tree, format!("has() of {}", kind.a()), help));
             }
         };
         let typed = self.field(tree, path, id, name)?;
@@ -531,17 +533,17 @@ impl<'s> Checker<'s> {
         let (element, by) = match (&of.kind, &key_kind) {
             (Kind::List(element), Kind::Int | Kind::Uint | Kind::Enum(..)) => (element, By::Index),
             (Kind::List(_), other) => {
-                let problem = format!("the index of a list is an int, and this is a {other}");
+                let problem = format!("the index of a list is an int, and this is {}", other.a());
                 return Err(self.error(key, problem, ""));
             }
             (Kind::Map(of_key, element), key) if of_key.is_comparable(key) && *key != Kind::Double => {
                 (element, By::Key)
             }
             (Kind::Map(of_key, _), other) => {
-                let problem = format!("a key of this map is a {of_key}, and this is a {other}");
+                let problem = format!("a key of this map is {}, and this is {}", of_key.a(), other.a());
                 return Err(self.error(key, problem, ""));
             }
-            (other, _) => return Err(self.error(tree, format!("a {other} has no elements"), "")),
+            (other, _) => return Err(self.error(tree, format!("{} has no elements", other.a()), "")),
         };
         let kind = (**element).clone();
         match of.term {

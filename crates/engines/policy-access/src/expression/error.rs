@@ -64,7 +64,7 @@ impl fmt::Display for ExpressionError {
             .collect();
         writeln!(f, "line {}, column {}: {}", self.line, self.column, self.problem)?;
         writeln!(f, "{margin} |")?;
-        writeln!(f, "{number} | {text}")?;
+        writeln!(f, "{}", format!("{number} | {text}").trim_end())?;
         write!(
             f,
             "{margin} | {}{}",
@@ -82,7 +82,7 @@ impl std::error::Error for ExpressionError {}
 
 /// The known name that a misspelt one is most likely meant to be.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = name.chars().count().max(3) / 3;
+    let limit = name.chars().count().div_ceil(3).min(3);
     known
         .into_iter()
         .map(|candidate| (distance(name, candidate), candidate))

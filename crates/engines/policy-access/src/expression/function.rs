@@ -115,7 +115,7 @@ impl Checker<'_> {
     fn condition(&mut self, tree: &Tree, operator: &str) -> Result<Node, ExpressionError> {
         let typed = self.check(tree)?;
         if typed.kind != Kind::Bool {
-            let problem = format!("{operator} takes conditions, and this is a {}", typed.kind);
+            let problem = format!("{operator} takes conditions, and this is {}", typed.kind.a());
             return Err(self.error(tree, problem, "compare it with something"));
         }
         self.value(typed, tree)
@@ -144,7 +144,7 @@ impl Checker<'_> {
         let (first, second) = (self.check(a)?, self.check(b)?);
         let kind = first.kind.arithmetic();
         if kind != second.kind.arithmetic() {
-            let problem = format!("one side is a {}, the other a {}", first.kind, second.kind);
+            let problem = format!("one side is {}, the other {}", first.kind.a(), second.kind.a());
             return Err(self.error(tree, problem, "both sides of : have one type"));
         }
         let (first, second) = (self.value(first, a)?, self.value(second, b)?);
@@ -160,7 +160,7 @@ impl Checker<'_> {
         let (first, second) = (self.check(a)?, self.check(b)?);
         let (first, second) = self.named_both(first, second, a, b)?;
         if !first.kind.is_comparable(&second.kind) {
-            let problem = format!("a {} is compared with a {}", first.kind, second.kind);
+            let problem = format!("{} is compared with {}", first.kind.a(), second.kind.a());
             return Err(self.error(tree, problem, comparison_help(&first.kind, &second.kind)));
         }
         let both = [self.value(first, a)?, self.value(second, b)?];
@@ -184,7 +184,7 @@ impl Checker<'_> {
             _ => false,
         };
         if !fits || kind != second.kind.arithmetic() {
-            let problem = format!("{sign} of a {} and a {}", first.kind, second.kind);
+            let problem = format!("{sign} of {} and {}", first.kind.a(), second.kind.a());
             let help = match (&first.kind, &second.kind) {
                 (Kind::String, Kind::String) => {
                     "texts cannot be put together here: use startsWith or endsWith"
@@ -203,7 +203,7 @@ impl Checker<'_> {
         if !matches!(kind, Kind::Int | Kind::Double) {
             return Err(self.error(
                 tree,
-                format!("- of a {}", typed.kind),
+                format!("- of {}", typed.kind.a()),
                 "only int and double have a sign",
             ));
         }
@@ -214,7 +214,7 @@ impl Checker<'_> {
     fn conversion(&mut self, tree: &Tree, to: Conversion, kind: Kind, of: &Tree) -> Checked {
         let typed = self.check(of)?;
         if !typed.kind.is_number() {
-            let problem = format!("{kind}() of a {}", typed.kind);
+            let problem = format!("{kind}() of {}", typed.kind.a());
             return Err(self.error(tree, problem, "only numbers are converted"));
         }
         let of = self.value(typed, of)?;
@@ -252,7 +252,7 @@ impl Checker<'_> {
     fn text(&mut self, tree: &Tree, function: &str) -> Result<Node, ExpressionError> {
         let typed = self.check(tree)?;
         if typed.kind != Kind::String {
-            let problem = format!("{function} takes strings, and this is a {}", typed.kind);
+            let problem = format!("{function} takes strings, and this is {}", typed.kind.a());
             return Err(self.error(tree, problem, ""));
         }
         self.value(typed, tree)
@@ -311,7 +311,7 @@ impl Checker<'_> {
             }
             (_, kind) => {
                 let help = "strings, bytes, lists and maps have one";
-                return Err(self.error(tree, format!("a {kind} has no size"), help));
+                return Err(self.error(tree, format!("{} has no size", kind.a()), help));
             }
         };
         Ok(Typed::node(Kind::Int, node))
@@ -340,7 +340,7 @@ impl Checker<'_> {
         match (of.term, of.kind) {
             (Term::ValueList(list), _) => {
                 if !list.holds(&needle.kind) {
-                    let problem = format!("a {} is looked for in a list of {}s", needle.kind, list.kind());
+                    let problem = format!("{} is looked for in a list of {}s", needle.kind.a(), list.kind());
                     return Err(self.error(tree, problem, "give the list the other `type`"));
                 }
                 let needle = Box::new(self.value(needle, value)?);
@@ -367,7 +367,7 @@ impl Checker<'_> {
             }
             (_, kind) => {
                 let help = "`in` looks into lists, maps, metadata and lists.<name>";
-                Err(self.error(within, format!("nothing can be in a {kind}"), help))
+                Err(self.error(within, format!("nothing can be in {}", kind.a()), help))
             }
         }
     }
@@ -376,7 +376,7 @@ impl Checker<'_> {
         if needle.is_comparable(element) {
             return Ok(());
         }
-        let problem = format!("a {needle} is looked for among {element}s");
+        let problem = format!("{} is looked for among {element}s", needle.a());
         Err(self.error(tree, problem, comparison_help(needle, element)))
     }
 
@@ -408,6 +408,10 @@ impl Checker<'_> {
             let problem = format!("all() and exists() nest deeper than {VARIABLES_MAX} levels");
             return Err(self.error(tree, problem, "split the rule"));
         }
+        if Self::VARIABLES.contains(&of.iter_var.as_str()) {
+            let problem = format!("{} has a meaning already", of.iter_var);
+            return Err(self.error(tree, problem, "give the variable another name"));
+        }
         let range = self.check(&of.iter_range)?;
         let (over, element) = match (range.term, range.kind) {
             (Term::Values(nodes), Kind::List(element)) => (Over::Values(nodes.into()), *element),
@@ -421,7 +425,7 @@ impl Checker<'_> {
             }
             (Term::Path(path), Kind::Map(key, _)) => (Over::Keys(self.field_of(path, &of.iter_range)?), *key),
             (_, kind) => {
-                let problem = format!("a {kind} has no elements to go over");
+                let problem = format!("{} has no elements to go over", kind.a());
                 return Err(self.error(&of.iter_range, problem, "lists and maps have"));
             }
         };

@@ -68,6 +68,14 @@ impl Kind {
         (self.is_number() && other.is_number()) || (self.is_scalar() && self == other)
     }
 
+    /// With its article, for people.
+    pub(crate) fn a(&self) -> String {
+        match self {
+            Kind::Int | Kind::Enum(..) => format!("an {self}"),
+            _ => format!("a {self}"),
+        }
+    }
+
     /// The type as which arithmetic treats it.
     pub(crate) fn arithmetic(&self) -> Kind {
         match self {

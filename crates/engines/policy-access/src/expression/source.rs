@@ -81,7 +81,8 @@ fn parse(text: &str) -> Result<Source, ExpressionError> {
             return ExpressionError::at(text, 0..0, "this is not an expression", "");
         };
         let at = offset(text, first.pos);
-        ExpressionError::at(text, at..at + 1, first.msg.replace("<EOF>", "the end"), "")
+        let (problem, help) = plain(&first.msg);
+        ExpressionError::at(text, at..at + 1, problem, help)
     })?;
     let source = Source {
         text: text.to_owned(),
@@ -95,6 +96,49 @@ fn parse(text: &str) -> Result<Source, ExpressionError> {
             Err(source.error(id, problem, "split it into several rules"))
         }
     }
+}
+
+/// What the parser says, in words for people who do not know its grammar.
+fn plain(message: &str) -> (String, &'static str) {
+    let message = message.strip_prefix("Syntax error: ").unwrap_or(message);
+    let found = |text: &str| {
+        text.split(" expecting ")
+            .next()
+            .unwrap_or(text)
+            .replace("'<EOF>'", "the end")
+    };
+    if let Some(rest) = message.strip_prefix("mismatched input ") {
+        return (format!("a value is expected here, not {}", found(rest)), "");
+    }
+    if let Some(rest) = message.strip_prefix("extraneous input ") {
+        return (
+            format!("{} is too much here", found(rest)),
+            "is an operator missing?",
+        );
+    }
+    if let Some(rest) = message.strip_prefix("token recognition error at: ") {
+        let text = rest
+            .strip_prefix('\'')
+            .and_then(|rest| rest.strip_suffix('\''))
+            .unwrap_or(rest)
+            .trim();
+        let help = match text.chars().next() {
+            Some('=') => "== compares",
+            Some('\'' | '"') => "a text ends with the quote that it begins with, and \\\\ in it is a \\",
+            _ => "",
+        };
+        return (format!("this is not understood: {text}"), help);
+    }
+    if message.contains("invalid argument to has()") {
+        return (
+            "has() takes a field".to_owned(),
+            "write has(request.field) or has(metadata.key)",
+        );
+    }
+    if message.starts_with("Incomplete") {
+        return ("something is missing in this expression".to_owned(), "");
+    }
+    (message.replace("'<EOF>'", "the end"), "")
 }
 
 /// Refuses what would make the parser recurse too often, before it does.
