@@ -14,6 +14,7 @@ enum Room {
     App,
     Tools,
     Apps,
+    Sdk,
     Sim,
     Tests,
     Fuzz,
@@ -26,7 +27,7 @@ use Room::*;
 ///
 /// `App` and `Node` share only `Base` and `Sys`. Concrete engines are named by the daemon, the simulator and the fuzz
 /// targets alone; an engine knows no other engine (`CONFORMANCE` is a suite, not an engine).
-const ROOMS: [(&str, Room, &[Room]); 12] = [
+const ROOMS: [(&str, Room, &[Room]); 13] = [
     ("crates/base/", Base, &[Base]),
     ("crates/sys/", Sys, &[Base, Sys]),
     ("crates/core/", Core, &[Base, Sys, Core]),
@@ -35,6 +36,7 @@ const ROOMS: [(&str, Room, &[Room]); 12] = [
     ("crates/app/", App, &[Base, Sys, App]),
     ("crates/tools/", Tools, &[Base, Sys, Core, Node, App, Tools, Apps]),
     ("apps/", Apps, &[Base, Sys, App, Apps]),
+    ("sdk/", Sdk, &[Core]),
     ("sim/", Sim, &[Base, Sys, Core, Engines, Node, App, Apps, Sim]),
     ("tests/", Tests, &[Base, Sys, Core, Node, App, Tools, Apps, Tests]),
     ("fuzz/", Fuzz, &[Base, Sys, Core, Engines, Node, App, Fuzz]),

@@ -10,8 +10,9 @@ pub mod churn;
 
 use std::sync::Arc;
 
+pub use prost_reflect::Value;
 use prost_reflect::prost::Message as _;
-use prost_reflect::{DescriptorPool, DynamicMessage, Value};
+use prost_reflect::{DescriptorPool, DynamicMessage};
 use provost_datapath::{
     Body, BufferPool, Context, Gathered, HeapFull, InPlace, QUEUE_STEPS_MAX, ReceiveHeap, ReceivedBlock,
     SocketHint, message_offset,
