@@ -1,11 +1,111 @@
 //! What the control plane does about engines that have failed.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
 
+use super::carry_out::take_back;
+use super::table::Instance;
 use crate::node::Shared;
-use crate::runtime::EngineFailed;
+use crate::runtime::{ConnectionId, EngineFailed, Remedy, Tag};
+
+/// Failures that are kept for operators, at most.
+const KEPT_MAX: usize = 64;
+
+/// An engine that has failed, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// When.
+    pub(crate) at: SystemTime,
+    /// The attachment's name.
+    pub(crate) policy: String,
+    /// The version of its code.
+    pub(crate) version: u32,
+    /// On which connection.
+    pub(crate) connection: ConnectionId,
+    /// What it said.
+    pub(crate) reason: String,
+    /// What was done.
+    pub(crate) remedy: Remedy,
+}
+
+/// The last failures.
+#[derive(Default)]
+pub(crate) struct Failures(VecDeque<Failure>);
+
+impl Failures {
+    fn add(&mut self, failure: Failure) {
+        if self.0.len() == KEPT_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(failure);
+    }
+
+    /// They, the oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Failure> {
+        self.0.iter()
+    }
+}
 
 /// Puts down what a runtime has done about an engine that has failed, and takes the change back that brought it.
-pub(crate) fn engine_failed(_shared: &Rc<Shared>, failed: EngineFailed) {
-    tracing::error!(connection = failed.connection, reason = failed.reason, remedy = ?failed.remedy, "an engine failed");
+pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
+    let policies = &shared.policies;
+    let before = match failed.remedy {
+        Remedy::Before(tag) => find(shared, failed.tag, tag),
+        _ => None,
+    };
+    let mut name = (String::new(), 0);
+    if let Some(connection) = shared.connections.borrow_mut().get_mut(&failed.connection) {
+        let at = connection
+            .chain
+            .iter()
+            .position(|instance| instance.tag == failed.tag);
+        if let Some(at) = at {
+            let instance = Arc::clone(&connection.chain[at]);
+            name = (instance.name.to_string(), instance.kind.version());
+            match (failed.remedy.clone(), before) {
+                (Remedy::Denies, _) => {}
+                (Remedy::Before(_), Some(before)) => connection.chain[at] = before,
+                _ => {
+                    connection.chain.remove(at);
+                    connection.without.push(failed.tag);
+                }
+            }
+        }
+    }
+    tracing::error!(
+        policy = name.0,
+        version = name.1,
+        connection = failed.connection,
+        app = failed.app,
+        reason = failed.reason,
+        remedy = ?failed.remedy,
+        "an engine has failed"
+    );
+    policies.failures.borrow_mut().add(Failure {
+        at: SystemTime::now(),
+        policy: name.0,
+        version: name.1,
+        connection: failed.connection,
+        reason: failed.reason.clone(),
+        remedy: failed.remedy.clone(),
+    });
+    if matches!(failed.remedy, Remedy::Before(_) | Remedy::Withdrawn) {
+        policies.note_failure(failed.tag, &failed.reason);
+        tokio::task::spawn_local(take_back(Rc::clone(shared), failed.tag));
+    }
+}
+
+/// The instance of this tag, among what was before the one that failed.
+fn find(shared: &Shared, failed: Tag, before: Tag) -> Option<Arc<Instance>> {
+    let is_it = |instance: &&Arc<Instance>| instance.tag == before;
+    let recent = shared.policies.recent.borrow();
+    let previous = recent.get(&failed).and_then(|recent| recent.previous.as_ref());
+    let of_previous = previous.and_then(|entry| entry.instances().find(is_it).cloned());
+    of_previous.or_else(|| {
+        let table = shared.policies.table();
+        let mut instances = table.entries.iter().flat_map(|entry| entry.instances());
+        instances.find(is_it).cloned()
+    })
 }

@@ -28,10 +28,13 @@
 
 pub mod attachment;
 mod built_in;
+pub(crate) mod carry_out;
 pub(crate) mod chain;
 pub mod change;
 pub(crate) mod closed;
 pub(crate) mod heal;
+mod listing;
+mod plan;
 pub mod registry;
 pub(crate) mod table;
 #[cfg(test)]
@@ -39,13 +42,18 @@ pub(crate) mod testing;
 pub(crate) mod transports;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use provost_engine::{EventSink, Policy, Site};
 
+use crate::runtime::Tag;
 pub use attachment::{AppliesTo, Attachment, OnFault};
+use carry_out::Recent;
+pub(crate) use carry_out::carry_out;
 pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
+use heal::Failures;
 pub use registry::{KindDescription, NoSuchKind, NotAdded, Origin, Registry};
 pub use table::ATTACHMENTS_MAX;
 pub(crate) use table::{Instance, Maker, Table};
@@ -60,6 +68,10 @@ pub(crate) struct Policies {
     /// Held by the change that is under way.
     turn: tokio::sync::Mutex<()>,
     next_number: Cell<u64>,
+    /// What was before instances that came not long ago.
+    recent: RefCell<HashMap<Tag, Recent>>,
+    /// Engines that have failed.
+    pub(crate) failures: RefCell<Failures>,
 }
 
 /// A policy that is attached, for those who read what it has counted.
@@ -84,6 +96,8 @@ impl Policies {
             generation: Cell::new(0),
             turn: tokio::sync::Mutex::new(()),
             next_number: Cell::new(1),
+            recent: RefCell::default(),
+            failures: RefCell::default(),
         }
     }
 

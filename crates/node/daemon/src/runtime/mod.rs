@@ -26,8 +26,8 @@ use tokio::sync::mpsc;
 
 pub use command::{AppId, Command, ConnectionId, NewApp, NewConnection, RuntimeEvent, Waiting};
 pub use reshape::{
-    Describe, Described, Done, EngineFailed, Fitted, Guard, NotReshaped, PathDescription, Planned, Remedy,
-    Reshape, RetiredEngine, StandIn, Tag, Trial,
+    Before, Describe, Described, Done, EngineFailed, Fitted, Guard, NotReshaped, PathDescription, Planned,
+    Remedy, Reshape, RetiredEngine, StandIn, Tag, Trial,
 };
 pub use wake::PathWaker;
 

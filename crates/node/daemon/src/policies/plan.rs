@@ -1,0 +1,218 @@
+//! What has to happen to one datapath for it to have the policies that a table gives it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use provost_datapath::{EngineStart, Predecessor, RestoreError};
+use provost_engine::{SavedState, Site, Start};
+use provost_transport_tcp::{Handover, TcpTransport, TcpVersion};
+
+use super::ChangeError;
+use super::chain::{stand_in, unfit};
+use super::table::{Instance, Table};
+use super::transports;
+use crate::node::OpenConnection;
+use crate::runtime::{Before, ConnectionId, Guard, Planned, Tag, Trial};
+
+/// The policies and the transport of a datapath.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) chain: Vec<Arc<Instance>>,
+    pub(crate) transport_version: u32,
+}
+
+impl Shape {
+    /// What a datapath has.
+    pub(crate) fn of(connection: &OpenConnection) -> Shape {
+        Shape {
+            chain: connection.chain.clone(),
+            transport_version: connection.transport_version,
+        }
+    }
+
+    /// What a table gives it.
+    pub(crate) fn wanted(table: &Table, connection: &OpenConnection) -> Shape {
+        let site = &connection.site;
+        let mut chain = table.chain(site);
+        chain.retain(|instance| !connection.without.contains(&instance.tag));
+        let version = match site.peer.transport {
+            "tcp" => table
+                .transports
+                .version(transports::TCP, &site.app.name, site.connection),
+            _ => None,
+        };
+        Shape {
+            chain,
+            transport_version: version.unwrap_or(connection.transport_version),
+        }
+    }
+
+    fn tags(&self) -> impl Iterator<Item = Tag> {
+        self.chain.iter().map(|instance| instance.tag)
+    }
+
+    /// All engines of a datapath with these policies.
+    pub(crate) fn engines(&self) -> Vec<Tag> {
+        let mut engines = vec![Tag::FRONTEND];
+        engines.extend(self.tags());
+        engines.extend([Tag::MARSHALLING, Tag::TRANSPORT]);
+        engines
+    }
+
+    fn find(&self, tag: Tag) -> Option<&Arc<Instance>> {
+        self.chain.iter().find(|instance| instance.tag == tag)
+    }
+
+    /// The instance in whose place another one of the same attachment comes.
+    fn predecessor(&self, of: &Instance) -> Option<&Arc<Instance>> {
+        let is_same =
+            |instance: &&Arc<Instance>| instance.name == of.name && instance.kind.name() == of.kind.name();
+        self.chain.iter().find(is_same)
+    }
+}
+
+impl PartialEq for Shape {
+    fn eq(&self, other: &Shape) -> bool {
+        self.transport_version == other.transport_version && self.tags().eq(other.tags())
+    }
+}
+
+/// What engines of a datapath had saved when they went, by which one it was.
+pub(crate) type Checkpoints = HashMap<Tag, SavedState>;
+
+/// Why a datapath is changed.
+pub(crate) enum Purpose {
+    /// Something new comes, and is on trial.
+    Forward,
+    /// It was changed and is changed back, with what its engines had saved before.
+    Back(Checkpoints),
+    /// An earlier state comes back that has been tried.
+    Restore,
+}
+
+/// A datapath that is to be changed.
+pub(crate) struct Order {
+    pub(crate) connection: ConnectionId,
+    pub(crate) site: Arc<Site>,
+    pub(crate) from: Shape,
+    pub(crate) to: Shape,
+    pub(crate) purpose: Purpose,
+}
+
+/// Its new engines, ready to start.
+pub(crate) struct Ready {
+    pub(crate) connection: ConnectionId,
+    pub(crate) site: Arc<Site>,
+    pub(crate) from: Shape,
+    pub(crate) to: Shape,
+    pub(crate) planned: Vec<Planned>,
+}
+
+impl Order {
+    /// Gets the new engines ready. May be slow.
+    pub(crate) fn prepare(self) -> Result<Ready, ChangeError> {
+        let mut planned = vec![Planned::Keep(Tag::FRONTEND)];
+        for instance in &self.to.chain {
+            planned.push(self.plan(instance)?);
+        }
+        planned.push(Planned::Keep(Tag::MARSHALLING));
+        planned.push(match self.to.transport_version == self.from.transport_version {
+            true => Planned::Keep(Tag::TRANSPORT),
+            false => Planned::Replace {
+                was: Tag::TRANSPORT,
+                tag: Tag::TRANSPORT,
+                start: tcp(self.to.transport_version),
+                guard: Guard::default(),
+            },
+        });
+        Ok(Ready {
+            connection: self.connection,
+            site: self.site,
+            from: self.from,
+            to: self.to,
+            planned,
+        })
+    }
+
+    fn plan(&self, instance: &Arc<Instance>) -> Result<Planned, ChangeError> {
+        let tag = instance.tag;
+        if self.from.find(tag).is_some() {
+            return Ok(Planned::Keep(tag));
+        }
+        let site = &self.site;
+        let prepare = || {
+            instance
+                .prepare(site)
+                .map_err(|error| unfit(instance, site, error))
+        };
+        let predecessor = self.from.predecessor(instance);
+        let start = match &self.purpose {
+            Purpose::Forward | Purpose::Restore => started(prepare()?),
+            Purpose::Back(checkpoints) => resumed([prepare()?, prepare()?], checkpoints.get(&tag).cloned()),
+        };
+        let guard = Guard {
+            trial: match &self.purpose {
+                Purpose::Forward => Some(self.trial(predecessor)),
+                Purpose::Back(_) | Purpose::Restore => None,
+            },
+            stand_in: stand_in(instance, site),
+        };
+        Ok(match predecessor {
+            Some(predecessor) => Planned::Replace {
+                was: predecessor.tag,
+                tag,
+                start,
+                guard,
+            },
+            None => Planned::Insert { tag, start, guard },
+        })
+    }
+
+    fn trial(&self, predecessor: Option<&Arc<Instance>>) -> Trial {
+        Trial::against(predecessor.and_then(|before| {
+            // What was there was prepared for this datapath before; should it not fit any more, there is none.
+            let start = before.prepare(&self.site).ok()?;
+            Some(Before {
+                tag: before.tag,
+                start: started(start),
+                stand_in: stand_in(before, &self.site),
+            })
+        }))
+    }
+}
+
+/// Starts a policy's engine from what its predecessor has saved.
+fn started(start: Start) -> EngineStart {
+    Box::new(|predecessor| start(predecessor.saved))
+}
+
+/// Starts a policy's engine again: from what its successor has saved, if it reads that, else from what it had saved
+/// itself when it went.
+fn resumed([first, second]: [Start; 2], checkpoint: Option<SavedState>) -> EngineStart {
+    Box::new(move |predecessor| {
+        let Some(saved) = predecessor.saved else {
+            return first(checkpoint.as_ref());
+        };
+        first(Some(saved)).or_else(|_| second(checkpoint.as_ref()))
+    })
+}
+
+/// Starts a TCP transport from what another version of it has saved.
+fn tcp(version: u32) -> EngineStart {
+    Box::new(move |predecessor: Predecessor<'_>| {
+        let damaged = |reason: &str| RestoreError::Damaged {
+            kind: transports::TCP,
+            reason: reason.to_owned(),
+        };
+        let version = TcpVersion::from_number(version).ok_or_else(|| damaged("the version is unknown"))?;
+        let saved = predecessor
+            .saved
+            .ok_or_else(|| damaged("there is no saved state"))?;
+        let handover = Handover {
+            descriptors: predecessor.descriptors,
+            link: predecessor.link,
+            restorer: predecessor.restorer,
+        };
+        Ok(Box::new(TcpTransport::restore(version, saved, handover)?))
+    })
+}
