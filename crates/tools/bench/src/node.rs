@@ -99,7 +99,7 @@ impl Policy {
 
 fn access_rule(when: &str) -> String {
     format!(
-        "default = \"allow\"\n[[policy.config.rule]]\nname = \"blocked\"\nwhen = \"{when}\"\naction = \"deny\"\n"
+        "default = \"allow\"\n[[policy.config.rule]]\nname = \"blocked\"\nmethods = [\"/bench.Echo/Guarded\"]\nwhen = \"{when}\"\naction = \"deny\"\n"
     )
 }
 
