@@ -13,6 +13,7 @@ mod apps;
 mod compose;
 pub mod config;
 mod connect;
+mod inspect;
 mod listen;
 pub mod log;
 mod node;

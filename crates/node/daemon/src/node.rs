@@ -23,7 +23,7 @@ use tokio::task::LocalSet;
 use crate::admin::AdminSocket;
 use crate::config::Config;
 use crate::permits::{AppConnections, Permits};
-use crate::policies::{ChangeError, Instance, Policies, Registry};
+use crate::policies::{Change, ChangeError, Instance, Mode, Policies, Registry, Report};
 use crate::runtime::{AppId, ConnectionId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Tag, Waiting};
 use crate::schemas::{SchemaStore, StoreError};
 use crate::services::Services;
@@ -31,6 +31,8 @@ use crate::{admin, apps, listen, policies};
 
 /// Events of runtimes that wait for the control plane, at most.
 const EVENTS_MAX: usize = 1024;
+/// Changes that the program around the node asks for and that wait, at most.
+const ORDERS_MAX: usize = 64;
 /// Stack of the control plane's thread and of those on which handshakes run, in bytes.
 const STACK_BYTES: usize = 512 << 10;
 /// Threads on which handshakes run, beside one for each that the configuration allows: name look-ups.
@@ -110,6 +112,7 @@ pub enum Shutdown {
 /// A running service. Dropping it ends it at once.
 pub struct Node {
     shutdown: watch::Sender<Shutdown>,
+    orders: mpsc::Sender<ChangeOrder>,
     addresses: Vec<SocketAddr>,
     thread: Option<JoinHandle<()>>,
 }
@@ -118,11 +121,12 @@ impl Node {
     /// Starts a node's service. When this returns, apps can attach and peers can connect.
     pub fn start(config: Config) -> Result<Node, StartError> {
         let (shutdown, asked) = watch::channel(Shutdown::Running);
+        let (orders, ordered) = mpsc::channel(ORDERS_MAX);
         let (started, start) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || run(config, asked, started))
+            .spawn(move || run(config, asked, ordered, started))
             .map_err(|source| StartError::System {
                 what: "the control plane's thread",
                 source,
@@ -130,6 +134,7 @@ impl Node {
         let addresses = start.recv().map_err(|_| StartError::Died)??;
         Ok(Node {
             shutdown,
+            orders,
             addresses,
             thread: Some(thread),
         })
@@ -139,6 +144,17 @@ impl Node {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Changes policies or engines while calls go on, and waits until that is done. (For programs that run a node
+    /// themselves; operators have the admin API.)
+    pub fn change(&self, change: Change, mode: Mode) -> Result<Report, ChangeError> {
+        let (done, hears) = std::sync::mpsc::sync_channel(1);
+        let order = ChangeOrder { change, mode, done };
+        self.orders
+            .blocking_send(order)
+            .map_err(|_| ChangeError::Ending)?;
+        hears.recv().map_err(|_| ChangeError::Ending)?
     }
 
     /// Asks it to end. A later call may ask for more haste.
@@ -239,9 +255,33 @@ impl OpenConnection {
     }
 }
 
+/// A change that the program around the node asks for.
+struct ChangeOrder {
+    change: Change,
+    mode: Mode,
+    done: std::sync::mpsc::SyncSender<Result<Report, ChangeError>>,
+}
+
+/// Carries out what the program around the node asks for.
+async fn obey(shared: Rc<Shared>, mut orders: mpsc::Receiver<ChangeOrder>) {
+    while let Some(order) = orders.recv().await {
+        let shared = Rc::clone(&shared);
+        tokio::task::spawn_local(async move {
+            let outcome = policies::carry_out(&shared, order.change, order.mode).await;
+            // Whoever asked may have gone.
+            let _ = order.done.send(outcome);
+        });
+    }
+}
+
 type Started = std::sync::mpsc::SyncSender<Result<Vec<SocketAddr>, StartError>>;
 
-fn run(config: Config, asked: watch::Receiver<Shutdown>, started: Started) {
+fn run(
+    config: Config,
+    asked: watch::Receiver<Shutdown>,
+    orders: mpsc::Receiver<ChangeOrder>,
+    started: Started,
+) {
     let threads = config.limits.handshakes + BLOCKING_THREADS_SPARE;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -258,13 +298,18 @@ fn run(config: Config, asked: watch::Receiver<Shutdown>, started: Started) {
         }
     };
     let local = LocalSet::new();
-    local.block_on(&runtime, serve(config, asked, started));
+    local.block_on(&runtime, serve(config, asked, orders, started));
     drop(local);
     // Handshakes that are still under way have deadlines of their own; nobody waits for them.
     runtime.shutdown_background();
 }
 
-async fn serve(config: Config, mut asked: watch::Receiver<Shutdown>, started: Started) {
+async fn serve(
+    config: Config,
+    mut asked: watch::Receiver<Shutdown>,
+    orders: mpsc::Receiver<ChangeOrder>,
+    started: Started,
+) {
     let (shared, listeners, addresses, events) = match start(config) {
         Ok(begun) => begun,
         Err(error) => {
@@ -287,6 +332,7 @@ async fn serve(config: Config, mut asked: watch::Receiver<Shutdown>, started: St
         )));
     }
     tokio::task::spawn_local(hear(Rc::clone(&shared), events));
+    tokio::task::spawn_local(obey(Rc::clone(&shared), orders));
     tracing::info!(
         node = shared.config.node.name,
         socket = %shared.config.control.socket.display(),

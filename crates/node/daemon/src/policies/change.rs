@@ -83,6 +83,16 @@ pub enum Reach {
     Connection(u64),
 }
 
+impl std::fmt::Display for Reach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reach::All => write!(f, "all"),
+            Reach::App(app) => write!(f, "app {app}"),
+            Reach::Connection(connection) => write!(f, "connection {connection}"),
+        }
+    }
+}
+
 /// Whether a change is to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

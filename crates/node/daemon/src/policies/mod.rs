@@ -63,6 +63,7 @@ pub(crate) struct Policies {
     pub(crate) maker: Maker,
     /// What is committed.
     table: RefCell<Rc<Table>>,
+    configured: RefCell<Rc<Vec<Attachment>>>,
     /// How often the table was changed.
     generation: Cell<u64>,
     /// Held by the change that is under way.
@@ -93,6 +94,7 @@ impl Policies {
         Policies {
             maker: Maker::new(registry, node.into(), events),
             table: RefCell::default(),
+            configured: RefCell::default(),
             generation: Cell::new(0),
             turn: tokio::sync::Mutex::new(()),
             next_number: Cell::new(1),
@@ -103,9 +105,19 @@ impl Policies {
 
     /// Attaches what the configuration says, before there is any datapath.
     pub(crate) fn begin(&self, attachments: Vec<Attachment>) -> Result<(), ChangeError> {
+        self.set_configured(attachments.clone());
         let change = Change::Apply { attachments };
         self.commit(self.maker.changed(&self.table(), &change)?);
         Ok(())
+    }
+
+    /// What the configuration says, whatever has been changed since.
+    pub(crate) fn configured(&self) -> Rc<Vec<Attachment>> {
+        Rc::clone(&self.configured.borrow())
+    }
+
+    pub(crate) fn set_configured(&self, attachments: Vec<Attachment>) {
+        self.configured.replace(Rc::new(attachments));
     }
 
     /// The kinds; loaded libraries are added here.

@@ -1,0 +1,218 @@
+//! What the node is doing, for operators: datapaths with their engines, policies with where they are, kinds of engines.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use provost_datapath::EngineDescription;
+use provost_engine::{AppIdentity, PeerIdentity, Side};
+use tokio::sync::oneshot;
+
+use crate::node::Shared;
+use crate::policies::transports::Transports;
+use crate::policies::{Attachment, KindDescription, Origin};
+use crate::runtime::{Command, ConnectionId, Describe, PathDescription, Tag};
+
+/// One datapath.
+#[derive(Clone, Debug)]
+pub(crate) struct DatapathDescription {
+    /// Number of its connection on the node.
+    pub(crate) connection: ConnectionId,
+    /// Its number at its app.
+    pub(crate) app_connection: u32,
+    /// Whose it is.
+    pub(crate) app: Arc<AppIdentity>,
+    /// Which end of its calls the app is.
+    pub(crate) side: Side,
+    /// Of which service.
+    pub(crate) service: Arc<str>,
+    /// Who is at the other end.
+    pub(crate) peer: PeerIdentity,
+    /// `native` or `protobuf`.
+    pub(crate) encoding: &'static str,
+    /// Which runtime polls it.
+    pub(crate) runtime: usize,
+    /// Calls that began on it so far.
+    pub(crate) calls_begun: u64,
+    /// Its engines, the app's first.
+    pub(crate) engines: Vec<EngineLine>,
+}
+
+/// One engine of a datapath.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EngineLine {
+    /// What it is, and what waits for it.
+    pub(crate) engine: EngineDescription,
+    /// The name under which it was attached, if it is a policy's.
+    pub(crate) policy: Option<Arc<str>>,
+}
+
+/// One attached policy.
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyDescription {
+    /// As the operator has it.
+    pub(crate) attachment: Attachment,
+    /// The version of its code on most datapaths.
+    pub(crate) version: u32,
+    /// Who attached it.
+    pub(crate) origin: AttachedBy,
+    /// Datapaths that have an engine of it.
+    pub(crate) datapaths: usize,
+    /// Apps and connections for which it has another version, such as `app shop: version 2`.
+    pub(crate) exceptions: Vec<String>,
+}
+
+/// Who attached a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttachedBy {
+    /// The configuration, and it is as the configuration says.
+    Configuration,
+    /// An operator, at run time.
+    Operator,
+}
+
+/// One kind of engine that can be attached or upgraded.
+#[derive(Clone, Debug)]
+pub(crate) struct EngineKindDescription {
+    /// Its name, version and what it does.
+    pub(crate) kind: KindDescription,
+    /// Datapaths that have an engine of it.
+    pub(crate) datapaths: usize,
+    /// Whether new datapaths get this version, where it is attached.
+    pub(crate) is_current: bool,
+}
+
+/// All datapaths, by connection.
+pub(crate) async fn datapaths(shared: &Rc<Shared>) -> Vec<DatapathDescription> {
+    let mut paths: HashMap<ConnectionId, PathDescription> = HashMap::new();
+    for runtime in 0..shared.runtimes.len() {
+        for path in paths_of(shared, runtime).await {
+            paths.insert(path.id, path);
+        }
+    }
+    let connections = shared.connections.borrow();
+    let mut all: Vec<DatapathDescription> = connections
+        .iter()
+        .filter_map(|(id, connection)| {
+            let path = paths.remove(id)?;
+            let site = &connection.site;
+            let name = |tag: Tag| {
+                let mut chain = connection.chain.iter();
+                let instance = chain.find(|instance| instance.tag == tag);
+                instance.map(|instance| Arc::clone(&instance.name))
+            };
+            let lines = path.engines.into_iter().map(|(tag, engine)| EngineLine {
+                engine,
+                policy: name(tag),
+            });
+            Some(DatapathDescription {
+                connection: *id,
+                app_connection: path.connection,
+                app: Arc::clone(&site.app),
+                side: site.side,
+                service: Arc::clone(&site.service),
+                peer: site.peer.clone(),
+                encoding: match connection.encoding {
+                    provost_marshalling::Encoding::Native => "native",
+                    provost_marshalling::Encoding::Protobuf => "protobuf",
+                },
+                runtime: site.runtime,
+                calls_begun: path.calls_begun,
+                engines: lines.collect(),
+            })
+        })
+        .collect();
+    all.sort_by_key(|datapath| datapath.connection);
+    all
+}
+
+async fn paths_of(shared: &Shared, runtime: usize) -> Vec<PathDescription> {
+    let (mut paths, mut from) = (Vec::new(), Some(0));
+    while let Some(at) = from.take() {
+        let (answer, hears) = oneshot::channel();
+        let question = Command::Describe(Box::new(Describe { from: at, answer }));
+        // A runtime that takes no command, or ends, has nothing to say.
+        if shared.runtimes[runtime].tell(question).await.is_err() {
+            break;
+        }
+        let Ok(described) = hears.await else { break };
+        paths.extend(described.paths);
+        from = described.next;
+    }
+    paths
+}
+
+/// The attached policies, in order.
+pub(crate) fn policies(shared: &Shared) -> Vec<PolicyDescription> {
+    let table = shared.policies.table();
+    let configured = shared.policies.configured();
+    let connections = shared.connections.borrow();
+    let describe = |entry: &crate::policies::table::Entry| {
+        let has_it = |connection: &&crate::node::OpenConnection| {
+            let mut chain = connection.chain.iter();
+            chain.any(|instance| *instance.name == *entry.attachment.name)
+        };
+        let exceptions = entry.exceptions.iter();
+        PolicyDescription {
+            attachment: entry.attachment.clone(),
+            version: entry.live.kind.version(),
+            origin: match configured.contains(&entry.attachment) {
+                true => AttachedBy::Configuration,
+                false => AttachedBy::Operator,
+            },
+            datapaths: connections.values().filter(has_it).count(),
+            exceptions: exceptions
+                .map(|(reach, instance)| format!("{reach}: version {}", instance.kind.version()))
+                .collect(),
+        }
+    };
+    table.entries.iter().map(describe).collect()
+}
+
+/// The kinds of policies, and the transports that can be upgraded.
+pub(crate) fn engines(shared: &Shared) -> Vec<EngineKindDescription> {
+    let table = shared.policies.table();
+    let connections = shared.connections.borrow();
+    let of_policy = |kind: KindDescription| {
+        let is_it = |name: &str, version: u32| name == kind.name && version == kind.version;
+        let has_it = |connection: &&crate::node::OpenConnection| {
+            let mut chain = connection.chain.iter();
+            chain.any(|instance| is_it(instance.kind.name(), instance.kind.version()))
+        };
+        let mut entries = table.entries.iter();
+        let in_use = entries.clone().any(|entry| entry.live.kind.name() == kind.name);
+        let newest = shared.policies.registry().find(&kind.name, None);
+        EngineKindDescription {
+            datapaths: connections.values().filter(has_it).count(),
+            is_current: match in_use {
+                true => entries.any(|entry| is_it(entry.live.kind.name(), entry.live.kind.version())),
+                false => newest.is_ok_and(|newest| newest.version() == kind.version),
+            },
+            kind,
+        }
+    };
+    let mut all: Vec<_> = shared
+        .policies
+        .registry()
+        .list()
+        .into_iter()
+        .map(of_policy)
+        .collect();
+    for (kind, version) in Transports::list() {
+        let has_it = |connection: &&crate::node::OpenConnection| {
+            connection.site.peer.transport == "tcp" && connection.transport_version == version
+        };
+        all.push(EngineKindDescription {
+            kind: KindDescription {
+                name: kind.to_owned(),
+                version,
+                summary: "the native protocol over TCP, plain or mutual TLS".to_owned(),
+                example: String::new(),
+                origin: Origin::BuiltIn,
+            },
+            datapaths: connections.values().filter(has_it).count(),
+            is_current: table.transports.current(kind) == Some(version),
+        });
+    }
+    all
+}
