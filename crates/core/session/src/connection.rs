@@ -15,7 +15,7 @@ use crate::calls::{Calls, Into};
 use crate::handshake::{Agreement, Encoding, Limits, MethodKind, REASON_BYTES_MAX};
 use crate::legal::streams;
 use crate::receive::Parser;
-use crate::send::{OutBody, Outgoing, Piece};
+use crate::send::{OutBody, Outgoing, Piece, Waiting};
 
 /// How many windows' worth of streamed messages one call may have waiting here. An app that heeds the window has one
 /// at most in its own count; the rest allows for an encoding in which its messages are longer.
@@ -432,6 +432,18 @@ impl Connection {
     pub fn fill(&mut self, context: &mut Context<'_>) {
         let mut ended = std::mem::take(&mut self.ended);
         self.outgoing.fill(&mut self.calls, context, &mut ended);
+        for slot in ended.drain(..) {
+            self.drop_call(slot, context);
+        }
+        self.ended = ended;
+    }
+
+    /// As [`Connection::fill`], but adds round after round while less than this waits: fewer and longer writes, in
+    /// which a small step may stand behind several chunks of large ones.
+    pub fn fill_several(&mut self, context: &mut Context<'_>, waiting: Waiting) {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.outgoing
+            .fill_several(&mut self.calls, context, &mut ended, waiting);
         for slot in ended.drain(..) {
             self.drop_call(slot, context);
         }

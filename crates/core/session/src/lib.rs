@@ -20,7 +20,7 @@ mod send;
 
 pub use connection::{Config, Connection};
 pub use error::ProtocolError;
-pub use send::Piece;
+pub use send::{Piece, Waiting};
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

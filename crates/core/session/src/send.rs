@@ -52,6 +52,15 @@ pub enum Piece<'a> {
     },
 }
 
+/// How much may wait for the socket at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    /// Bytes of frames past which no further round is added.
+    pub bytes_max: usize,
+    /// Pieces of memory likewise.
+    pub pieces_max: usize,
+}
+
 /// A body on its way out, whatever it was made of.
 #[derive(Debug, Default)]
 pub(crate) struct OutBody {
@@ -426,9 +435,38 @@ impl Outgoing {
     /// named in `ended`.
     pub(crate) fn fill(&mut self, calls: &mut Calls, context: &mut Context<'_>, ended: &mut Vec<u32>) {
         context.sent.append(&mut self.tokens_due);
-        if !self.segments.is_empty() || !self.has_frames() {
+        if self.segments.is_empty() && self.has_frames() {
+            self.round(calls, context, ended);
+        }
+    }
+
+    /// The same, but puts round after round there until so many bytes wait, or so many pieces. (What was put there is
+    /// sent whole before more is: only then the memory of its headers is used again.)
+    pub(crate) fn fill_several(
+        &mut self,
+        calls: &mut Calls,
+        context: &mut Context<'_>,
+        ended: &mut Vec<u32>,
+        waiting: Waiting,
+    ) {
+        context.sent.append(&mut self.tokens_due);
+        if !self.segments.is_empty() {
             return;
         }
+        while self.has_frames()
+            && self.segments.len() < waiting.pieces_max
+            && self.waiting_frame_bytes() < waiting.bytes_max
+        {
+            self.round(calls, context, ended);
+        }
+    }
+
+    fn waiting_frame_bytes(&self) -> usize {
+        self.segments.iter().map(Segment::length).sum()
+    }
+
+    /// A round: control frames, steps that fit one frame, one chunk.
+    fn round(&mut self, calls: &mut Calls, context: &mut Context<'_>, ended: &mut Vec<u32>) {
         if self.staging.bytes.capacity() == 0 {
             self.staging = context.buffers.take_for_frames();
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use provost_datapath::{
     Context, Engine, Interest, Link, LinkEnd, Nanos, Ports, Progress, Restorer, SavedState, Saver, SocketHint,
 };
-use provost_session::{Config, Connection, ProtocolError, Role};
+use provost_session::{Config, Connection, ProtocolError, Role, Waiting};
 use provost_wire::Code;
 
 use crate::saved::{self, About};
@@ -27,6 +27,12 @@ const BEHIND_DIRECT_BYTES: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 256 << 10;
 /// Bytes that one poll writes at most.
 const WRITE_BYTES_MAX: usize = 512 << 10;
+
+/// What version 2 has waiting for one write.
+const COALESCED: Waiting = Waiting {
+    bytes_max: 256 << 10,
+    pieces_max: provost_net::GATHER_PIECES_MAX / 2,
+};
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH_BYTES]);
@@ -60,10 +66,11 @@ impl Default for TransportConfig {
 /// any to any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TcpVersion {
-    /// Reads when its buffer is empty, writes one round of frames at a time.
+    /// Writes one round of frames by one system call: a small step waits for one chunk of a large message at most.
     #[default]
     One,
-    /// Writes several rounds of frames by one system call.
+    /// Writes several rounds of frames by one system call: a quarter of the calls for large messages, behind more of
+    /// which a small step may stand. `cargo run --release -p provost-transport-tcp --example versions` compares them.
     Two,
 }
 
@@ -243,7 +250,10 @@ impl TcpTransport {
         }
         self.output = Output::Flows;
         loop {
-            self.connection.fill(context);
+            match self.about.config.version {
+                TcpVersion::One => self.connection.fill(context),
+                TcpVersion::Two => self.connection.fill_several(context, COALESCED),
+            }
             match self.socket.write(&self.connection, context.buffers)? {
                 Transfer::Bytes(sent) => {
                     self.connection.advance(sent, context);

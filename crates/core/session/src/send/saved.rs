@@ -6,18 +6,15 @@
 
 use provost_datapath::{Buffer, FieldReader, FieldWriter, RestoreError, Restorer, Saver};
 use provost_wire::descriptor::Parts;
-use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, CHUNK_BYTES_MAX};
+use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
-use super::{
-    CONTROL_FRAMES_MAX, Control, Cursor, OutBody, OutStep, Outgoing, Piece, ROUND_BYTES_MAX, Segment,
-};
+use super::{CONTROL_FRAMES_MAX, Control, Cursor, OutBody, OutStep, Outgoing, Piece, Segment};
 use crate::Role;
 use crate::calls::{Call, Calls, NONE, Turn};
 use crate::handshake::REASON_BYTES_MAX;
 
-/// Bytes of frames that can wait for the socket: a round of control frames and of steps, each with one that went past
-/// the bound, and a chunk.
-const FRAME_BYTES_MAX: usize = 2 * ROUND_BYTES_MAX + 4 * CHUNK_BYTES_MAX as usize;
+/// Bytes of frames that can wait for the socket, whatever the transport's version: several rounds.
+const FRAME_BYTES_MAX: usize = 4 << 20;
 /// Steps of one call that can wait, and tokens that can be due: those that the window allows are bounded by its bytes.
 const STEPS_SAVED_MAX: usize = 1 << 24;
 /// Control frames that can wait: those of one read come on top of the bound, and a cancellation for each call.
