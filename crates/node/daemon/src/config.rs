@@ -11,6 +11,7 @@ use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::AdminConfig;
+use crate::observe::ObserveConfig;
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
 
 /// Runtime threads, at most.
@@ -45,6 +46,8 @@ pub struct Config {
     pub schemas: SchemasConfig,
     /// What is logged, and how.
     pub log: LogConfig,
+    /// Where the node tells about itself.
+    pub observe: ObserveConfig,
     /// Kinds of policies of every datapath, without configuration, before those of `[[policy]]`.
     pub policies: Vec<String>,
     /// Policies and where they apply, in the order in which a call meets them on its way out.
@@ -385,6 +388,9 @@ impl Config {
         self.check_limits(&mut problems);
         self.check_timeouts(&mut problems);
         self.check_paths_of_calls(&mut problems);
+        if let Err(problem) = self.observe.address() {
+            problems.add("observe.listen", problem);
+        }
         if problems.0.is_empty() {
             Ok(())
         } else {

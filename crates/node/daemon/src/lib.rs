@@ -18,6 +18,7 @@ mod listen;
 pub mod log;
 mod node;
 pub mod notify;
+pub mod observe;
 mod permits;
 pub mod policies;
 pub mod runtime;

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use provost_datapath::Link;
-use provost_engine::{AppIdentity, NoEvents, Site};
+use provost_engine::{AppIdentity, EventSink, Site};
 use provost_frontend::SendHeap;
 use provost_shm::PacketListener;
 use provost_transport_local::PeerWake;
@@ -22,12 +22,13 @@ use tokio::task::LocalSet;
 
 use crate::admin::AdminSocket;
 use crate::config::Config;
+use crate::observe::{AuditLog, HttpListener, ObserveError};
 use crate::permits::{AppConnections, Permits};
 use crate::policies::{Change, ChangeError, Instance, Mode, Policies, Registry, Report};
 use crate::runtime::{AppId, ConnectionId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Tag, Waiting};
 use crate::schemas::{SchemaStore, StoreError};
 use crate::services::Services;
-use crate::{admin, apps, listen, policies};
+use crate::{admin, apps, listen, observe, policies};
 
 /// Events of runtimes that wait for the control plane, at most.
 const EVENTS_MAX: usize = 1024;
@@ -70,6 +71,9 @@ pub enum StartError {
     /// A schema that is to be loaded at the start is not usable.
     #[error("schemas.prefetch: {0}")]
     Schema(#[from] StoreError),
+    /// What the node tells about itself cannot be had.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
     /// A policy of the configuration cannot be attached.
     #[error(transparent)]
     Policy(#[from] ChangeError),
@@ -192,6 +196,8 @@ impl Drop for Node {
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) services: Arc<Services>,
+    /// Where policies and the admin API account for what they do.
+    pub(crate) audit: Arc<AuditLog>,
     pub(crate) policies: Policies,
     pub(crate) runtimes: Vec<Runtime>,
     pub(crate) permits: Permits,
@@ -321,6 +327,10 @@ async fn serve(
     let admin = listeners
         .admin
         .map(|socket| admin::serve(Rc::clone(&shared), socket));
+    let http = listeners.http.map(|listener| {
+        tracing::info!(address = %listener.address(), "serving metrics and health");
+        tokio::task::spawn_local(observe::serve(Rc::clone(&shared), listener))
+    });
     let mut accepting = vec![tokio::task::spawn_local(apps::accept(
         Rc::clone(&shared),
         listeners.control,
@@ -353,6 +363,9 @@ async fn serve(
     }
     if let Some(admin) = admin {
         admin.abort();
+    }
+    if let Some(http) = http {
+        http.abort();
     }
     if let Some(path) = admin_path {
         let _ = std::fs::remove_file(path);
@@ -400,6 +413,7 @@ struct Listeners {
     control: PacketListener,
     admin: Option<AdminSocket>,
     tcp: Vec<tokio::net::TcpListener>,
+    http: Option<HttpListener>,
 }
 
 type Begun = (
@@ -421,8 +435,16 @@ fn start(config: Config) -> Result<Begun, StartError> {
         let services = schemas.prefetch(path)?;
         tracing::info!(path = %path.display(), services, "loaded schemas");
     }
+    let audit = Arc::new(AuditLog::start(&config.node.name, &config.observe.audit_file)?);
+    // The configuration was checked: what is there is an address.
+    let address = config.observe.address().unwrap_or_default();
+    let http = address.as_ref().map(HttpListener::open).transpose()?;
     let registry = Arc::new(Registry::with_built_ins());
-    let policies = Policies::new(registry, &config.node.name, Arc::new(NoEvents));
+    let policies = Policies::new(
+        registry,
+        &config.node.name,
+        Arc::clone(&audit) as Arc<dyn EventSink>,
+    );
     policies.begin(config.all_attachments())?;
     let (events_in, events) = mpsc::channel(EVENTS_MAX);
     let runtimes = start_runtimes(&config, &events_in)?;
@@ -438,6 +460,7 @@ fn start(config: Config) -> Result<Begun, StartError> {
     })?;
     let shared = Shared {
         services: Arc::new(Services::new(schemas, limits)),
+        audit,
         policies,
         runtimes,
         permits: Permits::new(config.limits.connections, config.limits.connections_per_app),
@@ -455,7 +478,12 @@ fn start(config: Config) -> Result<Begun, StartError> {
     };
     Ok((
         Rc::new(shared),
-        Listeners { control, admin, tcp },
+        Listeners {
+            control,
+            admin,
+            tcp,
+            http,
+        },
         addresses,
         events,
     ))

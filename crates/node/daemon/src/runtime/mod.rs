@@ -10,6 +10,7 @@ mod events;
 mod path;
 mod reshape;
 mod slots;
+mod spent;
 mod timers;
 mod wake;
 mod worker;
@@ -21,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use provost_datapath::Nanos;
-use provost_shm::Doorbell;
+use provost_shm::{Doorbell, now_ns};
 use tokio::sync::mpsc;
 
 pub use command::{AppId, Command, ConnectionId, NewApp, NewConnection, RuntimeEvent, Waiting};
@@ -29,8 +30,10 @@ pub use reshape::{
     Before, Describe, Described, Done, EngineFailed, Fitted, Guard, NotReshaped, PathDescription, Planned,
     Remedy, Reshape, RetiredEngine, StandIn, Tag, Trial,
 };
+pub use spent::Spent;
 pub use wake::PathWaker;
 
+use spent::SpentCells;
 use wake::Inbox;
 use worker::Worker;
 
@@ -54,6 +57,7 @@ pub struct RuntimeOptions {
 pub struct Runtime {
     inbox: Arc<Inbox>,
     apps: AtomicUsize,
+    spent: Arc<SpentCells>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -71,7 +75,8 @@ impl Runtime {
     ) -> io::Result<Runtime> {
         let (ringer, doorbell): (_, Doorbell) = Doorbell::create()?;
         let inbox = Arc::new(Inbox::new(ringer));
-        let worker = Worker::new(Arc::clone(&inbox), doorbell, options, events)?;
+        let spent = Arc::new(SpentCells::new(now_ns()));
+        let worker = Worker::new(Arc::clone(&inbox), doorbell, options, events, Arc::clone(&spent))?;
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .stack_size(STACK_BYTES)
@@ -79,6 +84,7 @@ impl Runtime {
         Ok(Runtime {
             inbox,
             apps: AtomicUsize::new(0),
+            spent,
             thread: Some(thread),
         })
     }
@@ -100,6 +106,12 @@ impl Runtime {
     #[must_use]
     pub fn new_waker(&self) -> Arc<PathWaker> {
         Arc::new(PathWaker::new(Arc::clone(&self.inbox)))
+    }
+
+    /// What its thread has spent its time with.
+    #[must_use]
+    pub fn spent(&self) -> Spent {
+        self.spent.read()
     }
 
     /// Apps that were placed here and not taken away.

@@ -17,6 +17,7 @@ use super::events::Events;
 use super::path::{Path, submit, sync_watch};
 use super::reshape::Reshape;
 use super::slots::Slots;
+use super::spent::{Round, SpentCells};
 use super::timers::{Timers, add_timer};
 use super::wake::Inbox;
 
@@ -69,6 +70,9 @@ pub(super) struct Worker {
     rounds_to_poll: u32,
     /// Whether nothing is polled without work for now, as others want the core.
     crowding: Crowding,
+    spent: Arc<SpentCells>,
+    /// Sleep in this round.
+    slept_ns: Nanos,
     state: State,
 }
 
@@ -84,6 +88,7 @@ impl Worker {
         doorbell: Doorbell,
         options: RuntimeOptions,
         events: mpsc::Sender<RuntimeEvent>,
+        spent: Arc<SpentCells>,
     ) -> io::Result<Worker> {
         let poller = Poller::create()?;
         poller.add(&doorbell, token(KIND_INBOX, 0), provost_shm::Interest::Readable)?;
@@ -109,13 +114,20 @@ impl Worker {
             now: now_ns(),
             rounds_to_poll: ROUNDS_PER_POLL,
             crowding: Crowding::default(),
+            spent,
+            slept_ns: 0,
             state: State::Running,
         })
     }
 
     pub(super) fn run(mut self) {
+        let mut round = Round::Polling;
         while self.state == State::Running {
-            self.now = now_ns();
+            let began = std::mem::replace(&mut self.now, now_ns());
+            let awake_ns = self
+                .now
+                .saturating_sub(began + std::mem::take(&mut self.slept_ns));
+            self.spent.add(round, awake_ns);
             let mut busy = self.inbox.take_pending() && self.take_inbox();
             busy |= self.fire_timers();
             busy |= self.poll_apps();
@@ -123,9 +135,13 @@ impl Worker {
             busy |= self.reshape_some();
             self.flush();
             self.events.flush();
-            match busy {
-                true => self.glance(),
-                false => self.rest(),
+            round = match busy {
+                true => Round::Busy,
+                false => Round::Polling,
+            };
+            match round {
+                Round::Busy => self.glance(),
+                Round::Polling => self.rest(),
             }
         }
     }
@@ -140,7 +156,10 @@ impl Worker {
                     None => Wait::AtMost(BLOCKED_RETRY_NS),
                     Some(at) => Wait::AtMost(at.saturating_sub(now_ns())),
                 };
+                let slept_from = now_ns();
+                self.spent.add_sleep();
                 self.poll_events(wait);
+                self.slept_ns = now_ns().saturating_sub(slept_from);
                 self.inbox.awake();
             }
             return;
