@@ -2,9 +2,10 @@
 
 use std::any::Any;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use super::remote::{self, RemoteEvents, RemoteStep, slice, text};
 use super::slab::Slab;
@@ -101,6 +102,7 @@ unsafe extern "C" fn configure<P: FilterPolicy>(
     policy: *mut *mut c_void,
     problem: Sink,
 ) -> i32 {
+    note_panics();
     guarded(problem, || {
         // SAFETY: the service passes a setup as its type says, and a place for the policy.
         let (setup, host, place) =
@@ -407,15 +409,33 @@ fn guarded(problem: Sink, body: impl FnOnce() -> Result<(), String>) -> i32 {
     }
 }
 
+thread_local! {
+    /// What the last panic of this thread said, and where.
+    static LAST_PANIC: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Notes panics instead of printing them with all that led to them: that would take a datapath's thread a long time. (The
+/// library has its own standard library, so this is about its panics alone.)
+fn note_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        std::panic::set_hook(Box::new(|info| {
+            let place = info
+                .location()
+                .map(|place| format!(" at {}:{}", place.file(), place.line()));
+            let payload = info.payload();
+            let text = payload.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+            let text = text.unwrap_or("for an unknown reason");
+            LAST_PANIC.set(Some(format!("it panicked{}: {text}", place.unwrap_or_default())));
+        }));
+    });
+}
+
 /// What a panic said. Its payload is kept for ever, as dropping it could panic again.
 fn panic_text(payload: Box<dyn Any + Send>) -> String {
-    let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
-        (Some(text), _) => format!("it panicked: {text}"),
-        (_, Some(text)) => format!("it panicked: {text}"),
-        _ => "it panicked".to_owned(),
-    };
     std::mem::forget(payload);
-    text
+    LAST_PANIC.take().unwrap_or_else(|| "it panicked".to_owned())
 }
 
 const NOWHERE: Sink = Sink {

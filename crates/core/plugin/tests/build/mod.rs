@@ -1,0 +1,92 @@
+//! Builds the libraries that the tests load.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use tempfile::TempDir;
+
+/// A library in a folder of its own, which only its owner can write.
+pub struct Built {
+    folder: TempDir,
+    name: &'static str,
+}
+
+impl Built {
+    fn new(name: &'static str) -> Built {
+        let folder = tempfile::tempdir().unwrap();
+        Built { folder, name }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join(self.name)
+    }
+
+    pub fn set_mode(&self, mode: u32) {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(self.path(), permissions).unwrap();
+    }
+
+    pub fn set_folder_mode(&self, mode: u32) {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(self.folder.path(), permissions).unwrap();
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.."))
+}
+
+/// Builds an example in Rust by cargo, with features.
+pub fn example(package: &str, features: &str) -> Built {
+    example_with(package, features, &[])
+}
+
+/// The same with more arguments for cargo.
+pub fn example_with(package: &str, features: &str, arguments: &[&str]) -> Built {
+    // All versions of a package are built to the same place.
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", package, "--features", features])
+        .args(arguments)
+        .arg("--target-dir")
+        .arg(target)
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let library = Built::new("engine.so");
+    let name = format!("lib{}.so", package.replace('-', "_"));
+    std::fs::copy(target.join("debug").join(name), library.path()).unwrap();
+    library.set_mode(0o755);
+    library
+}
+
+/// Builds an engine in C from a file of these tests or of the examples, with definitions.
+pub fn c_engine(source: &str, definitions: &[&str]) -> Built {
+    let library = Built::new("engine.so");
+    let built = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
+        .args(["-I", "crates/core/engine/include", "-I", "sdk/examples/c"])
+        .args(definitions.iter().map(|definition| format!("-D{definition}")))
+        .arg("-o")
+        .arg(library.path())
+        .arg(source)
+        .current_dir(root())
+        .output()
+        .expect("a C compiler, `cc`");
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    library.set_mode(0o755);
+    library
+}
