@@ -13,7 +13,7 @@ use super::value::Val;
 
 /// Steps of one evaluation, at most: one for each element that is looked at, and one for every [`STEP_BYTES`] bytes in
 /// which something is searched.
-pub const STEPS_MAX: u32 = 16_384;
+pub const STEPS_MAX: u32 = 8_192;
 /// Bytes of text that are searched in one step.
 const STEP_BYTES: usize = 64;
 /// Quantifiers within each other, at most.
