@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
 
 /// A library in a folder of its own, which only its owner can write.
-pub struct Built {
+pub(crate) struct Built {
     folder: TempDir,
     name: &'static str,
 }
@@ -19,16 +19,16 @@ impl Built {
         Built { folder, name }
     }
 
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join(self.name)
     }
 
-    pub fn set_mode(&self, mode: u32) {
+    pub(crate) fn set_mode(&self, mode: u32) {
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(self.path(), permissions).unwrap();
     }
 
-    pub fn set_folder_mode(&self, mode: u32) {
+    pub(crate) fn set_folder_mode(&self, mode: u32) {
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(self.folder.path(), permissions).unwrap();
     }
@@ -39,12 +39,12 @@ fn root() -> &'static Path {
 }
 
 /// Builds an example in Rust by cargo, with features.
-pub fn example(package: &str, features: &str) -> Built {
+pub(crate) fn example(package: &str, features: &str) -> Built {
     example_with(package, features, &[])
 }
 
 /// The same with more arguments for cargo.
-pub fn example_with(package: &str, features: &str, arguments: &[&str]) -> Built {
+pub(crate) fn example_with(package: &str, features: &str, arguments: &[&str]) -> Built {
     // All versions of a package are built to the same place.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,7 +70,7 @@ pub fn example_with(package: &str, features: &str, arguments: &[&str]) -> Built 
 }
 
 /// Builds an engine in C from a file of these tests or of the examples, with definitions.
-pub fn c_engine(source: &str, definitions: &[&str]) -> Built {
+pub(crate) fn c_engine(source: &str, definitions: &[&str]) -> Built {
     let library = Built::new("engine.so");
     let built = Command::new("cc")
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
