@@ -2,6 +2,7 @@
 //! everything that a transport promises. A simulated transport ([`simulated`]) shows what the suite demands.
 #![forbid(unsafe_code)]
 
+pub mod fixtures;
 mod harness;
 mod message;
 mod random;

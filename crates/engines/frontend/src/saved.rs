@@ -114,7 +114,8 @@ fn load_call(fields: &mut FieldReader<'_>) -> Result<Call, RestoreError> {
 
 #[cfg(test)]
 mod tests {
-    use provost_datapath::{InPlace, Kept};
+    use provost_conformance::fixtures::{Fixtures, FromFixture, ToFixture};
+    use provost_datapath::{Alleged, Body, BufferPool, InPlace, Kept};
     use provost_wire::Code;
     use provost_wire::descriptor::Parts;
 
@@ -168,5 +169,78 @@ mod tests {
                 "cut at {cut}"
             );
         }
+    }
+
+    /// What versions of the past have saved is read for ever.
+    #[test]
+    fn fixtures_are_read() {
+        let fixtures = Fixtures::of(env!("CARGO_MANIFEST_DIR"));
+        let mut calls = Calls::new();
+        let mut streaming = Call::new(70, 1, 5_000);
+        (streaming.send_window, streaming.unread_bytes, streaming.on_wire) = (-64, 4096, true);
+        calls.insert(streaming);
+        calls.insert(Call::new(71, 0, 0));
+        let mut waiting = Step::new(70, Parts::MESSAGE);
+        waiting.body = Body::Alleged(Alleged {
+            root: 1 << 19,
+            metadata: 0,
+            metadata_bytes: 0,
+            token: 77,
+        });
+        let mut buffers = BufferPool::new();
+        let saving = Saving {
+            last_begun: 71,
+            calls: &calls,
+            waiting: &[waiting, Step::new(71, Parts::END)].into(),
+            owed: &[Step::cancel_because(
+                60,
+                Code::DeadlineExceeded,
+                "late",
+                &mut buffers,
+            )]
+            .into(),
+            failed: &[Step::cancel(61, Code::Internal)].into(),
+        };
+        fixtures.add("v2-calls-and-steps", &saving.save(&mut ToFixture));
+        let mut version_1 = FieldWriter::new();
+        version_1.u64(71);
+        calls.iter().for_each(|call| save_call(call, &mut version_1));
+        let version_1 = SavedState {
+            kind: KIND.to_owned(),
+            version: 1,
+            bytes: version_1.bytes,
+        };
+        fixtures.add("v1-calls", &version_1);
+        for name in fixtures.names("v") {
+            let state = State::load(&fixtures.state(&name), &mut FromFixture::default()).unwrap();
+            fixtures.check(&name, &facts(&state));
+        }
+    }
+
+    fn facts(state: &State) -> String {
+        let mut facts = format!("begun {}\n", state.last_begun);
+        for call in &state.calls {
+            let messages = (call.app_messages, call.peer_messages);
+            let flags = (call.app_ended, call.peer_ended, call.on_wire);
+            let window = (call.send_window, call.unread_bytes);
+            let (number, method, deadline) = (call.call, call.method, call.deadline);
+            facts += &format!("call {number} {method} {deadline} {window:?} {messages:?} {flags:?}\n");
+        }
+        for (what, steps) in [
+            ("waiting", &state.waiting),
+            ("owed", &state.owed),
+            ("failed", &state.failed),
+        ] {
+            for step in steps {
+                let body = match &step.body {
+                    Body::Alleged(alleged) => format!("alleged {} {}", alleged.root, alleged.token),
+                    Body::Encoded(encoded) => format!("encoded {}", encoded.metadata_bytes),
+                    Body::Empty => "empty".to_owned(),
+                    _ => "other".to_owned(),
+                };
+                facts += &format!("{what} {} {:?} {:?} {body}\n", step.call, step.parts, step.status);
+            }
+        }
+        facts
     }
 }

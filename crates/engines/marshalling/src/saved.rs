@@ -112,7 +112,8 @@ impl Restored {
 
 #[cfg(test)]
 mod tests {
-    use provost_datapath::{InPlace, Kept};
+    use provost_conformance::fixtures::{Fixtures, FromFixture, ToFixture};
+    use provost_datapath::{Body, BufferPool, InPlace, Kept};
 
     use super::*;
 
@@ -167,5 +168,41 @@ mod tests {
             Some(Code::Internal)
         );
         assert!(restore(&state(&bytes.concat()[1..]), 4, &mut Kept::default()).is_err());
+    }
+
+    /// What versions of the past have saved is read for ever.
+    #[test]
+    fn fixtures_are_read() {
+        let fixtures = Fixtures::of(env!("CARGO_MANIFEST_DIR"));
+        let (mut calls, mut owed) = (Calls::new(), Owed::new());
+        calls.begin(1 << 40, 2).unwrap();
+        calls.begin(7, 0).unwrap();
+        let mut buffers = BufferPool::new();
+        let told = Step::cancel_because(5, Code::Internal, "a malformed message", &mut buffers);
+        owed.add(Lane::Tx, told);
+        owed.add(Lane::Rx, Step::cancel(6, Code::Cancelled));
+        fixtures.add("v2-calls-and-reasons", &save(&calls, &owed, &mut ToFixture));
+        let mut bytes = vec![0, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0];
+        bytes.extend([2, 7, 0, 0, 0, 0, 0, 0, 0, 13, 0]);
+        let version_1 = SavedState {
+            kind: KIND.to_owned(),
+            version: 1,
+            bytes,
+        };
+        fixtures.add("v1-calls-and-codes", &version_1);
+        for name in fixtures.names("v") {
+            let (calls, owed) = restore(&fixtures.state(&name), 4, &mut FromFixture::default()).unwrap();
+            let mut calls: Vec<_> = calls.iter().collect();
+            calls.sort_unstable();
+            let told = |lane| {
+                let told = owed.steps(lane).map(|step| match &step.body {
+                    Body::Encoded(body) => (step.call, step.status, body.metadata_bytes),
+                    _ => (step.call, step.status, 0),
+                });
+                told.collect::<Vec<_>>()
+            };
+            let facts = format!("{calls:?}\n{:?}\n{:?}\n", told(Lane::Tx), told(Lane::Rx));
+            fixtures.check(&name, &facts);
+        }
     }
 }
