@@ -462,8 +462,8 @@ fn fixtures_are_gone_on_with() {
     for _ in 0..MOVES / 4 {
         world.make_a_move();
     }
-    fixtures.add("connection-v1-busy", &world.to_state());
-    for name in fixtures.names("connection-") {
+    fixtures.add("busy", &world.to_state());
+    for name in fixtures.names("v") {
         let mut world = World::new(3, Encoding::Native, None);
         world.go_on_from(&fixtures.state(&name));
         for _ in 0..4 {

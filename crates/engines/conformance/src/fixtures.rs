@@ -28,12 +28,13 @@ impl Fixtures {
         }
     }
 
-    /// Adds a state under a name that says its version and what is in it, if `BLESS` is set and there is none.
+    /// Adds a state under a name that says its version and what is in it, if `BLESS` is set and there is none. So a new
+    /// version needs a new fixture, and the old ones stay.
     ///
     /// # Panics
     /// If it cannot be written, or there is none and `BLESS` is not set.
-    pub fn add(&self, name: &str, state: &SavedState) {
-        let path = self.folder.join(format!("{name}.state"));
+    pub fn add(&self, what: &str, state: &SavedState) {
+        let path = self.folder.join(format!("v{}-{what}.state", state.version));
         if path.exists() {
             return;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use provost_datapath::{
     Body, BufferPool, Context, Engine, HeapFull, Interest, Link, Nanos, Ports, Progress, Queue, ReceiveHeap,
-    ReceivedBlock, SocketHint, Step, message_offset,
+    ReceivedBlock, SavedState, Saver, SocketHint, Step, message_offset,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -305,6 +305,11 @@ impl Node {
             }
             other => panic!("a transport delivered {other:?}"),
         }
+    }
+
+    /// Saves the engine.
+    pub fn save(&self, saver: &mut dyn Saver) -> SavedState {
+        self.engine.save(saver)
     }
 
     /// Puts another engine in the place of this one, which is dropped.

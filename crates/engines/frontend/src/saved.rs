@@ -201,7 +201,7 @@ mod tests {
             .into(),
             failed: &[Step::cancel(61, Code::Internal)].into(),
         };
-        fixtures.add("v2-calls-and-steps", &saving.save(&mut ToFixture));
+        fixtures.add("calls-and-steps", &saving.save(&mut ToFixture));
         let mut version_1 = FieldWriter::new();
         version_1.u64(71);
         calls.iter().for_each(|call| save_call(call, &mut version_1));
@@ -210,7 +210,7 @@ mod tests {
             version: 1,
             bytes: version_1.bytes,
         };
-        fixtures.add("v1-calls", &version_1);
+        fixtures.add("calls", &version_1);
         for name in fixtures.names("v") {
             let state = State::load(&fixtures.state(&name), &mut FromFixture::default()).unwrap();
             fixtures.check(&name, &facts(&state));

@@ -181,7 +181,7 @@ mod tests {
         let told = Step::cancel_because(5, Code::Internal, "a malformed message", &mut buffers);
         owed.add(Lane::Tx, told);
         owed.add(Lane::Rx, Step::cancel(6, Code::Cancelled));
-        fixtures.add("v2-calls-and-reasons", &save(&calls, &owed, &mut ToFixture));
+        fixtures.add("calls-and-reasons", &save(&calls, &owed, &mut ToFixture));
         let mut bytes = vec![0, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0];
         bytes.extend([2, 7, 0, 0, 0, 0, 0, 0, 0, 13, 0]);
         let version_1 = SavedState {
@@ -189,7 +189,7 @@ mod tests {
             version: 1,
             bytes,
         };
-        fixtures.add("v1-calls-and-codes", &version_1);
+        fixtures.add("calls-and-codes", &version_1);
         for name in fixtures.names("v") {
             let (calls, owed) = restore(&fixtures.state(&name), 4, &mut FromFixture::default()).unwrap();
             let mut calls: Vec<_> = calls.iter().collect();

@@ -1,46 +1,14 @@
 //! TCP passes the suite of all transports, plain and with mutual TLS.
 
 mod certificates;
+mod pairs;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use certificates::Authority;
-use provost_conformance::{End, Heirs, Pair, Saved, methods, run, run_with_successions};
+use pairs::{Tls, established, mutual_tls};
+use provost_conformance::{End, Heirs, Pair, Saved, run, run_with_successions};
 use provost_datapath::{Engine, Link, RestoreError, Restorer};
-use provost_transport_tcp::{
-    ConnectParams, Decision, Encoding, Established, Greeting, Handover, Hello, Limits, Role, TcpTransport,
-    TcpVersion, TransportConfig, accept, connect,
-};
-
-type Tls = (Arc<rustls::ClientConfig>, Arc<rustls::ServerConfig>);
-
-fn established(tls: Option<&Tls>) -> (Established, Established) {
-    let listener = provost_net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    listener.set_nonblocking(false).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let params = ConnectParams {
-        address: listener.local_addr().unwrap().to_string(),
-        hello: Hello {
-            service: "test.Test".into(),
-            schema_hash: [1; 32],
-            methods: methods(),
-            limits: Limits::default(),
-        },
-        descriptor_set: Arc::from([]),
-        tls: tls.map(|(client, _)| client.clone()),
-        deadline,
-    };
-    let client = std::thread::spawn(move || connect(&params));
-    let (stream, _) = listener.accept().unwrap();
-    let welcome = |_: Greeting<'_>| Decision::Welcome {
-        encoding: Encoding::Native,
-        methods: methods(),
-        limits: Limits::default(),
-    };
-    let server = accept(stream, tls.map(|(_, server)| server.clone()), deadline, welcome).unwrap();
-    (client.join().unwrap().unwrap(), server)
-}
+use provost_transport_tcp::{Handover, Role, TcpTransport, TcpVersion, TransportConfig};
 
 fn pair(version: TcpVersion, tls: Option<&Tls>) -> Pair {
     let config = TransportConfig {
@@ -97,13 +65,6 @@ impl Heirs for TcpHeirs {
         assert_eq!(heir.version(), self.version.number());
         Ok(Box::new(heir))
     }
-}
-
-fn mutual_tls() -> Tls {
-    let authority = Authority::new();
-    let client = authority.node("client", &["client.test"]).client().unwrap();
-    let server = authority.node("server", &["127.0.0.1"]).server().unwrap();
-    (client, server)
 }
 
 #[test]
