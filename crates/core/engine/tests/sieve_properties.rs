@@ -456,6 +456,9 @@ impl World {
             );
         }
         prop_assert!(request.told <= 1 && response.told <= 1);
+        let knows =
+            request.came.is_empty() && request.told == 0 || request.came.first() == request.sent.first();
+        prop_assert!(knows, "the server is told of a call that it never heard of");
         // A denied beginning: the client is told, the server never hears of the call.
         if script.denied_at_beginning.contains(&id) && request.came.is_empty() {
             prop_assert_eq!((response.told, request.told), (1, 0));

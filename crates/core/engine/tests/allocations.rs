@@ -1,0 +1,128 @@
+//! Calls at rest allocate nothing in a sieve, whether its filter keeps calls in mind, holds them or looks at metadata.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use provost_engine::rig::{Rig, Service, with_metadata};
+use provost_engine::{
+    AttachError, Ended, Filter, Policy, Side, Sieve, SieveParts, Site, Start, Step, StepView, Verdict, Watch,
+};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is passed on to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const PROTO: &str = "syntax = \"proto3\"; package t; message M {} service S { rpc Get(M) returns (M); }";
+const CALLS: usize = 32;
+const WARM_UP_ROUNDS: usize = 200;
+const ROUNDS: usize = 500;
+
+/// Looks at what comes, and lets each request wait for a while.
+#[derive(Clone, Copy)]
+struct Busy {
+    watch: Watch,
+    hold: u64,
+}
+
+impl Filter for Busy {
+    type Call = ();
+
+    fn watch(&self) -> Watch {
+        self.watch
+    }
+
+    fn judge(&mut self, _call: &mut (), step: &mut StepView<'_>) -> Verdict {
+        let known = step.metadata("user") == Some(b"ann");
+        match step.held_since() {
+            None if known && self.hold > 0 => Verdict::Hold {
+                until: step.now() + self.hold,
+            },
+            _ => Verdict::Pass,
+        }
+    }
+
+    fn ended(&mut self, _call: (), _end: &Ended) {}
+}
+
+impl Policy for Busy {
+    fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
+        let parts = SieveParts {
+            kind: "busy",
+            version: 1,
+            site: site.clone(),
+            filter: *self,
+        };
+        Ok(Box::new(|saved| Ok(Box::new(Sieve::start(parts, saved)?))))
+    }
+}
+
+/// Sends the steps through and takes them back to be sent again.
+fn round(rig: &mut Rig, requests: &mut Vec<Step>, responses: &mut Vec<Step>, first: u64) {
+    for (at, mut step) in requests.drain(..).enumerate() {
+        step.call = first + at as u64;
+        rig.send(step);
+    }
+    for _ in 0..3 {
+        rig.now += 10;
+        rig.poll();
+    }
+    requests.extend(std::iter::from_fn(|| rig.queues.tx_out.pop()));
+    for (at, mut step) in responses.drain(..).enumerate() {
+        step.call = first + at as u64;
+        rig.receive(step);
+    }
+    rig.poll();
+    responses.extend(std::iter::from_fn(|| rig.queues.rx_out.pop()));
+}
+
+#[test]
+fn calls_at_rest_allocate_nothing() {
+    let service = Service::from_source(PROTO);
+    for watch in [Watch::BEGINNINGS, Watch::ALL] {
+        for hold in [0, 5] {
+            let policy: Arc<dyn Policy> = Arc::new(Busy { watch, hold });
+            let mut rig = Rig::new(service.site(Side::Client), &*policy);
+            let request = |_| with_metadata(service.request(0, 0, &[]), &[("user", "ann")]);
+            let mut requests: Vec<Step> = (0..CALLS).map(request).collect();
+            let mut responses: Vec<Step> = (0..CALLS).map(|_| service.response(0, 0, &[])).collect();
+            let mut first = 1;
+            let mut before = 0;
+            for number in 0..WARM_UP_ROUNDS + ROUNDS {
+                if number == WARM_UP_ROUNDS {
+                    before = ALLOCATIONS.get();
+                }
+                round(&mut rig, &mut requests, &mut responses, first);
+                assert_eq!((requests.len(), responses.len()), (CALLS, CALLS));
+                first += CALLS as u64;
+            }
+            let made = ALLOCATIONS.get() - before;
+            assert_eq!(made, 0, "{watch:?}, held for {hold} ns: {made} allocations");
+        }
+    }
+}

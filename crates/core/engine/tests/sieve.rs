@@ -1,0 +1,303 @@
+//! What a sieve does at its bounds, and what it tells whom.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use provost_engine::rig::{Rig, Service, end_of, metadata_of, with_metadata};
+use provost_engine::{
+    AttachError, Code, Denial, Ended, Filter, HELD_STEPS_MAX, Parts, Policy, Side, Sieve, SieveParts, Site,
+    Start, Step, StepView, Verdict, Watch,
+};
+
+const PROTO: &str = "syntax = \"proto3\"; package t;
+    message M { string name = 1; }
+    service S { rpc Get(M) returns (M); rpc Watch(stream M) returns (stream M); }";
+
+/// Judges by a function, and counts the calls that are over.
+#[derive(Clone)]
+struct By<J> {
+    judge: J,
+    over: Arc<AtomicU64>,
+}
+
+impl<J: FnMut(&mut StepView<'_>) -> Verdict + Clone + Send + Sync + 'static> By<J> {
+    fn new(judge: J) -> By<J> {
+        By {
+            judge,
+            over: Arc::default(),
+        }
+    }
+}
+
+impl<J: FnMut(&mut StepView<'_>) -> Verdict + Send> Filter for By<J> {
+    type Call = ();
+
+    fn watch(&self) -> Watch {
+        Watch::ALL
+    }
+
+    fn judge(&mut self, _call: &mut (), step: &mut StepView<'_>) -> Verdict {
+        (self.judge)(step)
+    }
+
+    fn ended(&mut self, _call: (), _end: &Ended) {
+        self.over.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<J: FnMut(&mut StepView<'_>) -> Verdict + Clone + Send + Sync + 'static> Policy for By<J> {
+    fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
+        let parts = SieveParts {
+            kind: "by",
+            version: 1,
+            site: site.clone(),
+            filter: self.clone(),
+        };
+        Ok(Box::new(|saved| Ok(Box::new(Sieve::start(parts, saved)?))))
+    }
+}
+
+fn deny(_step: &mut StepView<'_>) -> Verdict {
+    Verdict::Deny(Denial {
+        retry_pushback_ms: Some(-1),
+        ..Denial::new(Code::ResourceExhausted, "not now")
+    })
+}
+
+fn begin(call: u64) -> Step {
+    Step {
+        method: 1,
+        ..Step::new(call, Parts::BEGIN)
+    }
+}
+
+fn calls(steps: &[Step]) -> Vec<u64> {
+    steps.iter().map(|step| step.call).collect()
+}
+
+#[test]
+fn who_knows_a_call_learns_of_its_denial_and_nobody_else() {
+    let service = Service::from_source(PROTO);
+    // At the client: the app knows of the call that it begins, the server does not.
+    let mut rig = Rig::new(service.site(Side::Client), &By::new(deny));
+    rig.send(service.request(1, 0, &[]));
+    rig.poll();
+    let told = rig.to_app();
+    assert_eq!(
+        (calls(&told), end_of(&told[0])),
+        (vec![1], Some(Code::ResourceExhausted))
+    );
+    assert_eq!(metadata_of(&told[0], ":message").as_deref(), Some("not now"));
+    assert_eq!(
+        metadata_of(&told[0], "grpc-retry-pushback-ms").as_deref(),
+        Some("-1")
+    );
+    assert!(rig.to_wire().is_empty());
+    // At the server: the client knows, the app does not.
+    let mut rig = Rig::new(service.site(Side::Server), &By::new(deny));
+    rig.receive(service.request(1, 0, &[]));
+    rig.poll();
+    let told = rig.to_wire();
+    assert_eq!(
+        (calls(&told), end_of(&told[0])),
+        (vec![1], Some(Code::ResourceExhausted))
+    );
+    assert!(rig.to_app().is_empty());
+}
+
+#[test]
+fn a_response_that_is_denied_ends_the_call_at_the_client_alone_if_it_was_the_last() {
+    let service = Service::from_source(PROTO);
+    let judge = |step: &mut StepView<'_>| match step.parts().intersects(Parts::BEGIN) {
+        true => Verdict::Pass,
+        false => deny(step),
+    };
+    for (side, ends) in [
+        (Side::Client, true),
+        (Side::Client, false),
+        (Side::Server, true),
+        (Side::Server, false),
+    ] {
+        let policy = By::new(judge);
+        let mut rig = Rig::new(service.site(side), &policy);
+        let end = if ends { Parts::STATUS } else { Parts::NONE };
+        let response = || Step::new(1, Parts::MESSAGE | end);
+        match side {
+            Side::Client => rig.send(begin(1)),
+            Side::Server => rig.receive(begin(1)),
+        }
+        rig.poll();
+        rig.to_app();
+        rig.to_wire();
+        match side {
+            Side::Client => rig.receive(response()),
+            Side::Server => rig.send(response()),
+        }
+        rig.poll();
+        let (client, server) = match side {
+            Side::Client => (rig.to_app(), rig.to_wire()),
+            Side::Server => (rig.to_wire(), rig.to_app()),
+        };
+        assert_eq!(
+            end_of(&client[0]),
+            Some(Code::ResourceExhausted),
+            "{side:?}, {ends}"
+        );
+        let told: Vec<_> = server.iter().map(|step| end_of(step).unwrap()).collect();
+        let expected = if ends { vec![] } else { vec![Code::Cancelled] };
+        assert_eq!(told, expected, "{side:?}, {ends}");
+        assert_eq!(policy.over.load(Ordering::Relaxed), 1);
+    }
+}
+
+#[test]
+fn what_is_under_way_of_a_denied_call_goes_no_further() {
+    let service = Service::from_source(PROTO);
+    let mut rig = Rig::new(service.site(Side::Server), &By::new(deny));
+    rig.receive(begin(1));
+    rig.receive(Step::new(1, Parts::MESSAGE));
+    rig.receive(Step::new(1, Parts::MESSAGE | Parts::END));
+    rig.receive(Step::cancel(1, Code::Cancelled));
+    rig.poll();
+    assert!(rig.to_app().is_empty());
+    assert_eq!(rig.to_wire().len(), 1);
+}
+
+#[test]
+fn past_its_bound_a_sieve_denies_the_call_that_would_wait() {
+    let service = Service::from_source(PROTO);
+    let policy = By::new(|step: &mut StepView<'_>| Verdict::Hold {
+        until: step.now() + 1000,
+    });
+    let mut rig = Rig::new(service.site(Side::Client), &policy);
+    rig.send(begin(1));
+    rig.poll();
+    for _ in 1..HELD_STEPS_MAX {
+        rig.send(Step::new(1, Parts::MESSAGE));
+        rig.poll();
+    }
+    assert!(rig.to_app().is_empty() && rig.to_wire().is_empty());
+    // Another call finds no room; the one that waits is denied too by a step more, and makes room.
+    rig.send(service.request(2, 0, &[]));
+    rig.send(Step::new(1, Parts::MESSAGE));
+    rig.poll();
+    let told = rig.to_app();
+    assert_eq!(calls(&told), [2, 1]);
+    assert!(
+        told.iter()
+            .all(|step| end_of(step) == Some(Code::ResourceExhausted))
+    );
+    // The server has heard of neither; the filter, which held both, learns of both.
+    assert!(rig.to_wire().is_empty());
+    assert_eq!(policy.over.load(Ordering::Relaxed), 2);
+    rig.send(service.request(3, 0, &[]));
+    rig.poll();
+    assert!(rig.to_app().is_empty());
+}
+
+#[test]
+fn a_held_call_goes_on_at_its_time_behind_nobody_and_a_full_output_wakes_nobody() {
+    let service = Service::from_source(PROTO);
+    let policy = By::new(|step: &mut StepView<'_>| match step.held_since() {
+        None if step.call() == 1 && step.parts() == Parts::BEGIN => Verdict::Hold { until: 500 },
+        _ => Verdict::Pass,
+    });
+    let mut rig = Rig::new(service.site(Side::Client), &policy);
+    rig.send(begin(1));
+    rig.send(Step::new(1, Parts::MESSAGE));
+    rig.send(begin(2));
+    rig.poll_at(10);
+    assert_eq!(calls(&rig.to_wire()), [2]);
+    assert_eq!(rig.wake_at(), Some(500));
+    rig.queues.tx_out = provost_engine::Queue::with_bound(0);
+    rig.poll_at(600);
+    assert_eq!(rig.wake_at(), None);
+    rig.queues.tx_out = provost_engine::Queue::with_bound(1);
+    rig.poll();
+    assert_eq!(calls(&rig.to_wire()), [1]);
+    rig.poll();
+    let rest = rig.to_wire();
+    assert_eq!((calls(&rest), rest[0].parts), (vec![1], Parts::MESSAGE));
+}
+
+#[test]
+fn a_call_that_is_given_up_while_its_beginning_waits_is_heard_of_by_nobody() {
+    let service = Service::from_source(PROTO);
+    let policy = By::new(|_: &mut StepView<'_>| Verdict::Hold { until: u64::MAX });
+    let mut rig = Rig::new(service.site(Side::Client), &policy);
+    rig.send(service.request(1, 0, &[]));
+    rig.poll();
+    rig.send(Step::cancel(1, Code::Cancelled));
+    rig.poll();
+    assert!(rig.to_wire().is_empty() && rig.to_app().is_empty() && rig.wake_at().is_none());
+    assert_eq!(policy.over.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn metadata_is_added_in_front_of_the_message_and_written_over() {
+    let service = Service::from_source(PROTO);
+    let name = |service: &Service| {
+        let site = service.site(Side::Client);
+        site.tables.field_path(site.methods[0].input, "name").unwrap()
+    };
+    let path = name(&service);
+    let policy = By::new(move |step: &mut StepView<'_>| {
+        assert!(step.overwrite_metadata("a", b"2") && !step.overwrite_metadata("a", b"22"));
+        for number in 0..40 {
+            step.append_metadata(&format!("added-{number}"), b"value")
+                .unwrap();
+            let read = step.field(&path).unwrap();
+            assert_eq!(read, Some(provost_engine::Value::String("ann")));
+        }
+        assert!(step.append_metadata("Bad Key", b"").is_err());
+        let mut added = 40;
+        while step.append_metadata("more", b"").is_ok() {
+            added += 1;
+        }
+        assert!(added < 10_000, "the block never fills");
+        Verdict::Pass
+    });
+    let mut rig = Rig::new(service.site(Side::Client), &policy);
+    let request = service.request(
+        1,
+        0,
+        &[("name", provost_engine::rig::Value::String("ann".into()))],
+    );
+    rig.send(with_metadata(request, &[("a", "1")]));
+    rig.poll();
+    let sent = rig.to_wire();
+    assert_eq!(metadata_of(&sent[0], "a").as_deref(), Some("2"));
+    assert_eq!(metadata_of(&sent[0], "added-39").as_deref(), Some("value"));
+}
+
+#[test]
+fn a_damaged_state_is_refused() {
+    let service = Service::from_source(PROTO);
+    let policy = By::new(|_: &mut StepView<'_>| Verdict::Pass);
+    let site = service.site(Side::Client);
+    let mut rig = Rig::new(site.clone(), &policy);
+    for call in 1..5 {
+        rig.send(begin(call));
+    }
+    rig.poll();
+    let saved = rig
+        .engine()
+        .unwrap()
+        .save(&mut provost_datapath::InPlace::new(|_, _| {}));
+    let start = |saved: &provost_engine::SavedState| policy.prepare(&site).unwrap()(Some(saved)).map(|_| ());
+    assert_eq!(start(&saved), Ok(()));
+    for length in 0..saved.bytes.len() {
+        let mut cut = saved.clone();
+        cut.bytes.truncate(length);
+        assert!(start(&cut).is_err(), "{length} bytes");
+    }
+    let mut longer = saved.clone();
+    longer.bytes.push(0);
+    assert!(start(&longer).is_err());
+    let stranger = provost_engine::SavedState {
+        kind: "other".into(),
+        ..saved
+    };
+    assert!(start(&stranger).is_err());
+}
