@@ -1,6 +1,6 @@
 //! What an engine costs, built in and loaded: calls through it beside calls past none, in one run.
 //!
-//!     cargo build --release -p example-api-key -p example-numbered
+//!     cargo build --release -p example-api-key
 //!     cargo run --release -p provost-plugin --example cost -- target/release
 #![forbid(unsafe_code)]
 
@@ -54,7 +54,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(policy(&*kind, config, None)?)
     };
     let api_key = loaded("libexample_api_key.so", "keys = ['secret']")?;
-    let numbered = loaded("libexample_numbered.so", "")?;
     let service = Service::from_source(PROTO);
     let request = |step: Step| with_metadata(step, &[("x-api-key", "secret")]);
     let candidates = [
@@ -69,10 +68,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Candidate {
             name: "loaded: api-key",
             policy: &*api_key,
-        },
-        Candidate {
-            name: "loaded: numbered",
-            policy: &*numbered,
         },
     ];
     print_calls(&service, &request, &candidates);
