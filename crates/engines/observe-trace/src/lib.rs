@@ -1,20 +1,120 @@
-//! The tracing policy: spans of calls over OTLP, and W3C trace context
+//! The tracing policy: spans of calls over OTLP, and W3C trace context.
+//!
+//! ```text
+//! engine (runtime's thread): reads traceparent, puts its own span there ─► bounded queue of fixed records
+//!                                                                               │ full: dropped and counted
+//! exporter (own thread): spans by app, batches, retries ◄───────────────────────┘ ─► OTLP over gRPC
+//! ```
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
+mod context;
+mod exporter;
+mod filter;
+mod span;
 
-use provost_engine::{ConfigError, Environment, Policy, PolicyKind, SharedState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use provost_engine::{
+    AttachError, ConfigError, Environment, MetricDescription, MetricSink, MetricType, Policy, PolicyKind,
+    SharedState, Sieve, SieveParts, Site, Start, parse_config,
+};
+use serde::Deserialize;
+
+pub use filter::{TraceFilter, TracedCall};
+
+use context::Sampler;
+use exporter::{Counts, Exporter, Options, Queue};
+use span::SpanSite;
 
 /// [`PolicyKind::name`] of this kind.
 pub const KIND: &str = "tracing";
+/// Version of this code.
+const VERSION: u32 = 1;
+/// Spans that wait for the exporter, at most.
+const QUEUE_MAX: u64 = 1 << 20;
+/// Spans of one request, at most.
+const BATCH_MAX: u64 = 8192;
+
+/// All metrics of this policy.
+pub const METRICS: [MetricDescription; 3] = [
+    MetricDescription {
+        name: "provost_tracing_exported_total",
+        help: "Sampled calls whose spans the collector took.",
+        kind: MetricType::Counter,
+        unit: "{call}",
+    },
+    MetricDescription {
+        name: "provost_tracing_dropped_total",
+        help: "Sampled calls without spans, because the exporter did not keep up.",
+        kind: MetricType::Counter,
+        unit: "{call}",
+    },
+    MetricDescription {
+        name: "provost_tracing_export_failures_total",
+        help: "Sampled calls whose spans the collector did not take, also when they were sent again.",
+        kind: MetricType::Counter,
+        unit: "{call}",
+    },
+];
+
+static EXPORTED: MetricDescription = METRICS[0];
+static DROPPED: MetricDescription = METRICS[1];
+static FAILED: MetricDescription = METRICS[2];
 
 /// The kind.
 #[derive(Debug, Default)]
 pub struct TraceKind {}
 
+/// What an operator can set.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Config {
+    endpoint: String,
+    timeout_ms: u64,
+    sampling_ratio: f64,
+    parent_based: bool,
+    span: SpanRole,
+    phases: bool,
+    schedule_delay_ms: u64,
+    queue_max: u64,
+    batch_max: u64,
+}
+
+/// Which span of a call an engine makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SpanRole {
+    /// The call itself: CLIENT or SERVER.
+    #[default]
+    Call,
+    /// What happens beyond this place in the chain of policies: INTERNAL.
+    Hop,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            endpoint: "http://127.0.0.1:4317".into(),
+            timeout_ms: 10_000,
+            sampling_ratio: 1.0,
+            parent_based: true,
+            span: SpanRole::Call,
+            phases: true,
+            schedule_delay_ms: 1000,
+            queue_max: 8192,
+            batch_max: 512,
+        }
+    }
+}
+
 impl PolicyKind for TraceKind {
     fn name(&self) -> &'static str {
         KIND
+    }
+
+    fn version(&self) -> u32 {
+        VERSION
     }
 
     fn summary(&self) -> &'static str {
@@ -22,15 +122,102 @@ impl PolicyKind for TraceKind {
     }
 
     fn example(&self) -> &'static str {
-        ""
+        "# Where the collector takes OTLP over gRPC, without TLS: an agent on this node.\n\
+         endpoint = \"http://127.0.0.1:4317\"\n\
+         # How long one attempt to export may take, in milliseconds (1 to 60000).\n\
+         timeout_ms = 10000\n\
+         # Which share of the calls without a decision of their own is sampled (0 to 1).\n\
+         sampling_ratio = 1.0\n\
+         # Whether a call that brings a trace context is sampled as that says.\n\
+         parent_based = true\n\
+         # \"call\": the call's own span (CLIENT or SERVER). \"hop\": what happens beyond this place (INTERNAL).\n\
+         span = \"call\"\n\
+         # Whether there are spans within it: \"wire\" (client) or \"handler\" (server), until the response begins.\n\
+         phases = true\n\
+         # How long a span may wait to be exported with others, in milliseconds (1 to 60000).\n\
+         schedule_delay_ms = 1000\n\
+         # Calls that may wait for the exporter; those beyond are counted and have no span (64 to 1048576).\n\
+         queue_max = 8192\n\
+         # Calls whose spans are exported at once (1 to 8192).\n\
+         batch_max = 512\n"
     }
 
     fn configure(
         &self,
-        _config: &toml::Table,
-        _environment: &Environment,
-        _shared: Option<&SharedState>,
+        config: &toml::Table,
+        environment: &Environment,
+        shared: Option<&SharedState>,
     ) -> Result<Arc<dyn Policy>, ConfigError> {
-        Err(ConfigError::new("", "this build has no such policy"))
+        let config: Config = parse_config(config)?;
+        range("timeout_ms", config.timeout_ms, 1, 60_000)?;
+        range("schedule_delay_ms", config.schedule_delay_ms, 1, 60_000)?;
+        range("queue_max", config.queue_max, 64, QUEUE_MAX)?;
+        range("batch_max", config.batch_max, 1, BATCH_MAX)?;
+        if !(0.0..=1.0).contains(&config.sampling_ratio) {
+            let problem = format!("{} is out of range: 0 to 1", config.sampling_ratio);
+            return Err(ConfigError::new("sampling_ratio", problem));
+        }
+        let options = Options {
+            endpoint: exporter::endpoint(&config.endpoint)
+                .map_err(|problem| ConfigError::new("endpoint", problem))?
+                .connect_timeout(Duration::from_millis(config.timeout_ms)),
+            timeout: Duration::from_millis(config.timeout_ms),
+            delay: Duration::from_millis(config.schedule_delay_ms),
+            batch_max: config.batch_max as usize,
+            phases: config.phases,
+            node: Arc::clone(&environment.node),
+        };
+        let queue = Arc::new(Queue::new(config.queue_max as usize, Counts::restore(shared)?));
+        let exporter = Exporter::start(Arc::clone(&queue), options)
+            .map_err(|error| ConfigError::new("", format!("no thread for the exporter: {error}")))?;
+        Ok(Arc::new(TracePolicy {
+            sampler: Sampler::new(config.sampling_ratio, config.parent_based),
+            role: config.span,
+            queue,
+            exporter,
+        }))
+    }
+}
+
+fn range(key: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => {
+            let problem = format!("{value} is out of range: {least} to {most}");
+            Err(ConfigError::new(key, problem))
+        }
+    }
+}
+
+/// A policy that traces.
+pub struct TracePolicy {
+    sampler: Sampler,
+    role: SpanRole,
+    queue: Arc<Queue>,
+    exporter: Exporter,
+}
+
+impl Policy for TracePolicy {
+    fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
+        let part = Arc::new(SpanSite::new(site, self.role));
+        let filter = TraceFilter::new(Arc::clone(&self.queue), part, self.sampler, self.exporter.waker());
+        let parts = SieveParts {
+            kind: KIND,
+            version: VERSION,
+            site: site.clone(),
+            filter,
+        };
+        Ok(Box::new(move |saved| Ok(Box::new(Sieve::start(parts, saved)?))))
+    }
+
+    fn save(&self) -> SharedState {
+        self.queue.counts.save()
+    }
+
+    fn metrics(&self, sink: &mut dyn MetricSink) {
+        let [exported, dropped, failed] = self.queue.counts.read();
+        sink.number(&EXPORTED, &[], exported as f64);
+        sink.number(&DROPPED, &[], dropped as f64);
+        sink.number(&FAILED, &[], failed as f64);
     }
 }

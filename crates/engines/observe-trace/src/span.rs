@@ -1,0 +1,207 @@
+//! From records to OTLP spans, by OpenTelemetry's conventions for remote procedure calls
+//! (<https://opentelemetry.io/docs/specs/semconv/rpc/rpc-spans/>).
+
+use std::sync::Arc;
+
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use opentelemetry_proto::tonic::trace::v1::{Span, Status};
+use provost_engine::{Code, Nanos, Side, Site, WallClock};
+
+use crate::SpanRole;
+use crate::context::Ids;
+use crate::filter::Record;
+
+/// Span flags (<https://github.com/open-telemetry/opentelemetry-proto>): sampled; it is known whether the parent is
+/// remote; it is.
+const FLAG_SAMPLED: u32 = 1;
+const FLAG_REMOTE_KNOWN: u32 = 0x100;
+const FLAG_REMOTE: u32 = 0x200;
+
+/// What all spans of a datapath have in common.
+#[derive(Debug)]
+pub(crate) struct SpanSite {
+    pub(crate) app: Arc<str>,
+    side: Side,
+    role: SpanRole,
+    /// Such as `kv.Kv/Get`.
+    methods: Vec<String>,
+    attributes: Vec<KeyValue>,
+}
+
+impl SpanSite {
+    pub(crate) fn new(site: &Site, role: SpanRole) -> SpanSite {
+        let mut attributes = vec![
+            text("rpc.system.name", "provost"),
+            text("provost.side", site.side.name()),
+            text("provost.transport", site.peer.transport),
+            number("provost.connection.id", site.connection as i64),
+        ];
+        attributes.extend(peer_address(site));
+        if !site.peer.identity.is_empty() {
+            attributes.push(text("provost.peer.identity", &site.peer.identity));
+        }
+        if let Some(app) = &site.peer.app {
+            attributes.push(text("provost.peer.app", &app.name));
+        }
+        SpanSite {
+            app: Arc::clone(&site.app.name),
+            side: site.side,
+            role,
+            methods: site
+                .methods
+                .iter()
+                .map(|method| method.path.trim_start_matches('/').to_owned())
+                .collect(),
+            attributes,
+        }
+    }
+
+    fn kind(&self) -> SpanKind {
+        match (self.role, self.side) {
+            (SpanRole::Call, Side::Client) => SpanKind::Client,
+            (SpanRole::Call, Side::Server) => SpanKind::Server,
+            (SpanRole::Hop, _) => SpanKind::Internal,
+        }
+    }
+}
+
+fn peer_address(site: &Site) -> Vec<KeyValue> {
+    let Some((host, port)) = site.peer.address.rsplit_once(':') else {
+        return Vec::new();
+    };
+    let port = port.parse().unwrap_or_default();
+    let (address_key, port_key) = match site.side {
+        Side::Client => ("server.address", "server.port"),
+        Side::Server => ("client.address", "client.port"),
+    };
+    vec![text(address_key, host), number(port_key, port)]
+}
+
+/// The spans of a call: its own, and that of its phase.
+pub(crate) fn spans(
+    record: &Record,
+    wall: &WallClock,
+    phases: bool,
+    ids: &mut Ids,
+) -> impl Iterator<Item = Span> {
+    let own = own_span(record, wall);
+    let phase = if phases {
+        phase_span(record, wall, ids)
+    } else {
+        None
+    };
+    [Some(own), phase].into_iter().flatten()
+}
+
+fn own_span(record: &Record, wall: &WallClock) -> Span {
+    let (call, site, code) = (&record.call, &record.site, record.ended.code);
+    let method = site
+        .methods
+        .get(usize::from(call.method))
+        .map_or("", String::as_str);
+    let mut attributes = site.attributes.clone();
+    attributes.extend([
+        text("rpc.method", method),
+        text("rpc.response.status_code", code.name()),
+        number("provost.call.id", call.call as i64),
+        number("provost.request.bytes", call.bytes[0] as i64),
+        number("provost.response.bytes", call.bytes[1] as i64),
+        number("provost.request.messages", i64::from(call.messages[0])),
+        number("provost.response.messages", i64::from(call.messages[1])),
+    ]);
+    let is_error = is_error(code, site.side);
+    if is_error {
+        attributes.push(text("error.type", code.name()));
+    }
+    let name = match site.role {
+        SpanRole::Call => method.to_owned(),
+        SpanRole::Hop => format!("hop {method}"),
+    };
+    // The span that a call has on this side was made elsewhere, unless there is another engine here before.
+    let is_remote = site.role == SpanRole::Call && site.side == Side::Server;
+    Span {
+        span_id: call.span_id.to_be_bytes().to_vec(),
+        parent_span_id: parent(call.parent_id),
+        flags: FLAG_SAMPLED | FLAG_REMOTE_KNOWN | if is_remote { FLAG_REMOTE } else { 0 },
+        name,
+        kind: site.kind() as i32,
+        attributes,
+        status: is_error.then(|| Status {
+            message: String::new(),
+            code: StatusCode::Error as i32,
+        }),
+        ..timed(record, wall, call.began_at, record.ended.at)
+    }
+}
+
+/// From the request's first message until the response begins: on the client's side the wire and what is behind it, on
+/// the server's the handler.
+fn phase_span(record: &Record, wall: &WallClock, ids: &mut Ids) -> Option<Span> {
+    let (call, site) = (&record.call, &record.site);
+    if call.asked_at == 0 || call.answered_at == 0 {
+        return None;
+    }
+    let name = match site.side {
+        Side::Client => "wire",
+        Side::Server => "handler",
+    };
+    Some(Span {
+        span_id: ids.next().to_be_bytes().to_vec(),
+        parent_span_id: call.span_id.to_be_bytes().to_vec(),
+        flags: FLAG_SAMPLED | FLAG_REMOTE_KNOWN,
+        name: name.to_owned(),
+        kind: SpanKind::Internal as i32,
+        ..timed(record, wall, call.asked_at, call.answered_at)
+    })
+}
+
+fn timed(record: &Record, wall: &WallClock, from: Nanos, to: Nanos) -> Span {
+    Span {
+        trace_id: record.call.trace_id.to_be_bytes().to_vec(),
+        start_time_unix_nano: wall.unix_ns(from),
+        end_time_unix_nano: wall.unix_ns(to.max(from)),
+        ..Span::default()
+    }
+}
+
+fn parent(id: u64) -> Vec<u8> {
+    match id {
+        0 => Vec::new(),
+        id => id.to_be_bytes().to_vec(),
+    }
+}
+
+/// Whether a status is an error of the side that the span is of: what a client did wrong is not the server's.
+fn is_error(code: Code, side: Side) -> bool {
+    match side {
+        Side::Client => code != Code::Ok,
+        Side::Server => matches!(
+            code,
+            Code::Unknown
+                | Code::DeadlineExceeded
+                | Code::Unimplemented
+                | Code::Internal
+                | Code::Unavailable
+                | Code::DataLoss
+        ),
+    }
+}
+
+pub(crate) fn text(key: &str, value: &str) -> KeyValue {
+    attribute(key, Value::StringValue(value.to_owned()))
+}
+
+fn number(key: &str, value: i64) -> KeyValue {
+    attribute(key, Value::IntValue(value))
+}
+
+fn attribute(key: &str, value: Value) -> KeyValue {
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue { value: Some(value) }),
+        ..KeyValue::default()
+    }
+}
