@@ -124,13 +124,18 @@ pub struct Node {
 impl Node {
     /// Starts a node's service. When this returns, apps can attach and peers can connect.
     pub fn start(config: Config) -> Result<Node, StartError> {
+        Node::start_with_kinds(config, Registry::with_built_ins())
+    }
+
+    /// Starts a node's service that has these kinds of policies: a program that runs a node may bring its own.
+    pub fn start_with_kinds(config: Config, kinds: Registry) -> Result<Node, StartError> {
         let (shutdown, asked) = watch::channel(Shutdown::Running);
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
         let (started, start) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || run(config, asked, ordered, started))
+            .spawn(move || run(config, kinds, asked, ordered, started))
             .map_err(|source| StartError::System {
                 what: "the control plane's thread",
                 source,
@@ -284,6 +289,7 @@ type Started = std::sync::mpsc::SyncSender<Result<Vec<SocketAddr>, StartError>>;
 
 fn run(
     config: Config,
+    kinds: Registry,
     asked: watch::Receiver<Shutdown>,
     orders: mpsc::Receiver<ChangeOrder>,
     started: Started,
@@ -304,7 +310,7 @@ fn run(
         }
     };
     let local = LocalSet::new();
-    local.block_on(&runtime, serve(config, asked, orders, started));
+    local.block_on(&runtime, serve(config, kinds, asked, orders, started));
     drop(local);
     // Handshakes that are still under way have deadlines of their own; nobody waits for them.
     runtime.shutdown_background();
@@ -312,11 +318,12 @@ fn run(
 
 async fn serve(
     config: Config,
+    kinds: Registry,
     mut asked: watch::Receiver<Shutdown>,
     orders: mpsc::Receiver<ChangeOrder>,
     started: Started,
 ) {
-    let (shared, listeners, addresses, events) = match start(config) {
+    let (shared, listeners, addresses, events) = match start(config, kinds) {
         Ok(begun) => begun,
         Err(error) => {
             let _ = started.send(Err(error));
@@ -423,7 +430,7 @@ type Begun = (
     mpsc::Receiver<RuntimeEvent>,
 );
 
-fn start(config: Config) -> Result<Begun, StartError> {
+fn start(config: Config, kinds: Registry) -> Result<Begun, StartError> {
     let tls = tls_configs(&config)?;
     let limits = Limits {
         message_bytes_max: config.limits.message_bytes,
@@ -439,9 +446,8 @@ fn start(config: Config) -> Result<Begun, StartError> {
     // The configuration was checked: what is there is an address.
     let address = config.observe.address().unwrap_or_default();
     let http = address.as_ref().map(HttpListener::open).transpose()?;
-    let registry = Arc::new(Registry::with_built_ins());
     let policies = Policies::new(
-        registry,
+        Arc::new(kinds),
         &config.node.name,
         Arc::clone(&audit) as Arc<dyn EventSink>,
     );

@@ -44,7 +44,8 @@ pub(crate) async fn carry_out(
     let began = Instant::now();
     let _turn = shared.policies.turn.lock().await;
     let old = shared.policies.table();
-    let (maker, table) = (shared.policies.maker.clone(), (*old).clone());
+    let (maker, mut table) = (shared.policies.maker.clone(), (*old).clone());
+    table.forget_connections(|number| shared.connections.borrow().contains_key(&number));
     let asked = change.clone();
     let made = tokio::task::spawn_blocking(move || maker.changed(&table, &asked)).await;
     let next = made.map_err(|_| ChangeError::Ending)??;
@@ -213,8 +214,11 @@ impl<'a> Switch<'a> {
 
     /// An engine of this change that has failed on trial ends the change.
     fn check_trials(&self, next: &Table) -> Result<(), ChangeError> {
-        let instances = next.entries.iter().flat_map(|entry| entry.instances());
-        for instance in instances {
+        let old = self.shared.policies.table();
+        for instance in next.instances() {
+            if old.instances().any(|known| known.tag == instance.tag) {
+                continue;
+            }
             if let Some(problem) = self.shared.policies.has_failed(instance.tag) {
                 return Err(ChangeError::Undone {
                     engine: instance.name.to_string(),
@@ -409,18 +413,17 @@ impl super::Policies {
     fn remember(&self, old: &Table, next: &Table) {
         let mut recent = self.recent.borrow_mut();
         recent.retain(|_, recent| recent.at.elapsed() < TAKEN_BACK_WITHIN);
-        let known: Vec<Tag> = old
-            .entries
-            .iter()
-            .flat_map(|entry| entry.instances().map(|instance| instance.tag))
-            .collect();
+        let known: Vec<Tag> = old.instances().map(|instance| instance.tag).collect();
         for entry in &next.entries {
             for instance in entry
                 .instances()
                 .filter(|instance| !known.contains(&instance.tag))
             {
-                if recent.len() >= RECENT_MAX {
-                    return;
+                let oldest = recent.iter().min_by_key(|(_, recent)| recent.at);
+                if recent.len() >= RECENT_MAX
+                    && let Some(oldest) = oldest.map(|(tag, _)| *tag)
+                {
+                    recent.remove(&oldest);
                 }
                 let previous = Recent {
                     previous: old.find(&entry.attachment.name).cloned(),
@@ -435,10 +438,7 @@ impl super::Policies {
     /// Forgets what did not come to be.
     fn forget_recent(&self, table: &Table) {
         let mut recent = self.recent.borrow_mut();
-        recent.retain(|tag, _| {
-            let mut instances = table.entries.iter().flat_map(|entry| entry.instances());
-            instances.any(|instance| instance.tag == *tag)
-        });
+        recent.retain(|tag, _| table.instances().any(|instance| instance.tag == *tag));
     }
 
     /// What was before an instance that came not long ago: an attachment, or none.

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::carry_out::take_back;
-use super::table::Instance;
 use crate::node::Shared;
-use crate::runtime::{ConnectionId, EngineFailed, Remedy, Tag};
+use crate::runtime::{ConnectionId, EngineFailed, Remedy};
 
 /// Failures that are kept for operators, at most.
 const KEPT_MAX: usize = 64;
@@ -51,10 +50,6 @@ impl Failures {
 /// Puts down what a runtime has done about an engine that has failed, and takes the change back that brought it.
 pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
     let policies = &shared.policies;
-    let before = match failed.remedy {
-        Remedy::Before(tag) => find(shared, failed.tag, tag),
-        _ => None,
-    };
     let mut name = (String::new(), 0);
     if let Some(connection) = shared.connections.borrow_mut().get_mut(&failed.connection) {
         let at = connection
@@ -64,9 +59,9 @@ pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
         if let Some(at) = at {
             let instance = Arc::clone(&connection.chain[at]);
             name = (instance.name.to_string(), instance.kind.version());
-            match (failed.remedy.clone(), before) {
+            match (failed.remedy, failed.before) {
                 (Remedy::Denies, _) => {}
-                (Remedy::Before(_), Some(before)) => connection.chain[at] = before,
+                (_, Some(before)) => connection.chain[at] = before,
                 _ => {
                     connection.chain.remove(at);
                     connection.without.push(failed.tag);
@@ -89,23 +84,10 @@ pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
         version: name.1,
         connection: failed.connection,
         reason: failed.reason.clone(),
-        remedy: failed.remedy.clone(),
+        remedy: failed.remedy,
     });
-    if matches!(failed.remedy, Remedy::Before(_) | Remedy::Withdrawn) {
+    if matches!(failed.remedy, Remedy::WentBack | Remedy::Withdrawn) {
         policies.note_failure(failed.tag, &failed.reason);
         tokio::task::spawn_local(take_back(Rc::clone(shared), failed.tag));
     }
-}
-
-/// The instance of this tag, among what was before the one that failed.
-fn find(shared: &Shared, failed: Tag, before: Tag) -> Option<Arc<Instance>> {
-    let is_it = |instance: &&Arc<Instance>| instance.tag == before;
-    let recent = shared.policies.recent.borrow();
-    let previous = recent.get(&failed).and_then(|recent| recent.previous.as_ref());
-    let of_previous = previous.and_then(|entry| entry.instances().find(is_it).cloned());
-    of_previous.or_else(|| {
-        let table = shared.policies.table();
-        let mut instances = table.entries.iter().flat_map(|entry| entry.instances());
-        instances.find(is_it).cloned()
-    })
 }

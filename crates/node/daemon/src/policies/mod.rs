@@ -139,8 +139,7 @@ impl Policies {
             policy: Arc::clone(&instance.policy),
         };
         let table = self.table();
-        let instances = table.entries.iter().flat_map(|entry| entry.instances());
-        instances.map(describe).collect()
+        table.instances().map(describe).collect()
     }
 
     /// How often the table was changed.

@@ -173,9 +173,12 @@ impl Order {
             // What was there was prepared for this datapath before; should it not fit any more, there is none.
             let start = before.prepare(&self.site).ok()?;
             Some(Before {
-                tag: before.tag,
+                instance: Arc::clone(before),
                 start: started(start),
-                stand_in: stand_in(before, &self.site),
+                guard: Guard {
+                    trial: None,
+                    stand_in: stand_in(before, &self.site),
+                },
             })
         }))
     }

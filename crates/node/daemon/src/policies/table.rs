@@ -133,6 +133,11 @@ impl Table {
             .collect()
     }
 
+    /// All instances of all attachments.
+    pub(crate) fn instances(&self) -> impl Iterator<Item = &Arc<Instance>> {
+        self.entries.iter().flat_map(Entry::instances)
+    }
+
     pub(crate) fn find(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.attachment.name == name)
     }
@@ -152,16 +157,13 @@ impl Table {
         })
     }
 
-    /// Exceptions for a connection that has ended are of no use any more.
-    pub(crate) fn forget_connection(&mut self, connection: u64) -> bool {
-        let is_gone = |reach: &Reach| *reach == Reach::Connection(connection);
-        let mut forgot = self.transports.forget_connection(connection);
+    /// Forgets exceptions for connections that have ended.
+    pub(crate) fn forget_connections(&mut self, is_open: impl Fn(u64) -> bool) {
+        let stays = |reach: &Reach| !matches!(reach, Reach::Connection(number) if !is_open(*number));
+        self.transports.retain_exceptions(&stays);
         for entry in &mut self.entries {
-            let before = entry.exceptions.len();
-            entry.exceptions.retain(|(reach, _)| !is_gone(reach));
-            forgot |= entry.exceptions.len() < before;
+            entry.exceptions.retain(|(reach, _)| stays(reach));
         }
-        forgot
     }
 }
 

@@ -119,11 +119,7 @@ impl Transports {
         }
     }
 
-    pub(crate) fn forget_connection(&mut self, connection: u64) -> bool {
-        let before = self.tcp.exceptions.len();
-        self.tcp
-            .exceptions
-            .retain(|(reach, _)| *reach != Reach::Connection(connection));
-        self.tcp.exceptions.len() < before
+    pub(crate) fn retain_exceptions(&mut self, stays: impl Fn(&Reach) -> bool) {
+        self.tcp.exceptions.retain(|(reach, _)| stays(reach));
     }
 }

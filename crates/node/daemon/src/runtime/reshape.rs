@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::command::{AppId, ConnectionId, RuntimeEvent};
 use super::path::{Path, sync_watch};
 use super::worker::Worker;
-use crate::policies::closed;
+use crate::policies::{Instance, closed};
 
 /// Datapaths that one round changes, at most.
 const RESHAPES_PER_ROUND: usize = 8;
@@ -23,6 +23,8 @@ const RESHAPING_NS_MAX: Nanos = 100_000;
 const TRIAL_CALLS: u64 = 64;
 /// ...and so much time has passed since the change, in nanoseconds.
 const TRIAL_NS: Nanos = 5_000_000_000;
+/// Engines on trial, each against the next, that are kept for one that is on trial against the first of them.
+const TRIALS_KEPT_MAX: usize = 4;
 /// Datapaths that one answer describes, at most.
 const DESCRIBED_MAX: usize = 64;
 
@@ -75,7 +77,7 @@ pub struct Guard {
 /// What an engine on trial gives way to.
 pub struct Trial {
     /// The engine before; without one, there is none.
-    before: Option<Before>,
+    before: Option<Box<Before>>,
     /// What the engine before had saved when it went.
     checkpoint: Option<SavedState>,
     until: Nanos,
@@ -84,12 +86,12 @@ pub struct Trial {
 
 /// The engine before one that is on trial.
 pub struct Before {
-    /// Which one it was.
-    pub tag: Tag,
+    /// Which policy it is of.
+    pub(crate) instance: Arc<Instance>,
     /// Starts it again.
     pub start: EngineStart,
-    /// What takes its place when it fails in turn.
-    pub stand_in: StandIn,
+    /// What takes its place when it fails in turn. (It may be on trial itself still: that is put down when it goes.)
+    pub guard: Guard,
 }
 
 impl Trial {
@@ -97,10 +99,23 @@ impl Trial {
     #[must_use]
     pub fn against(before: Option<Before>) -> Trial {
         Trial {
-            before,
+            before: before.map(Box::new),
             checkpoint: None,
             until: 0,
             until_calls: 0,
+        }
+    }
+
+    /// The engine before had this guard: it stays on trial should it come back.
+    fn keep(&mut self, guard: Guard) {
+        let Some(before) = &mut self.before else { return };
+        before.guard = guard;
+        let mut trial = before.guard.trial.as_mut();
+        for _ in 0..TRIALS_KEPT_MAX {
+            trial = trial.and_then(|trial| trial.before.as_mut()?.guard.trial.as_mut());
+        }
+        if let Some(before) = trial.and_then(|trial| trial.before.as_mut()) {
+            before.guard.trial = None;
         }
     }
 
@@ -254,15 +269,15 @@ pub struct EngineFailed {
     pub reason: String,
     /// What was done.
     pub remedy: Remedy,
-    /// The engines that the datapath has now.
-    pub engines: Vec<Tag>,
+    /// The policy whose engine is there again.
+    pub(crate) before: Option<Arc<Instance>>,
 }
 
 /// What was done about an engine that failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// It was on trial: the one before is back.
-    Before(Tag),
+    WentBack,
     /// It was on trial, and there was none before.
     Withdrawn,
     /// Calls that it would judge are ended.
@@ -366,11 +381,19 @@ impl Path {
             match fit {
                 Fit::Kept { was, .. } => self.fitted.extend(old[was].take()),
                 Fit::New(mut fitted, was) => {
+                    let of_before = old.iter_mut().flatten().find(|old| Some(old.tag) == was);
+                    let guard = of_before.map(|old| std::mem::take(&mut old.guard));
                     if let Some(trial) = &mut fitted.guard.trial {
                         let of_before = retired.iter().find(|gone| Some(gone.tag) == was);
                         trial.checkpoint = of_before.map(|gone| gone.saved.clone());
                         trial.until = now + TRIAL_NS;
                         trial.until_calls = self.calls_begun + TRIAL_CALLS;
+                        guard.into_iter().for_each(|guard| trial.keep(guard));
+                    } else if let Some(before) = guard.and_then(|guard| guard.trial?.before)
+                        && before.instance.tag == fitted.tag
+                    {
+                        // It comes back, and goes on with its own trial.
+                        fitted.guard.trial = before.guard.trial;
                     }
                     self.fitted.push(fitted);
                 }
@@ -399,18 +422,19 @@ impl Path {
         let guard = std::mem::take(&mut self.fitted[at].guard);
         let tag = self.fitted[at].tag;
         let trial = guard.trial.filter(|trial| !trial.is_over(now, self.calls_begun));
-        let mut remedy = trial.and_then(|trial| self.go_back(at, trial));
-        if remedy.is_none() {
-            remedy = Some(self.stand_in(at, guard.stand_in));
-        }
+        let before = trial
+            .as_ref()
+            .and_then(|trial| Some(Arc::clone(&trial.before.as_ref()?.instance)));
+        let went_back = trial.and_then(|trial| self.go_back(at, trial));
+        let remedy = went_back.unwrap_or_else(|| self.stand_in(at, guard.stand_in));
         self.note_trials();
         Some(EngineFailed {
             connection: self.id,
             app,
             tag,
             reason,
-            remedy: remedy?,
-            engines: self.tags(),
+            remedy,
+            before: before.filter(|_| remedy == Remedy::WentBack),
         })
     }
 
@@ -420,7 +444,7 @@ impl Path {
             self.swap(at, None).ok()?;
             return Some(Remedy::Withdrawn);
         };
-        let (tag, start, checkpoint) = (before.tag, before.start, trial.checkpoint);
+        let (tag, start, checkpoint) = (before.instance.tag, before.start, trial.checkpoint);
         let from_checkpoint: EngineStart = Box::new(move |predecessor| {
             start(Predecessor {
                 saved: checkpoint.as_ref(),
@@ -430,12 +454,8 @@ impl Path {
             })
         });
         self.swap(at, Some(from_checkpoint)).ok()?;
-        let guard = Guard {
-            trial: None,
-            stand_in: before.stand_in,
-        };
-        self.fitted[at] = Fitted::new(tag, guard);
-        Some(Remedy::Before(tag))
+        self.fitted[at] = Fitted::new(tag, before.guard);
+        Some(Remedy::WentBack)
     }
 
     fn stand_in(&mut self, at: usize, stand_in: StandIn) -> Remedy {

@@ -30,6 +30,7 @@ use provost_wire::descriptor::{Batch, Completion, Parts, Submission, completion_
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, SEND_WINDOW};
 use provost_wire::{Code, metadata};
 use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport};
+use provostd::policies::Registry;
 use provostd::{Config, Node};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -63,6 +64,11 @@ impl TestNode {
 
     /// A node whose configuration is changed from the defaults.
     pub fn start_with(change: impl FnOnce(&mut Config)) -> TestNode {
+        Self::start_with_kinds(change, Registry::with_built_ins())
+    }
+
+    /// The same, with kinds of policies of the test's own.
+    pub fn start_with_kinds(change: impl FnOnce(&mut Config), kinds: Registry) -> TestNode {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut config = Config::default();
         config.control.socket = directory.path().join("provostd.sock");
@@ -73,7 +79,7 @@ impl TestNode {
         change(&mut config);
         config.check("test").expect("a good configuration");
         let socket = config.control.socket.clone();
-        let node = Node::start(config).expect("a node that starts");
+        let node = Node::start_with_kinds(config, kinds).expect("a node that starts");
         TestNode {
             node,
             socket,

@@ -1,0 +1,231 @@
+//! Kinds of policies that tests change: a witness that notices a step that went around it, and versions that fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use provost_engine::{
+    AttachError, CallState, ConfigError, Direction, Environment, Filter, FilterState, Parts, Policy,
+    PolicyKind, RestoreError, SharedState, Sieve, SieveParts, Site, Start, StepView, Verdict, Watch,
+};
+use provostd::policies::{Origin, Registry};
+
+/// The kind's name.
+pub const WITNESS: &str = "witness";
+
+/// What a version does beside watching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behaviour {
+    /// Nothing.
+    Good,
+    /// Some steps wait, up to so many nanoseconds.
+    Holds { ns_max: u64 },
+    /// It does not take over from another version.
+    RefusesState,
+    /// It fails at a step, of the first so many.
+    FailsWithin { steps: u64 },
+    /// It fits no datapath.
+    FitsNone,
+}
+
+/// The versions that a test's node has.
+pub const VERSIONS: [(u32, Behaviour); 6] = [
+    (1, Behaviour::Good),
+    (2, Behaviour::Good),
+    (3, Behaviour::Holds { ns_max: 2_000_000 }),
+    (4, Behaviour::RefusesState),
+    (5, Behaviour::FailsWithin { steps: 200 }),
+    (6, Behaviour::FitsNone),
+];
+
+/// What all witnesses of a test have noticed.
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// Steps that were judged.
+    pub judged: AtomicU64,
+    /// Messages of calls that went around an engine that has known the call from its beginning.
+    pub missed: AtomicU64,
+    /// Engines that failed.
+    pub failures: AtomicU64,
+    seed: AtomicU64,
+}
+
+/// The built-in kinds and the witness in its versions.
+pub fn registry(notes: &Arc<Notes>) -> Registry {
+    let registry = Registry::with_built_ins();
+    for (version, behaviour) in VERSIONS {
+        let kind = Witness {
+            version,
+            behaviour,
+            notes: Arc::clone(notes),
+        };
+        registry.add(Arc::new(kind), Origin::BuiltIn).expect("a new kind");
+    }
+    registry
+}
+
+struct Witness {
+    version: u32,
+    behaviour: Behaviour,
+    notes: Arc<Notes>,
+}
+
+impl PolicyKind for Witness {
+    fn name(&self) -> &'static str {
+        WITNESS
+    }
+
+    fn version(&self) -> u32 {
+        self.version
+    }
+
+    fn summary(&self) -> &'static str {
+        "notices what went around it"
+    }
+
+    fn example(&self) -> &'static str {
+        ""
+    }
+
+    fn configure(
+        &self,
+        config: &toml::Table,
+        _environment: &Environment,
+        _shared: Option<&SharedState>,
+    ) -> Result<Arc<dyn Policy>, ConfigError> {
+        if config.contains_key("wrong") {
+            return Err(ConfigError::new("wrong", "as asked"));
+        }
+        Ok(Arc::new(Attached {
+            version: self.version,
+            behaviour: self.behaviour,
+            notes: Arc::clone(&self.notes),
+        }))
+    }
+}
+
+struct Attached {
+    version: u32,
+    behaviour: Behaviour,
+    notes: Arc<Notes>,
+}
+
+impl Policy for Attached {
+    fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
+        if self.behaviour == Behaviour::FitsNone {
+            return Err(AttachError::new("as asked"));
+        }
+        let seed = self
+            .notes
+            .seed
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mut judge = Judge {
+            behaviour: self.behaviour,
+            notes: Arc::clone(&self.notes),
+            state: seed | 1,
+            steps_to_failure: u64::MAX,
+        };
+        if let Behaviour::FailsWithin { steps } = self.behaviour {
+            judge.steps_to_failure = judge.draw() % steps;
+        }
+        let parts = SieveParts {
+            kind: WITNESS,
+            version: self.version,
+            site: site.clone(),
+            filter: judge,
+        };
+        Ok(Box::new(move |saved| Ok(Box::new(Sieve::start(parts, saved)?))))
+    }
+}
+
+struct Judge {
+    behaviour: Behaviour,
+    notes: Arc<Notes>,
+    state: u64,
+    steps_to_failure: u64,
+}
+
+/// The number that the next message of each direction has at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    next: [u64; 2],
+}
+
+impl CallState for Seen {
+    fn save(&self, out: &mut Vec<u8>) {
+        self.next
+            .iter()
+            .for_each(|next| out.extend_from_slice(&next.to_le_bytes()));
+    }
+
+    fn load(saved: &[u8]) -> Option<Seen> {
+        let (first, second) = saved.split_first_chunk::<8>()?;
+        let next = [*first, second.try_into().ok()?].map(u64::from_le_bytes);
+        Some(Seen { next })
+    }
+}
+
+impl Judge {
+    fn draw(&mut self) -> u64 {
+        self.state = self
+            .state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        self.state >> 33
+    }
+}
+
+impl Filter for Judge {
+    type Call = Seen;
+
+    fn watch(&self) -> Watch {
+        Watch::ALL
+    }
+
+    fn judge(&mut self, seen: &mut Seen, step: &mut StepView<'_>) -> Verdict {
+        self.notes.judged.fetch_add(1, Ordering::Relaxed);
+        if self.steps_to_failure == 0 {
+            self.notes.failures.fetch_add(1, Ordering::Relaxed);
+            return Verdict::Fault("as asked".into());
+        }
+        self.steps_to_failure -= 1;
+        if let Behaviour::Holds { ns_max } = self.behaviour
+            && step.held_since().is_none()
+            && self.draw().is_multiple_of(5)
+        {
+            let until = step.now() + self.draw() % ns_max;
+            return Verdict::Hold { until };
+        }
+        if step.parts().contains(Parts::MESSAGE) {
+            let lane = usize::from(step.direction() == Direction::Response);
+            let number = step
+                .message()
+                .and_then(|view| view.bytes().first_chunk().copied());
+            let number = u64::from_le_bytes(number.unwrap_or_default());
+            // Unary calls have large numbers; those of a stream count from 0.
+            if number < 1 << 32 {
+                if number > seen.next[lane] {
+                    self.notes.missed.fetch_add(1, Ordering::Relaxed);
+                }
+                seen.next[lane] = seen.next[lane].max(number + 1);
+            }
+        }
+        Verdict::Pass
+    }
+
+    fn save(&self) -> FilterState {
+        FilterState {
+            version: 1,
+            bytes: vec![1],
+        }
+    }
+
+    fn restore(&mut self, _state: &FilterState) -> Result<(), RestoreError> {
+        match self.behaviour {
+            Behaviour::RefusesState => Err(RestoreError::Damaged {
+                kind: WITNESS,
+                reason: "as asked".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Policies and engines change while calls go on: no call fails, is lost, doubled or reordered.
+
+#[path = "live/kinds.rs"]
+mod kinds;
+mod support;
+#[path = "live/traffic.rs"]
+mod traffic;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use kinds::{Notes, WITNESS};
+use provost_wire::descriptor::completion_kind;
+use provostd::policies::{Attachment, Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
+use support::*;
+use traffic::Traffic;
+
+/// Seeded changes of one run.
+const CHANGES: usize = 400;
+/// Connections of the client.
+const CONNECTIONS: usize = 3;
+
+/// Nodes between which traffic goes, and the one that is changed.
+struct Scene {
+    nodes: Vec<TestNode>,
+    notes: Arc<Notes>,
+    traffic: Traffic,
+}
+
+impl Scene {
+    fn over_tcp() -> Scene {
+        let notes = Arc::new(Notes::default());
+        let far = TestNode::start_with_kinds(|_| {}, kinds::registry(&notes));
+        let endpoint = far.node.addresses()[0].to_string();
+        let near = TestNode::start_with_kinds(|config| route(config, endpoint), kinds::registry(&notes));
+        let (server, client) = (TestApp::attach(&far), TestApp::attach(&near));
+        Scene::of(server, client, vec![near, far], notes)
+    }
+
+    fn on_one_node() -> Scene {
+        let notes = Arc::new(Notes::default());
+        let node = TestNode::start_with_kinds(|config| config.runtime.threads = 2, kinds::registry(&notes));
+        let (server, client) = (TestApp::attach(&node), TestApp::attach(&node));
+        Scene::of(server, client, vec![node], notes)
+    }
+
+    fn of(mut server: TestApp, mut client: TestApp, nodes: Vec<TestNode>, notes: Arc<Notes>) -> Scene {
+        server.bind();
+        let connections = (0..CONNECTIONS).map(|_| client.connect()).collect();
+        Scene {
+            nodes,
+            notes,
+            traffic: Traffic::start(server, client, connections),
+        }
+    }
+
+    fn change(&self, change: Change) -> Result<Report, ChangeError> {
+        self.nodes[0].node.change(change, Mode::Apply)
+    }
+
+    /// Waits until so many more unary calls have ended.
+    fn let_calls_pass(&self, calls: u64) {
+        let from = self.traffic.counts.unary.load(Ordering::Relaxed);
+        let until = Instant::now() + PATIENCE;
+        while self.traffic.counts.unary.load(Ordering::Relaxed) < from + calls {
+            assert!(Instant::now() < until, "calls do not go on");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+fn route(config: &mut provostd::Config, endpoint: String) {
+    config.routes.push(provostd::config::RouteConfig {
+        service: SERVICE.to_owned(),
+        transport: provostd::config::RouteTransport::Tcp,
+        endpoints: vec![endpoint],
+    });
+}
+
+fn witness(name: &str, version: u32) -> Attachment {
+    Attachment {
+        name: name.to_owned(),
+        version: Some(version),
+        ..Attachment::of_kind(WITNESS)
+    }
+}
+
+fn attach(attachment: Attachment) -> Change {
+    Change::Attach {
+        attachment,
+        at: Position::Last,
+    }
+}
+
+fn upgrade(name: &str, version: u32) -> Change {
+    Change::Upgrade(Upgrade {
+        kind: WITNESS.to_owned(),
+        version: Some(version),
+        policy: Some(name.to_owned()),
+        reach: Reach::All,
+    })
+}
+
+#[test]
+fn a_policy_comes_and_goes_while_calls_go_on() {
+    for scene in [Scene::over_tcp(), Scene::on_one_node()] {
+        scene.let_calls_pass(100);
+        let report = scene.change(attach(witness("w", 1))).expect("attached");
+        assert!(report.datapaths >= CONNECTIONS, "{report:?}");
+        assert!(report.after.contains("name = \"w\""), "{report:?}");
+        scene.let_calls_pass(300);
+        assert!(scene.notes.judged.load(Ordering::Relaxed) > 300);
+        let twice = scene.change(attach(witness("w", 1)));
+        assert!(matches!(twice, Err(ChangeError::NameTaken { .. })));
+        scene
+            .change(Change::Detach { name: "w".into() })
+            .expect("detached");
+        let unknown = scene.change(Change::Detach { name: "w".into() });
+        assert!(matches!(unknown, Err(ChangeError::NoSuchPolicy { .. })));
+        scene.let_calls_pass(100);
+        let judged = scene.notes.judged.load(Ordering::Relaxed);
+        scene.let_calls_pass(300);
+        assert_eq!(scene.notes.judged.load(Ordering::Relaxed), judged);
+        assert_eq!(scene.notes.missed.load(Ordering::Relaxed), 0);
+        scene.traffic.finish();
+    }
+}
+
+#[test]
+fn a_version_that_does_not_take_over_changes_nothing_anywhere() {
+    let scene = Scene::on_one_node();
+    scene.change(attach(witness("w", 1))).expect("attached");
+    scene.let_calls_pass(100);
+    let refused = scene.change(upgrade("w", 4)).expect_err("a version that refuses");
+    let text = refused.to_string();
+    assert!(matches!(refused, ChangeError::Undone { .. }), "{text}");
+    for part in ["w did not take over", "connection", "app \"test\"", "as asked"] {
+        assert!(text.contains(part), "{text}");
+    }
+    let unfit = scene
+        .change(upgrade("w", 6))
+        .expect_err("a version that fits no datapath");
+    assert!(matches!(unfit, ChangeError::Unfit { .. }), "{unfit}");
+    let config = toml::Table::from_iter([("wrong".to_owned(), toml::Value::Boolean(true))]);
+    let set = Change::Set {
+        name: "w".into(),
+        config,
+    };
+    let wrong = scene.change(set).expect_err("a configuration that is refused");
+    assert!(
+        wrong
+            .to_string()
+            .contains("policy \"w\": config: wrong: as asked"),
+        "{wrong}"
+    );
+    scene.let_calls_pass(300);
+    scene.change(upgrade("w", 2)).expect("a version that takes over");
+    scene.let_calls_pass(300);
+    let back = Change::Rollback {
+        engine: WITNESS.into(),
+    };
+    scene.change(back).expect("the version before");
+    scene.let_calls_pass(300);
+    assert_eq!(scene.notes.missed.load(Ordering::Relaxed), 0);
+    scene.traffic.finish();
+}
+
+#[test]
+fn an_upgrade_that_fails_its_first_calls_is_taken_back_everywhere() {
+    let scene = Scene::over_tcp();
+    scene.change(attach(witness("w", 1))).expect("attached");
+    for _ in 0..5 {
+        scene.let_calls_pass(50);
+        match scene.change(upgrade("w", 5)) {
+            Ok(_) => {}
+            // It failed while others were still being changed.
+            Err(ChangeError::Undone { problem, .. }) => assert!(problem.contains("trial"), "{problem}"),
+            Err(other) => panic!("{other}"),
+        }
+        scene.let_calls_pass(1000);
+        assert_ne!(scene.notes.failures.load(Ordering::Relaxed), 0);
+        // It has the version before again: its upgrade touches every datapath.
+        let report = scene.change(upgrade("w", 2)).expect("a good version");
+        assert_eq!(report.datapaths, CONNECTIONS, "{report:?}");
+        scene.change(upgrade("w", 1)).expect("a good version");
+    }
+    scene.traffic.finish();
+}
+
+#[test]
+fn an_attached_policy_that_fails_its_first_calls_is_withdrawn() {
+    let scene = Scene::over_tcp();
+    scene.let_calls_pass(50);
+    match scene.change(attach(witness("w", 5))) {
+        Ok(_) | Err(ChangeError::Undone { .. }) => {}
+        Err(other) => panic!("{other}"),
+    }
+    scene.let_calls_pass(1000);
+    assert_ne!(scene.notes.failures.load(Ordering::Relaxed), 0);
+    let gone = scene.change(Change::Detach { name: "w".into() });
+    assert!(matches!(gone, Err(ChangeError::NoSuchPolicy { .. })), "{gone:?}");
+    scene.traffic.finish();
+}
+
+#[test]
+fn a_dry_run_says_what_would_change_and_changes_nothing() {
+    let scene = Scene::on_one_node();
+    let node = &scene.nodes[0].node;
+    let report = node
+        .change(attach(witness("w", 1)), Mode::DryRun)
+        .expect("it would go");
+    assert_eq!((report.number, report.datapaths), (0, 2 * CONNECTIONS));
+    assert!(node.change(attach(witness("w", 6)), Mode::DryRun).is_err());
+    scene.let_calls_pass(200);
+    assert_eq!(scene.notes.judged.load(Ordering::Relaxed), 0);
+    scene.traffic.finish();
+}
+
+#[test]
+fn connections_that_open_during_changes_have_what_is_attached_then() {
+    let notes = Arc::new(Notes::default());
+    let node = TestNode::start_with_kinds(|_| {}, kinds::registry(&notes));
+    let mut server = TestApp::attach(&node);
+    server.bind();
+    let changing = std::thread::scope(|scope| {
+        let changer = scope.spawn(|| {
+            for round in 0..60 {
+                let change = match round % 2 {
+                    0 => attach(witness("w", 1)),
+                    _ => Change::Detach { name: "w".into() },
+                };
+                node.node.change(change, Mode::Apply).expect("a change");
+            }
+            node.node
+                .change(attach(witness("w", 1)), Mode::Apply)
+                .expect("attached")
+        });
+        let mut client = TestApp::attach(&node);
+        let connections: Vec<_> = (0..40).map(|_| client.connect()).collect();
+        changer.join().expect("no change failed");
+        // Each of them is judged on both sides: the request and the answer, four times in all.
+        for connection in connections {
+            let before = notes.judged.load(Ordering::Relaxed);
+            let root = client.write_note(0, 1 << 40, "", &[]);
+            client.begin(connection, root);
+            let request = server.next_of(completion_kind::STEP);
+            server.reclaim(request.block);
+            let answer = server.write_note(1, 1 << 40, "", &[]);
+            server.answer(&request, answer);
+            let response = client.next_of(completion_kind::STEP);
+            client.reclaim(response.block);
+            assert_eq!(notes.judged.load(Ordering::Relaxed) - before, 4);
+        }
+    });
+    drop(changing);
+}
+
+/// A small generator, so that a run can be had again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// What is thought to be attached.
+fn random_change(random: &mut Random, names: &mut Vec<String>, next: &mut u64) -> Change {
+    let pick =
+        |random: &mut Random, names: &[String]| names[random.below(names.len() as u64) as usize].clone();
+    let choice = match names.len() {
+        0 => 0,
+        1..=5 => random.below(12),
+        _ => 1 + random.below(11),
+    };
+    match choice {
+        0 | 11 => {
+            *next += 1;
+            let name = format!("w{next}");
+            let at = random.below(names.len() as u64 + 1) as usize;
+            let version = 1 + random.below(3) as u32;
+            names.insert(at, name.clone());
+            Change::Attach {
+                attachment: witness(&name, version),
+                at: Position::At(at),
+            }
+        }
+        1 | 2 => {
+            let name = pick(random, names);
+            names.retain(|other| *other != name);
+            Change::Detach { name }
+        }
+        3 | 4 => {
+            for at in (1..names.len()).rev() {
+                names.swap(at, random.below(at as u64 + 1) as usize);
+            }
+            Change::Order { names: names.clone() }
+        }
+        5 | 6 => Change::Set {
+            name: pick(random, names),
+            config: toml::Table::from_iter([(
+                "value".to_owned(),
+                toml::Value::Integer(random.below(9) as i64),
+            )]),
+        },
+        7 => Change::Upgrade(Upgrade {
+            kind: provostd_transport(),
+            version: Some(1 + random.below(2) as u32),
+            policy: None,
+            reach: Reach::All,
+        }),
+        8 => Change::Rollback {
+            engine: WITNESS.into(),
+        },
+        _ => {
+            let name = pick(random, names);
+            let version = 1 + random.below(5) as u32;
+            let reach = match random.below(4) {
+                0 => Reach::App("test".into()),
+                1 => Reach::Connection(1 + random.below(6)),
+                _ => Reach::All,
+            };
+            Change::Upgrade(Upgrade {
+                kind: WITNESS.into(),
+                version: Some(version),
+                policy: Some(name),
+                reach,
+            })
+        }
+    }
+}
+
+fn provostd_transport() -> String {
+    "transport-tcp".to_owned()
+}
+
+fn run_random_changes(scene: Scene, seed: u64, changes: usize) {
+    let mut random = Random(seed);
+    let (mut names, mut next) = (Vec::new(), 0);
+    let (mut made, mut undone, mut pauses) = (0, 0, Vec::new());
+    for at in 0..changes {
+        let before = names.clone();
+        let change = random_change(&mut random, &mut names, &mut next);
+        let what = format!("{change:?}");
+        match scene.change(change) {
+            Ok(report) => {
+                made += 1;
+                pauses.push(report.pause_ns_max);
+            }
+            Err(ChangeError::Undone { .. } | ChangeError::NothingBefore { .. }) => {
+                undone += 1;
+                names = before;
+            }
+            Err(other) => panic!("seed {seed}, change {at}, {what}: {other}"),
+        }
+        if random.below(3) == 0 {
+            std::thread::sleep(Duration::from_micros(random.below(2000)));
+        }
+    }
+    scene.let_calls_pass(300);
+    let notes = Arc::clone(&scene.notes);
+    let counts = scene.traffic.finish();
+    pauses.sort_unstable();
+    println!(
+        "seed {seed}: {made} changes made, {undone} undone, {} failures of engines; {} unary calls, {} messages of {} \
+         streams; pause p50 {} us, max {} us; longest gap {} us",
+        notes.failures.load(Ordering::Relaxed),
+        counts.unary.load(Ordering::Relaxed),
+        counts.messages.load(Ordering::Relaxed),
+        counts.streams.load(Ordering::Relaxed),
+        pauses[pauses.len() / 2] / 1000,
+        pauses[pauses.len() - 1] / 1000,
+        counts.gap_us_max.load(Ordering::Relaxed),
+    );
+    assert!(made > changes / 2, "only {made} changes were made");
+}
+
+#[test]
+fn random_changes_over_tcp_fail_no_call() {
+    run_random_changes(Scene::over_tcp(), 1, CHANGES);
+}
+
+#[test]
+fn random_changes_on_one_node_fail_no_call() {
+    run_random_changes(Scene::on_one_node(), 2, CHANGES);
+}
