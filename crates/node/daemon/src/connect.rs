@@ -224,7 +224,7 @@ pub(crate) async fn open_tcp(
     let transport = TcpTransport::new(
         established,
         role,
-        transport_config(&shared.config),
+        transport_config(&shared.config, version),
         Arc::clone(&link),
         now_ns(),
     );
@@ -530,8 +530,9 @@ fn encoding(agreed: Encoding) -> marshalling::Encoding {
     }
 }
 
-fn transport_config(config: &Config) -> TransportConfig {
+fn transport_config(config: &Config, version: TcpVersion) -> TransportConfig {
     TransportConfig {
+        version,
         keepalive_interval_ns: config.timeouts.keepalive_interval_ms * 1_000_000,
         keepalive_timeout_ns: config.timeouts.keepalive_timeout_ms * 1_000_000,
         ..TransportConfig::default()

@@ -1,0 +1,256 @@
+//! Ranges, and what must not contradict each other.
+
+use std::fmt;
+
+use provost_wire::limits;
+
+use super::{Config, ConfigError, Problem, RouteConfig, RouteTransport, parse_mode};
+use crate::policies::{ATTACHMENTS_MAX, Attachment};
+
+/// Runtime threads, at most.
+const RUNTIMES_MAX: usize = 64;
+/// Listeners and routes, at most each.
+const ENTRIES_MAX: usize = 4096;
+/// Longest spin before sleep: past this a runtime should say `busy_poll`.
+const SPIN_US_MAX: u64 = 100_000;
+/// What a Unix socket's address holds on Linux, in bytes, without the terminating zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+impl Config {
+    /// Checks ranges and references, and lists everything that is wrong.
+    pub fn check(&self, origin: &str) -> Result<(), ConfigError> {
+        let mut problems = Problems::default();
+        self.check_control(&mut problems);
+        self.check_runtime(&mut problems);
+        self.check_limits(&mut problems);
+        self.check_timeouts(&mut problems);
+        self.check_paths_of_calls(&mut problems);
+        if let Err(problem) = self.observe.address() {
+            problems.add("observe.listen", problem);
+        }
+        if problems.0.is_empty() {
+            Ok(())
+        } else {
+            Err(ConfigError::Invalid {
+                origin: origin.into(),
+                problems: problems.0,
+            })
+        }
+    }
+
+    fn check_control(&self, problems: &mut Problems) {
+        let socket_bytes = self.control.socket.as_os_str().len();
+        if socket_bytes == 0 || socket_bytes > SOCKET_PATH_BYTES_MAX {
+            let message =
+                format!("a path of {socket_bytes} bytes; a Unix socket takes 1 to {SOCKET_PATH_BYTES_MAX}");
+            problems.add("control.socket", message);
+        }
+        if parse_mode(&self.control.mode).is_none() {
+            let message = format!("\"{}\" is not an octal mode such as \"0660\"", self.control.mode);
+            problems.add("control.mode", message);
+        }
+        self.check_admin(problems);
+        if self.node.name.is_empty() || self.node.name.len() > limits::NAME_BYTES_MAX {
+            problems.add(
+                "node.name",
+                format!("give it 1 to {} bytes", limits::NAME_BYTES_MAX),
+            );
+        }
+    }
+
+    fn check_admin(&self, problems: &mut Problems) {
+        if !self.admin.enabled {
+            return;
+        }
+        let socket = self.admin.socket_beside(&self.control.socket);
+        let bytes = socket.as_os_str().len();
+        if bytes > SOCKET_PATH_BYTES_MAX {
+            let message = format!(
+                "{} has {bytes} bytes; a Unix socket takes 1 to {SOCKET_PATH_BYTES_MAX}: name a shorter path, or set \
+                 admin.enabled = false",
+                socket.display()
+            );
+            problems.add("admin.socket", message);
+        }
+        if socket == self.control.socket {
+            let message = "is control.socket too: give each a path of its own";
+            problems.add("admin.socket", message.into());
+        }
+        if parse_mode(&self.admin.mode).is_none() {
+            let message = format!("\"{}\" is not an octal mode such as \"0660\"", self.admin.mode);
+            problems.add("admin.mode", message);
+        }
+    }
+
+    fn check_runtime(&self, problems: &mut Problems) {
+        let runtime = &self.runtime;
+        problems.range("runtime.threads", runtime.threads, 1, RUNTIMES_MAX);
+        problems.range("runtime.spin_us", runtime.spin_us, 0, SPIN_US_MAX);
+        if runtime.dedicated.len() >= runtime.threads && !runtime.dedicated.is_empty() {
+            let message = format!(
+                "{} apps want a thread each, and one must remain for the others: raise runtime.threads to {}",
+                runtime.dedicated.len(),
+                runtime.dedicated.len() + 1
+            );
+            problems.add("runtime.dedicated", message);
+        }
+    }
+
+    fn check_limits(&self, problems: &mut Problems) {
+        let at = &self.limits;
+        problems.range("limits.apps", at.apps, 1, 1 << 20);
+        problems.range("limits.connections", at.connections, 1, 1 << 20);
+        problems.range(
+            "limits.connections_per_app",
+            at.connections_per_app,
+            1,
+            at.connections.max(1),
+        );
+        problems.range(
+            "limits.calls_in_flight",
+            at.calls_in_flight,
+            1,
+            limits::CALLS_IN_FLIGHT_MAX,
+        );
+        problems.range(
+            "limits.message_bytes",
+            at.message_bytes,
+            1024,
+            limits::MESSAGE_BYTES_MAX,
+        );
+        problems.range(
+            "limits.send_heap_bytes",
+            at.send_heap_bytes,
+            1 << 20,
+            limits::REGION_BYTES_MAX,
+        );
+        problems.range(
+            "limits.receive_heap_bytes",
+            at.receive_heap_bytes,
+            1 << 20,
+            limits::REGION_BYTES_MAX,
+        );
+        if at.receive_heap_bytes < 2 * u64::from(at.message_bytes) {
+            let message = format!(
+                "{} bytes do not hold two messages of limits.message_bytes = {}: raise the one or lower the other",
+                at.receive_heap_bytes, at.message_bytes
+            );
+            problems.add("limits.receive_heap_bytes", message);
+        }
+        problems.range(
+            "limits.ring_slots",
+            at.ring_slots,
+            limits::RING_SLOTS_MIN,
+            limits::RING_SLOTS_MAX,
+        );
+        problems.range("limits.handshakes", at.handshakes, 1, 4096);
+        problems.range("limits.schemas", at.schemas, 1, 1 << 16);
+    }
+
+    fn check_timeouts(&self, problems: &mut Problems) {
+        const DAY_MS: u64 = 24 * 3600 * 1000;
+        let at = &self.timeouts;
+        problems.range("timeouts.connect_ms", at.connect_ms, 1, DAY_MS);
+        problems.range("timeouts.handshake_ms", at.handshake_ms, 1, DAY_MS);
+        problems.range(
+            "timeouts.keepalive_interval_ms",
+            at.keepalive_interval_ms,
+            10,
+            DAY_MS,
+        );
+        problems.range(
+            "timeouts.keepalive_timeout_ms",
+            at.keepalive_timeout_ms,
+            10,
+            DAY_MS,
+        );
+        problems.range("timeouts.completion_stall_ms", at.completion_stall_ms, 10, DAY_MS);
+        problems.range("timeouts.drain_ms", at.drain_ms, 0, DAY_MS);
+    }
+
+    /// What can be seen without the kinds: which there are is known when libraries have been loaded.
+    fn check_policies(&self, problems: &mut Problems) {
+        let count = self.policies.len() + self.attachments.len();
+        problems.range("policy", count, 0, ATTACHMENTS_MAX);
+        for (at, attachment) in self.attachments.iter().enumerate() {
+            for bad in attachment.problems() {
+                problems.add(format!("policy[{at}].{}", bad.key), bad.problem);
+            }
+            let is_same = |earlier: &Attachment| earlier.name == attachment.name;
+            if self.attachments[..at].iter().any(is_same) {
+                let message = format!(
+                    "\"{}\" is taken: give each policy a name of its own",
+                    attachment.name
+                );
+                problems.add(format!("policy[{at}].name"), message);
+            }
+        }
+    }
+
+    fn check_paths_of_calls(&self, problems: &mut Problems) {
+        self.check_policies(problems);
+        problems.range("listener", self.listeners.len(), 0, ENTRIES_MAX);
+        problems.range("route", self.routes.len(), 0, ENTRIES_MAX);
+        for (at, route) in self.routes.iter().enumerate() {
+            check_route(&format!("route[{at}]"), route, problems);
+            if self.routes[..at]
+                .iter()
+                .any(|earlier| earlier.service == route.service)
+            {
+                let message = format!(
+                    "\"{}\" has a route already: give one all endpoints",
+                    route.service
+                );
+                problems.add(format!("route[{at}].service"), message);
+            }
+        }
+    }
+}
+
+fn check_route(key: &str, route: &RouteConfig, problems: &mut Problems) {
+    if route.service.is_empty() || route.service.len() > limits::NAME_BYTES_MAX {
+        problems.add(
+            format!("{key}.service"),
+            "name a service in full, such as \"kv.Kv\", or \"*\"".into(),
+        );
+    }
+    match (route.transport, route.endpoints.is_empty()) {
+        (RouteTransport::Tcp, true) => {
+            let message = format!("tcp needs at least one \"host:port\" for \"{}\"", route.service);
+            problems.add(format!("{key}.endpoints"), message);
+        }
+        (RouteTransport::Local, false) => {
+            let message = "a local service has no endpoints: remove them, or use transport = \"auto\"";
+            problems.add(format!("{key}.endpoints"), message.into());
+        }
+        _ => {}
+    }
+    for endpoint in &route.endpoints {
+        let port = endpoint.rsplit_once(':').and_then(|(host, port)| {
+            let port: u16 = port.parse().ok()?;
+            (!host.is_empty() && port != 0).then_some(port)
+        });
+        if port.is_none() {
+            let message = format!("\"{endpoint}\" is not \"host:port\" with a port from 1 to 65535");
+            problems.add(format!("{key}.endpoints"), message);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn add(&mut self, key: impl Into<String>, message: String) {
+        self.0.push(Problem {
+            key: key.into(),
+            message,
+        });
+    }
+
+    fn range<T: PartialOrd + fmt::Display>(&mut self, key: &str, value: T, least: T, most: T) {
+        if value < least || value > most {
+            self.add(key, format!("{value} is out of range: {least} to {most}"));
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The configuration: TOML files, every key optional, checked whole before anything starts or changes.
+//!
+//! `docs/configuration.md` documents each key, `packaging/provostd.toml` shows all of them with their defaults (a
+//! test holds it against this module).
+
+mod check;
+mod model;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::policies::Attachment;
+
+pub use model::*;
+
+/// Why a configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is not TOML, or a key or a type is wrong. The parser's message shows the line.
+    #[error("{origin}: {source}")]
+    Syntax {
+        /// File, or where the text came from.
+        origin: String,
+        /// What the parser said.
+        source: Box<toml::de::Error>,
+    },
+    /// Values are out of their range or contradict each other: all that were found.
+    #[error("{origin}: {}", Listed(.problems))]
+    Invalid {
+        /// File, or where the text came from.
+        origin: String,
+        /// What is wrong, each with its key.
+        problems: Vec<Problem>,
+    },
+}
+
+/// One value that cannot stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The key with its table, such as `limits.message_bytes`.
+    pub key: String,
+    /// What is wrong with its value, and what would be right.
+    pub message: String,
+}
+
+struct Listed<'a>(&'a [Problem]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, Problem { key, message }) in self.0.iter().enumerate() {
+            let separator = if at == 0 { "" } else { "\n  " };
+            write!(f, "{separator}{key}: {message}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        Config::parse(&text, &path.display().to_string())
+    }
+
+    /// Reads and checks a text; `origin` says in errors where it came from.
+    pub fn parse(text: &str, origin: &str) -> Result<Config, ConfigError> {
+        let config: Config = toml::from_str(text).map_err(|source| ConfigError::Syntax {
+            origin: origin.into(),
+            source: Box::new(source),
+        })?;
+        config.check(origin)?;
+        Ok(config)
+    }
+
+    /// The control socket's permissions.
+    #[must_use]
+    pub fn socket_mode(&self) -> u32 {
+        // `check` has seen that it parses; the fallback is the most careful mode.
+        parse_mode(&self.control.mode).unwrap_or(0o600)
+    }
+
+    /// The admin socket's permissions.
+    #[must_use]
+    pub fn admin_mode(&self) -> u32 {
+        parse_mode(&self.admin.mode).unwrap_or(0o600)
+    }
+
+    /// The route of a service: its own, else the one of `*`.
+    #[must_use]
+    pub fn route(&self, service: &str) -> Option<&RouteConfig> {
+        let named = self.routes.iter().find(|route| route.service == service);
+        named.or_else(|| self.routes.iter().find(|route| route.service == "*"))
+    }
+
+    /// All policies, in order: those of `policies`, named after their kinds, then those of `[[policy]]`.
+    #[must_use]
+    pub fn all_attachments(&self) -> Vec<Attachment> {
+        let mut all: Vec<Attachment> = Vec::new();
+        for kind in &self.policies {
+            let mut attachment = Attachment::of_kind(kind);
+            let is_taken = |name: &str, all: &[Attachment]| {
+                let mut others = all.iter().chain(&self.attachments);
+                others.any(|other| other.name == name)
+            };
+            let mut count = 1;
+            while is_taken(&attachment.name, &all) {
+                count += 1;
+                attachment.name = format!("{kind}-{count}");
+            }
+            all.push(attachment);
+        }
+        all.extend(self.attachments.iter().cloned());
+        all
+    }
+}
+
+pub(crate) fn parse_mode(mode: &str) -> Option<u32> {
+    u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(text: &str) -> Vec<String> {
+        match Config::parse(text, "test") {
+            Err(ConfigError::Invalid { problems, .. }) => problems.into_iter().map(|at| at.key).collect(),
+            other => panic!("expected problems, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_at_all_is_the_default() {
+        assert_eq!(Config::parse("", "test").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_example_shows_every_key_with_its_default() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../packaging/provostd.toml");
+        let example = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(Config::parse(&example, "example").unwrap(), Config::default());
+        let written = toml::to_string(&Config::default()).unwrap();
+        let keys = written
+            .lines()
+            .filter_map(|line| line.split_once(" = ").map(|(key, _)| key.trim()));
+        for key in keys {
+            assert!(example.contains(&format!("{key} = ")), "the example lacks {key}");
+        }
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/configuration.md");
+        let document = std::fs::read_to_string(document).unwrap();
+        let keys = written
+            .lines()
+            .filter_map(|line| line.split_once(" = ").map(|(key, _)| key.trim()));
+        for key in keys {
+            assert!(
+                document.contains(&format!("`{key}`")),
+                "docs/configuration.md lacks {key}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_misspelt_key_is_named_with_its_line() {
+        let error = Config::parse("[limits]\nmesage_bytes = 1\n", "node.toml")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("node.toml") && error.contains("line 2") && error.contains("mesage_bytes"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn every_problem_is_listed_with_its_key() {
+        let text = "[[policy]]\nname = \"a b\"\nkind = \"null\"\n[control]\nmode = \"rw\"\n[runtime]\nthreads = 0\n\
+                    [limits]\nmessage_bytes = 1\n[[route]]\nservice = \"a.B\"\ntransport = \"tcp\"\n";
+        let expected = [
+            "control.mode",
+            "runtime.threads",
+            "limits.message_bytes",
+            "policy[0].name",
+            "route[0].endpoints",
+        ];
+        assert_eq!(problems(text), expected);
+    }
+
+    #[test]
+    fn contradictions_are_found() {
+        assert_eq!(
+            problems("[limits]\nreceive_heap_bytes = 67108864"),
+            ["limits.receive_heap_bytes"]
+        );
+        assert_eq!(problems("[runtime]\ndedicated = [\"a\"]"), ["runtime.dedicated"]);
+        let twice = "[[route]]\nservice = \"a.B\"\n[[route]]\nservice = \"a.B\"\n";
+        assert_eq!(problems(twice), ["route[1].service"]);
+        let port = "[[route]]\nservice = \"a.B\"\nendpoints = [\"host\"]\n";
+        assert_eq!(problems(port), ["route[0].endpoints"]);
+    }
+
+    #[test]
+    fn a_service_without_a_route_of_its_own_takes_the_star() {
+        let text = "[[route]]\nservice = \"*\"\nendpoints = [\"h:1\"]\n[[route]]\nservice = \"a.B\"\n";
+        let config = Config::parse(text, "test").unwrap();
+        assert_eq!(config.route("a.B").unwrap().service, "a.B");
+        assert_eq!(config.route("c.D").unwrap().service, "*");
+    }
+}

@@ -1,0 +1,298 @@
+//! The configuration's tables and keys, and their defaults.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use provost_wire::limits;
+use serde::{Deserialize, Serialize};
+
+use crate::admin::AdminConfig;
+use crate::observe::ObserveConfig;
+use crate::policies::Attachment;
+
+/// The whole configuration of a node's service.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Who this node is.
+    pub node: NodeConfig,
+    /// The socket at which apps attach, and which apps may.
+    pub control: ControlConfig,
+    /// The socket of the admin API, and who may do what there.
+    pub admin: AdminConfig,
+    /// The threads of the data plane.
+    pub runtime: RuntimeConfig,
+    /// Bounds.
+    pub limits: LimitsConfig,
+    /// How long things may take.
+    pub timeouts: TimeoutsConfig,
+    /// This node's identity towards others; without it, connections are plain TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsFiles>,
+    /// Where schemas come from and are kept.
+    pub schemas: SchemasConfig,
+    /// What is logged, and how.
+    pub log: LogConfig,
+    /// Where the node tells about itself.
+    pub observe: ObserveConfig,
+    /// Kinds of policies of every datapath, without configuration, before those of `[[policy]]`.
+    pub policies: Vec<String>,
+    /// Policies and where they apply, in the order in which a call meets them on its way out.
+    #[serde(rename = "policy", skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
+    /// Where other nodes connect.
+    #[serde(rename = "listener", skip_serializing_if = "Vec::is_empty")]
+    pub listeners: Vec<ListenerConfig>,
+    /// Where services are.
+    #[serde(rename = "route", skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<RouteConfig>,
+}
+
+/// `[node]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Name of the node in logs.
+    pub name: String,
+}
+
+/// `[control]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ControlConfig {
+    /// Path of the Unix socket.
+    pub socket: PathBuf,
+    /// Its permissions, in octal.
+    pub mode: String,
+    /// Users whose processes may attach, by number. Root and the service's own user always may.
+    pub allow_uids: Vec<u32>,
+    /// Groups whose processes may attach, by number (a process's primary group).
+    pub allow_gids: Vec<u32>,
+    /// Whether any local process may attach that can open the socket.
+    pub allow_any_user: bool,
+    /// Whether an app may name the address that it wants to connect to; else only routes decide.
+    pub allow_app_addresses: bool,
+}
+
+/// `[runtime]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RuntimeConfig {
+    /// How many threads.
+    pub threads: usize,
+    /// How long a thread polls after the last work before it sleeps, in microseconds.
+    pub spin_us: u64,
+    /// Whether the threads never sleep.
+    pub busy_poll: bool,
+    /// Whether an app may ask that its rings be polled without sleep.
+    pub allow_app_busy_poll: bool,
+    /// Apps that have a thread for themselves, by the name with which they attach. Others share the rest.
+    pub dedicated: Vec<String>,
+}
+
+/// `[limits]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// Apps attached at once.
+    pub apps: usize,
+    /// Connections of all apps, outgoing and incoming.
+    pub connections: usize,
+    /// Connections of one app.
+    pub connections_per_app: usize,
+    /// Calls in flight on one connection.
+    pub calls_in_flight: usize,
+    /// Largest message, in bytes.
+    pub message_bytes: u32,
+    /// Largest send heap that an app may bring, in bytes.
+    pub send_heap_bytes: u64,
+    /// Largest receive heap of one app, in bytes.
+    pub receive_heap_bytes: u64,
+    /// Slots of a ring that an app may ask for.
+    pub ring_slots: u32,
+    /// Handshakes with other nodes under way at once.
+    pub handshakes: usize,
+    /// Schemas kept in memory.
+    pub schemas: usize,
+}
+
+/// `[timeouts]`, all in milliseconds.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TimeoutsConfig {
+    /// For a connection to another node, handshake included, when the app names none.
+    pub connect_ms: u64,
+    /// For the handshake of a connection from another node.
+    pub handshake_ms: u64,
+    /// A connection on which nothing came for this long is asked whether its peer is there.
+    pub keepalive_interval_ms: u64,
+    /// A peer that does not answer for this long is gone.
+    pub keepalive_timeout_ms: u64,
+    /// An app whose completion ring stays full for this long is detached.
+    pub completion_stall_ms: u64,
+    /// How long calls in flight get to finish when the service is told to stop.
+    pub drain_ms: u64,
+}
+
+/// `[tls]`: PEM files. With them, every connection between nodes is mutual TLS.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// Authorities that peers' certificates must chain to.
+    pub ca: PathBuf,
+    /// This node's certificate chain.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Identities that may connect here (`spiffe://…` or DNS names); empty: any that `ca` vouches for.
+    #[serde(default)]
+    pub allow_peers: Vec<String>,
+}
+
+/// `[schemas]`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SchemasConfig {
+    /// Where schemas are kept over restarts; none: nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_dir: Option<PathBuf>,
+    /// Serialized `FileDescriptorSet`s, or directories of `.pb` files, to load at the start.
+    pub prefetch: Vec<PathBuf>,
+}
+
+/// `[log]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,provostd=debug`.
+    pub level: String,
+    /// How lines look.
+    pub format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `[[listener]]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenerConfig {
+    /// Which transport.
+    #[serde(default)]
+    pub transport: ListenerTransport,
+    /// Where, as `ip:port`; port 0 takes a free one and logs it.
+    pub address: SocketAddr,
+}
+
+/// Transports that listen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListenerTransport {
+    /// The native protocol over TCP.
+    #[default]
+    Tcp,
+}
+
+/// `[[route]]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// Full name of a service, or `*` for every service that no other route names.
+    pub service: String,
+    /// What carries its calls.
+    #[serde(default)]
+    pub transport: RouteTransport,
+    /// Where it is, each as `host:port`; tried in order from a rotating start.
+    #[serde(default)]
+    pub endpoints: Vec<String>,
+}
+
+/// Transports that a route can name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RouteTransport {
+    /// `local` while the service is bound on this node, else `tcp`.
+    #[default]
+    Auto,
+    /// Both ends on this node.
+    Local,
+    /// The native protocol over TCP.
+    Tcp,
+}
+
+impl Default for NodeConfig {
+    fn default() -> NodeConfig {
+        NodeConfig { name: "node".into() }
+    }
+}
+
+impl Default for ControlConfig {
+    fn default() -> ControlConfig {
+        ControlConfig {
+            socket: "/run/provost/provostd.sock".into(),
+            mode: "0660".into(),
+            allow_uids: Vec::new(),
+            allow_gids: Vec::new(),
+            allow_any_user: false,
+            allow_app_addresses: true,
+        }
+    }
+}
+
+impl Default for RuntimeConfig {
+    fn default() -> RuntimeConfig {
+        RuntimeConfig {
+            threads: 1,
+            spin_us: 50,
+            busy_poll: false,
+            allow_app_busy_poll: false,
+            dedicated: Vec::new(),
+        }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> LimitsConfig {
+        LimitsConfig {
+            apps: 4096,
+            connections: 16384,
+            connections_per_app: 4096,
+            calls_in_flight: limits::CALLS_IN_FLIGHT_MAX,
+            message_bytes: limits::MESSAGE_BYTES_MAX,
+            send_heap_bytes: 1 << 30,
+            receive_heap_bytes: 256 << 20,
+            ring_slots: limits::RING_SLOTS_MAX,
+            handshakes: 64,
+            schemas: 1024,
+        }
+    }
+}
+
+impl Default for TimeoutsConfig {
+    fn default() -> TimeoutsConfig {
+        TimeoutsConfig {
+            connect_ms: 5_000,
+            handshake_ms: 5_000,
+            keepalive_interval_ms: 10_000,
+            keepalive_timeout_ms: 10_000,
+            completion_stall_ms: 10_000,
+            drain_ms: 10_000,
+        }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig {
+            level: "info".into(),
+            format: LogFormat::Text,
+        }
+    }
+}
