@@ -80,6 +80,12 @@ impl Service {
         }
     }
 
+    /// Its descriptors, to make messages of that are fields of others.
+    #[must_use]
+    pub fn descriptors(&self) -> &DescriptorPool {
+        &self.pool
+    }
+
     /// A site of the service, for an app named `app` whose peer is at `192.0.2.7:4000`.
     #[must_use]
     pub fn site(&self, side: Side) -> Site {
