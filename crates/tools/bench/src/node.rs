@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Doing, Failure};
 use crate::machine::is_program;
-use crate::plan::Chain;
+use crate::plan::{Chain, Kind};
 use crate::process::{Environment, Process};
 use crate::report::USER_BLOCKED;
 
@@ -43,6 +43,7 @@ impl Policies {
             Chain::FieldAccess => Policies(vec![Policy::field_access()]),
             Chain::ListAccess => Policies(vec![Policy::list_access(folder)?]),
             Chain::Nulls(count) => Policies::nulls(count),
+            Chain::One(kind) => Policies(vec![Policy::one(kind, folder)]),
             Chain::Qos => Policies(vec![Policy::new("qos", "")]),
             Chain::Of(count) => {
                 let turn = [
@@ -79,6 +80,21 @@ impl Policy {
     fn field_access() -> Policy {
         let when = format!("request.user == '{USER_BLOCKED}'");
         Policy::new("access", access_rule(&when))
+    }
+
+    /// Samples and spans of one call in a hundred; the log goes to a file, the spans to nobody.
+    fn one(kind: Kind, folder: &Path) -> Policy {
+        match kind {
+            Kind::Fault => Policy::new("fault", ""),
+            Kind::Qos => Policy::new("qos", ""),
+            Kind::Metrics => Policy::new("metrics", ""),
+            Kind::AccessLog => {
+                let path = folder.join("access.log");
+                Policy::new("access-log", format!("path = \"{}\"\n", path.display()))
+            }
+            Kind::Tap => Policy::new("tap", "sampling_ratio = 0.01\n"),
+            Kind::Tracing => Policy::new("tracing", "sampling_ratio = 0.01\n"),
+        }
     }
 
     fn list_access(folder: &Path) -> Result<Policy, Failure> {

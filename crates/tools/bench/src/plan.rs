@@ -68,13 +68,26 @@ pub(crate) enum Chain {
     Of(usize),
     /// So many null policies.
     Nulls(usize),
-    /// Small calls first.
+    /// One of the others, with its defaults or what comes nearest to them.
+    One(Kind),
+    /// Small calls first, on both nodes.
     Qos,
+}
+
+/// A kind of policy that is neither a limit nor access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Fault,
+    Qos,
+    Metrics,
+    AccessLog,
+    Tap,
+    Tracing,
 }
 
 impl Setup {
     /// What `bench policy` compares: mRPC's figure 6, and chains of policies.
-    pub(crate) const POLICY: [Setup; 16] = [
+    pub(crate) const POLICY: [Setup; 22] = [
         Setup::TonicEnvoyNull,
         Setup::TonicEnvoy(EnvoyPolicy::RateLimit),
         Setup::TonicEnvoy(EnvoyPolicy::Rbac),
@@ -85,6 +98,12 @@ impl Setup {
         Setup::ProvostWith(Chain::RateLimit),
         Setup::ProvostWith(Chain::FieldAccess),
         Setup::ProvostWith(Chain::ListAccess),
+        Setup::ProvostWith(Chain::One(Kind::Fault)),
+        Setup::ProvostWith(Chain::One(Kind::Qos)),
+        Setup::ProvostWith(Chain::One(Kind::Metrics)),
+        Setup::ProvostWith(Chain::One(Kind::AccessLog)),
+        Setup::ProvostWith(Chain::One(Kind::Tap)),
+        Setup::ProvostWith(Chain::One(Kind::Tracing)),
         Setup::ProvostWith(Chain::Nulls(1)),
         Setup::ProvostWith(Chain::Nulls(4)),
         Setup::ProvostWith(Chain::Nulls(8)),
@@ -126,6 +145,12 @@ impl Setup {
             Setup::ProvostWith(Chain::RateLimit) => "provost rate",
             Setup::ProvostWith(Chain::FieldAccess) => "provost acl",
             Setup::ProvostWith(Chain::ListAccess) => "provost acl 1M",
+            Setup::ProvostWith(Chain::One(Kind::Fault)) => "provost fault",
+            Setup::ProvostWith(Chain::One(Kind::Qos)) => "provost qos one",
+            Setup::ProvostWith(Chain::One(Kind::Metrics)) => "provost metrics",
+            Setup::ProvostWith(Chain::One(Kind::AccessLog)) => "provost log",
+            Setup::ProvostWith(Chain::One(Kind::Tap)) => "provost tap 1 %",
+            Setup::ProvostWith(Chain::One(Kind::Tracing)) => "provost trace 1 %",
             Setup::ProvostWith(Chain::Qos) => "provost qos",
             Setup::ProvostWith(Chain::Nulls(1)) => "provost 1 null",
             Setup::ProvostWith(Chain::Nulls(4)) => "provost 4 nulls",
