@@ -36,6 +36,15 @@ impl TraceContext {
         })
     }
 
+    /// Whether a header has the form of one of a trace that nobody samples. Its ids are not looked at: they are carried on
+    /// as they are.
+    pub(crate) fn is_unsampled(header: &[u8]) -> bool {
+        header.len() == TRACEPARENT_BYTES
+            && header.starts_with(b"00-")
+            && (header[35], header[52]) == (b'-', b'-')
+            && hex(&header[53..]).is_some_and(|flags| flags as u8 & SAMPLED == 0)
+    }
+
     /// The header.
     pub(crate) fn header(&self) -> [u8; TRACEPARENT_BYTES] {
         let mut out = *b"00-00000000000000000000000000000000-0000000000000000-00";
@@ -47,16 +56,29 @@ impl TraceContext {
     }
 }
 
+/// What is no hexadecimal digit.
+const NO_DIGIT: u8 = 0xff;
+
+/// The values of lower-case hexadecimal digits.
+const DIGITS: [u8; 256] = {
+    let mut values = [NO_DIGIT; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        values[b"0123456789abcdef"[digit as usize] as usize] = digit;
+        digit += 1;
+    }
+    values
+};
+
 /// The number that lower-case hexadecimal digits write, at most 16 of them.
 fn hex(digits: &[u8]) -> Option<u64> {
-    digits.iter().try_fold(0, |number, digit| {
-        let value = match digit {
-            b'0'..=b'9' => digit - b'0',
-            b'a'..=b'f' => digit - b'a' + 10,
-            _ => return None,
-        };
-        Some(number << 4 | u64::from(value))
-    })
+    let (mut number, mut seen) = (0, 0);
+    for digit in digits {
+        let value = DIGITS[usize::from(*digit)];
+        seen |= value;
+        number = number << 4 | u64::from(value & 15);
+    }
+    (seen & 0xf0 == 0).then_some(number)
 }
 
 fn write_hex(number: u64, out: &mut [u8]) {
@@ -80,6 +102,11 @@ impl Sampler {
             below: (ratio * all) as u64,
             parent_based,
         }
+    }
+
+    /// Whether the decision of a caller counts.
+    pub(crate) fn is_parent_based(&self) -> bool {
+        self.parent_based
     }
 
     pub(crate) fn samples(&self, trace_id: u128, parent: Option<&TraceContext>) -> bool {
@@ -123,6 +150,17 @@ mod tests {
             (0x00f0_67aa_0ba9_02b7, true)
         );
         assert_eq!(&context.header(), HEADER);
+    }
+
+    #[test]
+    fn a_trace_that_nobody_samples_is_told_by_its_flags() {
+        let mut header = *HEADER;
+        assert!(!TraceContext::is_unsampled(&header));
+        header[54] = b'0';
+        assert!(TraceContext::is_unsampled(&header));
+        header[54] = b'x';
+        assert!(!TraceContext::is_unsampled(&header));
+        assert!(!TraceContext::is_unsampled(b"00-"));
     }
 
     #[test]

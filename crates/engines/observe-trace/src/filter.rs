@@ -119,16 +119,17 @@ impl Filter for TraceFilter {
 
 impl TraceFilter {
     fn began(&mut self, call: &mut TracedCall, step: &mut StepView<'_>) {
-        let parent = step.metadata(TRACEPARENT).and_then(TraceContext::parse);
+        let header = step.metadata(TRACEPARENT);
+        if self.sampler.is_parent_based() && header.is_some_and(TraceContext::is_unsampled) {
+            // What is there already says so.
+            return;
+        }
+        let parent = header.and_then(TraceContext::parse);
         let trace_id = match &parent {
             Some(parent) => parent.trace_id,
             None => u128::from(self.ids.next()) << 64 | u128::from(self.ids.next()),
         };
         let is_sampled = self.sampler.samples(trace_id, parent.as_ref());
-        if !is_sampled && parent.is_some_and(|parent| !parent.is_sampled) {
-            // What is there already says so.
-            return;
-        }
         let own = TraceContext {
             trace_id,
             span_id: self.ids.next(),

@@ -1,6 +1,6 @@
 //! What the metrics policy costs for each call.
 //!
-//!     cargo run --release -p provost-observe-metrics --example cost
+//!     cargo run --release -p provost-observe-metrics --example metrics_cost
 #![forbid(unsafe_code)]
 
 use provost_engine::cost::{Candidate, print_calls};

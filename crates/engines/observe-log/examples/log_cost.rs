@@ -1,6 +1,6 @@
 //! What the access log costs for each call on the data path.
 //!
-//!     cargo run --release -p provost-observe-log --example cost
+//!     cargo run --release -p provost-observe-log --example log_cost
 #![forbid(unsafe_code)]
 
 use provost_engine::cost::{Candidate, print_calls};

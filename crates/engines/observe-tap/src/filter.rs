@@ -1,0 +1,149 @@
+//! What happens on the data path: the steps of sampled calls are copied.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use provost_engine::{CallState, Direction, Ended, Filter, Parts, Site, StepView, Verdict, Watch};
+
+use crate::config::{Selection, Wanted};
+use crate::pool::{Pool, RecordedStep, Sampling};
+use crate::redaction::Redaction;
+
+/// Steps that are seen; windows are not for people.
+const SEEN: Parts = Parts::BEGIN
+    .with(Parts::HEADERS)
+    .with(Parts::MESSAGE)
+    .with(Parts::END)
+    .with(Parts::STATUS)
+    .with(Parts::CANCEL);
+
+/// Samples the calls of one datapath.
+pub struct TapFilter {
+    pool: Arc<Pool>,
+    selection: Selection,
+    site: Arc<TapSite>,
+    /// For each method whether its calls may be sampled.
+    methods: Box<[bool]>,
+    random: u64,
+}
+
+/// A datapath, with what is hidden of its messages.
+#[derive(Debug)]
+pub(crate) struct TapSite {
+    pub(crate) site: Arc<Site>,
+    pub(crate) redaction: Redaction,
+}
+
+/// What is kept of a call in flight: a record, if it is sampled. (A call that is in flight when the policy is changed
+/// is not sampled to its end.)
+#[derive(Default)]
+pub struct TappedCall {
+    sampling: Option<Sampling>,
+}
+
+impl CallState for TappedCall {}
+
+impl TapFilter {
+    pub(crate) fn new(pool: Arc<Pool>, selection: Selection, site: &Site, redaction: Redaction) -> TapFilter {
+        TapFilter {
+            pool,
+            methods: selection.methods_of(site),
+            selection,
+            site: Arc::new(TapSite {
+                site: Arc::new(site.clone()),
+                redaction,
+            }),
+            random: RandomState::new().hash_one(0u64) | 1,
+        }
+    }
+
+    fn begin(&mut self, step: &mut StepView<'_>) -> Option<Sampling> {
+        let method = step.method_index();
+        if !*self.methods.get(usize::from(method))? || self.next_random() > self.selection.below {
+            return None;
+        }
+        let matches = |(key, wanted): &(String, Wanted)| match (step.metadata(key), wanted) {
+            (Some(_), Wanted::Any) => true,
+            (Some(value), Wanted::Exactly(wanted)) => value == wanted.as_bytes(),
+            (None, _) => false,
+        };
+        if !self.selection.metadata.iter().all(matches) {
+            return None;
+        }
+        let mut sampling = self.pool.take()?;
+        sampling.begin(&self.site, step.call(), method, step.begun_at());
+        Some(sampling)
+    }
+
+    /// xorshift64*: nobody gains from guessing which calls are sampled.
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+impl Filter for TapFilter {
+    type Call = TappedCall;
+
+    fn watch(&self) -> Watch {
+        Watch {
+            requests: SEEN,
+            responses: SEEN,
+            calls: true,
+        }
+    }
+
+    fn judge(&mut self, call: &mut TappedCall, step: &mut StepView<'_>) -> Verdict {
+        if step.parts().contains(Parts::BEGIN) {
+            call.sampling = self.begin(step);
+        }
+        if let Some(sampling) = &mut call.sampling {
+            copy(sampling, step);
+        }
+        Verdict::Pass
+    }
+
+    fn ended(&mut self, call: TappedCall, ended: &Ended) {
+        if let Some(sampling) = call.sampling
+            && self.selection.statuses[ended.code as usize]
+        {
+            sampling.finish(ended.code, ended.at);
+        }
+    }
+}
+
+fn copy(sampling: &mut Sampling, step: &mut StepView<'_>) {
+    let message_bytes = step.message_bytes();
+    let (now, parts, status) = (step.now(), step.parts(), step.status());
+    let (direction, deadline): (Direction, _) = (step.direction(), step.deadline());
+    let metadata_bytes = step.contents().metadata.len();
+    let is_kept = sampling.has_room(metadata_bytes + message_bytes as usize);
+    if is_kept {
+        // What is still in the app's memory is copied now; what is shown is what is sent.
+        step.make_whole();
+    }
+    let contents = step.contents();
+    let message = contents.message.filter(|_| is_kept);
+    let recorded = RecordedStep {
+        direction,
+        parts,
+        status,
+        at: now,
+        deadline,
+        metadata: 0..0,
+        message: 0..0,
+        message_bytes: if parts.contains(Parts::MESSAGE) {
+            message_bytes
+        } else {
+            0
+        },
+        window_at: message.map_or(0, |message| message.window_at()),
+    };
+    sampling.add(
+        recorded,
+        contents.metadata,
+        message.map_or(&[], |message| message.bytes()),
+    );
+}
