@@ -54,7 +54,7 @@ use carry_out::Recent;
 pub(crate) use carry_out::carry_out;
 pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
 use heal::Failures;
-pub use registry::{KindDescription, NoSuchKind, NotAdded, Origin, Registry};
+pub use registry::{KindDescription, NoSuchKind, NotAdded, NotLoaded, Origin, Registry};
 pub use table::ATTACHMENTS_MAX;
 pub(crate) use table::{Instance, Maker, Table};
 

@@ -1,9 +1,11 @@
 //! The kinds of policies that this node has: those that are linked in, and those of loaded libraries.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use provost_engine::PolicyKind;
+use provost_plugin::LoadError;
 
 /// Kinds of one name, at most, each another version.
 const VERSIONS_MAX: usize = 64;
@@ -87,6 +89,17 @@ pub enum NotAdded {
     },
 }
 
+/// A library was not taken; nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotLoaded {
+    /// It was refused.
+    #[error(transparent)]
+    Refused(#[from] LoadError),
+    /// Its kind was.
+    #[error(transparent)]
+    NotAdded(#[from] NotAdded),
+}
+
 impl Registry {
     /// The kinds that are linked in.
     #[must_use]
@@ -115,6 +128,24 @@ impl Registry {
                 Ok(())
             }
         }
+    }
+
+    /// Loads a library and takes its kind. (It reads a file and runs what the library runs when it is loaded, so it
+    /// takes a while. To load the same library again is no mistake, and does nothing.)
+    pub fn load(&self, path: &Path) -> Result<KindDescription, NotLoaded> {
+        let kind = provost_plugin::load(path)?;
+        let origin = Origin::Library(path.display().to_string());
+        let description = describe(kind.name(), kind.version(), &*kind, &origin);
+        match self.add(Arc::clone(&kind), origin) {
+            Err(NotAdded::Known { .. }) if self.has(&*kind) => Ok(description),
+            added => Ok(added.map(|()| description)?),
+        }
+    }
+
+    /// Whether this very kind is known. (What a library says of itself is at one place as long as it is loaded.)
+    fn has(&self, kind: &dyn PolicyKind) -> bool {
+        let known = self.find(kind.name(), Some(kind.version()));
+        known.is_ok_and(|known| std::ptr::eq(known.summary(), kind.summary()))
     }
 
     /// The kind of this name: in this version, or the newest.
@@ -150,14 +181,20 @@ impl Registry {
     #[must_use]
     pub fn list(&self) -> Vec<KindDescription> {
         let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
-        let describe = |((name, version), known): (&(String, u32), &Known)| KindDescription {
-            name: name.clone(),
-            version: *version,
-            summary: known.kind.summary().to_owned(),
-            example: known.kind.example().to_owned(),
-            origin: known.origin.clone(),
+        let describe = |((name, version), known): (&(String, u32), &Known)| {
+            describe(name, *version, &*known.kind, &known.origin)
         };
         kinds.iter().map(describe).collect()
+    }
+}
+
+fn describe(name: &str, version: u32, kind: &dyn PolicyKind, origin: &Origin) -> KindDescription {
+    KindDescription {
+        name: name.to_owned(),
+        version,
+        summary: kind.summary().to_owned(),
+        example: kind.example().to_owned(),
+        origin: origin.clone(),
     }
 }
 
