@@ -11,6 +11,8 @@ mod host;
 mod kind;
 mod lent;
 mod library;
+#[cfg(test)]
+mod tests;
 
 pub use error::LoadError;
 
