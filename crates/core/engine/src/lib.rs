@@ -29,6 +29,7 @@ pub mod rig;
 mod sample;
 mod sieve;
 mod site;
+mod trace_context;
 mod view;
 mod wall;
 
@@ -44,6 +45,7 @@ pub use policy::{
 pub use sample::{Sample, SampleBatch, SampleSource, SampledStep};
 pub use sieve::{HELD_STEPS_MAX, Sieve, SieveParts};
 pub use site::{AppIdentity, MethodSite, PeerIdentity, Side, Site};
+pub use trace_context::{TRACEPARENT, TRACEPARENT_BYTES, TraceContext};
 pub use view::{Contents, MetadataFull, StepView};
 pub use wall::{WallClock, rfc3339};
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use provost_datapath::FieldReader;
 use provost_engine::{
-    CallState, Code, Direction, Ended, Filter, Nanos, Parts, RestoreError, StepView, Verdict, Watch,
+    CallState, Code, Direction, Ended, Filter, Nanos, Parts, RestoreError, StepView, TRACEPARENT,
+    TraceContext, Verdict, Watch,
 };
 
 use crate::KIND;
@@ -13,11 +14,6 @@ use crate::writer::{Queue, Waker};
 
 /// Records that one engine queues before it wakes the writer ahead of its time.
 const RECORDS_PER_WAKE: u32 = 1024;
-/// Length of a W3C `traceparent` of version 0, and where its ids are.
-const TRACEPARENT_BYTES: usize = 55;
-const TRACE_ID: std::ops::Range<usize> = 3..35;
-const SPAN_ID: std::ops::Range<usize> = 36..52;
-
 /// Which calls are logged, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Selection {
@@ -136,20 +132,12 @@ impl LogFilter {
         call.began_at = step.begun_at();
         call.deadline = step.deadline();
         if self.selection.trace_context
-            && let Some((trace_id, span_id)) = step.metadata("traceparent").and_then(trace_context)
+            && let Some(context) = step.metadata(TRACEPARENT).and_then(TraceContext::parse)
         {
-            call.trace_id = trace_id;
-            call.span_id = span_id;
+            call.trace_id = context.trace_id;
+            call.span_id = context.span_id;
         }
     }
-}
-
-/// Trace and span of a W3C `traceparent` (<https://www.w3.org/TR/trace-context/>).
-fn trace_context(header: &[u8]) -> Option<(u128, u64)> {
-    let text = std::str::from_utf8(header.get(..TRACEPARENT_BYTES)?).ok()?;
-    let trace_id = u128::from_str_radix(text.get(TRACE_ID)?, 16).ok()?;
-    let span_id = u64::from_str_radix(text.get(SPAN_ID)?, 16).ok()?;
-    Some((trace_id, span_id))
 }
 
 impl CallState for LoggedCall {
@@ -212,15 +200,5 @@ mod tests {
         call.save(&mut saved);
         assert_eq!(LoggedCall::load(&saved), Some(call));
         assert_eq!(LoggedCall::load(&saved[1..]), None);
-    }
-
-    #[test]
-    fn ids_of_a_trace_context_are_found_and_nonsense_is_none() {
-        let header = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        let expected = (0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, 0x00f0_67aa_0ba9_02b7);
-        assert_eq!(trace_context(header), Some(expected));
-        assert_eq!(trace_context(&header[1..]), None);
-        assert_eq!(trace_context(&[b'x'; 55]), None);
-        assert_eq!(trace_context(&[0xff; 60]), None);
     }
 }

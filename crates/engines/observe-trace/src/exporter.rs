@@ -20,8 +20,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code as GrpcCode, Request, Status};
 
 use crate::KIND;
-use crate::context::Ids;
 use crate::filter::Record;
+use crate::sampling::Ids;
 use crate::span::{spans, text};
 
 /// Attempts to export a batch.

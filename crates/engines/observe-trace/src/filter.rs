@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use provost_datapath::FieldReader;
 use provost_engine::{
-    CallState, Direction, Ended, Filter, Nanos, Parts, RestoreError, StepView, Verdict, Watch,
+    CallState, Direction, Ended, Filter, Nanos, Parts, RestoreError, StepView, TRACEPARENT, TraceContext,
+    Verdict, Watch,
 };
 
 use crate::KIND;
-use crate::context::{Ids, Sampler, TRACEPARENT, TraceContext};
 use crate::exporter::{Queue, Waker};
+use crate::sampling::{Ids, Sampler};
 use crate::span::SpanSite;
 
 /// Records that one engine queues before it wakes the exporter ahead of its time.

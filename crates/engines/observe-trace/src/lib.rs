@@ -7,9 +7,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod context;
 mod exporter;
 mod filter;
+mod sampling;
 mod span;
 
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use serde::Deserialize;
 
 pub use filter::{TraceFilter, TracedCall};
 
-use context::Sampler;
 use exporter::{Counts, Exporter, Options, Queue};
+use sampling::Sampler;
 use span::SpanSite;
 
 /// [`PolicyKind::name`] of this kind.

@@ -11,8 +11,8 @@ use opentelemetry_proto::tonic::trace::v1::{Span, Status};
 use provost_engine::{Code, Nanos, Side, Site, WallClock};
 
 use crate::SpanRole;
-use crate::context::Ids;
 use crate::filter::Record;
+use crate::sampling::Ids;
 
 /// Span flags (<https://github.com/open-telemetry/opentelemetry-proto>): sampled; it is known whether the parent is
 /// remote; it is.

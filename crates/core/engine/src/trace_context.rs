@@ -1,24 +1,26 @@
-//! W3C trace context (<https://www.w3.org/TR/trace-context/>), and who is sampled.
+//! W3C trace context (<https://www.w3.org/TR/trace-context/>), as it is carried in metadata.
 
-use std::hash::{BuildHasher, RandomState};
-
-/// The metadata key.
-pub(crate) const TRACEPARENT: &str = "traceparent";
+/// The metadata key of a trace context.
+pub const TRACEPARENT: &str = "traceparent";
 /// Length of a header of version 0: `00-` trace id `-` span id `-` flags.
-pub(crate) const TRACEPARENT_BYTES: usize = 55;
+pub const TRACEPARENT_BYTES: usize = 55;
 const SAMPLED: u8 = 1;
 
 /// Where in a trace a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TraceContext {
-    pub(crate) trace_id: u128,
-    pub(crate) span_id: u64,
-    pub(crate) is_sampled: bool,
+pub struct TraceContext {
+    /// The trace. Not 0.
+    pub trace_id: u128,
+    /// The span that is the parent of what comes. Not 0.
+    pub span_id: u64,
+    /// Whether the trace is sampled.
+    pub is_sampled: bool,
 }
 
 impl TraceContext {
     /// Reads a header. Of a version after 0 what version 0 has is read, as the specification asks for.
-    pub(crate) fn parse(header: &[u8]) -> Option<TraceContext> {
+    #[must_use]
+    pub fn parse(header: &[u8]) -> Option<TraceContext> {
         let (first, rest) = header.split_at_checked(TRACEPARENT_BYTES)?;
         let version: u8 = hex(&first[..2])? as u8;
         let is_split = [2, 35, 52].iter().all(|at| first[*at] == b'-');
@@ -38,7 +40,8 @@ impl TraceContext {
 
     /// Whether a header has the form of one of a trace that nobody samples. Its ids are not looked at: they are carried on
     /// as they are.
-    pub(crate) fn is_unsampled(header: &[u8]) -> bool {
+    #[must_use]
+    pub fn is_unsampled(header: &[u8]) -> bool {
         header.len() == TRACEPARENT_BYTES
             && header.starts_with(b"00-")
             && (header[35], header[52]) == (b'-', b'-')
@@ -46,7 +49,8 @@ impl TraceContext {
     }
 
     /// The header.
-    pub(crate) fn header(&self) -> [u8; TRACEPARENT_BYTES] {
+    #[must_use]
+    pub fn header(&self) -> [u8; TRACEPARENT_BYTES] {
         let mut out = *b"00-00000000000000000000000000000000-0000000000000000-00";
         write_hex((self.trace_id >> 64) as u64, &mut out[3..19]);
         write_hex(self.trace_id as u64, &mut out[19..35]);
@@ -81,57 +85,21 @@ fn hex(digits: &[u8]) -> Option<u64> {
     (seen & 0xf0 == 0).then_some(number)
 }
 
+/// The digits of each byte.
+const PAIRS: [[u8; 2]; 256] = {
+    let digits = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [digits[byte >> 4], digits[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
+
 fn write_hex(number: u64, out: &mut [u8]) {
-    for (at, digit) in out.iter_mut().rev().enumerate() {
-        *digit = b"0123456789abcdef"[(number >> (4 * at) & 15) as usize];
-    }
-}
-
-/// Who is sampled.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sampler {
-    /// Trace ids whose low 63 bits are below this, as OpenTelemetry's `TraceIdRatioBased` has it.
-    below: u64,
-    parent_based: bool,
-}
-
-impl Sampler {
-    pub(crate) fn new(ratio: f64, parent_based: bool) -> Sampler {
-        let all = (1u64 << 63) as f64;
-        Sampler {
-            below: (ratio * all) as u64,
-            parent_based,
-        }
-    }
-
-    /// Whether the decision of a caller counts.
-    pub(crate) fn is_parent_based(&self) -> bool {
-        self.parent_based
-    }
-
-    pub(crate) fn samples(&self, trace_id: u128, parent: Option<&TraceContext>) -> bool {
-        match parent {
-            Some(parent) if self.parent_based => parent.is_sampled,
-            _ => (trace_id as u64 >> 1) < self.below,
-        }
-    }
-}
-
-/// Random ids, of the kind that does not matter when it is guessed (xorshift64*).
-#[derive(Debug)]
-pub(crate) struct Ids(u64);
-
-impl Ids {
-    pub(crate) fn new() -> Ids {
-        Ids(RandomState::new().hash_one(0u64) | 1)
-    }
-
-    /// Not 0.
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    for (byte, pair) in number.to_be_bytes().iter().zip(out.as_chunks_mut().0) {
+        *pair = PAIRS[usize::from(*byte)];
     }
 }
 
@@ -184,24 +152,5 @@ mod tests {
         assert_eq!(TraceContext::parse(&[b"ff", &HEADER[2..]].concat()), None);
         let zeros = [&HEADER[..3], &[b'0'; 32][..], &HEADER[35..]].concat();
         assert_eq!(TraceContext::parse(&zeros), None);
-    }
-
-    #[test]
-    fn the_ratio_is_kept_and_a_parent_decides() {
-        let mut ids = Ids::new();
-        let sampler = Sampler::new(0.25, true);
-        let of = |sampler: &Sampler, ids: &mut Ids| {
-            (0..20_000)
-                .filter(|_| sampler.samples(u128::from(ids.next()), None))
-                .count()
-        };
-        assert!((4_500..5_500).contains(&of(&sampler, &mut ids)));
-        assert_eq!(of(&Sampler::new(0.0, true), &mut ids), 0);
-        assert_eq!(of(&Sampler::new(1.0, true), &mut ids), 20_000);
-        let mut parent = TraceContext::parse(HEADER).unwrap();
-        assert!(Sampler::new(0.0, true).samples(1, Some(&parent)));
-        assert!(!Sampler::new(0.0, false).samples(1, Some(&parent)));
-        parent.is_sampled = false;
-        assert!(!Sampler::new(1.0, true).samples(1, Some(&parent)));
     }
 }
