@@ -258,7 +258,8 @@ fn admit(
     attach: &Attach,
     descriptors: Vec<OwnedFd>,
 ) -> Result<Admitted, Refusal> {
-    let config = &shared.config;
+    let live = shared.live();
+    let config = &*live;
     access::check(&config.control, shared.own_user, credentials)
         .map_err(|denied| Refusal::new(Code::PermissionDenied, denied.to_string()))?;
     if attach.version != CONTROL_VERSION {

@@ -87,7 +87,7 @@ enum Way {
 }
 
 fn way(shared: &Shared, connect: &Connect) -> Result<Way, Refusal> {
-    let config = &shared.config;
+    let config = shared.live();
     if !connect.address.is_empty() {
         return match config.control.allow_app_addresses {
             true => Ok(Way::Tcp(vec![connect.address.clone()])),
@@ -133,7 +133,7 @@ async fn connect_tcp(
     permit: Permit,
 ) -> Result<(u32, String), Refusal> {
     let timeout = match timeout_ns {
-        0 => Duration::from_millis(shared.config.timeouts.connect_ms),
+        0 => Duration::from_millis(shared.live().timeouts.connect_ms),
         asked => Duration::from_nanos(asked).min(CONNECT_TIMEOUT_MAX),
     };
     let deadline = Instant::now() + timeout;

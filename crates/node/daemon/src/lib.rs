@@ -21,6 +21,7 @@ pub mod notify;
 pub mod observe;
 mod permits;
 pub mod policies;
+mod reload;
 pub mod runtime;
 pub mod schemas;
 mod segments;
@@ -28,4 +29,5 @@ mod services;
 
 pub use admin::{AdminConfig, Denied, Role};
 pub use config::Config;
-pub use node::{Node, Shutdown, StartError};
+pub use node::{Node, NodeParts, Shutdown, StartError, check_policies};
+pub use reload::{ReloadError, Reloaded};

@@ -54,11 +54,12 @@ async fn welcome(shared: &Shared, stream: tokio::net::TcpStream) -> Result<(), S
     let stream = stream.into_std().map_err(|error| error.to_string())?;
     let services = Arc::clone(&shared.services);
     let tls = shared.tls_server.clone();
-    let allowed = match &shared.config.tls {
+    let live = shared.live();
+    let allowed = match &live.tls {
         Some(tls) => tls.allow_peers.clone(),
         None => Vec::new(),
     };
-    let deadline = Instant::now() + Duration::from_millis(shared.config.timeouts.handshake_ms);
+    let deadline = Instant::now() + Duration::from_millis(live.timeouts.handshake_ms);
     let handshake = tokio::task::spawn_blocking(move || {
         let mut found = None;
         let established = shake_hands(stream, tls, deadline, |greeting| {

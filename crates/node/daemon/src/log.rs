@@ -1,5 +1,7 @@
 //! Structured logs to standard error. The data path never logs; what happens to apps and connections does.
 
+use std::sync::OnceLock;
+
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogConfig, LogFormat};
@@ -24,11 +26,43 @@ pub fn start(config: &LogConfig) -> Result<(), FilterError> {
         .with_writer(std::io::stderr)
         .with_env_filter(filter(config)?);
     // An error means that a subscriber is there: a test's, or that of the program around us.
-    let _ = match config.format {
-        LogFormat::Text => builder.with_ansi(false).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
-    };
+    match config.format {
+        LogFormat::Text => {
+            let builder = builder.with_ansi(false).with_filter_reloading();
+            let handle = builder.reload_handle();
+            if builder.try_init().is_ok() {
+                keep(move |filter| drop(handle.reload(filter)));
+            }
+        }
+        LogFormat::Json => {
+            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let handle = builder.reload_handle();
+            if builder.try_init().is_ok() {
+                keep(move |filter| drop(handle.reload(filter)));
+            }
+        }
+    }
     Ok(())
+}
+
+/// Whether the level can be read.
+pub fn check(config: &LogConfig) -> Result<(), FilterError> {
+    filter(config).map(drop)
+}
+
+/// Logs at another level from now on, where the logs were started here. A level that cannot be read changes nothing.
+pub fn set_level(config: &LogConfig) {
+    if let (Some(set), Ok(filter)) = (SET_FILTER.get(), filter(config)) {
+        set(filter);
+    }
+}
+
+/// Changes the filter of the process's logs.
+static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+
+fn keep(set: impl Fn(EnvFilter) + Send + Sync + 'static) {
+    // Logs are started once in a process.
+    let _ = SET_FILTER.set(Box::new(set));
 }
 
 fn filter(config: &LogConfig) -> Result<EnvFilter, FilterError> {

@@ -4,13 +4,15 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use provostd::config::{
-    ConfigError, ListenerConfig, ListenerTransport, LogFormat, RouteConfig, RouteTransport,
+    ConfigError, ListenerConfig, ListenerTransport, LogFormat, RouteConfig, RouteTransport, Sources,
 };
-use provostd::{Config, Node, Shutdown, StartError, notify};
+use provostd::policies::Registry;
+use provostd::{Config, Node, NodeParts, Shutdown, StartError, notify};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How often it is checked whether the service has ended.
@@ -24,9 +26,11 @@ Examples:
   provostd --socket /tmp/b.sock --route kv.Kv=127.0.0.1:7700
                                                a node whose apps call kv.Kv at that one
   provostd --config /etc/provost/provostd.toml
+  provostd --config-dir /etc/provost/conf.d    every .toml file of a directory, merged
   provostd --check-config --config FILE        says what is wrong with a file, and ends
   provostd --print-default-config > FILE       every key with its default
 
+SIGHUP: read the configuration again; policies, routes and some limits change at once, what needs a restart is logged.
 SIGTERM or SIGINT: take nothing new, let calls in flight finish, end; a second one: end at once.
 PROVOSTD_LOG overrides log.level. Keys of the configuration: docs/configuration.md.";
 
@@ -37,6 +41,9 @@ struct Options {
     /// The configuration file (TOML); without it, every key has its default.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// A directory whose .toml files are read in the order of their names, after --config: tables merge, lists append.
+    #[arg(long, value_name = "DIR")]
+    config_dir: Option<PathBuf>,
     /// The socket at which apps attach, instead of control.socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -52,7 +59,7 @@ struct Options {
     /// Threads of the data plane, instead of runtime.threads.
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
-    /// A policy of every datapath, after the configured ones. May be given several times.
+    /// A kind of policy for every datapath, unless one of that name is configured. May be given several times.
     #[arg(long, value_name = "NAME")]
     policy: Vec<String>,
     /// A level or filter for the log, instead of log.level.
@@ -82,18 +89,22 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let only_check = options.check_config;
-    let config = match configure(options) {
-        Ok(config) => config,
+    let (config, sources) = match configure(options) {
+        Ok(configured) => configured,
         Err(error) => {
             eprintln!("provostd: {error}");
             return ExitCode::from(EXIT_USAGE);
         }
     };
+    if let Err(error) = provostd::check_policies(&config, Registry::with_built_ins()) {
+        eprintln!("provostd: {error}");
+        return ExitCode::from(EXIT_USAGE);
+    }
     if only_check {
         println!("the configuration is good");
         return ExitCode::SUCCESS;
     }
-    match run(config) {
+    match run(config, sources) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("provostd: {error}");
@@ -113,25 +124,30 @@ fn parse_route(text: &str) -> Result<RouteConfig, String> {
     })
 }
 
-/// The configuration file with what the options say instead.
-fn configure(options: Options) -> Result<Config, ConfigError> {
-    let mut config = match &options.config {
-        Some(path) => Config::load(path)?,
-        None => Config::default(),
+/// The configuration, with what the options say instead, and where it comes from.
+fn configure(options: Options) -> Result<(Config, Sources), ConfigError> {
+    let sources = Sources {
+        file: options.config.clone(),
+        directory: options.config_dir.clone(),
+        adjust: Arc::new(move |config| adjust(&options, config)),
     };
-    if let Some(socket) = options.socket {
-        config.control.socket = socket;
+    Ok((sources.read()?, sources))
+}
+
+/// What the options say instead of the files, or beside them.
+fn adjust(options: &Options, config: &mut Config) {
+    if let Some(socket) = &options.socket {
+        config.control.socket.clone_from(socket);
     }
     if options.admin_socket.is_some() {
-        config.admin.socket = options.admin_socket;
+        config.admin.socket.clone_from(&options.admin_socket);
     }
-    config
-        .listeners
-        .extend(options.listen.into_iter().map(|address| ListenerConfig {
-            transport: ListenerTransport::Tcp,
-            address,
-        }));
-    for route in options.route {
+    let listeners = options.listen.iter().map(|address| ListenerConfig {
+        transport: ListenerTransport::Tcp,
+        address: *address,
+    });
+    config.listeners.extend(listeners);
+    for route in options.route.iter().cloned() {
         match config.routes.iter_mut().find(|old| old.service == route.service) {
             Some(old) if old.transport == RouteTransport::Tcp => old.endpoints.extend(route.endpoints),
             Some(old) => *old = route,
@@ -141,15 +157,22 @@ fn configure(options: Options) -> Result<Config, ConfigError> {
     if let Some(threads) = options.threads {
         config.runtime.threads = threads;
     }
-    config.policies.extend(options.policy);
-    if let Some(level) = options.log {
-        config.log.level = level;
+    for kind in &options.policy {
+        // What was written back after a change at run time has it already.
+        if !config
+            .attachments
+            .iter()
+            .any(|attachment| attachment.name == *kind)
+        {
+            config.policies.push(kind.clone());
+        }
+    }
+    if let Some(level) = &options.log {
+        config.log.level.clone_from(level);
     }
     if options.log_json {
         config.log.format = LogFormat::Json;
     }
-    config.check("the configuration")?;
-    Ok(config)
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -162,7 +185,7 @@ enum RunError {
     Signals(#[from] std::io::Error),
 }
 
-fn run(config: Config) -> Result<(), RunError> {
+fn run(config: Config, sources: Sources) -> Result<(), RunError> {
     provostd::log::start(&config.log)?;
     end_on_panic();
     allow_all_descriptors();
@@ -173,9 +196,13 @@ fn run(config: Config) -> Result<(), RunError> {
     runtime.block_on(async {
         // Before the service starts: from its first moment on it can be told to stop.
         let mut signals = Signals::catch()?;
-        let node = Node::start(config)?;
+        let node = Node::start_with(NodeParts {
+            config,
+            kinds: Registry::with_built_ins(),
+            sources,
+        })?;
         notify::ready();
-        signals.next().await;
+        signals.until_told_to_stop(&node).await;
         tracing::info!("told to stop: letting calls in flight finish");
         notify::stopping();
         node.shut_down(Shutdown::Drain);
@@ -186,7 +213,7 @@ fn run(config: Config) -> Result<(), RunError> {
         };
         tokio::select! {
             () = ended => {}
-            () = signals.next() => {
+            () = signals.until_told_to_stop(&node) => {
                 tracing::warn!("told to stop again: ending at once");
                 node.shut_down(Shutdown::Now);
             }
@@ -218,6 +245,7 @@ fn allow_all_descriptors() {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
 }
 
 impl Signals {
@@ -225,13 +253,21 @@ impl Signals {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
         })
     }
 
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+    /// Lets the node read its configuration again whenever it is told to, until it is told to stop.
+    async fn until_told_to_stop(&mut self, node: &Node) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hang_up.recv() => {
+                    tracing::info!("told to read the configuration again");
+                    node.ask_to_reload();
+                }
+            }
         }
     }
 }

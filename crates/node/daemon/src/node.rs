@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use provost_datapath::Link;
-use provost_engine::{AppIdentity, EventSink, Site};
+use provost_engine::{AppIdentity, EventSink, NoEvents, Site};
 use provost_frontend::SendHeap;
 use provost_shm::PacketListener;
 use provost_transport_local::PeerWake;
@@ -21,14 +21,15 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
 
 use crate::admin::AdminSocket;
-use crate::config::Config;
+use crate::config::{Config, Sources};
 use crate::observe::{AuditLog, HttpListener, ObserveError};
 use crate::permits::{AppConnections, Permits};
 use crate::policies::{Change, ChangeError, Instance, Mode, Policies, Registry, Report};
+use crate::reload::{ConfigState, ReloadError, Reloaded};
 use crate::runtime::{AppId, ConnectionId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Tag, Waiting};
 use crate::schemas::{SchemaStore, StoreError};
 use crate::services::Services;
-use crate::{admin, apps, listen, observe, policies};
+use crate::{admin, apps, listen, observe, policies, reload};
 
 /// Events of runtimes that wait for the control plane, at most.
 const EVENTS_MAX: usize = 1024;
@@ -74,6 +75,9 @@ pub enum StartError {
     /// What the node tells about itself cannot be had.
     #[error(transparent)]
     Observe(#[from] ObserveError),
+    /// A library of the configuration's list cannot be loaded.
+    #[error("engines: {0}")]
+    Engine(String),
     /// A policy of the configuration cannot be attached.
     #[error(transparent)]
     Policy(#[from] ChangeError),
@@ -113,10 +117,27 @@ pub enum Shutdown {
     Now,
 }
 
+/// Checks what [`Config::check`] cannot see: that engines load, and that policies take their configurations.
+pub fn check_policies(config: &Config, kinds: Registry) -> Result<(), StartError> {
+    let policies = Policies::new(Arc::new(kinds), &config.node.name, Arc::new(NoEvents));
+    policies::load_engines(policies.registry(), &config.engines).map_err(StartError::Engine)?;
+    Ok(policies.begin(config.all_attachments())?)
+}
+
+/// What a node's service is started with.
+pub struct NodeParts {
+    /// Its configuration.
+    pub config: Config,
+    /// The kinds of policies that it has.
+    pub kinds: Registry,
+    /// Where the configuration came from, to be read again.
+    pub sources: Sources,
+}
+
 /// A running service. Dropping it ends it at once.
 pub struct Node {
     shutdown: watch::Sender<Shutdown>,
-    orders: mpsc::Sender<ChangeOrder>,
+    orders: mpsc::Sender<Order>,
     addresses: Vec<SocketAddr>,
     thread: Option<JoinHandle<()>>,
 }
@@ -129,13 +150,22 @@ impl Node {
 
     /// Starts a node's service that has these kinds of policies: a program that runs a node may bring its own.
     pub fn start_with_kinds(config: Config, kinds: Registry) -> Result<Node, StartError> {
+        Node::start_with(NodeParts {
+            config,
+            kinds,
+            sources: Sources::default(),
+        })
+    }
+
+    /// Starts a node's service of all its parts.
+    pub fn start_with(parts: NodeParts) -> Result<Node, StartError> {
         let (shutdown, asked) = watch::channel(Shutdown::Running);
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
         let (started, start) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || run(config, kinds, asked, ordered, started))
+            .spawn(move || run(parts, asked, ordered, started))
             .map_err(|source| StartError::System {
                 what: "the control plane's thread",
                 source,
@@ -159,11 +189,38 @@ impl Node {
     /// themselves; operators have the admin API.)
     pub fn change(&self, change: Change, mode: Mode) -> Result<Report, ChangeError> {
         let (done, hears) = std::sync::mpsc::sync_channel(1);
-        let order = ChangeOrder { change, mode, done };
+        let order = Order::Change { change, mode, done };
         self.orders
             .blocking_send(order)
             .map_err(|_| ChangeError::Ending)?;
         hears.recv().map_err(|_| ChangeError::Ending)?
+    }
+
+    /// Reads the configuration again and makes it the one in effect, and waits until that is done.
+    pub fn reload(&self) -> Result<Reloaded, ReloadError> {
+        let (done, hears) = std::sync::mpsc::sync_channel(1);
+        let ending = |_| ReloadError::Policy(ChangeError::Ending);
+        self.orders
+            .blocking_send(Order::Reload { done })
+            .map_err(|_| ReloadError::Policy(ChangeError::Ending))?;
+        hears.recv().map_err(ending)?
+    }
+
+    /// Writes policies that were changed at run time into the files of the configuration, and says into which.
+    pub fn write_config(&self) -> Result<PathBuf, ReloadError> {
+        let (done, hears) = std::sync::mpsc::sync_channel(1);
+        let ending = || ReloadError::Policy(ChangeError::Ending);
+        self.orders
+            .blocking_send(Order::Write { done })
+            .map_err(|_| ending())?;
+        hears.recv().map_err(|_| ending())?
+    }
+
+    /// Asks it to read the configuration again; what comes of it is in the log.
+    pub fn ask_to_reload(&self) {
+        let (done, _) = std::sync::mpsc::sync_channel(1);
+        // When so many wait already, one of them reads what this one would.
+        let _ = self.orders.try_send(Order::Reload { done });
     }
 
     /// Asks it to end. A later call may ask for more haste.
@@ -199,7 +256,11 @@ impl Drop for Node {
 
 /// What the tasks of the control plane share. They all run on one thread.
 pub(crate) struct Shared {
+    /// What the node was started with. Keys that a reload may change are read from `live`.
     pub(crate) config: Config,
+    /// The configuration in effect: with those keys as they are now.
+    pub(crate) live: RefCell<Rc<Config>>,
+    pub(crate) config_state: RefCell<ConfigState>,
     pub(crate) services: Arc<Services>,
     /// Where policies and the admin API account for what they do.
     pub(crate) audit: Arc<AuditLog>,
@@ -252,6 +313,11 @@ pub(crate) struct OpenConnection {
 }
 
 impl Shared {
+    /// The configuration in effect.
+    pub(crate) fn live(&self) -> Rc<Config> {
+        Rc::clone(&self.live.borrow())
+    }
+
     /// A number for a connection that no other has had.
     pub(crate) fn new_connection(&self) -> ConnectionId {
         self.next_connection.replace(self.next_connection.get() + 1)
@@ -266,35 +332,46 @@ impl OpenConnection {
     }
 }
 
-/// A change that the program around the node asks for.
-struct ChangeOrder {
-    change: Change,
-    mode: Mode,
-    done: std::sync::mpsc::SyncSender<Result<Report, ChangeError>>,
+/// What the program around the node asks for.
+enum Order {
+    Change {
+        change: Change,
+        mode: Mode,
+        done: std::sync::mpsc::SyncSender<Result<Report, ChangeError>>,
+    },
+    Reload {
+        done: std::sync::mpsc::SyncSender<Result<Reloaded, ReloadError>>,
+    },
+    Write {
+        done: std::sync::mpsc::SyncSender<Result<PathBuf, ReloadError>>,
+    },
 }
 
 /// Carries out what the program around the node asks for.
-async fn obey(shared: Rc<Shared>, mut orders: mpsc::Receiver<ChangeOrder>) {
+async fn obey(shared: Rc<Shared>, mut orders: mpsc::Receiver<Order>) {
     while let Some(order) = orders.recv().await {
         let shared = Rc::clone(&shared);
         tokio::task::spawn_local(async move {
-            let outcome = policies::carry_out(&shared, order.change, order.mode).await;
             // Whoever asked may have gone.
-            let _ = order.done.send(outcome);
+            match order {
+                Order::Change { change, mode, done } => {
+                    let _ = done.send(policies::carry_out(&shared, change, mode).await);
+                }
+                Order::Reload { done } => {
+                    let _ = done.send(reload::reload(&shared).await);
+                }
+                Order::Write { done } => {
+                    let _ = done.send(reload::write_back(&shared).await);
+                }
+            }
         });
     }
 }
 
 type Started = std::sync::mpsc::SyncSender<Result<Vec<SocketAddr>, StartError>>;
 
-fn run(
-    config: Config,
-    kinds: Registry,
-    asked: watch::Receiver<Shutdown>,
-    orders: mpsc::Receiver<ChangeOrder>,
-    started: Started,
-) {
-    let threads = config.limits.handshakes + BLOCKING_THREADS_SPARE;
+fn run(parts: NodeParts, asked: watch::Receiver<Shutdown>, orders: mpsc::Receiver<Order>, started: Started) {
+    let threads = parts.config.limits.handshakes + BLOCKING_THREADS_SPARE;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(threads)
@@ -310,20 +387,19 @@ fn run(
         }
     };
     let local = LocalSet::new();
-    local.block_on(&runtime, serve(config, kinds, asked, orders, started));
+    local.block_on(&runtime, serve(parts, asked, orders, started));
     drop(local);
     // Handshakes that are still under way have deadlines of their own; nobody waits for them.
     runtime.shutdown_background();
 }
 
 async fn serve(
-    config: Config,
-    kinds: Registry,
+    parts: NodeParts,
     mut asked: watch::Receiver<Shutdown>,
-    orders: mpsc::Receiver<ChangeOrder>,
+    orders: mpsc::Receiver<Order>,
     started: Started,
 ) {
-    let (shared, listeners, addresses, events) = match start(config, kinds) {
+    let (shared, listeners, addresses, events) = match start(parts) {
         Ok(begun) => begun,
         Err(error) => {
             let _ = started.send(Err(error));
@@ -395,10 +471,11 @@ async fn wait_for_shutdown(asked: &mut watch::Receiver<Shutdown>, least: Shutdow
 
 /// Lets calls in flight finish, for the configured time.
 async fn drain(shared: &Shared, asked: &mut watch::Receiver<Shutdown>) {
-    let limit = Duration::from_millis(shared.config.timeouts.drain_ms);
+    let drain_ms = shared.live().timeouts.drain_ms;
+    let limit = Duration::from_millis(drain_ms);
     tracing::info!(
         connections = shared.connections.borrow().len(),
-        limit_ms = shared.config.timeouts.drain_ms,
+        limit_ms = drain_ms,
         "draining"
     );
     for connection in shared.connections.borrow().values() {
@@ -430,7 +507,12 @@ type Begun = (
     mpsc::Receiver<RuntimeEvent>,
 );
 
-fn start(config: Config, kinds: Registry) -> Result<Begun, StartError> {
+fn start(parts: NodeParts) -> Result<Begun, StartError> {
+    let NodeParts {
+        config,
+        kinds,
+        sources,
+    } = parts;
     let tls = tls_configs(&config)?;
     let limits = Limits {
         message_bytes_max: config.limits.message_bytes,
@@ -451,6 +533,7 @@ fn start(config: Config, kinds: Registry) -> Result<Begun, StartError> {
         &config.node.name,
         Arc::clone(&audit) as Arc<dyn EventSink>,
     );
+    policies::load_engines(policies.registry(), &config.engines).map_err(StartError::Engine)?;
     policies.begin(config.all_attachments())?;
     let (events_in, events) = mpsc::channel(EVENTS_MAX);
     let runtimes = start_runtimes(&config, &events_in)?;
@@ -468,6 +551,12 @@ fn start(config: Config, kinds: Registry) -> Result<Begun, StartError> {
         services: Arc::new(Services::new(schemas, limits)),
         audit,
         policies,
+        live: RefCell::new(Rc::new(config.clone())),
+        config_state: RefCell::new(ConfigState {
+            sources,
+            read_at: SystemTime::now(),
+            error: None,
+        }),
         runtimes,
         permits: Permits::new(config.limits.connections, config.limits.connections_per_app),
         tls_client: tls.client,

@@ -1,13 +1,14 @@
 //! Counting connections, of the node and of each app, for as long as they live.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The node's bounds on connections.
 pub(crate) struct Permits {
     all: Arc<AtomicUsize>,
-    all_max: usize,
-    per_app_max: usize,
+    all_max: Cell<usize>,
+    per_app_max: Cell<usize>,
 }
 
 /// Connections of one app.
@@ -32,19 +33,25 @@ impl Permits {
     pub(crate) fn new(all_max: usize, per_app_max: usize) -> Permits {
         Permits {
             all: Arc::default(),
-            all_max,
-            per_app_max,
+            all_max: Cell::new(all_max),
+            per_app_max: Cell::new(per_app_max),
         }
+    }
+
+    /// Other bounds, for connections that come from now on.
+    pub(crate) fn set_bounds(&self, all_max: usize, per_app_max: usize) {
+        self.all_max.set(all_max);
+        self.per_app_max.set(per_app_max);
     }
 
     /// Counts one more connection of an app.
     pub(crate) fn take(&self, app: &AppConnections) -> Result<Permit, TooMany> {
-        if !raise(&self.all, self.all_max) {
-            return Err(TooMany::OfNode(self.all_max));
+        if !raise(&self.all, self.all_max.get()) {
+            return Err(TooMany::OfNode(self.all_max.get()));
         }
-        if !raise(&app.0, self.per_app_max) {
+        if !raise(&app.0, self.per_app_max.get()) {
             self.all.fetch_sub(1, Ordering::Relaxed);
-            return Err(TooMany::OfApp(self.per_app_max));
+            return Err(TooMany::OfApp(self.per_app_max.get()));
         }
         Ok(Permit {
             counted: [Arc::clone(&self.all), Arc::clone(&app.0)],

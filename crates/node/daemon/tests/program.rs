@@ -123,6 +123,43 @@ fn options_are_checked_like_the_file() {
 }
 
 #[test]
+fn it_reads_its_configuration_again_when_it_is_told_to() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (socket, files) = (directory.path().join("a.sock"), directory.path().join("conf.d"));
+    std::fs::create_dir(&files).expect("a directory");
+    let log = directory.path().join("log");
+    let child = provostd()
+        .arg("--socket")
+        .arg(&socket)
+        .arg("--config-dir")
+        .arg(&files)
+        .stderr(std::fs::File::create(&log).expect("a file"))
+        .spawn()
+        .expect("a program that starts");
+    let program = Program(child);
+    program.wait_until_it_serves(&socket);
+    let wait_for = |part: &str| {
+        let until = Instant::now() + PATIENCE;
+        while !std::fs::read_to_string(&log).expect("a log").contains(part) {
+            assert!(Instant::now() < until, "the log does not say {part:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    std::fs::write(files.join("a.toml"), "policies = [\"none-such\"]\n").expect("a file");
+    program.signal(rustix::process::Signal::HUP);
+    wait_for("there is no kind of policy \"none-such\"");
+    std::fs::write(
+        files.join("a.toml"),
+        "policies = [\"null\"]\n[log]\nlevel = \"debug\"\n",
+    )
+    .expect("a file");
+    program.signal(rustix::process::Signal::HUP);
+    wait_for("the configuration was read again changes=");
+    program.signal(rustix::process::Signal::TERM);
+    assert_eq!(program.exit_code(), Some(0));
+}
+
+#[test]
 fn it_ends_well_when_it_is_told_to_and_takes_its_socket_away() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("a.sock");

@@ -4,14 +4,18 @@
 //! test holds it against this module).
 
 mod check;
+mod diff;
 mod model;
+mod sources;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::policies::Attachment;
 
+pub use diff::{ConfigChange, TakesEffect, diff};
 pub use model::*;
+pub use sources::{Adjust, Sources};
 
 /// Why a configuration was refused.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +35,16 @@ pub enum ConfigError {
         origin: String,
         /// What the parser said.
         source: Box<toml::de::Error>,
+    },
+    /// Two files set the same key.
+    #[error("{key} is set in {first} and in {second}: remove one of them")]
+    Twice {
+        /// Which key.
+        key: String,
+        /// The file that sets it first.
+        first: String,
+        /// The one that sets it again.
+        second: String,
     },
     /// Values are out of their range or contradict each other: all that were found.
     #[error("{origin}: {}", Listed(.problems))]
@@ -64,15 +78,6 @@ impl fmt::Display for Listed<'_> {
 }
 
 impl Config {
-    /// Reads and checks a file.
-    pub fn load(path: &Path) -> Result<Config, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_path_buf(),
-            source,
-        })?;
-        Config::parse(&text, &path.display().to_string())
-    }
-
     /// Reads and checks a text; `origin` says in errors where it came from.
     pub fn parse(text: &str, origin: &str) -> Result<Config, ConfigError> {
         let config: Config = toml::from_str(text).map_err(|source| ConfigError::Syntax {
@@ -131,6 +136,8 @@ pub(crate) fn parse_mode(mode: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn problems(text: &str) -> Vec<String> {

@@ -35,6 +35,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Where the node tells about itself.
     pub observe: ObserveConfig,
+    /// Libraries with engines, to load before policies are attached.
+    pub engines: Vec<PathBuf>,
     /// Kinds of policies of every datapath, without configuration, before those of `[[policy]]`.
     pub policies: Vec<String>,
     /// Policies and where they apply, in the order in which a call meets them on its way out.

@@ -43,6 +43,7 @@ pub(crate) mod transports;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -54,6 +55,7 @@ use carry_out::Recent;
 pub(crate) use carry_out::carry_out;
 pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
 use heal::Failures;
+pub(crate) use listing::to_toml;
 pub use registry::{KindDescription, NoSuchKind, NotAdded, NotLoaded, Origin, Registry};
 pub use table::ATTACHMENTS_MAX;
 pub(crate) use table::{Instance, Maker, Table};
@@ -120,6 +122,20 @@ impl Policies {
         self.configured.replace(Rc::new(attachments));
     }
 
+    /// The attachments as they are now, as a configuration would have them: where an upgrade has changed a version, with
+    /// that version.
+    pub(crate) fn effective(&self) -> Vec<Attachment> {
+        let table = self.table();
+        let effective = |entry: &table::Entry| {
+            let mut attachment = entry.attachment.clone();
+            if entry.before.is_some() {
+                attachment.version = Some(entry.live.kind.version());
+            }
+            attachment
+        };
+        table.entries.iter().map(effective).collect()
+    }
+
     /// The kinds; loaded libraries are added here.
     pub(crate) fn registry(&self) -> &Registry {
         &self.maker.registry
@@ -158,4 +174,12 @@ impl Policies {
         self.table.replace(Rc::new(table));
         self.generation.set(self.generation.get() + 1);
     }
+}
+
+/// Loads libraries with engines; one that is loaded already stays as it is. The first that is refused ends it.
+pub(crate) fn load_engines(registry: &Registry, paths: &[PathBuf]) -> Result<(), String> {
+    for path in paths {
+        registry.load(path).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }

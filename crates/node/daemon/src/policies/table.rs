@@ -160,7 +160,7 @@ impl Table {
     /// Forgets exceptions for connections that have ended.
     pub(crate) fn forget_connections(&mut self, is_open: impl Fn(u64) -> bool) {
         let stays = |reach: &Reach| !matches!(reach, Reach::Connection(number) if !is_open(*number));
-        self.transports.retain_exceptions(&stays);
+        self.transports.retain_exceptions(stays);
         for entry in &mut self.entries {
             entry.exceptions.retain(|(reach, _)| stays(reach));
         }

@@ -9,6 +9,7 @@
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prost::Message;
@@ -29,9 +30,9 @@ use provost_wire::control::{
 use provost_wire::descriptor::{Batch, Completion, Parts, Submission, completion_kind, submission_kind};
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, SEND_WINDOW};
 use provost_wire::{Code, metadata};
-use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport};
+use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport, Sources};
 use provostd::policies::Registry;
-use provostd::{Config, Node};
+use provostd::{Config, Node, NodeParts};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Longer than anything may take that is not broken.
@@ -82,6 +83,28 @@ impl TestNode {
         let node = Node::start_with_kinds(config, kinds).expect("a node that starts");
         TestNode {
             node,
+            socket,
+            _directory: directory,
+        }
+    }
+
+    /// A node with a configuration from files, and kinds of policies of the test's own.
+    pub fn start_from(sources: Sources, kinds: Registry) -> TestNode {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let socket = directory.path().join("provostd.sock");
+        let own_socket = socket.clone();
+        let sources = Sources {
+            adjust: Arc::new(move |config| config.control.socket.clone_from(&own_socket)),
+            ..sources
+        };
+        let config = sources.read().expect("a good configuration");
+        let parts = NodeParts {
+            config,
+            kinds,
+            sources,
+        };
+        TestNode {
+            node: Node::start_with(parts).expect("a node that starts"),
             socket,
             _directory: directory,
         }

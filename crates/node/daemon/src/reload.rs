@@ -1,0 +1,227 @@
+//! The configuration while the node runs: what is in effect, reading it again, writing back what was changed meanwhile.
+//!
+//! A reload reads and checks everything before it changes anything. It makes policies, routes, limits of what is to
+//! come, and the log's level what the files say, also where an operator has changed policies at run time; what needs a
+//! restart is said in the log. A configuration that is refused changes nothing, and the last good one stays.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::config::{Config, ConfigChange, ConfigError, Sources, TakesEffect, diff};
+use crate::node::Shared;
+use crate::policies::{Change, ChangeError, Mode, Report, carry_out, load_engines};
+
+/// File of a configuration directory into which policies are written back.
+const WRITTEN_FILE: &str = "90-policies.toml";
+
+/// What is known of the configuration.
+pub(crate) struct ConfigState {
+    /// Where it comes from.
+    pub(crate) sources: Sources,
+    /// When it was read last, with success or not.
+    pub(crate) read_at: SystemTime,
+    /// Why it was refused then, if it was: what was read before is in effect.
+    pub(crate) error: Option<String>,
+}
+
+/// What a reload did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// What differed from what was in effect.
+    pub changes: Vec<ConfigChange>,
+    /// What became of the policies.
+    pub policies: Report,
+}
+
+/// Why a configuration was not taken, or not written. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// It is not a good configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its policies cannot be attached.
+    #[error(transparent)]
+    Policy(#[from] ChangeError),
+    /// Its log level is none.
+    #[error(transparent)]
+    Log(#[from] crate::log::FilterError),
+    /// A library of its list cannot be loaded.
+    #[error("engines: {0}")]
+    Engine(String),
+    /// There are no files to write to.
+    #[error(
+        "the service was started without configuration files: start it with --config-dir DIR or --config FILE"
+    )]
+    NoFiles,
+    /// A file could not be written.
+    #[error("{}: {source}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Reads the configuration again and makes it the one in effect.
+pub(crate) async fn reload(shared: &Rc<Shared>) -> Result<Reloaded, ReloadError> {
+    let outcome = take_up(shared).await;
+    let mut state = shared.config_state.borrow_mut();
+    state.read_at = SystemTime::now();
+    state.error = outcome.as_ref().err().map(ToString::to_string);
+    match &outcome {
+        Ok(reloaded) => tracing::info!(
+            changes = reloaded.changes.len(),
+            "the configuration was read again"
+        ),
+        Err(error) => tracing::error!(%error, "the configuration was refused: the last good one stays"),
+    }
+    outcome
+}
+
+async fn take_up(shared: &Rc<Shared>) -> Result<Reloaded, ReloadError> {
+    let sources = shared.config_state.borrow().sources.clone();
+    let read = tokio::task::spawn_blocking(move || sources.read()).await;
+    let new = read.map_err(|_| ChangeError::Ending)??;
+    let changes = diff(&effective(shared), &new);
+    crate::log::check(&new.log)?;
+    let (registry, engines) = (Arc::clone(&shared.policies.maker.registry), new.engines.clone());
+    let loading = tokio::task::spawn_blocking(move || load_engines(&registry, &engines));
+    let loaded = loading.await.map_err(|_| ChangeError::Ending)?;
+    loaded.map_err(ReloadError::Engine)?;
+    let attachments = new.all_attachments();
+    let change = Change::Apply {
+        attachments: attachments.clone(),
+    };
+    let policies = carry_out(shared, change, Mode::Apply).await?;
+    shared.policies.set_configured(attachments);
+    // From here on nothing can fail.
+    crate::log::set_level(&new.log);
+    let next = shared.config.with_live_keys_of(&new);
+    shared
+        .permits
+        .set_bounds(next.limits.connections, next.limits.connections_per_app);
+    shared.live.replace(Rc::new(next));
+    for change in &changes {
+        if change.takes_effect == TakesEffect::Restarted {
+            let (before, after) = (&change.before, &change.after);
+            tracing::warn!(
+                key = change.key,
+                before,
+                after,
+                "takes effect when the service is started again"
+            );
+        }
+    }
+    Ok(Reloaded { changes, policies })
+}
+
+/// What a reload would change: to the files that the node was started with, or to these in their place.
+pub(crate) async fn preview(
+    shared: &Rc<Shared>,
+    files: Option<BTreeMap<String, String>>,
+) -> Result<Vec<ConfigChange>, ReloadError> {
+    let sources = shared.config_state.borrow().sources.clone();
+    let read = tokio::task::spawn_blocking(move || match files {
+        Some(files) => sources.read_files(&files),
+        None => sources.read(),
+    });
+    let new = read.await.map_err(|_| ChangeError::Ending)??;
+    Ok(diff(&effective(shared), &new))
+}
+
+/// The configuration in effect, with the policies as they are now.
+pub(crate) fn effective(shared: &Shared) -> Config {
+    let live = shared.live();
+    let attachments = shared.policies.effective();
+    if attachments == live.all_attachments() {
+        return (*live).clone();
+    }
+    Config {
+        policies: Vec::new(),
+        attachments,
+        ..(*live).clone()
+    }
+}
+
+/// The configuration in effect, in TOML.
+pub(crate) fn effective_toml(shared: &Shared) -> String {
+    // A configuration came from TOML, and can be written as such.
+    toml::to_string(&effective(shared)).unwrap_or_default()
+}
+
+/// Writes the policies as they are now into the files that the node was started with, and says where. They go into one
+/// file; others lose theirs. (And their comments, if they had policies: each is kept beside as `NAME.bak`.)
+pub(crate) async fn write_back(shared: &Rc<Shared>) -> Result<PathBuf, ReloadError> {
+    let sources = shared.config_state.borrow().sources.clone();
+    let attachments = shared.policies.effective();
+    let wrote = attachments.clone();
+    let written = tokio::task::spawn_blocking(move || write(&sources, wrote)).await;
+    let path = written.map_err(|_| ChangeError::Ending)??;
+    shared.policies.set_configured(attachments.clone());
+    let live = Config {
+        policies: Vec::new(),
+        attachments,
+        ..(*shared.live()).clone()
+    };
+    shared.live.replace(Rc::new(live));
+    tracing::info!(path = %path.display(), "wrote the policies back");
+    Ok(path)
+}
+
+fn write(sources: &Sources, attachments: Vec<crate::policies::Attachment>) -> Result<PathBuf, ReloadError> {
+    let target = match (&sources.directory, &sources.file) {
+        (Some(directory), _) => directory.join(WRITTEN_FILE),
+        (None, Some(file)) => file.clone(),
+        (None, None) => return Err(ReloadError::NoFiles),
+    };
+    let listing = crate::policies::to_toml(attachments);
+    let mut files: BTreeMap<PathBuf, String> = BTreeMap::new();
+    for (name, text) in sources.texts()? {
+        let mut table: toml::Table = toml::from_str(&text).unwrap_or_default();
+        let has_policies = table.remove("policy").is_some() | table.remove("policies").is_some();
+        if has_policies || target == PathBuf::from(&name) {
+            files.insert(name.into(), table.to_string());
+        }
+    }
+    let rest = files.entry(target.clone()).or_default();
+    if !rest.is_empty() {
+        rest.push('\n');
+    }
+    rest.push_str(&listing);
+    // What would be read next is checked before a file is touched.
+    let mut next: BTreeMap<String, String> = sources.texts()?.into_iter().collect();
+    next.extend(
+        files
+            .iter()
+            .map(|(path, text)| (path.display().to_string(), text.clone())),
+    );
+    sources.read_files(&next)?;
+    for (path, text) in &files {
+        replace(path, text).map_err(|source| ReloadError::Write {
+            path: path.clone(),
+            source,
+        })?;
+    }
+    Ok(target)
+}
+
+/// Puts a text in the place of a file, whole or not at all, and keeps what was there.
+fn replace(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    let beside = |extension: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(extension);
+        PathBuf::from(name)
+    };
+    let fresh = beside(".new");
+    std::fs::write(&fresh, text)?;
+    std::fs::File::open(&fresh)?.sync_all()?;
+    if path.exists() {
+        std::fs::set_permissions(&fresh, std::fs::metadata(path)?.permissions())?;
+        std::fs::copy(path, beside(".bak"))?;
+    }
+    std::fs::rename(&fresh, path)
+}
