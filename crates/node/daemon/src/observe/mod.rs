@@ -72,3 +72,64 @@ pub(crate) fn calls(shared: &Shared) -> Vec<MethodCalls> {
     }
     merged.into_values().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use provost_engine::{MetricDescription, MetricType};
+
+    use super::*;
+
+    fn row(metric: &MetricDescription) -> String {
+        let kind = match metric.kind {
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
+        };
+        format!("{} {kind} {} {}", metric.name, metric.unit, metric.help)
+    }
+
+    /// Name, type, unit and meaning of the rows of the document's tables of metrics.
+    fn documented(document: &str) -> BTreeSet<String> {
+        let rows = document.lines().filter(|line| line.starts_with("| `"));
+        let cells = rows.map(|line| {
+            line.trim_matches('|')
+                .split(" | ")
+                .map(str::trim)
+                .collect::<Vec<_>>()
+        });
+        let metrics =
+            cells.filter(|cells| cells.len() == 5 && ["counter", "gauge", "histogram"].contains(&cells[1]));
+        metrics
+            .map(|cells| {
+                format!(
+                    "{} {} {} {}",
+                    cells[0].trim_matches('`'),
+                    cells[1],
+                    cells[2],
+                    cells[4]
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_document_lists_the_metrics_that_there_are() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/observability.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        let of_policies = [
+            &provost_observe_metrics::METRICS[..],
+            &provost_observe_log::METRICS[..],
+            &provost_observe_tap::METRICS[..],
+            &provost_observe_trace::METRICS[..],
+        ];
+        let metrics = NODE_METRICS
+            .iter()
+            .copied()
+            .chain(of_policies.into_iter().flatten());
+        let expected: BTreeSet<String> = metrics.map(row).collect();
+        assert_eq!(documented(&document), expected);
+    }
+}

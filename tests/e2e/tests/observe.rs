@@ -1,0 +1,375 @@
+//! What a node tells: metrics that promtool accepts and a real Prometheus scrapes, health, an access log that may be
+//! rotated, spans that a collector receives with the right parents.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use provost_e2e::driver::PATIENCE;
+use provost_e2e::script::{Ask, Echo, Hold, Metadatum, StatusParts};
+use provost_e2e::{NodeOptions, Setting, eventually, watched};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
+
+fn echo(calls: usize) -> Ask {
+    Ask::Echo(Echo {
+        calls,
+        ..Echo::default()
+    })
+}
+
+fn tables(text: impl Into<String>) -> NodeOptions {
+    NodeOptions {
+        tables: text.into(),
+        ..NodeOptions::default()
+    }
+}
+
+fn policy(kind: &str, config: &str) -> String {
+    format!("[[policy]]\nname = \"{kind}\"\nkind = \"{kind}\"\n[policy.config]\n{config}\n")
+}
+
+/// A directory for what a node's configuration names before its world is there.
+fn directory() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("pobs-").tempdir().unwrap()
+}
+
+/// Status and body of an answer.
+fn get(mut stream: impl Read + Write, path: &str) -> (u16, String) {
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.unwrap_or_default(), body.to_owned())
+}
+
+fn get_unix(socket: &Path, path: &str) -> (u16, String) {
+    get(UnixStream::connect(socket).unwrap(), path)
+}
+
+/// The value of a series: its name and some of its labels.
+fn value(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let is_it = |line: &&str| {
+        let is_name = line
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with(['{', ' ']));
+        is_name && labels.iter().all(|label| line.contains(label))
+    };
+    page.lines().find(is_it)?.rsplit_once(' ')?.1.parse().ok()
+}
+
+fn is_missing(program: &str) -> bool {
+    let missing = Command::new(program).arg("--version").output().is_err();
+    if missing {
+        eprintln!("skipped: there is no {program} (Debian package prometheus)");
+    }
+    missing
+}
+
+#[test]
+fn metrics_count_the_calls_and_promtool_finds_nothing_to_say() {
+    watched(|| {
+        let place = directory();
+        let (socket_a, socket_b) = (place.path().join("a"), place.path().join("b"));
+        let options = |socket: &Path| {
+            let observe = format!("[observe]\nlisten = \"unix:{}\"\n", socket.display());
+            let tap = policy("tap", "");
+            let log = policy("access-log", "path = \"/dev/null\"");
+            tables(format!(
+                "{observe}{}{tap}{log}{}",
+                policy("metrics", ""),
+                policy("tracing", "")
+            ))
+        };
+        let mut setting = Setting::with(ROLE, &options(&socket_a), &options(&socket_b));
+        setting.agent.succeeds(echo(20));
+        let failure = StatusParts {
+            code: 5,
+            ..StatusParts::default()
+        };
+        setting.agent.fails(Ask::Fail(failure));
+        let (status, page) = get_unix(&socket_a, "/metrics");
+        assert_eq!(status, 200);
+        let count = |page: &str, side: &str, method: &str, code: &str| {
+            let name = format!("grpc_{side}_call_duration_seconds_count");
+            let labels = [
+                format!("grpc_method=\"probe.Probe/{method}\""),
+                format!("grpc_status=\"{code}\""),
+            ];
+            value(
+                page,
+                &name,
+                &[&labels[0], &labels[1], "policy=\"metrics\"", "kind=\"metrics\""],
+            )
+        };
+        assert_eq!(count(&page, "client", "Echo", "OK"), Some(20.0), "{page}");
+        assert_eq!(count(&page, "client", "Fail", "NOT_FOUND"), Some(1.0));
+        assert_eq!(value(&page, "provost_apps", &[]), Some(1.0));
+        assert_eq!(
+            value(&page, "provost_connections", &["side=\"client\""]),
+            Some(1.0)
+        );
+        assert_eq!(value(&page, "provost_policies", &["kind=\"tap\""]), Some(1.0));
+        let busy = value(&page, "provost_runtime_busy_seconds_total", &["runtime=\"0\""]);
+        assert!(busy.is_some_and(|busy| busy > 0.0), "{busy:?}");
+        let (_, page_b) = get_unix(&socket_b, "/metrics");
+        assert_eq!(count(&page_b, "server", "Echo", "OK"), Some(20.0), "{page_b}");
+        promtool_accepts(&page);
+        promtool_accepts(&page_b);
+    });
+}
+
+fn promtool_accepts(page: &str) {
+    if is_missing("promtool") {
+        return;
+    }
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let said = promtool.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
+    assert!(said.status.success() && text.trim().is_empty(), "{text}");
+}
+
+/// A process that ends with the test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+#[test]
+fn a_real_prometheus_scrapes_a_node() {
+    if is_missing("prometheus") {
+        return;
+    }
+    watched(|| {
+        let place = directory();
+        let (node_port, port) = (free_port(), free_port());
+        let observe = format!("[observe]\nlisten = \"127.0.0.1:{node_port}\"\n");
+        let options = tables(observe + &policy("metrics", ""));
+        let mut setting = Setting::with(ROLE, &options, &NodeOptions::default());
+        let config = place.path().join("prometheus.yml");
+        let text = format!(
+            "global: {{ scrape_interval: 200ms, scrape_timeout: 200ms }}\nscrape_configs:\n  - job_name: provost\n    \
+             static_configs: [{{ targets: [\"127.0.0.1:{node_port}\"] }}]\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let prometheus = Command::new("prometheus")
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                place.path().join("data").display()
+            ))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(place.path().join("log")).unwrap())
+            .spawn();
+        let _prometheus = Ends(prometheus.unwrap());
+        setting.agent.succeeds(echo(30));
+        let query = "/api/v1/query?query=sum(grpc_client_call_duration_seconds_count)";
+        eventually("Prometheus has seen the calls", PATIENCE, || {
+            let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) else {
+                return false;
+            };
+            let (status, body) = get(stream, query);
+            let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+            status == 200 && answer["data"]["result"][0]["value"][1] == "30"
+        });
+    });
+}
+
+#[test]
+fn a_node_is_ready_until_it_drains() {
+    watched(|| {
+        let place = directory();
+        let socket = place.path().join("a");
+        let observe = format!("[observe]\nlisten = \"unix:{}\"\n", socket.display());
+        let mut setting = Setting::with(ROLE, &tables(observe), &NodeOptions::default());
+        assert_eq!(get_unix(&socket, "/healthz"), (200, "ok\n".into()));
+        assert_eq!(get_unix(&socket, "/readyz"), (200, "ready\n".into()));
+        assert_eq!(get_unix(&socket, "/other").0, 404);
+        let hold = Hold {
+            key: "ready".into(),
+            milliseconds: 3000,
+            ..Hold::default()
+        };
+        let held = setting.agent.begin(Ask::Hold(hold));
+        let counts = Ask::Counts { key: "ready".into() };
+        eventually("the call is with its handler", PATIENCE, || {
+            setting.agent.succeeds(counts.clone()).begun == 1
+        });
+        setting.a.program.signal(Signal::TERM);
+        eventually("the node says that it drains", PATIENCE, || {
+            get_unix(&socket, "/readyz").0 == 503
+        });
+        assert_eq!(get_unix(&socket, "/healthz").0, 200, "it lives all the same");
+        setting.agent.answer(held);
+        assert!(setting.a.program.ends_within(PATIENCE).is_some());
+        assert!(!socket.exists());
+    });
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn an_access_log_has_a_line_for_each_call_over_a_rotation() {
+    watched(|| {
+        let place = directory();
+        let log = place.path().join("access.log");
+        let rotated: PathBuf = place.path().join("access.log.1");
+        let config = format!("path = \"{}\"\nflush_interval_ms = 10", log.display());
+        let options = tables(policy("access-log", &config));
+        let mut setting = Setting::with(ROLE, &options, &NodeOptions::default());
+        setting.agent.succeeds(echo(10));
+        eventually("the first calls have lines", PATIENCE, || lines(&log).len() == 10);
+        std::fs::rename(&log, &rotated).unwrap();
+        setting.agent.succeeds(echo(5));
+        eventually("the new file has the rest", PATIENCE, || lines(&log).len() == 5);
+        assert_eq!(lines(&rotated).len(), 10);
+        let line = &lines(&log)[0];
+        let expected = [
+            ("path", "/probe.Probe/Echo"),
+            ("grpc_status", "OK"),
+            ("side", "client"),
+            ("node", "a"),
+        ];
+        for (key, value) in expected {
+            assert_eq!(line[key], value, "{line}");
+        }
+        assert!(
+            line["duration_ms"]
+                .as_f64()
+                .is_some_and(|duration| duration > 0.0)
+        );
+        assert_eq!(line["upstream_host"], setting.b.address.to_string());
+    });
+}
+
+/// A collector that keeps what it gets.
+#[derive(Clone, Default)]
+struct Collector(Arc<Mutex<Vec<Span>>>);
+
+#[tonic::async_trait]
+impl TraceService for Collector {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportTraceServiceRequest>,
+    ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
+        let resources = request.into_inner().resource_spans.into_iter();
+        let scopes = resources.flat_map(|resource| resource.scope_spans);
+        self.0
+            .lock()
+            .unwrap()
+            .extend(scopes.flat_map(|scope| scope.spans));
+        Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+impl Collector {
+    /// Serves for as long as the runtime is there, and says where.
+    fn serve(&self, runtime: &tokio::runtime::Runtime) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = TraceServiceServer::new(self.clone());
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let incoming = tonic::transport::server::TcpIncoming::from(listener);
+            let server = tonic::transport::Server::builder().add_service(service);
+            server.serve_with_incoming(incoming).await
+        });
+        format!("http://{address}")
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_trace_goes_from_the_client_through_both_nodes_to_the_handler() {
+    watched(|| {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let collector = Collector::default();
+        let config = format!(
+            "endpoint = \"{}\"\nschedule_delay_ms = 10\nphases = false",
+            collector.serve(&runtime)
+        );
+        let options = tables(policy("tracing", &config));
+        let mut setting = Setting::with(ROLE, &options, &options);
+        // The server returns the metadata that its handler saw.
+        let pair = Metadatum {
+            key: "x-some-bin".into(),
+            value: vec![1],
+        };
+        let done = setting.agent.succeeds(Ask::Mirror(vec![pair]));
+        let seen = done.initial.iter().find(|pair| pair.key == "traceparent");
+        let seen = String::from_utf8(seen.expect("the handler has a trace context").value.clone()).unwrap();
+        let spans = || {
+            let spans = collector.0.lock().unwrap();
+            let of_call = |span: &&Span| span.name == "probe.Probe/Mirror";
+            spans.iter().filter(of_call).cloned().collect::<Vec<_>>()
+        };
+        eventually("both nodes have exported their spans", PATIENCE, || {
+            spans().len() == 2
+        });
+        let of_kind = |kind: SpanKind| spans().into_iter().find(|span| span.kind == kind as i32).unwrap();
+        let (client, server) = (of_kind(SpanKind::Client), of_kind(SpanKind::Server));
+        assert!(client.parent_span_id.is_empty());
+        assert_eq!(
+            (&server.trace_id, &server.parent_span_id),
+            (&client.trace_id, &client.span_id)
+        );
+        assert_eq!(
+            seen,
+            format!("00-{}-{}-01", hex(&server.trace_id), hex(&server.span_id))
+        );
+        assert!(
+            client.start_time_unix_nano
+                <= server.end_time_unix_nano + Duration::from_secs(1).as_nanos() as u64
+        );
+        runtime.shutdown_background();
+    });
+}
