@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::Credentials;
+use crate::observe::AuditLog;
 
 use super::roles::Role;
 
@@ -75,9 +76,9 @@ impl Who {
 }
 
 /// Writes a record.
-pub(crate) fn write(record: &Record) {
+pub(crate) fn write(record: &Record, log: &AuditLog) {
     match serde_json::to_string(record) {
-        Ok(line) => tracing::info!(target: "audit", "{line}"),
+        Ok(line) => log.line(line),
         Err(error) => tracing::error!(%error, method = record.method, "cannot write an audit record"),
     }
 }

@@ -53,6 +53,7 @@ pub(crate) fn serve(shared: Rc<Shared>, socket: AdminSocket) -> JoinHandle<()> {
         config: shared.config.admin.clone(),
         own_uid: shared.own_user,
         node: shared.config.node.name.clone(),
+        log: std::sync::Arc::clone(&shared.audit),
     };
     let counter = desk::Counter::open(Rc::new(desk::Desk::new(shared)));
     let service =

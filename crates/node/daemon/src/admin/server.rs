@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::SystemTime;
 
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use crate::access::Credentials;
+use crate::observe::AuditLog;
 
 use super::audit::{self, Record, Who};
 use super::desk::{Counter, Desk};
@@ -46,6 +48,8 @@ pub(crate) struct Roles {
     pub(crate) config: AdminConfig,
     pub(crate) own_uid: u32,
     pub(crate) node: String,
+    /// Where changes and refusals are accounted for.
+    pub(crate) log: Arc<AuditLog>,
 }
 
 /// The service.
@@ -85,7 +89,7 @@ impl Server {
         let status = Status::permission_denied(denied.to_string());
         let mut record = self.record(method, Caller { peer, role }, request.get_ref());
         record.conclude(&status);
-        audit::write(&record);
+        audit::write(&record, &self.roles.log);
         Err(status)
     }
 
@@ -124,6 +128,7 @@ impl Server {
         let caller = self.admit(method, &request)?;
         let mut record = self.record(method, caller, request.get_ref());
         let request = request.into_inner();
+        let log = Arc::clone(&self.roles.log);
         let carry_out = move |desk: Rc<Desk>| async move {
             let _one_at_a_time = desk.changes.lock().await;
             let began = Instant::now();
@@ -140,7 +145,7 @@ impl Server {
                 }
                 Err(status) => record.conclude(status),
             }
-            audit::write(&record);
+            audit::write(&record, &log);
             outcome
         };
         self.counter.ask(carry_out).await.map(Response::new)
