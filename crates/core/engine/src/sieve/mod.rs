@@ -237,6 +237,10 @@ impl<F: Filter> Engine for Sieve<F> {
         }
     }
 
+    fn held(&self) -> usize {
+        self.held.iter().map(|held| held.steps()).sum()
+    }
+
     fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
