@@ -7,6 +7,7 @@ pub mod race;
 pub mod random;
 pub mod rings;
 pub mod shapes;
+pub mod time_of_check;
 pub mod vandal;
 
 use crate::random::Random;
@@ -16,12 +17,13 @@ use crate::scene::Scene;
 pub type Attack = fn(&Scene, &mut Random);
 
 /// All of them, with their names.
-pub const ALL: [(&str, Attack); 7] = [
+pub const ALL: [(&str, Attack); 8] = [
     ("control", control::run),
     ("guided", guided::run),
     ("race", race::run),
     ("random", random::run),
     ("rings", rings::run),
     ("shapes", shapes::run),
+    ("time-of-check", time_of_check::run),
     ("vandal", vandal::run),
 ];

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use provost_e2e::{Node, NodeOptions, Usage, World};
 
 use crate::attacks::{self, linger};
+use crate::guard;
 use crate::random::Random;
 use crate::report::Report;
 use crate::scene::{Scene, Stop};
-use crate::schema::{TARGETS, TargetSchema, VANDALS};
+use crate::schema::{GUARDED, TARGETS, TargetSchema, VANDALS};
 use crate::server::{Manner, Post, serve};
 use crate::{Failure, victim};
 
@@ -79,7 +80,15 @@ fn options_of_a(b: &Node) -> NodeOptions {
     };
     NodeOptions {
         peer: Some(b.address),
-        tables: [route(TARGETS[0]), route(VANDALS[0])].concat(),
+        tables: [
+            route(TARGETS[0]),
+            route(VANDALS[0]),
+            route(GUARDED[0]),
+            guard::policy("guard", GUARDED[0], "client"),
+            guard::policy("near-guard", GUARDED[1], "client"),
+            guard::policy("inner-guard", GUARDED[2], "server"),
+        ]
+        .concat(),
         ..NodeOptions::default()
     }
 }
@@ -102,6 +111,9 @@ fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &
             (&b.socket, Manner::Vandal, VANDALS[0]),
             (&a.socket, Manner::Honest, TARGETS[1]),
             (&a.socket, Manner::Vandal, VANDALS[1]),
+            (&b.socket, Manner::Honest, GUARDED[0]),
+            (&a.socket, Manner::Honest, GUARDED[1]),
+            (&a.socket, Manner::Honest, GUARDED[2]),
         ];
         for (part, (socket, manner, service)) in (1000..).zip(servers) {
             let (stop, random) = (&servers_stop, Random::new(plan.seed, part));

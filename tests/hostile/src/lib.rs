@@ -2,7 +2,8 @@
 //!
 //! It speaks to real services as a raw app, without the app library: random bytes in all that it can write, calls
 //! that are valid but for one thing, messages that change while they are read, rings that lie, floods, control
-//! packets that make no sense, and a server that breaks every rule. Beside it, a good client calls a good server.
+//! packets that make no sense, values that change while an access policy reads them, and a server that breaks every
+//! rule. Beside it, a good client calls a good server.
 //!
 //! Afterwards ([`campaign`]) the services must run, idle, and have let go of everything; the good client must not have
 //! noticed; and nothing that it sent may ever have been in an attacker's memory. A failure prints the seed that
@@ -15,6 +16,7 @@
 
 pub mod attacks;
 pub mod campaign;
+pub mod guard;
 pub mod message;
 pub mod oracle;
 pub mod random;

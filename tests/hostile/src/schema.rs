@@ -8,6 +8,9 @@ use crate::Failure;
 pub const TARGETS: [&str; 2] = ["target.Target", "target.NearTarget"];
 /// Services of apps that break every rule: on another node, and on the attackers' own.
 pub const VANDALS: [&str; 2] = ["target.Vandal", "target.NearVandal"];
+/// Services that answer as they should, behind an access policy: on another node, on the attackers' own, and there with
+/// the policy on the server's side.
+pub const GUARDED: [&str; 3] = ["target.Guarded", "target.NearGuarded", "target.InnerGuarded"];
 /// Index of the unary method in all of them.
 pub const TAKE: u16 = 0;
 /// Index of the streaming method in all of them.

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use provost_wire::Code;
 use provost_wire::descriptor::{Completion, Parts, Submission, completion_kind, submission_kind};
 
+use crate::guard;
 use crate::message::build;
 use crate::oracle::{check, find_canary};
 use crate::random::Random;
 use crate::raw::{Gone, RawApp, window_offset};
 use crate::report::Report;
 use crate::scene::Stop;
-use crate::schema::{TAKE, TALK, TargetSchema};
+use crate::schema::{GUARDED, TAKE, TALK, TargetSchema};
 
 /// Where the empty answer lies in the send heap, in bytes.
 const TAKEN_AT: u64 = 0;
@@ -69,6 +70,8 @@ struct Server<'a> {
     manner: Manner,
     /// Which calls stream: later steps do not say.
     streaming: HashMap<(u32, u64), bool>,
+    /// Whether a policy denies some values.
+    is_guarded: bool,
     looked_for_canary: Instant,
 }
 
@@ -81,6 +84,7 @@ impl<'a> Server<'a> {
             schema: post.schema,
             manner: post.manner,
             streaming: HashMap::new(),
+            is_guarded: GUARDED.contains(&post.service),
             looked_for_canary: Instant::now(),
         })
     }
@@ -115,6 +119,14 @@ impl<'a> Server<'a> {
             completion.root,
         ) {
             report.finding(format!("an invalid message was delivered: {wrong}"));
+        }
+        match guard::denied_value(self.schema, &self.app.segments, completion.root) {
+            Some(value) if self.is_guarded => {
+                report.finding(format!("a value that is denied was delivered: {value}"));
+            }
+            Some(_) => report.count("values received that are denied elsewhere"),
+            None if self.is_guarded => report.count("messages received behind a policy"),
+            None => {}
         }
     }
 

@@ -21,6 +21,10 @@ fn services_and_good_apps_survive_hostile_ones() {
         "guided: attached",
         "control: answered",
         "rings: a lie was found out",
+        "time-of-check: allowed",
+        "time-of-check: denied",
+        "messages received behind a policy",
+        "values received that are denied elsewhere",
         "vandal's client: connection closed",
     ];
     for attack in attacks_made {
