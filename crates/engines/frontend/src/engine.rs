@@ -88,6 +88,12 @@ impl CallQuota {
         }
     }
 
+    /// How many calls may be in flight.
+    #[must_use]
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+
     /// Calls in flight now.
     #[must_use]
     pub fn in_flight(&self) -> u32 {

@@ -1,5 +1,7 @@
 //! Apps at the control socket: letting them in, and carrying out what they ask.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -11,8 +13,8 @@ use provost_engine::AppIdentity;
 use provost_frontend::{AppPort, AppReceiveHeap, CallQuota, ReceiveLimits, SendHeap};
 use provost_schema::SchemaHash;
 use provost_shm::{
-    Access, Doorbell, Mapping, Memfd, MemfdLimits, Packet, PacketListener, PacketSocket, Ringer,
-    SEALS_FIXED_SIZE, ServiceRings,
+    Doorbell, Memfd, MemfdLimits, Packet, PacketListener, PacketSocket, Ringer, SEALS_FIXED_SIZE,
+    ServiceRings,
 };
 use provost_wire::Code;
 use provost_wire::control::{
@@ -28,6 +30,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::access::{self, Credentials};
 use crate::connect;
+use crate::gate::Pass;
 use crate::node::{AttachedApp, Shared};
 use crate::permits::AppConnections;
 use crate::runtime::{AppId, Command, NewApp, Waiting};
@@ -84,8 +87,8 @@ fn watch<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(socket)
 }
 
-/// Lets apps in, for ever.
-pub(crate) async fn accept(shared: Rc<Shared>, listener: PacketListener) {
+/// Lets apps in, for ever. `came` are processes that had connected already.
+pub(crate) async fn accept(shared: Rc<Shared>, listener: PacketListener, came: Vec<PacketSocket>) {
     let listener = match watch(listener) {
         Ok(listener) => listener,
         Err(error) => {
@@ -94,23 +97,27 @@ pub(crate) async fn accept(shared: Rc<Shared>, listener: PacketListener) {
         }
     };
     let waiting = Arc::new(Semaphore::new(UNATTACHED_MAX));
+    let let_in = |socket: PacketSocket| {
+        if let Ok(permit) = Arc::clone(&waiting).try_acquire_owned() {
+            let unattached = Unattached::note(&shared, &socket);
+            tokio::task::spawn_local(serve(Rc::clone(&shared), socket, permit, unattached));
+        }
+    };
+    came.into_iter().for_each(let_in);
     loop {
-        let accepted = async {
+        let accepted = async || {
             let mut ready = listener.readable().await?;
             match ready.try_io(|listener| listener.get_ref().accept()) {
                 Ok(accepted) => accepted.map(Some),
                 Err(_would_block) => Ok(None),
             }
         };
-        match accepted.await {
-            Ok(Some(socket)) => {
-                let Ok(permit) = Arc::clone(&waiting).try_acquire_owned() else {
-                    continue;
-                };
-                tokio::task::spawn_local(serve(Rc::clone(&shared), socket, permit));
-            }
+        let (accepted, pass) = shared.gate.enter_with(accepted).await;
+        match accepted {
+            Ok(Some(socket)) => let_in(socket),
             Ok(None) => {}
             Err(error) => {
+                drop(pass);
                 tracing::warn!(%error, "cannot let an app in: trying again");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
@@ -118,12 +125,57 @@ pub(crate) async fn accept(shared: Rc<Shared>, listener: PacketListener) {
     }
 }
 
+/// A process that has connected and not attached, as the process that may take over from this one has to know it.
+struct Unattached {
+    shared: Rc<Shared>,
+    number: u64,
+}
+
+impl Unattached {
+    fn note(shared: &Rc<Shared>, socket: &PacketSocket) -> Option<Unattached> {
+        let socket = socket.as_fd().try_clone_to_owned().ok()?;
+        let number = shared.next_request.replace(shared.next_request.get() + 1);
+        shared.unattached.borrow_mut().insert(number, socket);
+        let shared = Rc::clone(shared);
+        Some(Unattached { shared, number })
+    }
+}
+
+impl Drop for Unattached {
+    fn drop(&mut self) {
+        self.shared.unattached.borrow_mut().remove(&self.number);
+    }
+}
+
+/// A request that is not answered yet.
+pub(crate) struct PendingRequest {
+    /// As it came.
+    pub(crate) packet: Vec<u8>,
+    /// Duplicates of what came with it.
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// The answer, once it was carried out.
+    pub(crate) answer: Option<Vec<u8>>,
+}
+
+/// Requests of an app that are not answered yet.
+pub(crate) type PendingRequests = RefCell<BTreeMap<u64, PendingRequest>>;
+
 /// An app's control socket.
 pub(crate) struct Control {
     socket: AsyncFd<PacketSocket>,
 }
 
 impl Control {
+    pub(crate) fn new(socket: PacketSocket) -> io::Result<Control> {
+        let socket = watch(socket)?;
+        Ok(Control { socket })
+    }
+
+    /// For a process that takes over.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
+    }
+
     async fn receive(&self) -> io::Result<Option<Packet>> {
         loop {
             let mut ready = self.socket.readable().await?;
@@ -134,31 +186,33 @@ impl Control {
         }
     }
 
-    async fn send(&self, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let bytes = reply.encode_to_vec();
+    async fn send(&self, reply: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         loop {
             let mut ready = self.socket.writable().await?;
-            if let Ok(sent) = ready.try_io(|socket| socket.get_ref().send(&bytes, descriptors)) {
+            if let Ok(sent) = ready.try_io(|socket| socket.get_ref().send(reply, descriptors)) {
                 return sent;
             }
         }
     }
 
-    async fn answer(&self, id: u64, outcome: Result<Outcome, Refusal>) -> io::Result<()> {
-        let body = match outcome {
-            Ok(Outcome::Done) => reply::Body::Done(Done {}),
-            Ok(Outcome::Connected { connection, peer }) => {
-                reply::Body::Connected(Connected { connection, peer })
-            }
-            Ok(Outcome::SchemaUnknown) => reply::Body::SchemaUnknown(SchemaUnknown {}),
-            Err(refusal) => reply::Body::Failed(Failed {
-                code: refusal.code.number(),
-                message: refusal.message,
-            }),
-        };
-        let body = Some(body);
-        self.send(&Reply { id, body }, &[]).await
+    /// Closes it for the app, too.
+    fn shut_down(&self) {
+        let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
     }
+}
+
+fn answer(id: u64, outcome: Result<Outcome, Refusal>) -> Vec<u8> {
+    let body = match outcome {
+        Ok(Outcome::Done) => reply::Body::Done(Done {}),
+        Ok(Outcome::Connected { connection, peer }) => reply::Body::Connected(Connected { connection, peer }),
+        Ok(Outcome::SchemaUnknown) => reply::Body::SchemaUnknown(SchemaUnknown {}),
+        Err(refusal) => reply::Body::Failed(Failed {
+            code: refusal.code.number(),
+            message: refusal.message,
+        }),
+    };
+    let body = Some(body);
+    Reply { id, body }.encode_to_vec()
 }
 
 /// An app that has attached, as its task knows it.
@@ -168,10 +222,15 @@ pub(crate) struct App {
     pub(crate) send_heap: SendHeap,
     pub(crate) connections: AppConnections,
     pub(crate) identity: Arc<AppIdentity>,
-    given_up: Arc<Notify>,
+    pub(crate) given_up: Arc<Notify>,
 }
 
-async fn serve(shared: Rc<Shared>, socket: PacketSocket, waiting: OwnedSemaphorePermit) {
+async fn serve(
+    shared: Rc<Shared>,
+    socket: PacketSocket,
+    waiting: OwnedSemaphorePermit,
+    unattached: Option<Unattached>,
+) {
     let credentials = match socket.peer_credentials() {
         Ok(peer) => Credentials {
             pid: peer.process,
@@ -183,31 +242,76 @@ async fn serve(shared: Rc<Shared>, socket: PacketSocket, waiting: OwnedSemaphore
             return;
         }
     };
-    let control = match watch(socket) {
-        Ok(socket) => Rc::new(Control { socket }),
+    let control = match Control::new(socket) {
+        Ok(control) => Rc::new(control),
         Err(error) => {
             tracing::warn!(%error, "cannot watch an app's control socket");
             return;
         }
     };
-    let first = tokio::time::timeout(ATTACH_TIMEOUT, control.receive()).await;
-    drop(waiting);
-    let Ok(Ok(Some(first))) = first else {
+    let first = shared.gate.enter_with(|| control.receive());
+    let first = tokio::time::timeout(ATTACH_TIMEOUT, first).await;
+    drop((waiting, unattached));
+    let Ok((Ok(Some(first)), pass)) = first else {
         tracing::debug!(pid = credentials.pid, "a process connected and did not attach");
         return;
     };
-    if let Some(app) = attach(&shared, &control, credentials, first).await {
-        let app = Rc::new(app);
-        let given_up = Arc::clone(&app.given_up);
-        tokio::select! {
-            () = obey(&shared, &control, &app) => {}
-            () = given_up.notified() => {}
-        }
-        detach(&shared, &control, &app).await;
+    let attached = attach(&shared, &control, credentials, first).await;
+    drop(pass);
+    if let Some(app) = attached {
+        attend(&shared, &control, &Rc::new(app)).await;
     }
 }
 
-async fn attach(shared: &Shared, control: &Control, credentials: Credentials, packet: Packet) -> Option<App> {
+/// Does what an app asks for until it is gone.
+async fn attend(shared: &Rc<Shared>, control: &Rc<Control>, app: &Rc<App>) {
+    let given_up = Arc::clone(&app.given_up);
+    tokio::select! {
+        () = obey(shared, control, app) => {}
+        () = given_up.notified() => {}
+    }
+    let _pass = shared.gate.enter().await;
+    detach(shared, control, app).await;
+}
+
+/// What becomes of an app that another process of the service had let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Following {
+    /// It goes on.
+    Follows,
+    /// Its library cannot: it has to attach anew.
+    StaysBehind,
+}
+
+/// Goes on with an app of another process: what it had asked for and was not answered first.
+pub(crate) async fn resume(shared: Rc<Shared>, app: App, following: Following) {
+    let (control, requests) = {
+        let apps = shared.apps.borrow();
+        let Some(attached) = apps.get(&app.id) else { return };
+        (Rc::clone(&attached.control), Rc::clone(&attached.requests))
+    };
+    let app = Rc::new(app);
+    if following == Following::StaysBehind {
+        tracing::warn!(app = app.id, name = %app.identity.name, "detaching an app whose library cannot follow");
+        return detach(&shared, &control, &app).await;
+    }
+    let under_way = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let pending: Vec<u64> = requests.borrow().keys().copied().collect();
+    for number in pending {
+        let Ok(permit) = Arc::clone(&under_way).try_acquire_owned() else {
+            break;
+        };
+        attend_request(&shared, &control, &app, number, permit);
+    }
+    attend(&shared, &control, &app).await;
+}
+
+async fn attach(
+    shared: &Shared,
+    control: &Rc<Control>,
+    credentials: Credentials,
+    packet: Packet,
+) -> Option<App> {
     let request = Request::decode(packet.bytes.as_slice()).ok()?;
     let attached = match request.body {
         Some(request::Body::Attach(attach)) => {
@@ -219,7 +323,7 @@ async fn attach(shared: &Shared, control: &Control, credentials: Credentials, pa
         )),
     };
     let attached = match attached {
-        Ok(attached) => start(shared, attached).await,
+        Ok(attached) => start(shared, control, attached).await,
         Err(refusal) => Err(refusal),
     };
     match attached {
@@ -227,7 +331,8 @@ async fn attach(shared: &Shared, control: &Control, credentials: Credentials, pa
             let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             let id = request.id;
             let body = Some(reply::Body::Attached(reply));
-            if control.send(&Reply { id, body }, &borrowed).await.is_err() {
+            let reply = Reply { id, body }.encode_to_vec();
+            if control.send(&reply, &borrowed).await.is_err() {
                 detach(shared, control, &app).await;
                 return None;
             }
@@ -236,7 +341,7 @@ async fn attach(shared: &Shared, control: &Control, credentials: Credentials, pa
         Err(refusal) => {
             let Credentials { pid, uid, .. } = credentials;
             tracing::warn!(pid, uid, reason = refusal.message, "refused an app");
-            let _ = control.answer(request.id, Err(refusal)).await;
+            let _ = control.send(&answer(request.id, Err(refusal)), &[]).await;
             None
         }
     }
@@ -248,6 +353,7 @@ struct Admitted {
     new: NewApp,
     reply: Attached,
     descriptors: Vec<OwnedFd>,
+    takes_regions: bool,
 }
 
 /// Checks all that an app brings, and makes what it shares with the service.
@@ -317,8 +423,6 @@ fn admit(
     ];
 
     let id = shared.next_app.replace(shared.next_app.get() + 1);
-    let send_heap = SendHeap::new(send_heap)
-        .ok_or_else(|| Refusal::new(Code::Internal, "the kernel mapped the send heap at address 0"))?;
     let name = match attach.name.as_str() {
         "" => format!("process {}", credentials.pid),
         name => name.to_owned(),
@@ -362,18 +466,27 @@ fn admit(
         new,
         reply,
         descriptors,
+        takes_regions: attach.takes_regions,
     })
 }
 
 /// Gives an admitted app to its runtime.
-async fn start(shared: &Shared, admitted: Admitted) -> Result<(App, Attached, Vec<OwnedFd>), Refusal> {
+async fn start(
+    shared: &Shared,
+    control: &Rc<Control>,
+    admitted: Admitted,
+) -> Result<(App, Attached, Vec<OwnedFd>), Refusal> {
     let Admitted {
         app,
         new,
         reply,
         descriptors,
+        takes_regions,
     } = admitted;
     let attached = AttachedApp {
+        control: Rc::clone(control),
+        requests: Rc::default(),
+        takes_regions,
         identity: Arc::clone(&app.identity),
         runtime: app.runtime,
         send_heap: app.send_heap.clone(),
@@ -397,7 +510,7 @@ async fn start(shared: &Shared, admitted: Admitted) -> Result<(App, Attached, Ve
 async fn detach(shared: &Shared, control: &Control, app: &App) {
     shared.services.unbind_all(app.id);
     // The app learns of it from this, if it still lives; the socket itself goes when the last request has ended.
-    let _ = rustix::net::shutdown(control.socket.as_fd(), rustix::net::Shutdown::Both);
+    control.shut_down();
     // Taken again and again: a runtime that takes no commands for seconds gets some more.
     while shared.runtimes[app.runtime]
         .tell(Command::Detach(app.id))
@@ -416,7 +529,8 @@ async fn obey(shared: &Rc<Shared>, control: &Rc<Control>, app: &Rc<App>) {
         let Ok(permit) = Arc::clone(&under_way).acquire_owned().await else {
             return;
         };
-        let packet = match control.receive().await {
+        let (packet, _pass) = shared.gate.enter_with(|| control.receive()).await;
+        let packet = match packet {
             Ok(Some(packet)) => packet,
             Ok(None) => return,
             Err(error) => {
@@ -424,41 +538,118 @@ async fn obey(shared: &Rc<Shared>, control: &Rc<Control>, app: &Rc<App>) {
                 return;
             }
         };
-        let Ok(request) = Request::decode(packet.bytes.as_slice()) else {
+        if Request::decode(packet.bytes.as_slice()).is_err() {
             tracing::warn!(
                 app = app.id,
                 "detaching an app that sent a malformed control message"
             );
             return;
+        }
+        let number = shared.next_request.replace(shared.next_request.get() + 1);
+        let pending = PendingRequest {
+            packet: packet.bytes,
+            descriptors: packet.descriptors,
+            answer: None,
         };
-        let (shared, control, app) = (Rc::clone(shared), Rc::clone(control), Rc::clone(app));
-        tokio::task::spawn_local(async move {
-            let id = request.id;
-            let outcome = carry_out(&shared, &app, request, packet.descriptors).await;
-            if let Err(refusal) = &outcome {
-                let (code, reason) = (refusal.code, &refusal.message);
-                tracing::info!(app = app.id, %code, reason, "refused a request");
-            }
-            // An app that is gone needs no answer.
-            let _ = control.answer(id, outcome).await;
-            drop(permit);
-        });
+        match shared.apps.borrow().get(&app.id) {
+            Some(attached) => attached.requests.borrow_mut().insert(number, pending),
+            None => return,
+        };
+        attend_request(shared, control, app, number, permit);
     }
 }
 
+/// Carries a request out in a task of its own, and answers it.
+fn attend_request(
+    shared: &Rc<Shared>,
+    control: &Rc<Control>,
+    app: &Rc<App>,
+    number: u64,
+    permit: OwnedSemaphorePermit,
+) {
+    let requests = match shared.apps.borrow().get(&app.id) {
+        Some(attached) => Rc::clone(&attached.requests),
+        None => return,
+    };
+    let (shared, control, app) = (Rc::clone(shared), Rc::clone(control), Rc::clone(app));
+    tokio::task::spawn_local(async move {
+        if let Some(answer) = carry_out(&shared, &app, &requests, number).await {
+            // An app that is gone needs no answer.
+            let _ = control.send(&answer, &[]).await;
+        }
+        requests.borrow_mut().remove(&number);
+        drop(permit);
+    });
+}
+
+/// Carries a request out. Its answer is noted beside it before anything else can come in between.
 async fn carry_out(
     shared: &Rc<Shared>,
     app: &App,
+    requests: &PendingRequests,
+    number: u64,
+) -> Option<Vec<u8>> {
+    let (request, descriptors) = {
+        let requests = requests.borrow();
+        let pending = requests.get(&number)?;
+        if let Some(answer) = &pending.answer {
+            return Some(answer.clone());
+        }
+        let duplicate = |descriptor: &OwnedFd| descriptor.try_clone();
+        let descriptors = pending.descriptors.iter().map(duplicate);
+        let descriptors = descriptors.collect::<io::Result<Vec<_>>>().unwrap_or_default();
+        (Request::decode(pending.packet.as_slice()).ok()?, descriptors)
+    };
+    let id = request.id;
+    let mut pass = None;
+    let outcome = carry_out_request(shared, app, request, descriptors, &mut pass).await;
+    if let Err(refusal) = &outcome {
+        let (code, reason) = (refusal.code, &refusal.message);
+        tracing::info!(app = app.id, %code, reason, "refused a request");
+    }
+    let _pass = match pass {
+        Some(pass) => pass,
+        None => shared.gate.enter().await,
+    };
+    let answer = answer(id, outcome);
+    if let Some(pending) = requests.borrow_mut().get_mut(&number) {
+        pending.answer = Some(answer.clone());
+        pending.descriptors.clear();
+    }
+    Some(answer)
+}
+
+/// Does what is asked for. Whatever cannot be done twice is done with a pass, which is left in `pass`.
+async fn carry_out_request<'a>(
+    shared: &'a Rc<Shared>,
+    app: &App,
     request: Request,
     descriptors: Vec<OwnedFd>,
+    pass: &mut Option<Pass<'a>>,
 ) -> Result<Outcome, Refusal> {
     match request.body {
         Some(request::Body::Attach(_)) => Err(Refusal::new(Code::FailedPrecondition, "attached already")),
         Some(request::Body::AddSchema(add)) => add_schema(shared, &add, descriptors).await,
-        Some(request::Body::Bind(bind)) => self::bind(shared, app, request.id, &bind),
-        Some(request::Body::Unbind(unbind)) => self::unbind(shared, app, &unbind),
-        Some(request::Body::Connect(connect)) => connect::connect(shared, app, &connect).await,
-        Some(request::Body::RegionMapped(_)) => Ok(Outcome::Done),
+        Some(request::Body::Bind(bind)) => {
+            *pass = Some(shared.gate.enter().await);
+            self::bind(shared, app, request.id, &bind)
+        }
+        Some(request::Body::Unbind(unbind)) => {
+            *pass = Some(shared.gate.enter().await);
+            self::unbind(shared, app, &unbind)
+        }
+        Some(request::Body::Connect(connect)) => connect::connect(shared, app, &connect, pass).await,
+        Some(request::Body::RegionMapped(mapped)) => {
+            *pass = Some(shared.gate.enter().await);
+            let generation = mapped.generation;
+            let command = Command::RegionMapped {
+                app: app.id,
+                generation,
+            };
+            let told = shared.runtimes[app.runtime].tell(command).await;
+            told.map_err(|error| Refusal::new(Code::ResourceExhausted, error.to_string()))?;
+            Ok(Outcome::Done)
+        }
         None => Err(Refusal::new(
             Code::Unimplemented,
             "the request is of a kind that this version does not know",
@@ -520,7 +711,7 @@ fn unbind(shared: &Shared, app: &App, unbind: &Unbind) -> Result<Outcome, Refusa
 }
 
 /// The runtime that an app gets: its own, if the configuration gives it one, else the one with the fewest apps.
-fn place(shared: &Shared, name: &str) -> usize {
+pub(crate) fn place(shared: &Shared, name: &str) -> usize {
     let dedicated = &shared.config.runtime.dedicated;
     if let Some(at) = dedicated.iter().position(|app| app == name) {
         return at;
@@ -554,7 +745,7 @@ fn ring_slots(asked: u32, most: u32) -> Result<u32, Refusal> {
     }
 }
 
-fn map_send_heap(descriptors: Vec<OwnedFd>, bytes_max: u64) -> Result<Mapping, Refusal> {
+fn map_send_heap(descriptors: Vec<OwnedFd>, bytes_max: u64) -> Result<SendHeap, Refusal> {
     let Ok([descriptor]) = <[OwnedFd; 1]>::try_from(descriptors) else {
         return Err(Refusal::invalid(
             "pass one descriptor beside Attach: the send heap",
@@ -566,16 +757,16 @@ fn map_send_heap(descriptors: Vec<OwnedFd>, bytes_max: u64) -> Result<Mapping, R
         seals: SEALS_FIXED_SIZE,
     };
     Memfd::verify_foreign(descriptor, limits)
-        .and_then(|memfd| Mapping::new(&memfd, Access::ReadOnly))
+        .and_then(SendHeap::map)
         .map_err(|error| Refusal::invalid(format!("the send heap: {error}")))
 }
 
 /// Checks that the room for received segments is inside of the window and behind the send heap.
-fn receive_limits(attach: &Attach, send_heap: &Mapping, bytes_max: u64) -> Result<ReceiveLimits, Refusal> {
+fn receive_limits(attach: &Attach, send_heap: &SendHeap, bytes_max: u64) -> Result<ReceiveLimits, Refusal> {
     let unit = BLOCK_ALIGN_BYTES as u64;
     let start = u64::from(attach.receive_window) * unit;
     let end = start.saturating_add(attach.receive_window_bytes);
-    let send_end = u64::from(SEND_WINDOW) * unit + send_heap.bytes() as u64;
+    let send_end = u64::from(SEND_WINDOW) * unit + send_heap.bytes();
     if start < send_end
         || end > WINDOW_BYTES
         || !start.is_multiple_of(PAGE_BYTES)

@@ -17,7 +17,7 @@ pub(crate) struct Plan<'a> {
     /// Which side of its calls the app is on.
     pub(crate) role: AppRole,
     /// The app's own schema of the service.
-    pub(crate) schema: &'a BoundSchema,
+    pub(crate) schema: &'a Arc<BoundSchema>,
     /// The app's send heap.
     pub(crate) send_heap: SendHeap,
     /// In which form messages go over the transport.
@@ -36,30 +36,77 @@ pub(crate) struct Plan<'a> {
     pub(crate) link: Arc<Link>,
 }
 
+/// What the engines at the app's end of a datapath are made of.
+pub(crate) struct AppEnd<'a> {
+    /// See [`Plan`].
+    pub(crate) role: AppRole,
+    /// See [`Plan`].
+    pub(crate) schema: &'a BoundSchema,
+    /// See [`Plan`].
+    pub(crate) send_heap: SendHeap,
+    /// See [`Plan`].
+    pub(crate) encoding: Encoding,
+    /// See [`Plan`].
+    pub(crate) message_bytes_max: u32,
+    /// See [`Plan`].
+    pub(crate) calls_max: u32,
+    /// See [`Plan`].
+    pub(crate) quota: Option<Arc<CallQuota>>,
+    /// See [`Plan`].
+    pub(crate) link: Arc<Link>,
+}
+
+impl AppEnd<'_> {
+    /// For the first engine.
+    pub(crate) fn frontend(&self) -> FrontendParts {
+        FrontendParts {
+            role: self.role,
+            tables: Arc::clone(&self.schema.tables),
+            methods: self
+                .service()
+                .map_or_else(|| Arc::from([]), MethodShape::of_service),
+            send_heap: self.send_heap.clone(),
+            message_bytes_max: self.message_bytes_max,
+            calls_max: self.calls_max,
+            quota: self.quota.clone(),
+            link: Arc::clone(&self.link),
+        }
+    }
+
+    /// For the last engine but one.
+    pub(crate) fn marshalling(&self) -> Binding {
+        Binding {
+            tables: Arc::clone(&self.schema.tables),
+            methods: self.service().map_or_else(|| Arc::from([]), method_types),
+            side: match self.role {
+                AppRole::Client => Side::Client,
+                AppRole::Server => Side::Server,
+            },
+            encoding: self.encoding,
+            message_bytes_max: self.message_bytes_max,
+        }
+    }
+
+    /// A bound schema has its one service (see `schemas`).
+    fn service(&self) -> Option<&Service> {
+        self.schema.schema.service(&self.schema.service)
+    }
+}
+
 /// Puts a datapath together. Beside it comes what is known of each of its engines.
 pub(crate) fn datapath(plan: Plan<'_>) -> (Datapath, Vec<Fitted>) {
-    // A bound schema has its one service (see `schemas`).
-    let service = plan.schema.schema.service(&plan.schema.service);
-    let frontend = Frontend::new(FrontendParts {
+    let end = AppEnd {
         role: plan.role,
-        tables: Arc::clone(&plan.schema.tables),
-        methods: service.map_or_else(|| Arc::from([]), MethodShape::of_service),
+        schema: plan.schema,
         send_heap: plan.send_heap,
+        encoding: plan.encoding,
         message_bytes_max: plan.message_bytes_max,
         calls_max: plan.calls_max,
         quota: plan.quota,
         link: Arc::clone(&plan.link),
-    });
-    let marshalling = Marshalling::new(Binding {
-        tables: Arc::clone(&plan.schema.tables),
-        methods: service.map_or_else(|| Arc::from([]), method_types),
-        side: match plan.role {
-            AppRole::Client => Side::Client,
-            AppRole::Server => Side::Server,
-        },
-        encoding: plan.encoding,
-        message_bytes_max: plan.message_bytes_max,
-    });
+    };
+    let frontend = Frontend::new(end.frontend());
+    let marshalling = Marshalling::new(end.marshalling());
     let fixed = |engine, tag| FittedEngine {
         engine,
         fitted: Fitted::new(tag, Guard::default()),

@@ -22,7 +22,8 @@ use tokio::sync::oneshot;
 use crate::apps::{App, Outcome, Refusal, schema_hash};
 use crate::compose::{self, Plan, Whereabouts};
 use crate::config::{Config, RouteTransport};
-use crate::node::{OpenConnection, Shared};
+use crate::gate::Pass;
+use crate::node::{OpenConnection, Shared, Terms};
 use crate::permits::{Permit, TooMany};
 use crate::policies::chain::Chain;
 use crate::policies::{ChangeError, Policies, transports};
@@ -39,7 +40,15 @@ thread_local! {
 }
 
 /// Opens a connection for an app.
-pub(crate) async fn connect(shared: &Rc<Shared>, app: &App, connect: &Connect) -> Result<Outcome, Refusal> {
+///
+/// What can be done twice is done without a pass: an attempt to reach another node may take long. Then one is taken, and
+/// left in `pass`.
+pub(crate) async fn connect<'a>(
+    shared: &'a Rc<Shared>,
+    app: &App,
+    connect: &Connect,
+    pass: &mut Option<Pass<'a>>,
+) -> Result<Outcome, Refusal> {
     if connect.service.is_empty() || connect.service.len() > NAME_BYTES_MAX {
         let message = format!("name a service in 1 to {NAME_BYTES_MAX} bytes");
         return Err(Refusal::new(Code::InvalidArgument, message));
@@ -55,9 +64,17 @@ pub(crate) async fn connect(shared: &Rc<Shared>, app: &App, connect: &Connect) -
     let permit = shared.permits.take(&app.connections)?;
     let way = way(shared, connect)?;
     let opened = match way {
-        Way::Local => connect_local(shared, app, &schema, permit).await?,
+        Way::Local => {
+            *pass = Some(shared.gate.enter().await);
+            connect_local(shared, app, &schema, permit).await?
+        }
         Way::Tcp(endpoints) => {
-            connect_tcp(shared, app, &schema, &endpoints, connect.timeout_ns, permit).await?
+            let attempt = Attempt {
+                endpoints,
+                timeout_ns: connect.timeout_ns,
+                permit,
+            };
+            connect_tcp(shared, app, &schema, attempt, pass).await?
         }
     };
     let (number, peer) = opened;
@@ -124,21 +141,33 @@ fn turned(endpoints: &[String]) -> Vec<String> {
     turned
 }
 
-async fn connect_tcp(
-    shared: &Rc<Shared>,
-    app: &App,
-    schema: &Arc<BoundSchema>,
-    endpoints: &[String],
+/// An attempt to reach another node.
+struct Attempt {
+    endpoints: Vec<String>,
+    /// 0 for the configured one.
     timeout_ns: u64,
     permit: Permit,
+}
+
+async fn connect_tcp<'a>(
+    shared: &'a Rc<Shared>,
+    app: &App,
+    schema: &Arc<BoundSchema>,
+    attempt: Attempt,
+    pass: &mut Option<Pass<'a>>,
 ) -> Result<(u32, String), Refusal> {
+    let Attempt {
+        endpoints,
+        timeout_ns,
+        permit,
+    } = attempt;
     let timeout = match timeout_ns {
         0 => Duration::from_millis(shared.live().timeouts.connect_ms),
         asked => Duration::from_nanos(asked).min(CONNECT_TIMEOUT_MAX),
     };
     let deadline = Instant::now() + timeout;
     let mut failure = Refusal::new(Code::Unavailable, "the route has no endpoints");
-    for endpoint in endpoints {
+    for endpoint in &endpoints {
         let params = ConnectParams {
             address: endpoint.clone(),
             hello: Hello {
@@ -154,6 +183,7 @@ async fn connect_tcp(
         let attempt = tokio::task::spawn_blocking(move || provost_transport_tcp::connect(&params));
         match attempt.await {
             Ok(Ok(established)) => {
+                *pass = Some(shared.gate.enter().await);
                 let peer = established.peer.name().to_owned();
                 let end = TcpEnd {
                     app: &app.identity,
@@ -180,7 +210,7 @@ pub(crate) struct TcpEnd<'a> {
     pub(crate) app: &'a Arc<AppIdentity>,
     pub(crate) runtime: usize,
     pub(crate) send_heap: &'a SendHeap,
-    pub(crate) schema: &'a BoundSchema,
+    pub(crate) schema: &'a Arc<BoundSchema>,
     /// What a server's app offers; none for a client's.
     pub(crate) offer: Option<&'a Offer>,
 }
@@ -340,7 +370,7 @@ struct LocalEnd<'a> {
     app: &'a Arc<AppIdentity>,
     runtime: usize,
     send_heap: SendHeap,
-    schema: &'a BoundSchema,
+    schema: &'a Arc<BoundSchema>,
     peer: &'a Arc<AppIdentity>,
     /// What a server's app offers; none for a client's.
     offer: Option<&'a Arc<Offer>>,
@@ -442,10 +472,18 @@ impl Opening {
         plan.policies = chain
             .start()
             .map_err(|error| Refusal::new(Code::Internal, format!("a policy did not start: {error}")))?;
+        let (message_bytes_max, calls_max) = (plan.message_bytes_max, plan.calls_max);
+        let (schema, quota) = (Arc::clone(plan.schema), plan.quota.clone());
         let (datapath, fitted) = compose::datapath(plan);
         let (opened, number) = oneshot::channel();
         let id = self.site.connection;
         let (accepted_for, serves) = self.serves.unzip();
+        let terms = Terms {
+            schema,
+            message_bytes_max,
+            calls_max,
+            offer: accepted_for.zip(quota),
+        };
         let connection = Box::new(NewConnection {
             id,
             app: self.site.app.id,
@@ -468,6 +506,7 @@ impl Opening {
             without,
             transport_version: self.transport_version,
             encoding: self.encoding,
+            terms,
         };
         if shared.draining.get() {
             open.drain();

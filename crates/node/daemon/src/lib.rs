@@ -13,6 +13,7 @@ mod apps;
 mod compose;
 pub mod config;
 mod connect;
+mod gate;
 mod inspect;
 mod listen;
 pub mod log;
@@ -26,6 +27,8 @@ pub mod runtime;
 pub mod schemas;
 mod segments;
 mod services;
+mod sockets;
+pub mod takeover;
 
 pub use admin::{AdminConfig, Denied, Role};
 pub use config::Config;

@@ -29,17 +29,21 @@ pub(crate) async fn accept(shared: Rc<Shared>, listener: TcpListener) {
         let Ok(place) = Arc::clone(&handshakes).acquire_owned().await else {
             return;
         };
-        match listener.accept().await {
+        let (accepted, pass) = shared.peers_gate.enter_with(|| listener.accept()).await;
+        match accepted {
             Ok((stream, peer)) => {
                 let shared = Rc::clone(&shared);
+                let under_way = UnderWay::note(&shared);
                 tokio::task::spawn_local(async move {
                     let _place = place;
+                    let _under_way = under_way;
                     if let Err(refusal) = welcome(&shared, stream).await {
                         tracing::info!(%peer, reason = refusal, "refused a peer");
                     }
                 });
             }
             Err(error) => {
+                drop(pass);
                 if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
                     tracing::warn!(%error, "cannot let peers in: trying again");
                     complained = Some(Instant::now());
@@ -47,6 +51,22 @@ pub(crate) async fn accept(shared: Rc<Shared>, listener: TcpListener) {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+/// A handshake that is under way.
+struct UnderWay(Rc<Shared>);
+
+impl UnderWay {
+    fn note(shared: &Rc<Shared>) -> UnderWay {
+        shared.handshakes.send_modify(|under_way| *under_way += 1);
+        UnderWay(Rc::clone(shared))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.handshakes.send_modify(|under_way| *under_way -= 1);
     }
 }
 
@@ -107,6 +127,7 @@ fn check_identity(allowed: &[String], peer: &PeerIdentity) -> Result<(), String>
 async fn serve(shared: &Shared, established: Established, found: &Match) -> Result<(), String> {
     let peer: SocketAddr = established.peer_address;
     let identity = established.peer.name().to_owned();
+    let _pass = shared.gate.enter().await;
     let offer = &found.offer;
     let (app, runtime, send_heap, connections) = {
         let apps = shared.apps.borrow();

@@ -5,18 +5,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Parser;
 use provostd::config::{
     ConfigError, ListenerConfig, ListenerTransport, LogFormat, RouteConfig, RouteTransport, Sources,
 };
 use provostd::policies::Registry;
+use provostd::takeover::{Seat, UpgradeRequest};
 use provostd::{Config, Node, NodeParts, Shutdown, StartError, notify};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-
-/// How often it is checked whether the service has ended.
-const END_POLL: Duration = Duration::from_millis(20);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,6 +29,7 @@ Examples:
 
 SIGHUP: read the configuration again; policies, routes and some limits change at once, what needs a restart is logged.
 SIGTERM or SIGINT: take nothing new, let calls in flight finish, end; a second one: end at once.
+SIGUSR2: have the program, as it is on disk now, replace this process while apps keep calling.
 PROVOSTD_LOG overrides log.level. Keys of the configuration: docs/configuration.md.";
 
 /// The managed RPC service of a node: apps attach to it over shared memory, and it carries their calls.
@@ -68,6 +66,9 @@ struct Options {
     /// Log JSON, instead of log.format.
     #[arg(long)]
     log_json: bool,
+    /// Replaces the process at the other end of standard input, which has started this one.
+    #[arg(long, hide = true)]
+    take_over: bool,
     /// Only check the configuration.
     #[arg(long)]
     check_config: bool,
@@ -89,10 +90,24 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let only_check = options.check_config;
+    let seat = match options.take_over && !only_check {
+        true => Seat::at_standard_input().map(Some),
+        false => Ok(None),
+    };
+    let seat = match seat {
+        Ok(seat) => seat,
+        Err(error) => {
+            eprintln!("provostd: {error}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
     let (config, sources) = match configure(options) {
         Ok(configured) => configured,
         Err(error) => {
             eprintln!("provostd: {error}");
+            if let Some(seat) = seat {
+                seat.decline(&error.to_string());
+            }
             return ExitCode::from(EXIT_USAGE);
         }
     };
@@ -104,7 +119,7 @@ fn main() -> ExitCode {
         println!("the configuration is good");
         return ExitCode::SUCCESS;
     }
-    match run(config, sources) {
+    match run(config, sources, seat) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("provostd: {error}");
@@ -185,7 +200,8 @@ enum RunError {
     Signals(#[from] std::io::Error),
 }
 
-fn run(config: Config, sources: Sources) -> Result<(), RunError> {
+/// Runs the service; with a seat in the place of another process.
+fn run(config: Config, sources: Sources, seat: Option<Seat>) -> Result<(), RunError> {
     provostd::log::start(&config.log)?;
     end_on_panic();
     allow_all_descriptors();
@@ -196,23 +212,26 @@ fn run(config: Config, sources: Sources) -> Result<(), RunError> {
     runtime.block_on(async {
         // Before the service starts: from its first moment on it can be told to stop.
         let mut signals = Signals::catch()?;
-        let node = Node::start_with(NodeParts {
+        let parts = NodeParts {
             config,
             kinds: Registry::with_built_ins(),
             sources,
-        })?;
+        };
+        let node = match seat {
+            None => Node::start_with(parts)?,
+            Some(seat) => Node::take_over(parts, seat)?,
+        };
         notify::ready();
-        signals.until_told_to_stop(&node).await;
+        tokio::select! {
+            () = signals.until_told_to_stop(&node) => {}
+            // Another process has taken over, at whoever's request.
+            () = node.ended() => return Ok(()),
+        }
         tracing::info!("told to stop: letting calls in flight finish");
         notify::stopping();
         node.shut_down(Shutdown::Drain);
-        let ended = async {
-            while !node.has_ended() {
-                tokio::time::sleep(END_POLL).await;
-            }
-        };
         tokio::select! {
-            () = ended => {}
+            () = node.ended() => {}
             () = signals.until_told_to_stop(&node) => {
                 tracing::warn!("told to stop again: ending at once");
                 node.shut_down(Shutdown::Now);
@@ -246,6 +265,7 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    replace: Signal,
 }
 
 impl Signals {
@@ -254,10 +274,11 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
+            replace: signal(SignalKind::user_defined2())?,
         })
     }
 
-    /// Lets the node read its configuration again whenever it is told to, until it is told to stop.
+    /// Lets the node read its configuration again, or be replaced, whenever it is told to, until it is told to stop.
     async fn until_told_to_stop(&mut self, node: &Node) {
         loop {
             tokio::select! {
@@ -266,6 +287,11 @@ impl Signals {
                 _ = self.hang_up.recv() => {
                     tracing::info!("told to read the configuration again");
                     node.ask_to_reload();
+                }
+                _ = self.replace.recv() => {
+                    tracing::info!("told to be replaced");
+                    // What comes of it is in the log.
+                    drop(node.begin_upgrade(UpgradeRequest::default()));
                 }
             }
         }

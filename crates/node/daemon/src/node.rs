@@ -1,9 +1,10 @@
 //! A node's service: its control plane, its runtimes, and how it starts and stops.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,23 +13,27 @@ use std::time::{Duration, SystemTime};
 
 use provost_datapath::Link;
 use provost_engine::{AppIdentity, EventSink, NoEvents, Site};
-use provost_frontend::SendHeap;
-use provost_shm::PacketListener;
+use provost_frontend::{CallQuota, SendHeap};
 use provost_transport_local::PeerWake;
 use provost_transport_tcp::{Limits, TlsConfig, TlsConfigError};
 use provost_wire::limits::STREAM_WINDOW_BYTES;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
-use crate::admin::AdminSocket;
+use crate::apps::{Control, PendingRequests};
 use crate::config::{Config, Sources};
-use crate::observe::{AuditLog, HttpListener, ObserveError};
+use crate::gate::Gate;
+use crate::observe::{AuditLog, ObserveError};
 use crate::permits::{AppConnections, Permits};
 use crate::policies::{Change, ChangeError, Instance, Mode, Policies, Registry, Report};
 use crate::reload::{ConfigState, ReloadError, Reloaded};
-use crate::runtime::{AppId, ConnectionId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Tag, Waiting};
-use crate::schemas::{SchemaStore, StoreError};
+use crate::runtime::{
+    AppId, Command, ConnectionId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Tag, Waiting,
+};
+use crate::schemas::{BoundSchema, SchemaStore, StoreError};
 use crate::services::Services;
+use crate::sockets::{self, Listeners, OwnSockets};
+use crate::takeover::{self, Seat, SeatError, UpgradeError, UpgradeOrder, UpgradeReport, UpgradeRequest};
 use crate::{admin, apps, listen, observe, policies, reload};
 
 /// Events of runtimes that wait for the control plane, at most.
@@ -39,6 +44,8 @@ const ORDERS_MAX: usize = 64;
 const STACK_BYTES: usize = 512 << 10;
 /// Threads on which handshakes run, beside one for each that the configuration allows: name look-ups.
 const BLOCKING_THREADS_SPARE: usize = 64;
+/// How long a process stays that another one has replaced, so that who asked for it gets an answer.
+const ANSWER_PAUSE: Duration = Duration::from_millis(100);
 /// How long a thread for handshakes stays without one.
 const BLOCKING_KEEPALIVE: Duration = Duration::from_secs(2);
 
@@ -92,6 +99,9 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// Another process keeps the service.
+    #[error("cannot take over: {0}")]
+    TakeOver(#[from] SeatError),
     /// The control plane ended before it began.
     #[error("the control plane's thread ended unexpectedly")]
     Died,
@@ -138,8 +148,28 @@ pub struct NodeParts {
 pub struct Node {
     shutdown: watch::Sender<Shutdown>,
     orders: mpsc::Sender<Order>,
+    upgrades: takeover::UpgradeSender,
     addresses: Vec<SocketAddr>,
+    /// Its sender goes when the service has ended.
+    ended: watch::Receiver<()>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// How a node begins.
+enum Origin {
+    /// By itself.
+    Fresh,
+    /// In the place of another process.
+    Seat(Seat),
+}
+
+/// What is asked of a node while it runs.
+struct Asked {
+    shutdown: watch::Receiver<Shutdown>,
+    orders: mpsc::Receiver<Order>,
+    upgrades: takeover::Upgrades,
+    /// For those who ask from inside.
+    own_upgrades: takeover::UpgradeSender,
 }
 
 impl Node {
@@ -159,13 +189,35 @@ impl Node {
 
     /// Starts a node's service of all its parts.
     pub fn start_with(parts: NodeParts) -> Result<Node, StartError> {
+        Node::begin(parts, Origin::Fresh)
+    }
+
+    /// Takes a node's service over from another process. When this returns, this one has it; on failure the other one
+    /// keeps it.
+    pub fn take_over(parts: NodeParts, seat: Seat) -> Result<Node, StartError> {
+        Node::begin(parts, Origin::Seat(seat))
+    }
+
+    fn begin(parts: NodeParts, origin: Origin) -> Result<Node, StartError> {
+        let (upgrades, upgrades_asked) = takeover::queue();
+        let (ending, ended) = watch::channel(());
+        let own_upgrades = upgrades.clone();
         let (shutdown, asked) = watch::channel(Shutdown::Running);
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
         let (started, start) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || run(parts, asked, ordered, started))
+            .spawn(move || {
+                let asked = Asked {
+                    shutdown: asked,
+                    orders: ordered,
+                    upgrades: upgrades_asked,
+                    own_upgrades,
+                };
+                run(parts, origin, asked, started);
+                drop(ending);
+            })
             .map_err(|source| StartError::System {
                 what: "the control plane's thread",
                 source,
@@ -174,7 +226,9 @@ impl Node {
         Ok(Node {
             shutdown,
             orders,
+            upgrades,
             addresses,
+            ended,
             thread: Some(thread),
         })
     }
@@ -221,6 +275,34 @@ impl Node {
         let (done, _) = std::sync::mpsc::sync_channel(1);
         // When so many wait already, one of them reads what this one would.
         let _ = self.orders.try_send(Order::Reload { done });
+    }
+
+    /// Has another process take the service over, and waits until that is done. On success this node ends without a
+    /// word to anybody; on failure it goes on as if nothing had happened.
+    pub fn upgrade(&self, request: UpgradeRequest) -> Result<UpgradeReport, UpgradeError> {
+        let (done, hears) = oneshot::channel();
+        let order = UpgradeOrder { request, done };
+        self.upgrades
+            .blocking_send(order)
+            .map_err(|_| UpgradeError::ShuttingDown)?;
+        hears.blocking_recv().map_err(|_| UpgradeError::ShuttingDown)?
+    }
+
+    /// As [`Node::upgrade`], for those who have other things to wait for.
+    #[must_use]
+    pub fn begin_upgrade(
+        &self,
+        request: UpgradeRequest,
+    ) -> oneshot::Receiver<Result<UpgradeReport, UpgradeError>> {
+        let (done, hears) = oneshot::channel();
+        takeover::order(&self.upgrades, UpgradeOrder { request, done });
+        hears
+    }
+
+    /// Waits until it has ended, for whatever reason.
+    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
+        let mut ended = self.ended.clone();
+        async move { while ended.changed().await.is_ok() {} }
     }
 
     /// Asks it to end. A later call may ask for more haste.
@@ -280,10 +362,32 @@ pub(crate) struct Shared {
     pub(crate) own_user: u32,
     /// Where it listens for other nodes.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Before everything that is done for apps, and that they or peers can notice.
+    pub(crate) gate: Gate,
+    /// Before peers are let in.
+    pub(crate) peers_gate: Gate,
+    /// Handshakes with peers that are under way.
+    pub(crate) handshakes: watch::Sender<usize>,
+    /// Control sockets of processes that have not attached.
+    pub(crate) unattached: RefCell<BTreeMap<u64, OwnedFd>>,
+    /// Numbers requests of apps, and processes that have not attached.
+    pub(crate) next_request: Cell<u64>,
+    pub(crate) sockets: RefCell<OwnSockets>,
+    /// The program that this process runs, where it was when it was started.
+    pub(crate) program: PathBuf,
+    /// Where requests for an upgrade go.
+    #[expect(dead_code, reason = "the admin API's requests come here")]
+    pub(crate) upgrades: takeover::UpgradeSender,
+    /// Where runtimes' events go, to know when all have been heard.
+    pub(crate) events: mpsc::Sender<RuntimeEvent>,
 }
 
 /// What the control plane keeps of an app.
 pub(crate) struct AttachedApp {
+    pub(crate) control: Rc<Control>,
+    pub(crate) requests: Rc<PendingRequests>,
+    /// Whether its library takes another completion region.
+    pub(crate) takes_regions: bool,
     /// Who it is.
     pub(crate) identity: Arc<AppIdentity>,
     pub(crate) runtime: usize,
@@ -310,12 +414,34 @@ pub(crate) struct OpenConnection {
     pub(crate) transport_version: u32,
     /// In which form messages go over its transport.
     pub(crate) encoding: provost_marshalling::Encoding,
+    /// What it has beside that.
+    pub(crate) terms: Terms,
+}
+
+/// What a process that takes over makes a connection's engines with, beside their states.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) schema: Arc<BoundSchema>,
+    pub(crate) message_bytes_max: u32,
+    pub(crate) calls_max: u32,
+    /// For a server's end: the request that offered the service, and its quota.
+    pub(crate) offer: Option<(u64, Arc<CallQuota>)>,
 }
 
 impl Shared {
     /// The configuration in effect.
     pub(crate) fn live(&self) -> Rc<Config> {
         Rc::clone(&self.live.borrow())
+    }
+
+    /// Waits until no handshake is under way.
+    pub(crate) async fn no_handshakes(&self) {
+        // Its sender is beside us.
+        let _ = self
+            .handshakes
+            .subscribe()
+            .wait_for(|under_way| *under_way == 0)
+            .await;
     }
 
     /// A number for a connection that no other has had.
@@ -370,7 +496,7 @@ async fn obey(shared: Rc<Shared>, mut orders: mpsc::Receiver<Order>) {
 
 type Started = std::sync::mpsc::SyncSender<Result<Vec<SocketAddr>, StartError>>;
 
-fn run(parts: NodeParts, asked: watch::Receiver<Shutdown>, orders: mpsc::Receiver<Order>, started: Started) {
+fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) {
     let threads = parts.config.limits.handshakes + BLOCKING_THREADS_SPARE;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -387,26 +513,37 @@ fn run(parts: NodeParts, asked: watch::Receiver<Shutdown>, orders: mpsc::Receive
         }
     };
     let local = LocalSet::new();
-    local.block_on(&runtime, serve(parts, asked, orders, started));
+    local.block_on(&runtime, serve(parts, origin, asked, started));
     drop(local);
     // Handshakes that are still under way have deadlines of their own; nobody waits for them.
     runtime.shutdown_background();
 }
 
-async fn serve(
-    parts: NodeParts,
-    mut asked: watch::Receiver<Shutdown>,
-    orders: mpsc::Receiver<Order>,
-    started: Started,
-) {
-    let (shared, listeners, addresses, events) = match start(parts) {
+async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Started) {
+    let upgrades = asked.own_upgrades.clone();
+    let begun = match &origin {
+        Origin::Fresh => start(parts, upgrades),
+        Origin::Seat(seat) => succeed(parts, upgrades, seat),
+    };
+    let (shared, listeners, came, events) = match begun {
         Ok(begun) => begun,
         Err(error) => {
+            if let Origin::Seat(seat) = &origin {
+                seat.decline(&error.to_string());
+            }
             let _ = started.send(Err(error));
             return;
         }
     };
-    let admin_path = listeners.admin.as_ref().map(|admin| admin.path().to_path_buf());
+    drop(origin);
+    let paths = listeners.paths(&shared.config);
+    for (runtime, apps) in shared.runtimes.iter().zip(came.adopted) {
+        // Its inbox is empty.
+        let _ = runtime.tell(Command::Adopt(Box::new(apps))).await;
+    }
+    for (app, following) in came.resumed {
+        tokio::task::spawn_local(apps::resume(Rc::clone(&shared), app, following));
+    }
     let admin = listeners
         .admin
         .map(|socket| admin::serve(Rc::clone(&shared), socket));
@@ -417,6 +554,7 @@ async fn serve(
     let mut accepting = vec![tokio::task::spawn_local(apps::accept(
         Rc::clone(&shared),
         listeners.control,
+        came.unattached,
     ))];
     for listener in listeners.tcp {
         accepting.push(tokio::task::spawn_local(listen::accept(
@@ -425,24 +563,29 @@ async fn serve(
         )));
     }
     tokio::task::spawn_local(hear(Rc::clone(&shared), events));
-    tokio::task::spawn_local(obey(Rc::clone(&shared), orders));
+    tokio::task::spawn_local(obey(Rc::clone(&shared), asked.orders));
     tracing::info!(
         node = shared.config.node.name,
         socket = %shared.config.control.socket.display(),
-        listeners = ?addresses,
+        listeners = ?shared.addresses,
         runtimes = shared.runtimes.len(),
+        apps = shared.apps.borrow().len(),
         "serving"
     );
-    let _ = started.send(Ok(addresses));
-    let how = wait_for_shutdown(&mut asked, Shutdown::Drain).await;
+    let _ = started.send(Ok(shared.addresses.clone()));
+    let how = tokio::select! {
+        how = wait_for_shutdown(&mut asked.shutdown, Shutdown::Drain) => how,
+        () = be_replaced(&shared, &mut asked.upgrades) => return,
+    };
     for task in accepting {
         task.abort();
     }
+    shared.sockets.take();
     let _ = std::fs::remove_file(&shared.config.control.socket);
     shared.services.stop_accepting();
     shared.draining.set(true);
     if how == Shutdown::Drain {
-        drain(&shared, &mut asked).await;
+        drain(&shared, &mut asked.shutdown).await;
     }
     if let Some(admin) = admin {
         admin.abort();
@@ -450,10 +593,33 @@ async fn serve(
     if let Some(http) = http {
         http.abort();
     }
-    if let Some(path) = admin_path {
+    for path in &paths[1..] {
         let _ = std::fs::remove_file(path);
     }
     tracing::info!(connections = shared.connections.borrow().len(), "stopped");
+}
+
+/// Carries requests for an upgrade out until one succeeds: then everything here is left as it is.
+async fn be_replaced(shared: &Rc<Shared>, upgrades: &mut takeover::Upgrades) {
+    while let Some(UpgradeOrder { request, done }) = upgrades.recv().await {
+        match takeover::give(shared, &request).await {
+            Ok(replaced) => {
+                let _ = done.send(Ok(replaced.report.clone()));
+                replaced.leave();
+                // Whoever asked at the admin API still gets its answer.
+                tokio::time::sleep(ANSWER_PAUSE).await;
+                return;
+            }
+            Err(error) => {
+                tracing::error!(%error, "the service goes on in this process");
+                let is_lost = matches!(error, UpgradeError::Lost { .. });
+                let _ = done.send(Err(error));
+                if is_lost {
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// Waits until at least this much is asked for; whoever held the handle and is gone asks for everything.
@@ -493,21 +659,38 @@ async fn drain(shared: &Shared, asked: &mut watch::Receiver<Shutdown>) {
     }
 }
 
-struct Listeners {
-    control: PacketListener,
-    admin: Option<AdminSocket>,
-    tcp: Vec<tokio::net::TcpListener>,
-    http: Option<HttpListener>,
-}
-
 type Begun = (
     Rc<Shared>,
     Listeners,
-    Vec<SocketAddr>,
+    takeover::Restored,
     mpsc::Receiver<RuntimeEvent>,
 );
 
-fn start(parts: NodeParts) -> Result<Begun, StartError> {
+fn start(parts: NodeParts, upgrades: takeover::UpgradeSender) -> Result<Begun, StartError> {
+    let (tcp, addresses) = sockets::open_tcp(&parts.config)?;
+    let (shared, events) = make(parts, addresses, upgrades)?;
+    let listeners = Listeners::open(&shared.config, tcp)?;
+    shared.sockets.replace(listeners.duplicate(&shared.config)?);
+    Ok((shared, listeners, takeover::Restored::default(), events))
+}
+
+/// Begins in the place of another process.
+fn succeed(parts: NodeParts, upgrades: takeover::UpgradeSender, seat: &Seat) -> Result<Begun, StartError> {
+    let prepared = takeover::begin(seat, &parts.config)?;
+    let (shared, events) = make(parts, prepared.addresses.clone(), upgrades)?;
+    let taken = takeover::complete(seat, prepared, &shared)?;
+    let listeners = Listeners::take_over(&shared.config, taken.sockets)?;
+    shared.sockets.replace(listeners.duplicate(&shared.config)?);
+    seat.commit()?;
+    Ok((shared, listeners, taken.restored, events))
+}
+
+/// Everything but the sockets.
+fn make(
+    parts: NodeParts,
+    addresses: Vec<SocketAddr>,
+    upgrades: takeover::UpgradeSender,
+) -> Result<(Rc<Shared>, mpsc::Receiver<RuntimeEvent>), StartError> {
     let NodeParts {
         config,
         kinds,
@@ -525,9 +708,6 @@ fn start(parts: NodeParts) -> Result<Begun, StartError> {
         tracing::info!(path = %path.display(), services, "loaded schemas");
     }
     let audit = Arc::new(AuditLog::start(&config.node.name, &config.observe.audit_file)?);
-    // The configuration was checked: what is there is an address.
-    let address = config.observe.address().unwrap_or_default();
-    let http = address.as_ref().map(HttpListener::open).transpose()?;
     let policies = Policies::new(
         Arc::new(kinds),
         &config.node.name,
@@ -537,16 +717,6 @@ fn start(parts: NodeParts) -> Result<Begun, StartError> {
     policies.begin(config.all_attachments())?;
     let (events_in, events) = mpsc::channel(EVENTS_MAX);
     let runtimes = start_runtimes(&config, &events_in)?;
-    let (tcp, addresses) = open_listeners(&config)?;
-    let path = &config.control.socket;
-    let control = PacketListener::bind(path, config.socket_mode()).map_err(|source| StartError::Socket {
-        path: path.clone(),
-        source,
-    })?;
-    let admin = admin::open(&config).map_err(|source| StartError::AdminSocket {
-        path: config.admin.socket_beside(&config.control.socket),
-        source,
-    })?;
     let shared = Shared {
         services: Arc::new(Services::new(schemas, limits)),
         audit,
@@ -568,20 +738,19 @@ fn start(parts: NodeParts) -> Result<Begun, StartError> {
         next_app: Cell::new(1),
         next_connection: Cell::new(1),
         own_user: rustix::process::geteuid().as_raw(),
-        addresses: addresses.clone(),
+        addresses,
+        gate: Gate::new(),
+        peers_gate: Gate::new(),
+        handshakes: watch::Sender::new(0),
+        unattached: RefCell::default(),
+        next_request: Cell::new(1),
+        sockets: RefCell::default(),
+        program: std::env::current_exe().unwrap_or_default(),
+        upgrades,
+        events: events_in,
         config,
     };
-    Ok((
-        Rc::new(shared),
-        Listeners {
-            control,
-            admin,
-            tcp,
-            http,
-        },
-        addresses,
-        events,
-    ))
+    Ok((Rc::new(shared), events))
 }
 
 #[derive(Default)]
@@ -622,26 +791,6 @@ fn start_runtimes(config: &Config, events: &mpsc::Sender<RuntimeEvent>) -> Resul
             what: "a runtime thread",
             source,
         })
-}
-
-fn open_listeners(config: &Config) -> Result<(Vec<tokio::net::TcpListener>, Vec<SocketAddr>), StartError> {
-    let mut listeners = Vec::new();
-    let mut addresses = Vec::new();
-    for listener in &config.listeners {
-        let open = || -> io::Result<_> {
-            let opened = std::net::TcpListener::bind(listener.address)?;
-            opened.set_nonblocking(true)?;
-            let address = opened.local_addr()?;
-            Ok((tokio::net::TcpListener::from_std(opened)?, address))
-        };
-        let (opened, address) = open().map_err(|source| StartError::Listener {
-            address: listener.address,
-            source,
-        })?;
-        listeners.push(opened);
-        addresses.push(address);
-    }
-    Ok((listeners, addresses))
 }
 
 /// Hears what runtimes have to tell.

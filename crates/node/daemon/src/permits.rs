@@ -59,6 +59,17 @@ impl Permits {
     }
 }
 
+impl Permits {
+    /// Counts a connection of an app that is there already, whatever the bounds are by now.
+    pub(crate) fn count(&self, app: &AppConnections) -> Permit {
+        let counted = [Arc::clone(&self.all), Arc::clone(&app.0)];
+        for counter in &counted {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        Permit { counted }
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         for counter in &self.counted {

@@ -154,6 +154,13 @@ impl Services {
         Ok(())
     }
 
+    /// What an app offers.
+    pub(crate) fn offers_of(&self, app: AppId) -> Vec<Arc<Offer>> {
+        let state = self.lock();
+        let all = state.offers.values().flatten();
+        all.filter(|offer| offer.app == app).cloned().collect()
+    }
+
     /// Takes a service back, and says whether it was bound.
     pub(crate) fn unbind(&self, app: AppId, service: &str) -> bool {
         let mut state = self.lock();

@@ -70,7 +70,6 @@ impl AdminSocket {
     }
 
     /// What a process that replaces this one takes over.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the daemon's replacement"))]
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }

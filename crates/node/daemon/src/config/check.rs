@@ -166,6 +166,7 @@ impl Config {
         );
         problems.range("timeouts.completion_stall_ms", at.completion_stall_ms, 10, DAY_MS);
         problems.range("timeouts.drain_ms", at.drain_ms, 0, DAY_MS);
+        problems.range("timeouts.takeover_ms", at.takeover_ms, 10, DAY_MS);
     }
 
     /// What can be seen without the kinds: which there are is known when libraries have been loaded.

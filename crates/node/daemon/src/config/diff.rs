@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Config;
 
 /// Keys that a reload changes, by their beginning. The rest waits for a restart, or for a replacement of the daemon.
-const LIVE: [&str; 16] = [
+const LIVE: [&str; 17] = [
     "control.allow_",
     "engines",
     "limits.apps",
@@ -21,6 +21,7 @@ const LIVE: [&str; 16] = [
     "timeouts.connect_ms",
     "timeouts.drain_ms",
     "timeouts.handshake_ms",
+    "timeouts.takeover_ms",
     "tls.allow_peers",
 ];
 /// Lists whose entries are told apart by this key of theirs.
@@ -96,6 +97,7 @@ impl Config {
         next.runtime.allow_app_busy_poll = other.runtime.allow_app_busy_poll;
         next.timeouts.connect_ms = other.timeouts.connect_ms;
         next.timeouts.drain_ms = other.timeouts.drain_ms;
+        next.timeouts.takeover_ms = other.timeouts.takeover_ms;
         next.timeouts.handshake_ms = other.timeouts.handshake_ms;
         if let (Some(tls), Some(other)) = (&mut next.tls, &other.tls) {
             tls.allow_peers.clone_from(&other.allow_peers);
@@ -228,6 +230,7 @@ mod tests {
         other.timeouts.connect_ms = 1;
         other.timeouts.handshake_ms = 1;
         other.timeouts.drain_ms = 1;
+        other.timeouts.takeover_ms = 10;
         other.timeouts.keepalive_interval_ms = 11;
         let next = Config::default().with_live_keys_of(&other);
         for change in diff(&next, &other) {

@@ -134,6 +134,8 @@ pub struct TimeoutsConfig {
     pub completion_stall_ms: u64,
     /// How long calls in flight get to finish when the service is told to stop.
     pub drain_ms: u64,
+    /// How long a new process that is to replace this one may take to take over, while nobody serves.
+    pub takeover_ms: u64,
 }
 
 /// `[tls]`: PEM files. With them, every connection between nodes is mutual TLS.
@@ -286,6 +288,7 @@ impl Default for TimeoutsConfig {
             keepalive_timeout_ms: 10_000,
             completion_stall_ms: 10_000,
             drain_ms: 10_000,
+            takeover_ms: 5_000,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -62,10 +63,29 @@ impl HttpListener {
     }
 }
 
-impl Drop for HttpListener {
-    fn drop(&mut self) {
-        if let HttpListener::Unix(_, path) = self {
-            let _ = std::fs::remove_file(path);
+impl HttpListener {
+    /// Goes on with a socket that listens already.
+    pub(crate) fn listening(socket: OwnedFd, address: ListenAddress) -> std::io::Result<HttpListener> {
+        Ok(match address {
+            ListenAddress::Tcp(_) => {
+                let listener = std::net::TcpListener::from(socket);
+                listener.set_nonblocking(true)?;
+                let address = listener.local_addr()?;
+                HttpListener::Tcp(TcpListener::from_std(listener)?, address)
+            }
+            ListenAddress::Unix(path) => {
+                let listener = std::os::unix::net::UnixListener::from(socket);
+                listener.set_nonblocking(true)?;
+                HttpListener::Unix(UnixListener::from_std(listener)?, path)
+            }
+        })
+    }
+
+    /// What a process that replaces this one takes over.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            HttpListener::Tcp(listener, _) => listener.as_fd(),
+            HttpListener::Unix(listener, _) => listener.as_fd(),
         }
     }
 }

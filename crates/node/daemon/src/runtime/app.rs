@@ -112,6 +112,13 @@ impl App {
         }
     }
 
+    /// After connections were put at their places: the others are free.
+    pub(super) fn find_free_places(&mut self) {
+        let places = (0..).zip(&self.connections);
+        let free = places.filter(|(_, place)| place.path.is_none());
+        self.free_places = free.map(|(at, _)| at).collect();
+    }
+
     pub(super) fn path(&self, number: u32) -> Option<u32> {
         let place = number & ((1 << PLACE_BITS) - 1);
         let entry = self.connections.get(place as usize)?;

@@ -8,6 +8,7 @@ use provost_shm::Doorbell;
 use provost_wire::Code;
 use tokio::sync::oneshot;
 
+use super::freeze::{AdoptedApp, Frozen};
 use super::reshape::{Describe, EngineFailed, Fitted, Reshape};
 use super::wake::PathWaker;
 
@@ -29,6 +30,17 @@ pub enum Command {
     Reshape(Box<Reshape>),
     /// Say what the datapaths are made of.
     Describe(Box<Describe>),
+    /// An app has mapped a completion region.
+    RegionMapped {
+        /// Which app.
+        app: AppId,
+        /// Which region.
+        generation: u64,
+    },
+    /// Rest, because another process is to go on.
+    Freeze(oneshot::Sender<Frozen>),
+    /// Go on with apps of another process.
+    Adopt(Box<Vec<AdoptedApp>>),
     /// End the thread, whatever is in flight.
     Stop,
 }

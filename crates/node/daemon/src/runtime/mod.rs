@@ -7,6 +7,7 @@
 mod app;
 mod command;
 mod events;
+mod freeze;
 mod path;
 mod reshape;
 mod slots;
@@ -26,6 +27,10 @@ use provost_shm::{Doorbell, now_ns};
 use tokio::sync::mpsc;
 
 pub use command::{AppId, Command, ConnectionId, NewApp, NewConnection, RuntimeEvent, Waiting};
+pub use freeze::{
+    AdoptedApp, AdoptedConnection, ConnectionPhase, Frozen, SavedApp, SavedConnection, SavedEngineTag,
+    SavedRange,
+};
 pub use reshape::{
     Before, Describe, Described, Done, EngineFailed, Fitted, Guard, NotReshaped, PathDescription, Planned,
     Remedy, Reshape, RetiredEngine, StandIn, Tag, Trial,

@@ -63,6 +63,21 @@ impl Fitted {
             stands_in: false,
         }
     }
+
+    /// An engine that took the place of a policy's that had failed.
+    #[must_use]
+    pub fn standing_in(tag: Tag, guard: Guard) -> Fitted {
+        Fitted {
+            stands_in: true,
+            ..Fitted::new(tag, guard)
+        }
+    }
+
+    /// Whether it took the place of one that failed.
+    #[must_use]
+    pub fn stands_in(&self) -> bool {
+        self.stands_in
+    }
 }
 
 /// What takes an engine's place when it fails.

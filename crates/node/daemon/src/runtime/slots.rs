@@ -31,6 +31,12 @@ impl<T> Slots<T> {
         self.entries.get_mut(at as usize)?.as_mut()
     }
 
+    /// All entries with their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let numbered = (0..).zip(&self.entries);
+        numbered.filter_map(|(at, entry)| Some((at, entry.as_ref()?)))
+    }
+
     pub(super) fn remove(&mut self, at: u32) -> Option<T> {
         let entry = self.entries.get_mut(at as usize)?.take()?;
         self.free.push(at);

@@ -119,6 +119,8 @@ impl PathWaker {
     /// The runtime polls the datapath under this number from now on, the first time after this.
     pub(super) fn settle(&self, path: u32) {
         self.path.store(path, Ordering::Release);
+        // Whoever woke it before it was anywhere has not reached the inbox: that must not keep others from it.
+        self.woken.swap(false, Ordering::AcqRel);
     }
 
     /// The runtime is about to poll it: what comes from now on needs another wake-up.

@@ -50,22 +50,22 @@ pub(super) fn token(kind: u64, number: u32) -> u64 {
 pub(super) struct Worker {
     inbox: Arc<Inbox>,
     doorbell: Doorbell,
-    options: RuntimeOptions,
+    pub(super) options: RuntimeOptions,
     pub(super) events: Events,
     pub(super) poller: Poller,
     buffers: BufferPool,
     pub(super) apps: Slots<App>,
-    app_numbers: HashMap<AppId, u32>,
+    pub(super) app_numbers: HashMap<AppId, u32>,
     pub(super) paths: Slots<Path>,
     pub(super) path_numbers: HashMap<ConnectionId, u32>,
     /// Datapaths that are to be changed; as many as the inbox holds are taken from it at a time.
     pub(super) reshapes: VecDeque<Reshape>,
     /// Apps and datapaths that every round polls.
-    hot_apps: Vec<u32>,
+    pub(super) hot_apps: Vec<u32>,
     pub(super) hot_paths: Vec<u32>,
     /// Apps whose ports were written to in this round.
-    touched: Vec<u32>,
-    timers: Timers,
+    pub(super) touched: Vec<u32>,
+    pub(super) timers: Timers,
     pub(super) now: Nanos,
     rounds_to_poll: u32,
     /// Whether nothing is polled without work for now, as others want the core.
@@ -73,11 +73,11 @@ pub(super) struct Worker {
     spent: Arc<SpentCells>,
     /// Sleep in this round.
     slept_ns: Nanos,
-    state: State,
+    pub(super) state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Running,
     Stopped,
 }
@@ -235,6 +235,9 @@ impl Worker {
                 Command::Open(connection) => self.open(*connection),
                 Command::Reshape(reshape) => self.reshapes.push_back(*reshape),
                 Command::Describe(describe) => self.describe(*describe),
+                Command::RegionMapped { app, generation } => self.region_mapped(app, generation),
+                Command::Freeze(frozen) => self.freeze(frozen),
+                Command::Adopt(apps) => self.adopt(*apps),
                 Command::Stop => self.state = State::Stopped,
             }
         }
@@ -248,7 +251,7 @@ impl Worker {
         }
     }
 
-    fn attach(&mut self, new: NewApp) {
+    pub(super) fn attach(&mut self, new: NewApp) {
         let app = App {
             id: new.app,
             port: new.port,
@@ -291,6 +294,11 @@ impl Worker {
             return;
         };
         let number = app.take_place();
+        self.insert_path(app_number, number, new);
+    }
+
+    /// Polls a connection from now on, under this number of its app's; its place among all datapaths.
+    pub(super) fn insert_path(&mut self, app_number: u32, number: u32, new: NewConnection) -> u32 {
         let path = Path {
             id: new.id,
             app: app_number,
@@ -314,7 +322,9 @@ impl Worker {
         };
         let at = self.paths.insert(path);
         self.path_numbers.insert(new.id, at);
-        app.set_place(number, Some(at));
+        if let Some(app) = self.apps.get_mut(app_number) {
+            app.set_place(number, Some(at));
+        }
         if let Some(path) = self.paths.get_mut(at) {
             path.waker.settle(at);
             path.heat(at, &mut self.hot_paths, self.now);
@@ -322,6 +332,7 @@ impl Worker {
         }
         // Nobody waits for the answer when the app has gone away in between: then its detaching closes the connection.
         let _ = new.opened.send(number);
+        at
     }
 
     fn detach(&mut self, app: AppId) {
@@ -433,7 +444,7 @@ impl Worker {
         Ok(taken > 0)
     }
 
-    fn fault(&mut self, number: u32, fault: AppFault) {
+    pub(super) fn fault(&mut self, number: u32, fault: AppFault) {
         let Some(app) = self.apps.get_mut(number) else {
             return;
         };

@@ -1,0 +1,437 @@
+//! What two processes of a service say to each other while one takes over from the other: packets on a socket pair, each
+//! a [`Letter`], documents in sealed memfds beside them, descriptors in batches.
+//!
+//! ```text
+//! old                                        new
+//!   Hello (format, versions)       ─────►      checks the format, gets ready
+//!   Documents                      ─────►      compiles schemas
+//!                                  ◄─────    Ready (or Failed)
+//!   [ freezes ]
+//!   State, Descriptors…            ─────►      restores
+//!                                  ◄─────    Restored (or Failed)
+//!   Commit                         ─────►
+//!                                  ◄─────    Committed: from here on it goes on, and the old one does not
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use prost::{Message, Oneof};
+use provost_shm::{
+    DESCRIPTORS_BATCH_MAX, Interest, Memfd, MemfdLimits, Packet, PacketSocket, SEALS_FIXED_SIZE, ShmError,
+    Wait, wait_for,
+};
+
+/// Longest letter, in bytes; what is longer goes in a document.
+const LETTER_BYTES_MAX: usize = 64 << 10;
+/// Longest document, in bytes.
+const DOCUMENT_BYTES_MAX: u64 = 8 << 30;
+/// Descriptors beside one state, at most.
+pub(super) const DESCRIPTORS_MAX: usize = 1 << 20;
+/// Between two attempts to send descriptors while too many are on their way.
+const CROWDED_PAUSE: Duration = Duration::from_millis(1);
+
+/// One packet.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Letter {
+    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    pub(super) body: Option<Body>,
+}
+
+/// What a packet says.
+#[derive(Clone, PartialEq, Oneof)]
+pub(super) enum Body {
+    /// The old process presents itself.
+    #[prost(message, tag = "1")]
+    Hello(Hello),
+    /// The new one is ready for the state.
+    #[prost(message, tag = "2")]
+    Ready(Ready),
+    /// The new one cannot go on, and ends.
+    #[prost(message, tag = "3")]
+    Failed(Failed),
+    /// A document that the next letters are about, in the memfd beside this one.
+    #[prost(message, tag = "4")]
+    Document(Document),
+    /// The state; the document came before, the descriptors come next.
+    #[prost(message, tag = "5")]
+    State(State),
+    /// The next descriptors, beside this one.
+    #[prost(message, tag = "6")]
+    Descriptors(Descriptors),
+    /// Everything is restored, and nothing has been touched.
+    #[prost(message, tag = "7")]
+    Restored(Restored),
+    /// The old process has ended its part.
+    #[prost(message, tag = "8")]
+    Commit(Commit),
+    /// The new one goes on from here.
+    #[prost(message, tag = "9")]
+    Committed(Committed),
+}
+
+/// See [`Body::Hello`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Hello {
+    /// The format of the state that it will send.
+    #[prost(uint32, tag = "1")]
+    pub(super) format: u32,
+    /// Its version.
+    #[prost(string, tag = "2")]
+    pub(super) version: String,
+}
+
+/// See [`Body::Ready`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Ready {
+    /// Its version.
+    #[prost(string, tag = "1")]
+    pub(super) version: String,
+    /// The format that it expects.
+    #[prost(uint32, tag = "2")]
+    pub(super) format: u32,
+}
+
+/// See [`Body::Failed`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Failed {
+    /// Why, for people.
+    #[prost(string, tag = "1")]
+    pub(super) reason: String,
+}
+
+/// See [`Body::Document`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Document {
+    /// Its length in bytes.
+    #[prost(uint64, tag = "1")]
+    pub(super) bytes: u64,
+    /// Its [`checksum`].
+    #[prost(fixed64, tag = "2")]
+    pub(super) checksum: u64,
+}
+
+/// See [`Body::State`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct State {
+    /// How many descriptors come.
+    #[prost(uint64, tag = "1")]
+    pub(super) descriptors: u64,
+}
+
+/// See [`Body::Descriptors`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Descriptors {}
+
+/// See [`Body::Restored`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Restored {}
+
+/// See [`Body::Commit`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Commit {}
+
+/// See [`Body::Committed`].
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Committed {}
+
+/// Why the two do not understand each other.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChannelError {
+    /// The other one is gone.
+    #[error("the other process ended")]
+    Ended,
+    /// It said nothing for too long.
+    #[error("the other process said nothing for {0:?}")]
+    Silent(Duration),
+    /// It said what it should not say now.
+    #[error("the other process said {said} where {expected} was expected")]
+    Unexpected {
+        /// What it said.
+        said: String,
+        /// What it should have said.
+        expected: &'static str,
+    },
+    /// It cannot go on.
+    #[error("{0}")]
+    Failed(String),
+    /// A document is torn.
+    #[error("a document of {bytes} bytes arrived damaged")]
+    Damaged {
+        /// Its length.
+        bytes: u64,
+    },
+    /// A document is too long, or its memory is not what it should be.
+    #[error("a document: {0}")]
+    Memory(#[from] ShmError),
+    /// The system failed.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// One end. Its operations wait, so they do not belong on the control plane's thread while that has others to serve.
+#[derive(Debug)]
+pub(super) struct Channel {
+    socket: PacketSocket,
+}
+
+impl Channel {
+    /// Two ends.
+    pub(super) fn pair() -> io::Result<(Channel, Channel)> {
+        let (one, other) = PacketSocket::pair()?;
+        Ok((Channel { socket: one }, Channel { socket: other }))
+    }
+
+    /// The end that was given to this process.
+    pub(super) fn of_descriptor(descriptor: OwnedFd) -> Channel {
+        let socket = PacketSocket::from(descriptor);
+        Channel { socket }
+    }
+
+    /// Gives its socket away.
+    pub(super) fn try_clone_descriptor(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
+    }
+
+    pub(super) fn send(&self, body: Body, limit: Duration) -> Result<(), ChannelError> {
+        self.send_with(body, &[], limit)
+    }
+
+    /// Sends a document. It belongs to the next letter.
+    pub(super) fn send_document(&self, document: &[u8], limit: Duration) -> Result<(), ChannelError> {
+        let memory = Memfd::of_bytes("provost-state", document)?;
+        let body = Body::Document(Document {
+            bytes: document.len() as u64,
+            checksum: checksum(document),
+        });
+        self.send_with(body, &[memory.as_fd()], limit)
+    }
+
+    /// Sends descriptors, in their order.
+    pub(super) fn send_descriptors(
+        &self,
+        descriptors: &[OwnedFd],
+        limit: Duration,
+    ) -> Result<(), ChannelError> {
+        for batch in descriptors.chunks(DESCRIPTORS_BATCH_MAX) {
+            let batch: Vec<_> = batch.iter().map(AsFd::as_fd).collect();
+            self.send_with(Body::Descriptors(Descriptors {}), &batch, limit)?;
+        }
+        Ok(())
+    }
+
+    /// The next letter, and the descriptors beside it.
+    pub(super) fn receive(&self, limit: Duration) -> Result<(Body, Vec<OwnedFd>), ChannelError> {
+        let packet = self.receive_packet(limit)?;
+        let letter = Letter::decode(packet.bytes.as_slice())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        match letter.body {
+            Some(Body::Failed(failed)) => Err(ChannelError::Failed(failed.reason)),
+            Some(body) => Ok((body, packet.descriptors)),
+            None => Err(ChannelError::Unexpected {
+                said: "nothing that this version knows".to_owned(),
+                expected: "a letter",
+            }),
+        }
+    }
+
+    /// The document that comes next.
+    pub(super) fn receive_document(&self, limit: Duration) -> Result<Vec<u8>, ChannelError> {
+        let (body, descriptors) = self.receive(limit)?;
+        let (Body::Document(document), Ok([memory])) = (&body, <[OwnedFd; 1]>::try_from(descriptors)) else {
+            return Err(unexpected(&body, "a document"));
+        };
+        let bytes = document.bytes;
+        if bytes == 0 {
+            return Ok(Vec::new());
+        }
+        let limits = MemfdLimits {
+            bytes_min: bytes,
+            bytes_max: bytes.min(DOCUMENT_BYTES_MAX),
+            seals: SEALS_FIXED_SIZE,
+        };
+        let memory = Memfd::verify_foreign(memory, limits)?;
+        let mut content = vec![0; bytes as usize];
+        let mut at = 0;
+        while at < content.len() {
+            match memory.read_at(at as u64, &mut content[at..])? {
+                0 => return Err(ChannelError::Damaged { bytes }),
+                read => at += read,
+            }
+        }
+        match checksum(&content) == document.checksum {
+            true => Ok(content),
+            false => Err(ChannelError::Damaged { bytes }),
+        }
+    }
+
+    /// So many descriptors.
+    pub(super) fn receive_descriptors(
+        &self,
+        count: u64,
+        limit: Duration,
+    ) -> Result<Vec<OwnedFd>, ChannelError> {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if count > DESCRIPTORS_MAX {
+            let said = format!("{count} descriptors");
+            let expected = "fewer";
+            return Err(ChannelError::Unexpected { said, expected });
+        }
+        let mut all = Vec::with_capacity(count);
+        while all.len() < count {
+            let (body, descriptors) = self.receive(limit)?;
+            if !matches!(body, Body::Descriptors(_)) || descriptors.is_empty() {
+                return Err(unexpected(&body, "descriptors"));
+            }
+            all.extend(descriptors);
+        }
+        Ok(all)
+    }
+
+    fn send_with(
+        &self,
+        body: Body,
+        descriptors: &[BorrowedFd<'_>],
+        limit: Duration,
+    ) -> Result<(), ChannelError> {
+        let bytes = Letter { body: Some(body) }.encode_to_vec();
+        let until = Instant::now() + limit;
+        loop {
+            match self.socket.send_batch(&bytes, descriptors) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    wait_for(&self.socket, Interest::Writable, left(until, limit)?)?;
+                }
+                // The kernel bounds how many descriptors are on their way.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::TOOMANYREFS.raw_os_error()) => {
+                    left(until, limit)?;
+                    std::thread::sleep(CROWDED_PAUSE);
+                }
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(ChannelError::Ended),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn receive_packet(&self, limit: Duration) -> Result<Packet, ChannelError> {
+        let until = Instant::now() + limit;
+        loop {
+            match self.socket.receive_batch(LETTER_BYTES_MAX) {
+                Ok(Some(packet)) => return Ok(packet),
+                Ok(None) => return Err(ChannelError::Ended),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    wait_for(&self.socket, Interest::Readable, left(until, limit)?)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(ChannelError::Ended);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+fn left(until: Instant, limit: Duration) -> Result<Wait, ChannelError> {
+    let left = until.saturating_duration_since(Instant::now());
+    match left.is_zero() {
+        true => Err(ChannelError::Silent(limit)),
+        false => Ok(Wait::AtMost(left.as_nanos() as u64)),
+    }
+}
+
+/// What to answer to a letter that was not expected.
+pub(super) fn unexpected(body: &Body, expected: &'static str) -> ChannelError {
+    let said = match body {
+        Body::Hello(_) => "hello",
+        Body::Ready(_) => "that it is ready",
+        Body::Failed(_) => "that it failed",
+        Body::Document(_) => "a document",
+        Body::State(_) => "a state",
+        Body::Descriptors(_) => "descriptors",
+        Body::Restored(_) => "that it has restored",
+        Body::Commit(_) => "to commit",
+        Body::Committed(_) => "that it has committed",
+    };
+    let said = said.to_owned();
+    ChannelError::Unexpected { said, expected }
+}
+
+/// Tells a torn document from a whole one. (Both processes are the service's own: nobody forges it.)
+pub(super) fn checksum(bytes: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut words = bytes.chunks_exact(8);
+    let mut sum = bytes.len() as u64;
+    for word in words.by_ref() {
+        let word = word
+            .first_chunk::<8>()
+            .map_or(0, |word| u64::from_le_bytes(*word));
+        sum = (sum.rotate_left(5) ^ word).wrapping_mul(FACTOR);
+    }
+    for byte in words.remainder() {
+        sum = (sum.rotate_left(5) ^ u64::from(*byte)).wrapping_mul(FACTOR);
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn documents_and_descriptors_arrive_in_order_and_the_end_is_told() {
+        let (old, new) = Channel::pair().unwrap();
+        let document: Vec<u8> = (0..1_000_003_u32).map(|at| (at * 7) as u8).collect();
+        let sent = document.clone();
+        let descriptors: Vec<OwnedFd> = (0..600).map(|_| new.try_clone_descriptor().unwrap()).collect();
+        let sender = std::thread::spawn(move || {
+            old.send_document(&sent, LIMIT).unwrap();
+            old.send_document(&[], LIMIT).unwrap();
+            let count = descriptors.len() as u64;
+            old.send(Body::State(State { descriptors: count }), LIMIT)
+                .unwrap();
+            old.send_descriptors(&descriptors, LIMIT).unwrap();
+        });
+        assert_eq!(new.receive_document(LIMIT).unwrap(), document);
+        assert!(new.receive_document(LIMIT).unwrap().is_empty());
+        let (body, _) = new.receive(LIMIT).unwrap();
+        let Body::State(state) = body else {
+            panic!("{body:?}");
+        };
+        assert_eq!(
+            new.receive_descriptors(state.descriptors, LIMIT).unwrap().len(),
+            600
+        );
+        sender.join().unwrap();
+        assert!(matches!(new.receive(LIMIT), Err(ChannelError::Ended)));
+    }
+
+    #[test]
+    fn silence_failure_and_nonsense_are_told_apart() {
+        let (old, new) = Channel::pair().unwrap();
+        let short = Duration::from_millis(10);
+        assert!(matches!(old.receive(short), Err(ChannelError::Silent(_))));
+        let reason = "no room".to_owned();
+        new.send(Body::Failed(Failed { reason }), LIMIT).unwrap();
+        assert!(matches!(old.receive(LIMIT), Err(ChannelError::Failed(reason)) if reason == "no room"));
+        new.send(Body::Commit(Commit {}), LIMIT).unwrap();
+        assert!(matches!(
+            old.receive_document(LIMIT),
+            Err(ChannelError::Unexpected { .. })
+        ));
+    }
+
+    #[test]
+    fn a_changed_byte_changes_the_sum() {
+        let mut bytes = vec![1; 100];
+        let before = checksum(&bytes);
+        for at in 0..bytes.len() {
+            bytes[at] = 2;
+            assert_ne!(checksum(&bytes), before);
+            bytes[at] = 1;
+        }
+        assert_ne!(checksum(&bytes[..99]), before);
+    }
+}

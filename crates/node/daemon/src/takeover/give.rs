@@ -1,0 +1,331 @@
+//! The old process's part.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use tokio::sync::{mpsc, oneshot};
+
+use super::channel::{Body, Channel, ChannelError, Commit, Hello, State, unexpected};
+use super::save::{self, Saved};
+use super::state::FORMAT;
+use super::{TAKE_OVER_OPTION, UpgradeError, UpgradeReport, UpgradeRequest};
+use crate::node::Shared;
+use crate::runtime::{self, Frozen};
+
+/// How long the new process may take to get ready. Nobody waits for it meanwhile.
+const PREPARE_LIMIT: Duration = Duration::from_secs(60);
+/// How long handshakes with peers get to come to their end before the rest is left to break.
+const HANDSHAKES_WAIT: Duration = Duration::from_secs(1);
+/// How long what is done for apps may take to come to a point where it can be left.
+const REQUESTS_WAIT: Duration = Duration::from_secs(2);
+/// Upgrades that wait for their turn: one is under way, the others are told so.
+const WAITING_MAX: usize = 4;
+
+/// A request, and who hears what came of it.
+pub(crate) struct UpgradeOrder {
+    pub(crate) request: UpgradeRequest,
+    pub(crate) done: oneshot::Sender<Result<UpgradeReport, UpgradeError>>,
+}
+
+/// Where orders come from.
+pub(crate) type Upgrades = mpsc::Receiver<UpgradeOrder>;
+
+/// Where orders are given.
+pub(crate) type UpgradeSender = mpsc::Sender<UpgradeOrder>;
+
+/// A queue for requests.
+pub(crate) fn queue() -> (UpgradeSender, Upgrades) {
+    mpsc::channel(WAITING_MAX)
+}
+
+/// Gives an order, which is refused while too many wait.
+pub(crate) fn order(upgrades: &UpgradeSender, order: UpgradeOrder) {
+    use mpsc::error::TrySendError;
+    match upgrades.try_send(order) {
+        Ok(()) => {}
+        Err(TrySendError::Full(order)) => drop(order.done.send(Err(UpgradeError::UnderWay))),
+        Err(TrySendError::Closed(order)) => drop(order.done.send(Err(UpgradeError::ShuttingDown))),
+    }
+}
+
+/// Another process goes on.
+pub(crate) struct Replaced {
+    pub(crate) report: UpgradeReport,
+    frozen: Vec<Frozen>,
+}
+
+impl Replaced {
+    /// Ends the runtimes of this one.
+    pub(crate) fn leave(self) {
+        self.frozen.into_iter().for_each(Frozen::leave);
+    }
+}
+
+/// Has another process take over. On failure this one goes on as if nothing had happened.
+pub(crate) async fn give(shared: &Rc<Shared>, request: &UpgradeRequest) -> Result<Replaced, UpgradeError> {
+    let began = Instant::now();
+    let (preview, known) = save::preview(shared);
+    let preview = preview.encode_to_vec();
+    let successor = Successor::start(shared, request)?;
+    let process = successor.child.id();
+    tracing::info!(process, binary = %successor.binary.display(), "another process gets ready to take over");
+    let (successor, version) = in_background(move || successor.prepare(&preview)).await?;
+    let prepared = began.elapsed();
+
+    let limit = Duration::from_millis(shared.live().timeouts.takeover_ms);
+    // What follows is undone from the last to the first: the new process is ended before anything goes on here.
+    let peers = shared.peers_gate.close(limit).await;
+    let peers = peers.map_err(|_| UpgradeError::Requests(limit))?;
+    let _ = tokio::time::timeout(HANDSHAKES_WAIT, shared.no_handshakes()).await;
+    let requests = shared.gate.close(REQUESTS_WAIT).await;
+    let requests = requests.map_err(|_| UpgradeError::Requests(REQUESTS_WAIT))?;
+    let froze = Instant::now();
+    let frozen = freeze(shared, limit).await?;
+    let handed = hand_over(shared, &frozen, successor, &known, limit).await;
+    let (state_bytes, descriptors, connections) = match handed {
+        Ok(handed) => handed,
+        Err(error) => {
+            frozen.into_iter().for_each(Frozen::thaw);
+            return Err(error);
+        }
+    };
+    // Nothing is read or written here any more.
+    peers.stay();
+    requests.stay();
+    let report = UpgradeReport {
+        process,
+        version,
+        prepared,
+        frozen: froze.elapsed(),
+        state_bytes,
+        descriptors,
+        apps: shared.apps.borrow().len(),
+        connections,
+    };
+    tracing::info!(
+        process,
+        version = report.version,
+        prepared_ms = report.prepared.as_millis() as u64,
+        frozen_us = report.frozen.as_micros() as u64,
+        state_bytes,
+        descriptors,
+        apps = report.apps,
+        connections,
+        "another process has taken over"
+    );
+    Ok(Replaced { report, frozen })
+}
+
+/// Freezes all runtimes, and hears their last events.
+async fn freeze(shared: &Shared, limit: Duration) -> Result<Vec<Frozen>, UpgradeError> {
+    let late = |what: &str| UpgradeError::Save(std::io::Error::other(format!("a runtime {what}")));
+    let mut waiting = Vec::with_capacity(shared.runtimes.len());
+    for runtime in &shared.runtimes {
+        let (frozen, when_frozen) = oneshot::channel();
+        let told = runtime.tell(runtime::Command::Freeze(frozen)).await;
+        told.map_err(|overloaded| UpgradeError::Save(std::io::Error::other(overloaded)))?;
+        waiting.push(when_frozen);
+    }
+    let mut all = Vec::with_capacity(waiting.len());
+    for frozen in waiting {
+        // Those that are frozen go on when they are dropped.
+        let frozen = tokio::time::timeout(limit, frozen).await;
+        let frozen = frozen.map_err(|_| late("does not come to rest"))?;
+        all.push(frozen.map_err(|_| late("has ended"))?);
+    }
+    let heard = async {
+        while shared.events.capacity() < shared.events.max_capacity() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let heard = tokio::time::timeout(limit, heard).await;
+    heard.map_err(|_| late("has events that nobody hears"))?;
+    Ok(all)
+}
+
+async fn hand_over(
+    shared: &Rc<Shared>,
+    frozen: &[Frozen],
+    successor: Successor,
+    known: &save::Known,
+    limit: Duration,
+) -> Result<(u64, usize, usize), UpgradeError> {
+    let saved = save::node(shared, frozen, known).await?;
+    let (descriptors, connections) = (saved.descriptors.len(), saved.connections);
+    let state_bytes = in_background(move || successor.hand_over(&saved, limit)).await?;
+    Ok((state_bytes, descriptors, connections))
+}
+
+/// Runs what waits for the other process off the control plane's thread.
+async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, UpgradeError> + Send + 'static,
+) -> Result<T, UpgradeError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(UpgradeError::Save(std::io::Error::other(error))),
+    }
+}
+
+/// The process that is to take over. It is ended when this is dropped before it has.
+struct Successor {
+    binary: PathBuf,
+    child: Child,
+    channel: Channel,
+    state: SuccessorState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SuccessorState {
+    Awaited,
+    GoesOn,
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if self.state == SuccessorState::Awaited {
+            let _ = self.end();
+        }
+    }
+}
+
+impl Successor {
+    fn start(shared: &Shared, request: &UpgradeRequest) -> Result<Successor, UpgradeError> {
+        let binary = match &request.binary {
+            Some(binary) => binary.clone(),
+            None => shared.program.clone(),
+        };
+        let failed = |source| UpgradeError::Start {
+            binary: binary.clone(),
+            source,
+        };
+        let (channel, theirs) = Channel::pair().map_err(failed)?;
+        let theirs: OwnedFd = theirs.try_clone_descriptor().map_err(failed)?;
+        let arguments = match &request.arguments {
+            Some(arguments) => arguments.clone(),
+            None => own_arguments(),
+        };
+        let child = Command::new(&binary)
+            .args(arguments)
+            .arg(TAKE_OVER_OPTION)
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .map_err(failed)?;
+        Ok(Successor {
+            binary,
+            child,
+            channel,
+            state: SuccessorState::Awaited,
+        })
+    }
+
+    /// Waits until it is ready; its version.
+    fn prepare(mut self, preview: &[u8]) -> Result<(Successor, String), UpgradeError> {
+        match self.greet(preview) {
+            Ok(version) => Ok((self, version)),
+            Err(error) => Err(self.failed("was to get ready", error)),
+        }
+    }
+
+    fn greet(&self, preview: &[u8]) -> Result<String, ChannelError> {
+        let hello = Hello {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        self.channel.send(Body::Hello(hello), PREPARE_LIMIT)?;
+        self.channel.send_document(preview, PREPARE_LIMIT)?;
+        match self.channel.receive(PREPARE_LIMIT)?.0 {
+            Body::Ready(ready) if ready.format == FORMAT => Ok(ready.version),
+            Body::Ready(ready) => Err(ChannelError::Failed(format!(
+                "it wants a state of format {}, this process ({}) writes {FORMAT}",
+                ready.format,
+                env!("CARGO_PKG_VERSION")
+            ))),
+            other => Err(unexpected(&other, "that it is ready")),
+        }
+    }
+
+    /// Gives it everything, and lets it go on. The length of the state.
+    fn hand_over(mut self, saved: &Saved, limit: Duration) -> Result<u64, UpgradeError> {
+        let state = saved.node.encode_to_vec();
+        if let Err(error) = self.send_state(&state, saved, limit) {
+            return Err(self.failed("was to restore the state", error));
+        }
+        let committed = self.commit(limit);
+        if let Err(error) = committed {
+            // It may have gone on, and not been able to say so: only when it has ended this is certain.
+            let status = self.end();
+            return match self.channel.receive(Duration::from_millis(1)) {
+                Ok((Body::Committed(_), _)) => Err(UpgradeError::Lost { status }),
+                _ => Err(self.failed("was to go on", error)),
+            };
+        }
+        self.state = SuccessorState::GoesOn;
+        Ok(state.len() as u64)
+    }
+
+    fn send_state(&self, state: &[u8], saved: &Saved, limit: Duration) -> Result<(), ChannelError> {
+        self.channel.send_document(state, limit)?;
+        let descriptors = saved.descriptors.len() as u64;
+        self.channel.send(Body::State(State { descriptors }), limit)?;
+        self.channel.send_descriptors(&saved.descriptors, limit)?;
+        match self.channel.receive(limit)?.0 {
+            Body::Restored(_) => Ok(()),
+            other => Err(unexpected(&other, "that it has restored")),
+        }
+    }
+
+    fn commit(&self, limit: Duration) -> Result<(), ChannelError> {
+        self.channel.send(Body::Commit(Commit {}), limit)?;
+        match self.channel.receive(limit)?.0 {
+            Body::Committed(_) => Ok(()),
+            other => Err(unexpected(&other, "that it has committed")),
+        }
+    }
+
+    fn failed(&mut self, phase: &'static str, error: ChannelError) -> UpgradeError {
+        let status = self.end();
+        let reason = match (error, self.last_word()) {
+            (ChannelError::Ended | ChannelError::System(_), Some(said)) => said,
+            (ChannelError::Ended, None) => status,
+            (error, _) => error.to_string(),
+        };
+        UpgradeError::Successor { phase, reason }
+    }
+
+    /// Why it could not go on, if it said so before it ended.
+    fn last_word(&self) -> Option<String> {
+        loop {
+            match self.channel.receive(Duration::from_millis(1)) {
+                Ok(_) => {}
+                Err(ChannelError::Failed(reason)) => return Some(reason),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Ends it, unless it has ended by itself, and says how it ended.
+    fn end(&mut self) -> String {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return format!("it ended with {status}");
+        }
+        // A process that closed its channel may be about to end by itself; what it would have said is lost.
+        let _ = self.child.kill();
+        match self.child.wait() {
+            Ok(status) => format!("it ended with {status}"),
+            Err(error) => format!("it cannot be waited for: {error}"),
+        }
+    }
+}
+
+/// The arguments of this process, but for the option that itself had taken over from another one.
+fn own_arguments() -> Vec<OsString> {
+    let arguments = std::env::args_os().skip(1);
+    arguments
+        .filter(|argument| argument != TAKE_OVER_OPTION)
+        .collect()
+}
