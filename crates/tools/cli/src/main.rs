@@ -1,20 +1,48 @@
 //! `provost`, the command line.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod check;
+mod config;
 mod demo;
+mod engine;
+mod failure;
+mod node;
+mod numbers;
+mod pages;
+mod plan;
+mod policy;
+mod schema;
+mod table;
+mod tap;
+mod top;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use failure::Failure;
+use watch::Listing;
 
 const EXAMPLES: &str = "\
 Examples:
+  provost status                            is the node well?
+  provost policy attach --kind rate-limit --service kv.Kv --set requests_per_second=100
+  provost top                               what goes on, by app, service and method
+  provost engine upgrade transport-tcp      another version, while calls go on
+  provost daemon upgrade                    the whole daemon, while calls go on
+  provost plan run upgrade.toml             several nodes, undone when a step fails
   provost demo                              two nodes, real data, figures beside raw TCP
-  provost demo --data words.csv --json      your own data; figures for a program
-  provost demo --value-bytes 4096 --seconds 30
-  provost check proto/kv.proto              is this schema one that provost takes?";
+  provost check proto/kv.proto              is this schema one that provost takes?
+
+Commands about a node talk to its admin socket (--socket, PROVOST_ADMIN_SOCKET). With --json they print the messages of
+the admin API. Colours: only on a terminal, and not with NO_COLOR.
+
+Exit status: 0 done; 1 failed; 2 wrong command line; 3 the daemon cannot be reached; 4 you may not do this; 5 refused or
+not valid, nothing was changed; 6 tried and undone; 7 no answer in time.";
 
 const DEMO_EXAMPLES: &str = "\
 Starts two nodes' services, a key-value server and its client, each a process of its own, on this machine: no root and
@@ -29,19 +57,85 @@ Examples:
   provost demo --data /usr/share/dict/words --in-flight 16
   provost demo --value-bytes 65536 --seconds 20 --json > figures.json";
 
+const LISTING_EXAMPLES: &str = "\
+Examples:
+  provost status
+  provost apps --watch
+  provost datapath --app shop --json";
+
+const TAP_EXAMPLES: &str = "\
+Calls come from policies of the kind tap: they say which calls are sampled, how often, and which fields are redacted.
+Needs the role operate, as it shows what is in messages.
+
+Examples:
+  provost policy attach --kind tap
+  provost tap --method '/kv.Kv/*' --count 10
+  provost tap --json | jq .status";
+
+const TOP_EXAMPLES: &str = "\
+Counts come from policies of the kind metrics. Keys: q quit, s/S next or previous column to sort by, r reverse,
+/ filter, p pause, arrows scroll.
+
+Examples:
+  provost top
+  provost top --sort p99 --filter kv.Kv
+  provost top --once --interval 5           a table, for scripts
+  provost top --json                        a line for each second";
+
 #[derive(Parser)]
-#[command(name = "provost", version, about = "Managed RPC: look at it, check schemas", after_help = EXAMPLES)]
-struct Arguments {
+#[command(
+    name = "provost",
+    version,
+    about = "Managed RPC: operate nodes, change policies live, check schemas",
+    after_help = EXAMPLES
+)]
+pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    /// Show the node at a glance
+    #[command(after_help = LISTING_EXAMPLES)]
+    Status(Listing),
+    /// List the apps that are attached
+    #[command(after_help = LISTING_EXAMPLES)]
+    Apps(Listing),
+    /// List the datapaths, each with its engines in order
+    #[command(visible_alias = "datapaths", after_help = LISTING_EXAMPLES)]
+    Datapath(node::Datapaths),
+    /// Attach, change and test what happens to calls
+    #[command(subcommand)]
+    Policy(policy::Command),
+    /// List, load and upgrade the code that handles calls
+    #[command(subcommand)]
+    Engine(engine::Command),
+    /// Replace the daemon while calls go on
+    #[command(subcommand)]
+    Daemon(node::Daemon),
+    /// List, prefetch and compare schemas
+    #[command(subcommand)]
+    Schema(schema::Command),
+    /// Show calls as they pass
+    #[command(after_help = TAP_EXAMPLES)]
+    Tap(tap::Tap),
+    /// Show rates, errors and latencies by app, service and method
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(top::Top),
+    /// Check, compare, reload and write the configuration
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Carry out changes over several nodes, in order
+    #[command(subcommand)]
+    Plan(plan::Command),
     /// Show a call through two nodes' services, with real data and figures
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::Options),
     /// Check .proto files and say what is in them
+    #[command(
+        after_help = "Examples:\n  provost check proto/kv.proto\n  provost check -I proto proto/a.proto proto/b.proto"
+    )]
     Check {
         /// The files
         #[arg(required = true, value_name = "FILE.proto")]
@@ -50,34 +144,119 @@ enum Command {
         #[arg(long = "include", short = 'I', value_name = "DIRECTORY")]
         includes: Vec<PathBuf>,
     },
+    /// Print a shell's completions
+    #[command(
+        after_help = "Examples:\n  provost completions bash > /etc/bash_completion.d/provost\n  source <(provost completions bash)"
+    )]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or write those of all commands into a directory
+    #[command(after_help = "Examples:\n  provost man | man -l -\n  provost man /usr/local/share/man/man1")]
+    Man {
+        /// Where the pages go
+        directory: Option<PathBuf>,
+    },
     /// A program of the demonstration, started by it
     #[command(hide = true)]
     DemoPart(demo::Part),
 }
 
 fn main() -> ExitCode {
-    let outcome: Result<(), String> = match Arguments::parse().command {
-        Command::Demo(options) => run_demo(&options),
-        Command::Check { files, includes } => {
-            check::run(&files, &includes).map_err(|error| error.to_string())
-        }
-        Command::DemoPart(part) => demo::run_part(part).map_err(|error| error.to_string()),
-    };
-    match outcome {
+    let command = Arguments::parse().command;
+    let is_json = std::env::args().any(|argument| argument == "--json");
+    match run(command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("provost: {message}");
-            ExitCode::FAILURE
+        Err(failure) => {
+            report(&failure, is_json);
+            failure.exit_code()
         }
     }
 }
 
-fn run_demo(options: &demo::Options) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
-    runtime
-        .block_on(demo::run(options))
-        .map_err(|error| error.to_string())
+/// To standard error, for people; with `--json` as one object.
+fn report(failure: &Failure, is_json: bool) {
+    match is_json {
+        true => eprintln!(
+            "{}",
+            serde_json::json!({ "error": { "exit": failure.exit as u8, "message": failure.message } })
+        ),
+        false => eprintln!("provost: {}", clean_lines(&failure.message)),
+    }
+}
+
+/// A message of a node or a peer has no control characters, but may have lines.
+fn clean_lines(message: &str) -> String {
+    let lines: Vec<_> = message.lines().map(table::clean).collect();
+    lines.join("\n")
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Completions { shell } => pages::completions(shell, Arguments::command()),
+        Command::Man { directory } => pages::man(directory.as_deref(), Arguments::command()),
+        Command::Check { files, includes } => {
+            check::run(&files, &includes).map_err(|error| Failure::failed(error.to_string()))
+        }
+        Command::DemoPart(part) => demo::run_part(part).map_err(|error| Failure::failed(error.to_string())),
+        other => {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| Failure::failed(format!("cannot start: {error}")))?;
+            runtime.block_on(run_async(other))
+        }
+    }
+}
+
+async fn run_async(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Status(listing) => node::status(&listing).await,
+        Command::Apps(listing) => node::apps(&listing).await,
+        Command::Datapath(asked) => node::datapaths(&asked).await,
+        Command::Policy(command) => policy::run(command).await,
+        Command::Engine(command) => engine::run(command).await,
+        Command::Daemon(command) => node::daemon(&command).await,
+        Command::Schema(command) => schema::run(command).await,
+        Command::Tap(asked) => tap::run(asked).await,
+        Command::Top(asked) => top::run(asked).await,
+        Command::Config(command) => config::run(command).await,
+        Command::Plan(command) => plan::run(command).await,
+        Command::Demo(options) => demo::run(&options)
+            .await
+            .map_err(|error| Failure::failed(error.to_string())),
+        // Dealt with before, as they need no event loop.
+        Command::Completions { .. } | Command::Man { .. } | Command::Check { .. } | Command::DemoPart(_) => {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_command_has_examples() {
+        Arguments::command().debug_assert();
+        let mut left = vec![Arguments::command()];
+        while let Some(command) = left.pop() {
+            let inner: Vec<_> = command
+                .get_subcommands()
+                .filter(|inner| !inner.is_hide_set())
+                .cloned()
+                .collect();
+            let help = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(
+                !inner.is_empty() || help.contains("Examples:"),
+                "{} has no examples",
+                command.get_name()
+            );
+            left.extend(inner);
+        }
+    }
 }

@@ -1,0 +1,163 @@
+//! The way to a node: its admin socket.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use provost_admin::v1::admin_client::AdminClient;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status};
+
+use crate::failure::{Exit, Failure};
+
+/// Where a node's admin socket is unless something else is said.
+pub(crate) const SOCKET_DEFAULT: &str = "/run/provost/admin.sock";
+/// Largest answer, in bytes: thousands of datapaths with their engines.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Which node, and how long it may take.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Target {
+    /// The node's admin socket
+    #[arg(long, value_name = "PATH", env = "PROVOST_ADMIN_SOCKET", default_value = SOCKET_DEFAULT)]
+    pub(crate) socket: PathBuf,
+    /// How long an answer may take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
+    pub(crate) timeout: f64,
+    /// Print JSON: the messages of the admin API (docs/admin-api.md)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A length of time in seconds, above zero.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    const DAY: f64 = 86_400.0;
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "write seconds, such as 2 or 0.5".to_owned())?;
+    match seconds > 0.0 && seconds <= DAY {
+        true => Ok(seconds),
+        false => Err("give more than 0 seconds, and at most a day".to_owned()),
+    }
+}
+
+/// A connection to a node's admin API.
+#[derive(Clone)]
+pub(crate) struct Node {
+    client: AdminClient<Channel>,
+    timeout: Duration,
+    place: String,
+}
+
+impl Node {
+    /// Connects to the node that the options name.
+    pub(crate) async fn connect(target: &Target) -> Result<Node, Failure> {
+        Node::connect_to(&target.socket, Duration::from_secs_f64(target.timeout)).await
+    }
+
+    /// Connects to a socket.
+    pub(crate) async fn connect_to(socket: &Path, timeout: Duration) -> Result<Node, Failure> {
+        let place = socket.display().to_string();
+        let unusable = |error: &(dyn std::error::Error + 'static)| {
+            let message = format!("cannot reach provostd at {place}: {}", reason(error, socket));
+            Failure::new(Exit::Unreachable, message)
+        };
+        let endpoint = Endpoint::from_shared(format!("unix:{place}"))
+            .map_err(|error| unusable(&error))?
+            .connect_timeout(timeout);
+        let channel = endpoint.connect().await.map_err(|error| unusable(&error))?;
+        let client = AdminClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        Ok(Node {
+            client,
+            timeout,
+            place,
+        })
+    }
+
+    /// Calls a method, with the deadline that the options give.
+    pub(crate) async fn call<M, T>(
+        &mut self,
+        message: M,
+        method: impl AsyncFnOnce(&mut AdminClient<Channel>, Request<M>) -> Result<Response<T>, Status>,
+    ) -> Result<T, Failure> {
+        let mut request = Request::new(message);
+        request.set_timeout(self.timeout);
+        let call = method(&mut self.client, request);
+        match tokio::time::timeout(self.timeout, call).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(self.failure(&status)),
+            Err(_) => {
+                let message = format!("no answer within {:.1} s", self.timeout.as_secs_f64());
+                Err(self.failure(&Status::deadline_exceeded(message)))
+            }
+        }
+    }
+
+    /// Calls a method that answers again and again, for as long as it takes.
+    pub(crate) async fn stream<M, T>(
+        &mut self,
+        message: M,
+        method: impl AsyncFnOnce(&mut AdminClient<Channel>, Request<M>) -> Result<Response<T>, Status>,
+    ) -> Result<T, Failure> {
+        let response = method(&mut self.client, Request::new(message)).await;
+        response
+            .map(Response::into_inner)
+            .map_err(|status| self.failure(&status))
+    }
+
+    /// What a status of this node means for the command.
+    pub(crate) fn failure(&self, status: &Status) -> Failure {
+        Failure::answered(&self.place, status)
+    }
+}
+
+/// Why a socket does not answer, and what to do.
+fn reason(error: &(dyn std::error::Error + 'static), socket: &Path) -> String {
+    let mut source = Some(error);
+    while let Some(error) = source {
+        if let Some(system) = error.downcast_ref::<std::io::Error>() {
+            let hint = match system.kind() {
+                std::io::ErrorKind::NotFound => {
+                    ": it does not run, or has its socket elsewhere; see --socket and PROVOST_ADMIN_SOCKET"
+                }
+                std::io::ErrorKind::ConnectionRefused => ": it does not run any more; start it",
+                std::io::ErrorKind::PermissionDenied => {
+                    ": you may not open the socket; ask for admin.mode and admin.view_uids in its configuration"
+                }
+                _ => "",
+            };
+            return format!("{system}{hint}");
+        }
+        source = error.source();
+    }
+    match socket.exists() {
+        true => error.to_string(),
+        false => "there is no such socket; see --socket and PROVOST_ADMIN_SOCKET".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_that_is_not_there_is_named_with_what_to_do() {
+        let path = Path::new("/nowhere/admin.sock");
+        let failure = Node::connect_to(path, Duration::from_secs(1))
+            .await
+            .err()
+            .unwrap();
+        assert_eq!(failure.exit, Exit::Unreachable);
+        for word in ["/nowhere/admin.sock", "--socket"] {
+            assert!(failure.message.contains(word), "{failure}");
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_above_zero() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for bad in ["0", "-1", "x", "inf", "NaN"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

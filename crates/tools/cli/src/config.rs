@@ -1,0 +1,221 @@
+//! `provost config`: files and what is in effect.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use provost_admin::v1::admin_client::AdminClient;
+use provost_admin::v1::{
+    DiffConfigRequest, DiffConfigResponse, GetConfigRequest, ReloadConfigRequest, WriteConfigRequest,
+};
+
+use crate::admin::{Node, Target};
+use crate::failure::{Exit, Failure};
+use crate::policy::print_change;
+use crate::table::{Canvas, Look, clean};
+use crate::watch::{json_document, print};
+
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  provost config diff                          would a reload change anything?
+  provost config diff /etc/provost/provostd.d  would this directory?
+  provost config diff new.toml --exit-code     exit status 1 if it would";
+
+/// `provost config …`.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Check a configuration without a node
+    #[command(
+        after_help = "Examples:\n  provost config check /etc/provost/provostd.toml\n  provost config check /etc/provost/provostd.d"
+    )]
+    Check {
+        /// A file, or a directory of .toml files
+        path: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what would change if a configuration were applied
+    #[command(after_help = DIFF_EXAMPLES)]
+    Diff {
+        /// A file, or a directory of .toml files [default: what the node was started with, as it is now]
+        path: Option<PathBuf>,
+        /// Exit with 1 if something would change
+        #[arg(long)]
+        exit_code: bool,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Read the configuration again and apply it, as SIGHUP does
+    #[command(
+        after_help = "The configuration is checked whole; if something is wrong nothing changes, and exit status is 5.\n\nExamples:\n  provost config reload"
+    )]
+    Reload {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Print the configuration in effect, with what was changed at run time
+    #[command(after_help = "Examples:\n  provost config show > now.toml")]
+    Show {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Write what was changed at run time back to the configuration directory
+    #[command(after_help = "Examples:\n  provost config write")]
+    Write {
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+/// Runs one.
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Check { path, json } => check(&path, json),
+        Command::Diff {
+            path,
+            exit_code,
+            target,
+        } => diff(path.as_deref(), exit_code, &target).await,
+        Command::Reload { target } => {
+            let mut node = Node::connect(&target).await?;
+            let done = node
+                .call(ReloadConfigRequest {}, AdminClient::reload_config)
+                .await?;
+            print_change(&done, &target)
+        }
+        Command::Show { target } => {
+            let mut node = Node::connect(&target).await?;
+            let got = node.call(GetConfigRequest {}, AdminClient::get_config).await?;
+            print(&match target.json {
+                true => json_document(&got)?,
+                false => got.toml,
+            })
+        }
+        Command::Write { target } => {
+            let mut node = Node::connect(&target).await?;
+            let done = node
+                .call(WriteConfigRequest {}, AdminClient::write_config)
+                .await?;
+            print(&match target.json {
+                true => json_document(&done)?,
+                false => format!("wrote {}\n", clean(&done.path)),
+            })
+        }
+    }
+}
+
+fn check(path: &Path, json: bool) -> Result<(), Failure> {
+    let problem = provostd::Config::load(path).err().map(|error| error.to_string());
+    if json {
+        let verdict = serde_json::json!({ "path": path, "good": problem.is_none(), "problem": problem });
+        print(&json_document(&verdict)?)?;
+    }
+    match problem {
+        Some(problem) => Err(Failure::new(Exit::Refused, problem)),
+        None if json => Ok(()),
+        None => print("the configuration is good\n"),
+    }
+}
+
+async fn diff(path: Option<&Path>, exit_code: bool, target: &Target) -> Result<(), Failure> {
+    let files = path.map(read_files).transpose()?.unwrap_or_default();
+    let mut node = Node::connect(target).await?;
+    let diff = node
+        .call(DiffConfigRequest { files }, AdminClient::diff_config)
+        .await?;
+    print(&match target.json {
+        true => json_document(&diff)?,
+        false => draw(&diff, Canvas::of_stdout()),
+    })?;
+    match exit_code && !diff.changes.is_empty() {
+        true => Err(Failure::failed(format!("{} keys differ", diff.changes.len()))),
+        false => Ok(()),
+    }
+}
+
+/// The TOML files of a directory by name, or one file.
+fn read_files(path: &Path) -> Result<HashMap<String, String>, Failure> {
+    let wrong = |path: &Path, error: std::io::Error| Failure::usage(format!("{}: {error}", path.display()));
+    let paths = match path.is_dir() {
+        false => vec![path.to_path_buf()],
+        true => std::fs::read_dir(path)
+            .and_then(|entries| {
+                entries
+                    .map(|entry| Ok(entry?.path()))
+                    .collect::<std::io::Result<Vec<_>>>()
+            })
+            .map_err(|error| wrong(path, error))?
+            .into_iter()
+            .filter(|file| file.extension().is_some_and(|extension| extension == "toml"))
+            .collect(),
+    };
+    paths
+        .into_iter()
+        .map(|file| {
+            let text = std::fs::read_to_string(&file).map_err(|error| wrong(&file, error))?;
+            let name = file
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            Ok((name, text))
+        })
+        .collect()
+}
+
+fn draw(diff: &DiffConfigResponse, canvas: Canvas) -> String {
+    if diff.changes.is_empty() {
+        return "nothing would change\n".to_owned();
+    }
+    let mut out = String::new();
+    for change in &diff.changes {
+        let when = match change.live {
+            true => "",
+            false => "  (needs a restart or `provost daemon upgrade`)",
+        };
+        out += &format!("{}{when}\n", Look::Heading.paint(&clean(&change.key), canvas));
+        for (sign, text, look) in [("-", &change.before, Look::Bad), ("+", &change.after, Look::Good)] {
+            for line in text.lines() {
+                out += &(look.paint(&format!("{sign} {}", clean(line)), canvas) + "\n");
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use provost_admin::v1::ConfigChange;
+
+    use super::*;
+
+    #[test]
+    fn a_difference_is_shown_key_by_key() {
+        assert_eq!(
+            draw(&DiffConfigResponse::default(), Canvas::plain()),
+            "nothing would change\n"
+        );
+        let change = |key: &str, before: &str, after: &str, live| ConfigChange {
+            key: key.into(),
+            before: before.into(),
+            after: after.into(),
+            live,
+        };
+        let diff = DiffConfigResponse {
+            changes: vec![
+                change("policy.limit", "", "kind = \"rate-limit\"\nburst = 2", true),
+                change("runtime.threads", "1", "2", false),
+            ],
+        };
+        let expected = "\
+policy.limit
++ kind = \"rate-limit\"
++ burst = 2
+runtime.threads  (needs a restart or `provost daemon upgrade`)
+- 1
++ 2
+";
+        assert_eq!(draw(&diff, Canvas::plain()), expected);
+    }
+}

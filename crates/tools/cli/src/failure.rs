@@ -1,0 +1,108 @@
+//! Why a command did not do what was asked, and the exit status that says so.
+
+use std::process::ExitCode;
+
+use tonic::Code;
+
+/// What scripts learn of a command by its exit status. `provost --help` and `docs/operations.md` list them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// It failed otherwise than below.
+    Failed = 1,
+    /// The command line makes no sense.
+    Usage = 2,
+    /// The daemon cannot be reached, or is ending.
+    Unreachable = 3,
+    /// The caller may not do this.
+    Denied = 4,
+    /// What was asked for is not possible or not valid; nothing was changed.
+    Refused = 5,
+    /// It was tried, did not work out, and was undone.
+    Undone = 6,
+    /// There was no answer in time; whether it was done is not known.
+    TimedOut = 7,
+}
+
+/// A failed command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The exit status.
+    pub(crate) exit: Exit,
+    /// What failed, where, and what to do.
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failure {
+        let message = message.into();
+        Failure { exit, message }
+    }
+
+    pub(crate) fn failed(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Failed, message)
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Usage, message)
+    }
+
+    /// What a daemon answered; `place` says which daemon.
+    pub(crate) fn answered(place: &str, status: &tonic::Status) -> Failure {
+        let exit = match status.code() {
+            Code::PermissionDenied | Code::Unauthenticated => Exit::Denied,
+            Code::Unavailable => Exit::Unreachable,
+            Code::DeadlineExceeded | Code::Cancelled => Exit::TimedOut,
+            Code::Aborted => Exit::Undone,
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::ResourceExhausted
+            | Code::Unimplemented => Exit::Refused,
+            _ => Exit::Failed,
+        };
+        let hint = match exit {
+            Exit::Unreachable => ": is provostd ending? Look at its log, or try again",
+            Exit::TimedOut => ": it may still be done; look, or allow more time with --timeout",
+            _ => "",
+        };
+        Failure::new(exit, format!("{place}: {}{hint}", status.message()))
+    }
+
+    /// The failure before it, with what it was part of.
+    pub(crate) fn within(self, what: &str) -> Failure {
+        Failure::new(self.exit, format!("{what}: {}", self.message))
+    }
+
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.exit as u8)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_become_exit_codes_and_say_where() {
+        let failure = |status| Failure::answered("/run/a.sock", &status);
+        let denied = failure(tonic::Status::permission_denied("needs operate"));
+        assert_eq!(denied.exit, Exit::Denied);
+        assert_eq!(denied.message, "/run/a.sock: needs operate");
+        assert_eq!(failure(tonic::Status::aborted("x")).exit as u8, 6);
+        assert_eq!(failure(tonic::Status::not_found("x")).exit as u8, 5);
+        assert_eq!(failure(tonic::Status::internal("x")).exit as u8, 1);
+        assert!(
+            failure(tonic::Status::deadline_exceeded("x"))
+                .message
+                .contains("--timeout")
+        );
+    }
+}

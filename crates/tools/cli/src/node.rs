@@ -1,0 +1,396 @@
+//! `provost status`, `apps`, `datapath` and `daemon`: the node, who is attached, and the way of calls.
+
+use clap::{Args, Subcommand};
+use provost_admin::v1::admin_client::AdminClient;
+use provost_admin::v1::status::State;
+use provost_admin::v1::{
+    GetStatusRequest, ListAppsRequest, ListAppsResponse, ListDatapathsRequest, ListDatapathsResponse, Status,
+    UpgradeDaemonRequest, UpgradeDaemonResponse,
+};
+
+use crate::admin::{Node, Target};
+use crate::failure::Failure;
+use crate::numbers;
+use crate::table::{Align, Canvas, Cell, Look, Table, clean};
+use crate::watch::{Listing, Shown, fact, json_document, print, show};
+
+/// `provost status`.
+pub(crate) async fn status(listing: &Listing) -> Result<(), Failure> {
+    show(listing, async |node: &mut Node| {
+        node.call(GetStatusRequest {}, AdminClient::get_status).await
+    })
+    .await
+}
+
+impl Shown for Status {
+    fn draw(&self, canvas: Canvas) -> String {
+        let (state, look) = match self.state() {
+            State::Serving => ("serving", Look::Good),
+            State::Draining => ("draining", Look::Bad),
+            State::BeingReplaced => ("being replaced", Look::Bad),
+            State::Unspecified => ("unknown", Look::Bad),
+        };
+        let mut out = String::new();
+        let process = format!(
+            "{}  process {}, version {}, up {}",
+            clean(&self.node),
+            self.pid,
+            self.version,
+            numbers::age(self.uptime_s)
+        );
+        out += &fact("node", &process, canvas);
+        out += &format!(
+            "{} {}\n",
+            Look::Heading.paint("state       ", canvas),
+            look.paint(state, canvas)
+        );
+        let carried = format!(
+            "{} apps, {} connections, {} calls in flight, {} policies",
+            self.apps, self.connections, self.calls_in_flight, self.policies
+        );
+        out += &fact("carries", &carried, canvas);
+        out += &fact("attach at", &self.control_socket, canvas);
+        let listeners = match self.listeners.is_empty() {
+            true => "nowhere".to_owned(),
+            false => self.listeners.join(", "),
+        };
+        out += &fact("listens at", &listeners, canvas);
+        if !self.config_source.is_empty() {
+            out += &fact("configured", &self.config_source, canvas);
+        }
+        if !self.config_error.is_empty() {
+            let problem = clean(&self.config_error);
+            out += &format!(
+                "{} {}\n",
+                Look::Heading.paint("refused     ", canvas),
+                Look::Bad.paint(&problem, canvas)
+            );
+        }
+        if self.daemon_upgrades + self.daemon_rollbacks > 0 {
+            let replaced = format!(
+                "{} times (service up {}), {} rolled back",
+                self.daemon_upgrades,
+                numbers::age(self.service_uptime_s),
+                self.daemon_rollbacks
+            );
+            out += &fact("replaced", &replaced, canvas);
+        }
+        out += &fact("you may", &self.caller_role, canvas);
+        out.push('\n');
+        out += &runtimes(self).draw(canvas);
+        out
+    }
+}
+
+fn runtimes(status: &Status) -> Table {
+    let mut table = Table::new(&[
+        ("RUNTIME", Align::Right),
+        ("APPS", Align::Right),
+        ("DATAPATHS", Align::Right),
+        ("BUSY", Align::Right),
+    ]);
+    for runtime in &status.runtimes {
+        table.row([
+            runtime.number.into(),
+            runtime.apps.into(),
+            runtime.datapaths.into(),
+            numbers::percent(runtime.busy).into(),
+        ]);
+    }
+    table
+}
+
+/// `provost apps`.
+pub(crate) async fn apps(listing: &Listing) -> Result<(), Failure> {
+    show(listing, async |node: &mut Node| {
+        node.call(ListAppsRequest {}, AdminClient::list_apps).await
+    })
+    .await
+}
+
+impl Shown for ListAppsResponse {
+    fn draw(&self, canvas: Canvas) -> String {
+        if self.apps.is_empty() {
+            return "no app is attached\n".to_owned();
+        }
+        let mut table = Table::new(&[
+            ("ID", Align::Right),
+            ("APP", Align::Left),
+            ("PID", Align::Right),
+            ("UID", Align::Right),
+            ("RUNTIME", Align::Right),
+            ("CONNS", Align::Right),
+            ("IN FLIGHT", Align::Right),
+            ("SEND HEAP", Align::Right),
+            ("RECV HEAP", Align::Right),
+            ("SERVES", Align::Left),
+        ]);
+        for app in &self.apps {
+            table.row([
+                app.id.into(),
+                (&app.name).into(),
+                app.pid.into(),
+                app.uid.into(),
+                app.runtime.into(),
+                app.connections.into(),
+                app.calls_in_flight.into(),
+                numbers::bytes(app.send_heap_bytes).into(),
+                numbers::bytes(app.receive_heap_bytes).into(),
+                app.serves.join(", ").into(),
+            ]);
+        }
+        table.draw(canvas)
+    }
+}
+
+/// Which datapaths.
+#[derive(Args, Debug)]
+pub(crate) struct Datapaths {
+    /// Only those of this app (name or number)
+    #[arg(long, value_name = "APP", default_value = "", hide_default_value = true)]
+    app: String,
+    /// Only those of this service
+    #[arg(long, value_name = "SERVICE", default_value = "", hide_default_value = true)]
+    service: String,
+    #[command(flatten)]
+    listing: Listing,
+}
+
+/// `provost datapath`.
+pub(crate) async fn datapaths(asked: &Datapaths) -> Result<(), Failure> {
+    show(&asked.listing, async |node: &mut Node| {
+        let request = ListDatapathsRequest {
+            app: asked.app.clone(),
+            service: asked.service.clone(),
+        };
+        node.call(request, AdminClient::list_datapaths).await
+    })
+    .await
+}
+
+impl Shown for ListDatapathsResponse {
+    fn draw(&self, canvas: Canvas) -> String {
+        if self.datapaths.is_empty() {
+            return "no datapath\n".to_owned();
+        }
+        let mut table = Table::new(&[
+            ("CONN", Align::Right),
+            ("APP", Align::Left),
+            ("SIDE", Align::Left),
+            ("SERVICE", Align::Left),
+            ("PEER", Align::Left),
+            ("VIA", Align::Left),
+            ("IN FLIGHT", Align::Right),
+            ("ENGINES (APP TO WIRE)", Align::Left),
+        ]);
+        for path in &self.datapaths {
+            let peer = match path.peer_identity.is_empty() {
+                true => path.peer.clone(),
+                false => format!("{} {}", path.peer_identity, path.peer),
+            };
+            let engines: Vec<_> = path.engines.iter().map(describe_engine).collect();
+            let faulty = path.engines.iter().any(|engine| !engine.fault.is_empty());
+            let look = if faulty { Look::Bad } else { Look::Normal };
+            table.row([
+                path.connection.into(),
+                (&path.app).into(),
+                (&path.side).into(),
+                (&path.service).into(),
+                peer.into(),
+                format!("{}/{}", path.transport, path.encoding).into(),
+                path.calls_in_flight.into(),
+                Cell::new(engines.join(" > "), look),
+            ]);
+        }
+        table.draw(canvas)
+    }
+}
+
+/// Such as `limit=rate-limit@2`, with what waits before it and why it has failed.
+fn describe_engine(engine: &provost_admin::v1::Engine) -> String {
+    let mut text = match engine.policy.is_empty() || engine.policy == engine.kind {
+        true => engine.kind.clone(),
+        false => format!("{}={}", engine.policy, engine.kind),
+    };
+    if engine.version > 1 {
+        text += &format!("@{}", engine.version);
+    }
+    let waiting = engine.waiting_tx + engine.waiting_rx;
+    if waiting > 0 {
+        text += &format!("({waiting} wait)");
+    }
+    if !engine.fault.is_empty() {
+        text += &format!("[failed: {}]", engine.fault);
+    }
+    text
+}
+
+/// What to do with the daemon.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Daemon {
+    /// Replace the daemon by a new process, which takes over connections and calls in flight
+    #[command(after_help = DAEMON_EXAMPLES)]
+    Upgrade(DaemonUpgrade),
+}
+
+const DAEMON_EXAMPLES: &str = "\
+The new process takes over sockets, memory and calls, and serves, or the old one goes on as if nothing had been: exit
+status 6 then, and the reason on standard error. Needs the role admin.
+
+Examples:
+  provost daemon upgrade                                    the program that runs, as it is on disk now
+  provost daemon upgrade --binary /opt/provost/2.0/provostd --json";
+
+/// By what the daemon is replaced.
+#[derive(Args, Debug)]
+pub(crate) struct DaemonUpgrade {
+    /// The new program, on the node [default: the one that runs, as it is on disk now]
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+    binary: String,
+    /// How long the new process may take until it serves, in milliseconds [default: the daemon's]
+    #[arg(long, value_name = "MS", default_value_t = 0, hide_default_value = true)]
+    ready_ms: u32,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// `provost daemon`.
+pub(crate) async fn daemon(command: &Daemon) -> Result<(), Failure> {
+    let Daemon::Upgrade(asked) = command;
+    let mut node = Node::connect(&asked.target).await?;
+    let request = UpgradeDaemonRequest {
+        binary: asked.binary.clone(),
+        timeout_ms: asked.ready_ms,
+    };
+    let done = node.call(request, AdminClient::upgrade_daemon).await?;
+    print(&match asked.target.json {
+        true => json_document(&done)?,
+        false => describe_upgrade(&done) + "\n",
+    })
+}
+
+/// What came of a replacement, in a line.
+pub(crate) fn describe_upgrade(done: &UpgradeDaemonResponse) -> String {
+    format!(
+        "process {} (version {}) serves: no call moved for {:.1} ms; took over {} connections, {} calls in flight, {} \
+         descriptors, {} of state",
+        done.pid,
+        clean(&done.version),
+        done.pause_ms,
+        done.connections,
+        done.calls_in_flight,
+        done.descriptors,
+        numbers::bytes(done.state_bytes)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use provost_admin::v1::{App, Datapath, Engine, Runtime};
+
+    use super::*;
+
+    #[test]
+    fn a_status_is_facts_and_runtimes() {
+        let status = Status {
+            node: "a".into(),
+            version: "0.1.0".into(),
+            pid: 7,
+            uptime_s: 61.0,
+            state: State::Serving.into(),
+            control_socket: "/run/provost/provostd.sock".into(),
+            listeners: vec!["127.0.0.1:7700".into()],
+            apps: 2,
+            connections: 1,
+            calls_in_flight: 64,
+            policies: 3,
+            caller_role: "admin".into(),
+            runtimes: vec![Runtime {
+                number: 0,
+                apps: 2,
+                datapaths: 1,
+                busy: 0.25,
+            }],
+            ..Status::default()
+        };
+        let expected = "\
+node         a  process 7, version 0.1.0, up 1 min 1 s
+state        serving
+carries      2 apps, 1 connections, 64 calls in flight, 3 policies
+attach at    /run/provost/provostd.sock
+listens at   127.0.0.1:7700
+you may      admin
+
+RUNTIME  APPS  DATAPATHS    BUSY
+      0     2          1  25.0 %
+";
+        assert_eq!(status.draw(Canvas::plain()), expected);
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["state"], "serving");
+        let back: Status = serde_json::from_value(json).unwrap();
+        assert_eq!(back, status);
+    }
+
+    #[test]
+    fn apps_are_a_row_each() {
+        assert_eq!(
+            ListAppsResponse::default().draw(Canvas::plain()),
+            "no app is attached\n"
+        );
+        let listed = ListAppsResponse {
+            apps: vec![App {
+                id: 1,
+                name: "kv-\x1b[31mserver".into(),
+                pid: 77,
+                uid: 1000,
+                serves: vec!["kv.Kv".into()],
+                connections: 3,
+                calls_in_flight: 5,
+                send_heap_bytes: 1 << 20,
+                ..App::default()
+            }],
+        };
+        let expected = "\
+ID  APP                  PID   UID  RUNTIME  CONNS  IN FLIGHT  SEND HEAP  RECV HEAP  SERVES
+ 1  kv-\\u{1b}[31mserver   77  1000        0      3          5    1.0 MiB        0 B  kv.Kv
+";
+        assert_eq!(listed.draw(Canvas::plain()), expected);
+    }
+
+    #[test]
+    fn a_datapath_shows_its_engines_in_order() {
+        let engine = |kind: &str, version, policy: &str| Engine {
+            kind: kind.into(),
+            version,
+            policy: policy.into(),
+            ..Engine::default()
+        };
+        let mut failed = engine("fault", 1, "chaos");
+        failed.fault = "out of memory".into();
+        failed.waiting_tx = 3;
+        let listed = ListDatapathsResponse {
+            datapaths: vec![Datapath {
+                connection: 4,
+                app: "shop".into(),
+                service: "kv.Kv".into(),
+                side: "client".into(),
+                peer: "10.0.0.2:7700".into(),
+                transport: "tcp".into(),
+                encoding: "native".into(),
+                calls_in_flight: 9,
+                engines: vec![
+                    engine("frontend", 1, ""),
+                    engine("rate-limit", 2, "limit"),
+                    failed,
+                    engine("transport-tcp", 1, ""),
+                ],
+                ..Datapath::default()
+            }],
+        };
+        let expected = "\
+CONN  APP   SIDE    SERVICE  PEER           VIA         IN FLIGHT  ENGINES (APP TO WIRE)
+   4  shop  client  kv.Kv    10.0.0.2:7700  tcp/native          9  frontend > limit=rate-limit@2 > chaos=fault(3 wait)[failed: out of memory] > transport-tcp
+";
+        assert_eq!(listed.draw(Canvas::plain()), expected);
+    }
+}

@@ -1,0 +1,608 @@
+//! `provost plan`: changes over several nodes, in order, checked after each step, undone when one fails.
+//!
+//! ```text
+//! for each step:  how is it undone? ─► journal ─► do it ─► journal ─► do its checks hold?
+//!                                                   └────── no ──────────┴──► undo what is done, last first
+//! ```
+
+mod check;
+mod file;
+mod journal;
+mod place;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use provost_admin::v1::{
+    AttachedPolicy, Change, ListPoliciesResponse, Status, UpgradeDaemonResponse, UpgradeEngineRequest,
+};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::admin::seconds;
+use crate::failure::{Exit, Failure};
+use crate::table::{Canvas, Look, clean};
+use crate::watch::{json_line, print};
+
+use file::{Action, Plan, Step};
+use journal::{Event, Journal, Standing, Undo};
+use place::{Ask, Place};
+
+const RUN_EXAMPLES: &str = "\
+A plan is a TOML file (docs/operations.md has all keys):
+
+  [nodes.server]
+  ssh = \"ops@10.0.0.2\"
+  [nodes.client]
+  socket = \"/run/provost/admin.sock\"
+
+  [[step]]                                  # the receiver before the sender
+  node = \"server\"
+  upgrade = { kind = \"transport-tcp\" }
+  check = [{ serving = true }, { error_rate_max = 0.001, for_s = 10 }]
+  [[step]]
+  node = \"client\"
+  upgrade = { kind = \"transport-tcp\" }
+  check = [{ error_rate_max = 0.001, for_s = 10 }]
+
+When a step or one of its checks fails, or on Ctrl-C, what was done is undone, last first: exit status 6. What was done
+stands in a journal beside the plan, so that a run that was cut short can be gone on with, or undone.
+
+Examples:
+  provost plan run upgrade.toml --dry-run
+  provost plan run upgrade.toml
+  provost plan run upgrade.toml --resume
+  provost plan undo upgrade.toml";
+
+/// `provost plan …`.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Carry out the steps of a plan, undoing them if one fails
+    #[command(after_help = RUN_EXAMPLES)]
+    Run {
+        #[command(flatten)]
+        options: Options,
+        /// Only check the plan and its nodes, and say what would be done
+        #[arg(long)]
+        dry_run: bool,
+        /// Go on where a run that was cut short has ended
+        #[arg(long, conflicts_with = "dry_run")]
+        resume: bool,
+        /// When a step fails, stop without undoing anything
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Undo what a run of a plan has done
+    #[command(after_help = "Examples:\n  provost plan undo upgrade.toml")]
+    Undo {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Say whether a plan is valid, without asking its nodes
+    #[command(after_help = "Examples:\n  provost plan check upgrade.toml")]
+    Check {
+        /// The plan
+        file: PathBuf,
+    },
+}
+
+/// What runs of a plan have in common.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// The plan
+    file: PathBuf,
+    /// Where what was done is kept [default: the plan's name with .journal behind it]
+    #[arg(long, value_name = "FILE")]
+    journal: Option<PathBuf>,
+    /// How long an answer of a node may take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
+    timeout: f64,
+    /// Print a JSON object for each event
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs one.
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Check { file } => {
+            let (plan, _) = Plan::load(&file)?;
+            print(&format!(
+                "the plan is good: {} steps on {} nodes\n",
+                plan.steps.len(),
+                plan.nodes.len()
+            ))
+        }
+        Command::Run {
+            options,
+            dry_run: true,
+            ..
+        } => Execution::open(&options)?.rehearse().await,
+        Command::Run {
+            options,
+            resume,
+            keep,
+            ..
+        } => Execution::open(&options)?.run(resume, keep).await,
+        Command::Undo { options } => {
+            let mut execution = Execution::open(&options)?;
+            execution.of_this_plan()?;
+            match execution.revert().await {
+                0 => Ok(()),
+                left => Err(Failure::failed(format!("{left} steps could not be undone"))),
+            }
+        }
+    }
+}
+
+struct Execution {
+    plan: Plan,
+    places: BTreeMap<String, Place>,
+    journal: Journal,
+    journal_path: PathBuf,
+    is_json: bool,
+    canvas: Canvas,
+}
+
+impl Execution {
+    fn open(options: &Options) -> Result<Execution, Failure> {
+        let (plan, text) = Plan::load(&options.file)?;
+        let timeout = Duration::from_secs_f64(options.timeout);
+        let place = |(name, address): (&String, &file::NodeAddress)| {
+            (name.clone(), Place::new(name, address, timeout))
+        };
+        let places = plan.nodes.iter().map(place).collect();
+        let journal_path = options.journal.clone().unwrap_or_else(|| beside(&options.file));
+        Ok(Execution {
+            places,
+            journal: Journal::read(&journal_path, &text)?,
+            plan,
+            journal_path,
+            is_json: options.json,
+            canvas: Canvas::of_stdout(),
+        })
+    }
+
+    async fn run(mut self, resume: bool, keep: bool) -> Result<(), Failure> {
+        let interrupted = interruption();
+        match (resume, self.journal.settled) {
+            (false, true) => self
+                .journal
+                .write(Event::Begun, 0, None, &self.plan.name.clone())?,
+            (false, false) => {
+                let message = format!(
+                    "an earlier run was cut short ({} steps stand): go on with --resume, or `provost plan undo` them \
+                     (journal: {})",
+                    self.journal.standing.len(),
+                    self.journal_path.display()
+                );
+                return Err(Failure::new(Exit::Refused, message));
+            }
+            (true, true) => {
+                let message = "there is nothing to go on with: no run of the plan was cut short";
+                return Err(Failure::new(Exit::Refused, message));
+            }
+            (true, false) => self.of_this_plan()?,
+        }
+        let steps = self.plan.steps.clone();
+        for (at, step) in steps.iter().enumerate() {
+            let number = at + 1;
+            if matches!(self.journal.standing.get(&number), Some(Standing::Done(_))) {
+                self.tell(number, "done before", step, "")?;
+                continue;
+            }
+            let outcome = match *interrupted.borrow() {
+                true => Err(Failure::failed("interrupted")),
+                false => self.step(number, step, interrupted.clone()).await,
+            };
+            if let Err(failure) = outcome {
+                return Err(self.give_up(number, step, failure, keep).await);
+            }
+        }
+        self.journal.write(Event::Finished, 0, None, "")?;
+        self.say(&format!("all {} steps are done", steps.len()), Look::Good)
+    }
+
+    fn of_this_plan(&self) -> Result<(), Failure> {
+        match self.journal.is_of_this_plan {
+            true => Ok(()),
+            false => {
+                let message = format!(
+                    "the journal {} is of another text of this plan: bring that back, or move the journal away",
+                    self.journal_path.display()
+                );
+                Err(Failure::new(Exit::Refused, message))
+            }
+        }
+    }
+
+    /// Does a step and its checks.
+    async fn step(
+        &mut self,
+        number: usize,
+        step: &Step,
+        mut interrupted: watch::Receiver<bool>,
+    ) -> Result<(), Failure> {
+        let Some(action) = step.action() else {
+            return Ok(());
+        };
+        let place = self.places.get(&step.node).cloned();
+        let again = self.journal.standing.get(&number).cloned();
+        let undo = match again {
+            // What was found before the first attempt counts.
+            Some(Standing::Started(undo) | Standing::Done(undo)) => undo,
+            None => undo_of(&action, place.as_ref()).await?,
+        };
+        self.journal
+            .write(Event::Started, number, Some(undo.clone()), &step.title())?;
+        self.tell(number, "begins", step, "")?;
+        let done = match done_before(&action, place.as_ref()).await {
+            true => Ok("it was so already".to_owned()),
+            false => carry_out(&action, place.as_ref()).await,
+        };
+        let summary = match done {
+            Ok(summary) => summary,
+            Err(failure) => {
+                // A refusal changes nothing; of anything else it is not known.
+                if matches!(
+                    failure.exit,
+                    Exit::Refused | Exit::Denied | Exit::Undone | Exit::Usage
+                ) {
+                    self.journal
+                        .write(Event::Refused, number, None, &failure.message)?;
+                }
+                return Err(failure);
+            }
+        };
+        self.journal.write(Event::Done, number, None, &summary)?;
+        self.tell(number, "done", step, &summary)?;
+        for check in &step.checks {
+            let of = if check.node.is_empty() {
+                &step.node
+            } else {
+                &check.node
+            };
+            let place = self.places.get(of);
+            tokio::select! {
+                held = check::hold(check, place) => held?,
+                _ = interrupted.wait_for(|interrupted| *interrupted) => return Err(Failure::failed("interrupted")),
+            }
+        }
+        if !step.checks.is_empty() {
+            self.tell(number, "checked", step, "")?;
+        }
+        Ok(())
+    }
+
+    async fn give_up(&mut self, number: usize, step: &Step, failure: Failure, keep: bool) -> Failure {
+        // Whatever happens to the output, what was done is undone.
+        let _ = self.tell(number, "failed", step, &failure.message);
+        let message = format!("step {number} ({}): {}", step.title(), failure.message);
+        if keep {
+            return Failure::new(
+                failure.exit,
+                format!("{message}; what was done before stands, as --keep says"),
+            );
+        }
+        match self.revert().await {
+            0 => Failure::new(Exit::Undone, format!("{message}; everything is undone")),
+            left => Failure::failed(format!(
+                "{message}; {left} steps could not be undone: see above, and `provost plan undo` to try again"
+            )),
+        }
+    }
+
+    /// Undoes what stands, last first, and says how many steps could not be.
+    async fn revert(&mut self) -> usize {
+        let standing: Vec<_> = self.journal.standing.clone().into_iter().rev().collect();
+        let mut left = 0;
+        for (number, standing) in standing {
+            let Some(step) = self.plan.steps.get(number.saturating_sub(1)).cloned() else {
+                continue;
+            };
+            let place = self.places.get(&step.node).cloned();
+            let (undo, is_sure) = match standing {
+                Standing::Done(undo) => (undo, true),
+                Standing::Started(undo) => (undo, false),
+            };
+            let (event, word, message) = match take_back(&undo, place.as_ref(), is_sure).await {
+                Ok(message) => (Event::Undone, "undone", message),
+                Err(failure) => {
+                    left += 1;
+                    (Event::UndoFailed, "not undone", failure.message)
+                }
+            };
+            // The journal is for a later attempt; this one goes on without it.
+            let _ = self.journal.write(event, number, None, &message);
+            let _ = self.tell(number, word, &step, &message);
+        }
+        if left == 0 {
+            let _ = self.journal.write(Event::Reverted, 0, None, "");
+        }
+        left
+    }
+
+    /// Checks the nodes and what can be tried, and says what would be done.
+    async fn rehearse(self) -> Result<(), Failure> {
+        for place in self.places.values() {
+            let status: Status = place.ask(Ask::Status).await?;
+            let line = format!(
+                "{}: node {}, version {}, you may {}",
+                place.name, status.node, status.version, status.caller_role
+            );
+            self.say(&line, Look::Normal)?;
+        }
+        let mut made = BTreeSet::new();
+        for (at, step) in self.plan.steps.iter().enumerate() {
+            let place = self.places.get(&step.node);
+            let summary = match (step.action(), place) {
+                (Some(Action::Attach(attach)), Some(place)) => {
+                    made.insert((step.node.clone(), attach.policy().name));
+                    let ask = Ask::Attach {
+                        policy: attach.policy(),
+                        position: attach.position,
+                        dry_run: true,
+                    };
+                    place.ask::<Change>(ask).await?.summary
+                }
+                // What an earlier step would attach is not there to be tried.
+                (Some(Action::Set(set)), Some(place))
+                    if !made.contains(&(step.node.clone(), set.name.clone())) =>
+                {
+                    let ask = Ask::Set {
+                        name: set.name.clone(),
+                        config: set.config(),
+                        dry_run: true,
+                    };
+                    place.ask::<Change>(ask).await?.summary
+                }
+                _ => String::new(),
+            };
+            self.tell(at + 1, "would be done", step, &summary)?;
+        }
+        self.say("nothing was changed", Look::Normal)
+    }
+
+    fn tell(&self, number: usize, event: &str, step: &Step, message: &str) -> Result<(), Failure> {
+        let count = self.plan.steps.len();
+        if self.is_json {
+            let line = json!({
+                "step": number, "steps": count, "node": step.node, "title": step.title(), "event": event,
+                "message": message,
+            });
+            return print(&json_line(&line)?);
+        }
+        let look = match event {
+            "failed" | "not undone" => Look::Bad,
+            "done" | "checked" => Look::Good,
+            _ => Look::Normal,
+        };
+        let separator = if message.is_empty() { "" } else { ": " };
+        let event = look.paint(event, self.canvas);
+        print(&format!(
+            "[{number}/{count}] {}: {event}{separator}{}\n",
+            clean(&step.title()),
+            clean(message)
+        ))
+    }
+
+    fn say(&self, text: &str, look: Look) -> Result<(), Failure> {
+        match self.is_json {
+            true => print(&json_line(&json!({ "event": "note", "message": text }))?),
+            false => print(&format!("{}\n", look.paint(&clean(text), self.canvas))),
+        }
+    }
+}
+
+/// `plan.toml` has its journal in `plan.toml.journal`.
+fn beside(plan: &Path) -> PathBuf {
+    let mut name = plan.as_os_str().to_owned();
+    name.push(".journal");
+    PathBuf::from(name)
+}
+
+/// Becomes true on Ctrl-C; a second one ends the program.
+fn interruption() -> watch::Receiver<bool> {
+    let (sender, receiver) = watch::channel(false);
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            eprintln!("provost: interrupted: undoing what was done; Ctrl-C again stops at once");
+            sender.send_replace(true);
+        }
+        if tokio::signal::ctrl_c().await.is_ok() {
+            std::process::exit(130);
+        }
+    });
+    receiver
+}
+
+fn place_of(place: Option<&Place>) -> Result<&Place, Failure> {
+    place.ok_or_else(|| Failure::usage("the step names no node"))
+}
+
+async fn policies(place: &Place) -> Result<Vec<AttachedPolicy>, Failure> {
+    let mut listed = place.ask::<ListPoliciesResponse>(Ask::Policies).await?.policies;
+    listed.sort_by_key(|attached| attached.position);
+    Ok(listed)
+}
+
+async fn policy(place: &Place, name: &str) -> Result<AttachedPolicy, Failure> {
+    let found = policies(place)
+        .await?
+        .into_iter()
+        .find(|attached| name_of(attached) == name);
+    found.ok_or_else(|| {
+        let message = format!("{}: no policy is attached under the name \"{name}\"", place.name);
+        Failure::new(Exit::Refused, message)
+    })
+}
+
+fn name_of(attached: &AttachedPolicy) -> &str {
+    attached.policy.as_ref().map_or("", |policy| &policy.name)
+}
+
+/// How a step can be undone, found out before it is done.
+async fn undo_of(action: &Action, place: Option<&Place>) -> Result<Undo, Failure> {
+    Ok(match action {
+        Action::Attach(attach) => Undo::Detach {
+            name: attach.policy().name,
+        },
+        Action::Detach(detach) => {
+            let attached = policy(place_of(place)?, &detach.name).await?;
+            Undo::Attach {
+                policy: Box::new(attached.policy.unwrap_or_default()),
+                position: attached.position,
+            }
+        }
+        Action::Set(set) => {
+            let attached = policy(place_of(place)?, &set.name).await?;
+            Undo::Set {
+                name: set.name.clone(),
+                config: attached.policy.unwrap_or_default().config,
+            }
+        }
+        Action::Order(_) => Undo::Order {
+            names: policies(place_of(place)?)
+                .await?
+                .iter()
+                .map(|one| name_of(one).to_owned())
+                .collect(),
+        },
+        Action::Upgrade(upgrade) => Undo::Rollback {
+            kind: match upgrade.policy.is_empty() {
+                true => upgrade.kind.clone(),
+                false => upgrade.policy.clone(),
+            },
+        },
+        Action::DaemonUpgrade(upgrade) if upgrade.undo_binary.is_empty() => Undo::Nothing {
+            because: "the step names no undo_binary: the new daemon stays".to_owned(),
+        },
+        Action::DaemonUpgrade(upgrade) => Undo::DaemonUpgrade {
+            binary: upgrade.undo_binary.clone(),
+        },
+        Action::Load(_) => Undo::Nothing {
+            because: "a loaded library stays, unused".to_owned(),
+        },
+        Action::Run(run) if run.undo.is_empty() => Undo::Nothing {
+            because: "the step names no undo".to_owned(),
+        },
+        Action::Run(run) => Undo::Run {
+            command: run.undo.clone(),
+            timeout_s: run.timeout_s,
+        },
+    })
+}
+
+/// Whether a step that may have been done before a run was cut short has been.
+async fn done_before(action: &Action, place: Option<&Place>) -> bool {
+    let Some(place) = place else { return false };
+    match action {
+        Action::Attach(attach) => {
+            let wanted = attach.policy();
+            let same =
+                |found: &AttachedPolicy| found.policy.as_ref().is_some_and(|found| is_same(found, &wanted));
+            policy(place, &wanted.name).await.is_ok_and(|found| same(&found))
+        }
+        Action::Detach(detach) => policies(place)
+            .await
+            .is_ok_and(|all| all.iter().all(|one| name_of(one) != detach.name)),
+        _ => false,
+    }
+}
+
+/// Whether a policy that is attached is the one that was asked for; the node fills defaults in.
+fn is_same(found: &provost_admin::v1::Policy, wanted: &provost_admin::v1::Policy) -> bool {
+    let parsed = |config: &str| toml::from_str::<toml::Table>(config).ok();
+    let any = |pattern: &str| match pattern {
+        "" => "*".to_owned(),
+        pattern => pattern.to_owned(),
+    };
+    found.kind == wanted.kind
+        && parsed(&found.config) == parsed(&wanted.config)
+        && any(&found.app) == any(&wanted.app)
+        && any(&found.service) == any(&wanted.service)
+        && found.methods == wanted.methods
+}
+
+async fn carry_out(action: &Action, place: Option<&Place>) -> Result<String, Failure> {
+    let ask = match action {
+        Action::Attach(attach) => Ask::Attach {
+            policy: attach.policy(),
+            position: attach.position,
+            dry_run: false,
+        },
+        Action::Detach(detach) => Ask::Detach {
+            name: detach.name.clone(),
+        },
+        Action::Set(set) => Ask::Set {
+            name: set.name.clone(),
+            config: set.config(),
+            dry_run: false,
+        },
+        Action::Order(order) => Ask::Order {
+            names: order.names.clone(),
+        },
+        Action::Upgrade(upgrade) => Ask::Upgrade(UpgradeEngineRequest {
+            kind: upgrade.kind.clone(),
+            version: upgrade.version,
+            policy: upgrade.policy.clone(),
+            connection: upgrade.connection,
+            app: upgrade.app.clone(),
+        }),
+        Action::Load(load) => Ask::Load {
+            path: load.path.clone(),
+        },
+        Action::DaemonUpgrade(upgrade) => {
+            return replace_daemon(place_of(place)?, &upgrade.binary, upgrade.timeout_ms).await;
+        }
+        Action::Run(run) => return command(&run.command, run.timeout_s).await,
+    };
+    Ok(place_of(place)?.ask::<Change>(ask).await?.summary)
+}
+
+async fn replace_daemon(place: &Place, binary: &str, timeout_ms: u32) -> Result<String, Failure> {
+    let ask = Ask::UpgradeDaemon {
+        binary: binary.to_owned(),
+        timeout_ms,
+    };
+    let done: UpgradeDaemonResponse = place.ask(ask).await?;
+    Ok(crate::node::describe_upgrade(&done))
+}
+
+async fn command(command: &[String], timeout_s: f64) -> Result<String, Failure> {
+    let done = place::run(command, None, Duration::from_secs_f64(timeout_s)).await?;
+    match done.code {
+        Some(0) => Ok(String::new()),
+        Some(code) => Err(Failure::failed(format!("exit status {code}: {}", done.stderr))),
+        None => Err(Failure::failed(format!("killed by a signal: {}", done.stderr))),
+    }
+}
+
+/// Undoes a step. One that was not surely done may turn out not to have been.
+async fn take_back(undo: &Undo, place: Option<&Place>, is_sure: bool) -> Result<String, Failure> {
+    let ask = match undo.clone() {
+        Undo::Detach { name } => Ask::Detach { name },
+        Undo::Attach { policy, position } => Ask::Attach {
+            policy: *policy,
+            position: Some(position),
+            dry_run: false,
+        },
+        Undo::Set { name, config } => Ask::Set {
+            name,
+            config,
+            dry_run: false,
+        },
+        Undo::Order { names } => Ask::Order { names },
+        Undo::Rollback { kind } => Ask::Rollback { kind },
+        Undo::DaemonUpgrade { binary } => return replace_daemon(place_of(place)?, &binary, 0).await,
+        Undo::Run { command, timeout_s } => return self::command(&command, timeout_s).await,
+        Undo::Nothing { because } => return Ok(because),
+    };
+    match place_of(place)?.ask::<Change>(ask).await {
+        Ok(done) => Ok(done.summary),
+        Err(failure) if !is_sure && failure.exit == Exit::Refused => Ok("it had not been done".to_owned()),
+        Err(failure) => Err(failure),
+    }
+}

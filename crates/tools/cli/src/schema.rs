@@ -1,0 +1,301 @@
+//! `provost schema`: what services and messages look like, and whether a change of them is safe.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use prost::Message;
+use provost_admin::v1::admin_client::AdminClient;
+use provost_admin::v1::check_schema_response::Verdict;
+use provost_admin::v1::{
+    CheckSchemaRequest, CheckSchemaResponse, ListSchemasRequest, ListSchemasResponse, PrefetchSchemaRequest,
+    PrefetchSchemaResponse, Schema,
+};
+use provost_schema::{Compatibility, compatibility};
+
+use crate::admin::{Node, Target};
+use crate::failure::{Exit, Failure};
+use crate::table::{Align, Canvas, Cell, Look, Table};
+use crate::watch::{Listing, Shown, json_document, print, show};
+
+const CHECK_EXAMPLES: &str = "\
+Compares the services of the files with those that the node knows, both ways: while a change is rolled out, old and new
+clients and servers meet. Exit status 5 if one does not fit, and the field that stands in the way is named.
+
+Examples:
+  provost schema check proto/kv.proto
+  provost schema check kv.proto --against released/kv.proto      without a node, as in continuous integration
+  provost schema check kv.pb --json                              a serialized FileDescriptorSet";
+
+/// `provost schema …`.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// List the schemas that the node knows
+    #[command(after_help = "Examples:\n  provost schema list\n  provost schema list --json")]
+    List(Listing),
+    /// Give the node a schema before an app brings it
+    #[command(
+        after_help = "Examples:\n  provost schema prefetch proto/kv.proto\n  provost schema prefetch -I proto proto/a.proto proto/b.proto"
+    )]
+    Prefetch {
+        #[command(flatten)]
+        files: Files,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Say whether a schema fits those in use, and which field breaks it
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check {
+        #[command(flatten)]
+        files: Files,
+        /// Compare with these files instead of with what a node knows; may be given several times
+        #[arg(long, value_name = "FILE")]
+        against: Vec<PathBuf>,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+/// Schemas in files.
+#[derive(Args, Debug)]
+pub(crate) struct Files {
+    /// .proto files, or a serialized FileDescriptorSet (any other name)
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Directories in which imports are looked for [default: each file's own]
+    #[arg(long = "include", short = 'I', value_name = "DIRECTORY")]
+    includes: Vec<PathBuf>,
+}
+
+/// Runs one.
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::List(listing) => {
+            show(&listing, async |node: &mut Node| {
+                node.call(ListSchemasRequest {}, AdminClient::list_schemas).await
+            })
+            .await
+        }
+        Command::Prefetch { files, target } => {
+            let descriptor_set = read(&files.files, &files.includes)?;
+            let mut node = Node::connect(&target).await?;
+            let request = PrefetchSchemaRequest { descriptor_set };
+            let done = node.call(request, AdminClient::prefetch_schema).await?;
+            print(&match target.json {
+                true => json_document(&done)?,
+                false => done.draw(Canvas::of_stdout()),
+            })
+        }
+        Command::Check {
+            files,
+            against,
+            target,
+        } => check(&files, &against, &target).await,
+    }
+}
+
+async fn check(files: &Files, against: &[PathBuf], target: &Target) -> Result<(), Failure> {
+    let descriptor_set = read(&files.files, &files.includes)?;
+    let checked = match against.is_empty() {
+        true => {
+            let mut node = Node::connect(target).await?;
+            let request = CheckSchemaRequest { descriptor_set };
+            node.call(request, AdminClient::check_schema).await?
+        }
+        false => compare(&descriptor_set, &read(against, &files.includes)?)?,
+    };
+    print(&match target.json {
+        true => json_document(&checked)?,
+        false => checked.draw(Canvas::of_stdout()),
+    })?;
+    let broken = checked
+        .verdicts
+        .iter()
+        .filter(|one| one.verdict == "incompatible");
+    match broken.count() {
+        0 => Ok(()),
+        count => {
+            let message = format!("{count} of {} comparisons failed", checked.verdicts.len());
+            Err(Failure::new(Exit::Refused, message))
+        }
+    }
+}
+
+/// The same verdicts as a node's, of two files.
+fn compare(new: &[u8], old: &[u8]) -> Result<CheckSchemaResponse, Failure> {
+    let load = |bytes| {
+        provost_schema::Schema::from_descriptor_set(bytes)
+            .map_err(|error| Failure::new(Exit::Refused, error.to_string()))
+    };
+    let (new, old) = (load(new)?, load(old)?);
+    let verdict = |service: &provost_schema::Service| {
+        let name = &service.full_name;
+        let known = old.service_hash(name);
+        let both_ways = || {
+            compatibility(&new, &old, name)?;
+            compatibility(&old, &new, name)
+        };
+        let (word, problem) = match known.map(|_| both_ways()) {
+            None => ("new", String::new()),
+            Some(Ok(Compatibility::Equal)) => ("equal", String::new()),
+            Some(Ok(Compatibility::Protobuf { .. })) => ("compatible", String::new()),
+            Some(Err(error)) => ("incompatible", error.to_string()),
+        };
+        Verdict {
+            service: name.clone(),
+            in_use: known.map(|hash| hash.to_string()).unwrap_or_default(),
+            verdict: word.to_owned(),
+            problem,
+        }
+    };
+    let verdicts: Vec<_> = new.services.iter().map(verdict).collect();
+    match verdicts.is_empty() {
+        true => Err(Failure::new(
+            Exit::Refused,
+            "the schema has no service: name the file that declares it",
+        )),
+        false => Ok(CheckSchemaResponse { verdicts }),
+    }
+}
+
+/// A descriptor set of some files.
+fn read(files: &[PathBuf], includes: &[PathBuf]) -> Result<Vec<u8>, Failure> {
+    let is_source = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "proto");
+    match files {
+        files if files.iter().all(is_source) => compile(files, includes),
+        [file] => std::fs::read(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display()))),
+        _ => Err(Failure::usage("name .proto files, or one descriptor set")),
+    }
+}
+
+fn compile(files: &[PathBuf], includes: &[PathBuf]) -> Result<Vec<u8>, Failure> {
+    let directories: Vec<PathBuf> = match includes {
+        [] => files.iter().map(|file| directory_of(file)).collect(),
+        includes => includes.to_vec(),
+    };
+    let compiled = protox::compile(files, directories)
+        .map_err(|error| Failure::new(Exit::Refused, format!("{error:?}").trim_end().to_owned()))?;
+    Ok(compiled.encode_to_vec())
+}
+
+/// Where a file is, and with it what it imports.
+pub(crate) fn directory_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+impl Shown for ListSchemasResponse {
+    fn draw(&self, canvas: Canvas) -> String {
+        match self.schemas.is_empty() {
+            true => "no schema is known\n".to_owned(),
+            false => draw_schemas(&self.schemas, canvas),
+        }
+    }
+}
+
+impl Shown for PrefetchSchemaResponse {
+    fn draw(&self, canvas: Canvas) -> String {
+        draw_schemas(&self.schemas, canvas)
+    }
+}
+
+fn draw_schemas(schemas: &[Schema], canvas: Canvas) -> String {
+    let mut table = Table::new(&[
+        ("SERVICE", Align::Left),
+        ("HASH", Align::Left),
+        ("SERVED BY", Align::Right),
+        ("METHODS", Align::Left),
+    ]);
+    for schema in schemas {
+        table.row([
+            (&schema.service).into(),
+            short(&schema.hash).into(),
+            schema.apps.into(),
+            schema.methods.join(", ").into(),
+        ]);
+    }
+    table.draw(canvas)
+}
+
+/// As much of a hash as people need to tell two apart.
+fn short(hash: &str) -> String {
+    hash.chars().take(12).collect()
+}
+
+impl Shown for CheckSchemaResponse {
+    fn draw(&self, canvas: Canvas) -> String {
+        let mut table = Table::new(&[
+            ("SERVICE", Align::Left),
+            ("AGAINST", Align::Left),
+            ("VERDICT", Align::Left),
+        ]);
+        for one in &self.verdicts {
+            let look = match one.verdict.as_str() {
+                "incompatible" => Look::Bad,
+                _ => Look::Good,
+            };
+            let against = match one.in_use.is_empty() {
+                true => "-".to_owned(),
+                false => short(&one.in_use),
+            };
+            table.row([
+                (&one.service).into(),
+                against.into(),
+                Cell::new(&one.verdict, look),
+            ]);
+        }
+        let mut out = table.draw(canvas);
+        for one in self.verdicts.iter().filter(|one| !one.problem.is_empty()) {
+            out += &format!("{}: {}\n", one.service, crate::table::clean(&one.problem));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set_of(proto: &str) -> Vec<u8> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t.proto");
+        std::fs::write(&path, proto).unwrap();
+        read(&[path], &[]).unwrap()
+    }
+
+    fn proto(field: &str) -> String {
+        format!(
+            "syntax = \"proto3\"; package t; message M {{ {field} }} service S {{ rpc Call(M) returns (M); }}"
+        )
+    }
+
+    #[test]
+    fn a_comparison_of_files_names_the_field_that_breaks() {
+        let verdict = |new: &str, old: &str| {
+            let checked = compare(&set_of(&proto(new)), &set_of(&proto(old))).unwrap();
+            (
+                checked.verdicts[0].verdict.clone(),
+                checked.verdicts[0].problem.clone(),
+            )
+        };
+        assert_eq!(verdict("string a = 1;", "string a = 1;").0, "equal");
+        assert_eq!(
+            verdict("string a = 1; int32 b = 2;", "string a = 1;").0,
+            "compatible"
+        );
+        let (word, problem) = verdict("fixed64 a = 1;", "string a = 1;");
+        assert_eq!(word, "incompatible");
+        assert!(problem.contains("t.M.a"), "{problem}");
+    }
+
+    #[test]
+    fn a_file_that_is_wrong_is_refused_with_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bad.proto");
+        std::fs::write(&path, "syntax = \"proto3\";\nmessage A {\n  Strin a = 1;\n}\n").unwrap();
+        let failure = read(&[path], &[]).unwrap_err();
+        assert!(failure.message.contains("Strin"), "{failure}");
+        assert_eq!(failure.exit, Exit::Refused);
+    }
+}
