@@ -9,6 +9,7 @@ mod configuration;
 pub mod driver;
 mod message;
 mod random;
+mod saved;
 mod session;
 mod subject;
 mod submission;
@@ -70,6 +71,26 @@ pub const TARGETS: &[Target] = &[
         name: "connection",
         run: session::connection,
         seeds: session::connection_seeds,
+    },
+    Target {
+        name: "saved_steps",
+        run: saved::steps,
+        seeds: saved::steps_seeds,
+    },
+    Target {
+        name: "saved_connection",
+        run: saved::connection,
+        seeds: saved::connection_seeds,
+    },
+    Target {
+        name: "saved_tls_session",
+        run: provost_transport_tcp::fuzzing::saved,
+        seeds: || vec![provost_transport_tcp::fuzzing::saved_seed()],
+    },
+    Target {
+        name: "tls_records",
+        run: saved::tls_records,
+        seeds: saved::tls_records_seeds,
     },
     Target {
         name: "submissions",

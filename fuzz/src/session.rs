@@ -148,7 +148,7 @@ fn frame(kind: u8, parts: Parts, call: u64, method: u16, body: &[u8], message_by
     [header.as_bytes(), body].concat()
 }
 
-fn config(role: Role, encoding: Encoding) -> Config {
+pub(crate) fn config(role: Role, encoding: Encoding) -> Config {
     let methods = methods()
         .into_iter()
         .enumerate()
@@ -181,7 +181,7 @@ fn reads(input: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Takes what the connection has for its app and for its peer.
-fn drain(connection: &mut Connection, surroundings: &mut Surroundings) {
+pub(crate) fn drain(connection: &mut Connection, surroundings: &mut Surroundings) {
     while let Some(step) = connection.poll_step(&mut surroundings.context()) {
         if let provost_datapath::Body::Received(body) = step.body {
             surroundings.heap.free(body.block);
@@ -200,7 +200,7 @@ fn drain(connection: &mut Connection, surroundings: &mut Surroundings) {
 #[derive(Default)]
 pub(crate) struct Surroundings {
     buffers: BufferPool,
-    heap: CountingHeap,
+    pub(crate) heap: CountingHeap,
     sent: Vec<u64>,
 }
 
@@ -219,7 +219,7 @@ impl Surroundings {
 /// A heap that counts its blocks. Their memory is shared, as nothing here reads it.
 pub(crate) struct CountingHeap {
     memory: Vec<u8>,
-    held: usize,
+    pub(crate) held: usize,
     next: u32,
 }
 

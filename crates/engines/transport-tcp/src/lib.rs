@@ -21,4 +21,5 @@ pub use establish::{
 };
 pub use provost_session::Role;
 pub use provost_session::handshake::{Agreement, Decision, Encoding, Hello, Limits, Method, MethodKind};
+pub use tls::fuzzing;
 pub use tls::{TlsConfig, TlsConfigError, TlsSession};

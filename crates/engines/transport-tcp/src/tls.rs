@@ -1,5 +1,6 @@
 //! TLS 1.3: configuration from PEM files, who a certificate names; the handshake, the record layer, its saved state.
 
+pub mod fuzzing;
 mod handshake;
 mod keys;
 mod saved;

@@ -223,7 +223,7 @@ impl TlsSession {
         Ok(())
     }
 
-    fn put(&mut self, content: u8, text: &[u8], buffers: &mut BufferPool) -> Result<(), TlsFault> {
+    pub(super) fn put(&mut self, content: u8, text: &[u8], buffers: &mut BufferPool) -> Result<(), TlsFault> {
         let at = self.begin_record(buffers);
         self.output.bytes.extend_from_slice(text);
         self.end_record(at, content)
