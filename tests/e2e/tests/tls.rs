@@ -1,55 +1,14 @@
 //! Mutual TLS between nodes, with certificates made here.
 
-use std::path::Path;
+mod authority;
 
+use authority::Authority;
 use provost::Code;
 use provost_e2e::agent::Executor;
 use provost_e2e::script::{Answer, Ask, Echo, Pour};
 use provost_e2e::{Agent, Node, NodeOptions, Server, World, watched};
-use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
-
-/// An authority that vouches for nodes.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Authority {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        Authority {
-            issuer: CertifiedIssuer::self_signed(params, key).unwrap(),
-        }
-    }
-
-    /// Writes a node's identity to files, and returns the `[tls]` table that names them.
-    fn vouch_for(&self, node: &str, directory: &Path) -> String {
-        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
-        let identity = format!("spiffe://test/{node}");
-        params
-            .subject_alt_names
-            .push(SanType::URI(identity.try_into().unwrap()));
-        params
-            .subject_alt_names
-            .push(SanType::IpAddress([127, 0, 0, 1].into()));
-        let key = KeyPair::generate().unwrap();
-        let certificate: Certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let file = |kind: &str, text: String| {
-            let path = directory.join(format!("{node}-{kind}.pem"));
-            std::fs::write(&path, text).unwrap();
-            format!("{kind} = \"{}\"\n", path.display())
-        };
-        let tables = [
-            file("ca", self.issuer.pem()),
-            file("cert", certificate.pem()),
-            file("key", key.serialize_pem()),
-        ];
-        format!("[tls]\n{}", tables.concat())
-    }
-}
 
 fn options(tables: String) -> NodeOptions {
     NodeOptions {
