@@ -1,7 +1,7 @@
 //! The bridge from the server's handlers, which may run anywhere, to the control plane, whose state is on one thread:
 //! requests go through a bounded queue to a local task there.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Instant;
@@ -26,7 +26,6 @@ pub(crate) struct Desk {
     pub(crate) busy: RefCell<BusyClock>,
     /// Changes are made one after the other: each sees what the one before has left, and so does its audit record.
     pub(crate) changes: Mutex<()>,
-    next_change: Cell<u64>,
 }
 
 impl Desk {
@@ -36,13 +35,7 @@ impl Desk {
             began: Instant::now(),
             busy: RefCell::default(),
             changes: Mutex::new(()),
-            next_change: Cell::new(1),
         }
-    }
-
-    /// The number of a change that was made.
-    pub(crate) fn number_change(&self) -> u64 {
-        self.next_change.replace(self.next_change.get() + 1)
     }
 }
 

@@ -1,12 +1,16 @@
-//! What there is: apps and datapaths.
+//! What there is: apps, datapaths, policies, kinds of engines.
 
 use provost_admin::v1;
-use tonic::Status;
+use provost_engine::{MetricDescription, MetricSink};
 
+use crate::inspect::{self, AttachedBy, DatapathDescription};
+use crate::policies::Origin;
+
+use super::changes;
 use super::desk::Desk;
 
 /// The apps that are attached, by number.
-pub(crate) async fn apps(desk: &Desk) -> Result<v1::ListAppsResponse, Status> {
+pub(crate) fn apps(desk: &Desk) -> v1::ListAppsResponse {
     let shared = &desk.shared;
     let connections = shared.connections.borrow();
     let mut apps: Vec<_> = shared
@@ -16,6 +20,9 @@ pub(crate) async fn apps(desk: &Desk) -> Result<v1::ListAppsResponse, Status> {
         .map(|(id, app)| v1::App {
             id: *id,
             name: app.identity.name.to_string(),
+            pid: app.identity.pid,
+            uid: app.identity.uid,
+            gid: app.identity.gid,
             runtime: app.runtime as u32,
             serves: shared.services.served_by(*id),
             connections: connections.values().filter(|one| one.app == *id).count() as u32,
@@ -23,15 +30,126 @@ pub(crate) async fn apps(desk: &Desk) -> Result<v1::ListAppsResponse, Status> {
         })
         .collect();
     apps.sort_by_key(|app| app.id);
-    Ok(v1::ListAppsResponse { apps })
+    v1::ListAppsResponse { apps }
 }
 
 /// The datapaths that were asked for, by connection.
-pub(crate) async fn datapaths(
-    _desk: &Desk,
-    _asked: &v1::ListDatapathsRequest,
-) -> Result<v1::ListDatapathsResponse, Status> {
-    Err(Status::unimplemented(
-        "ListDatapaths is not in this version of the service",
-    ))
+pub(crate) async fn datapaths(desk: &Desk, asked: &v1::ListDatapathsRequest) -> v1::ListDatapathsResponse {
+    let all = inspect::datapaths(&desk.shared).await;
+    let is_asked = |datapath: &DatapathDescription| {
+        let app = &datapath.app;
+        let of_app = asked.app.is_empty() || *app.name == *asked.app || app.id.to_string() == asked.app;
+        of_app && (asked.service.is_empty() || *datapath.service == *asked.service)
+    };
+    let datapaths = all.into_iter().filter(is_asked).map(datapath).collect();
+    v1::ListDatapathsResponse { datapaths }
+}
+
+fn datapath(datapath: DatapathDescription) -> v1::Datapath {
+    let engine = |line: inspect::EngineLine| v1::Engine {
+        kind: line.engine.kind.to_owned(),
+        version: line.engine.version,
+        policy: line.policy.as_deref().unwrap_or_default().to_owned(),
+        waiting_tx: line.engine.tx_waiting as u32,
+        waiting_rx: line.engine.rx_waiting as u32,
+        held: line.engine.held as u32,
+        fault: line.engine.fault.unwrap_or_default(),
+    };
+    let peer = datapath.peer;
+    v1::Datapath {
+        connection: datapath.connection,
+        app_id: datapath.app.id,
+        app: datapath.app.name.to_string(),
+        service: datapath.service.to_string(),
+        side: datapath.side.name().to_owned(),
+        peer: match &peer.app {
+            Some(app) => app.name.to_string(),
+            None => peer.address.to_string(),
+        },
+        peer_identity: peer.identity.to_string(),
+        transport: peer.transport.to_owned(),
+        encoding: datapath.encoding.to_owned(),
+        runtime: datapath.runtime as u32,
+        calls_begun: datapath.calls_begun,
+        engines: datapath.engines.into_iter().map(engine).collect(),
+    }
+}
+
+/// The attached policies, in order, with what they have counted.
+pub(crate) fn policies(desk: &Desk) -> v1::ListPoliciesResponse {
+    let live = desk.shared.policies.live();
+    let described = inspect::policies(&desk.shared).into_iter().enumerate();
+    let policies = described.map(|(position, described)| {
+        let mut policy = changes::policy(&described.attachment);
+        policy.version = described.version;
+        let mut numbers = Numbers::default();
+        let of_name = live.iter().filter(|live| *live.name == *policy.name);
+        of_name.for_each(|live| live.policy.metrics(&mut numbers));
+        v1::AttachedPolicy {
+            policy: Some(policy),
+            position: position as u32,
+            datapaths: described.datapaths as u32,
+            origin: match described.origin {
+                AttachedBy::Configuration => "configuration",
+                AttachedBy::Operator => "run time",
+            }
+            .to_owned(),
+            metrics: numbers.0,
+            exceptions: described.exceptions,
+        }
+    });
+    v1::ListPoliciesResponse {
+        policies: policies.collect(),
+    }
+}
+
+/// Series of one policy that are listed, at most: those of many keys are for the metrics endpoint.
+const METRICS_MAX: usize = 64;
+
+/// Counters and gauges, and of histograms how many observations there were.
+#[derive(Default)]
+struct Numbers(Vec<v1::Metric>);
+
+impl MetricSink for Numbers {
+    fn number(&mut self, metric: &'static MetricDescription, labels: &[(&str, &str)], value: f64) {
+        if self.0.len() < METRICS_MAX {
+            let label = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            self.0.push(v1::Metric {
+                name: metric.name.to_owned(),
+                labels: labels.iter().map(label).collect(),
+                value,
+            });
+        }
+    }
+
+    fn histogram(
+        &mut self,
+        metric: &'static MetricDescription,
+        labels: &[(&str, &str)],
+        _cumulative: &[(f64, u64)],
+        _sum: f64,
+        count: u64,
+    ) {
+        self.number(metric, labels, count as f64);
+    }
+}
+
+/// The kinds of engines, by version.
+pub(crate) fn engines(desk: &Desk) -> v1::ListEnginesResponse {
+    let kinds = inspect::engines(&desk.shared).into_iter();
+    let engines = kinds.map(|engine| v1::EngineKind {
+        kind: engine.kind.name,
+        version: engine.kind.version,
+        summary: engine.kind.summary,
+        source: match engine.kind.origin {
+            Origin::BuiltIn => "built in".to_owned(),
+            Origin::Library(path) => path,
+        },
+        datapaths: engine.datapaths as u32,
+        example: engine.kind.example,
+        current: engine.is_current,
+    });
+    v1::ListEnginesResponse {
+        engines: engines.collect(),
+    }
 }

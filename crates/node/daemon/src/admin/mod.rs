@@ -8,14 +8,18 @@
 //! The schema is `provost-admin`'s; `docs/admin-api.md` explains it.
 
 mod audit;
+mod changes;
 mod config;
+mod configuration;
 mod desk;
 mod listings;
+mod rehearsal;
 mod roles;
 mod schemas;
 mod server;
 mod socket;
 mod status;
+mod watching;
 
 use std::io;
 use std::rc::Rc;

@@ -19,7 +19,9 @@ use crate::observe::AuditLog;
 
 use super::audit::{self, Record, Who};
 use super::desk::{Counter, Desk};
-use super::{AdminConfig, Denied, Role, listings, schemas, status};
+use super::{
+    AdminConfig, Denied, Role, changes, configuration, listings, rehearsal, schemas, status, watching,
+};
 
 /// A method, and what it needs of its caller.
 #[derive(Clone, Copy, Debug)]
@@ -132,11 +134,10 @@ impl Server {
         let carry_out = move |desk: Rc<Desk>| async move {
             let _one_at_a_time = desk.changes.lock().await;
             let began = Instant::now();
-            let mut outcome = operation(Rc::clone(&desk), request).await;
+            let outcome = operation(Rc::clone(&desk), request).await;
             record.duration_ms = began.elapsed().as_secs_f64() * 1000.0;
-            match &mut outcome {
+            match &outcome {
                 Ok(done) => {
-                    done.set_number(desk.number_change());
                     let shown = done.shown();
                     record.number = shown.number;
                     record.message = audit::cut(shown.summary);
@@ -239,9 +240,6 @@ pub(crate) struct Shown {
 
 /// The response of a method that changes something.
 trait Outcome {
-    /// Takes the number of the change, if the response has one and it is not a dry run's.
-    fn set_number(&mut self, _number: u64) {}
-
     /// For the audit record.
     fn shown(&self) -> Shown;
 }
@@ -308,73 +306,93 @@ impl Admin for Server {
 
     async fn list_apps(&self, request: Request<ListAppsRequest>) -> Answer<ListAppsResponse> {
         self.look(view("ListApps"), request, |desk, _| async move {
-            listings::apps(&desk).await
+            Ok(listings::apps(&desk))
         })
         .await
     }
 
     async fn list_datapaths(&self, request: Request<ListDatapathsRequest>) -> Answer<ListDatapathsResponse> {
         self.look(view("ListDatapaths"), request, |desk, asked| async move {
-            listings::datapaths(&desk, &asked).await
+            Ok(listings::datapaths(&desk, &asked).await)
         })
         .await
     }
 
     async fn list_policies(&self, request: Request<ListPoliciesRequest>) -> Answer<ListPoliciesResponse> {
-        self.look(view("ListPolicies"), request, |_, _| missing("ListPolicies"))
-            .await
+        self.look(view("ListPolicies"), request, |desk, _| async move {
+            Ok(listings::policies(&desk))
+        })
+        .await
     }
 
     async fn attach_policy(&self, request: Request<AttachPolicyRequest>) -> Answer<Change> {
-        self.change(operate("AttachPolicy"), request, |_, _| missing("AttachPolicy"))
-            .await
+        self.change(operate("AttachPolicy"), request, |desk, asked| async move {
+            changes::attach(&desk, asked).await
+        })
+        .await
     }
 
     async fn detach_policy(&self, request: Request<DetachPolicyRequest>) -> Answer<Change> {
-        self.change(operate("DetachPolicy"), request, |_, _| missing("DetachPolicy"))
-            .await
+        self.change(operate("DetachPolicy"), request, |desk, asked| async move {
+            changes::detach(&desk, asked).await
+        })
+        .await
     }
 
     async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Answer<Change> {
-        self.change(operate("SetPolicy"), request, |_, _| missing("SetPolicy"))
-            .await
+        self.change(operate("SetPolicy"), request, |desk, asked| async move {
+            changes::set(&desk, asked).await
+        })
+        .await
     }
 
     async fn order_policies(&self, request: Request<OrderPoliciesRequest>) -> Answer<Change> {
-        self.change(operate("OrderPolicies"), request, |_, _| missing("OrderPolicies"))
-            .await
+        self.change(operate("OrderPolicies"), request, |desk, asked| async move {
+            changes::order(&desk, asked).await
+        })
+        .await
     }
 
     async fn test_policy(&self, request: Request<TestPolicyRequest>) -> Answer<TestPolicyResponse> {
-        self.look(operate("TestPolicy"), request, |_, _| missing("TestPolicy"))
-            .await
+        self.look(operate("TestPolicy"), request, |desk, asked| async move {
+            rehearsal::test(&desk, asked).await
+        })
+        .await
     }
 
     async fn list_engines(&self, request: Request<ListEnginesRequest>) -> Answer<ListEnginesResponse> {
-        self.look(view("ListEngines"), request, |_, _| missing("ListEngines"))
-            .await
+        self.look(view("ListEngines"), request, |desk, _| async move {
+            Ok(listings::engines(&desk))
+        })
+        .await
     }
 
     async fn load_engine(&self, request: Request<LoadEngineRequest>) -> Answer<Change> {
-        self.change(admin("LoadEngine"), request, |_, _| missing("LoadEngine"))
-            .await
+        self.change(admin("LoadEngine"), request, |desk, asked| async move {
+            changes::load(&desk, asked).await
+        })
+        .await
     }
 
     async fn upgrade_engine(&self, request: Request<UpgradeEngineRequest>) -> Answer<Change> {
-        self.change(operate("UpgradeEngine"), request, |_, _| missing("UpgradeEngine"))
-            .await
+        self.change(operate("UpgradeEngine"), request, |desk, asked| async move {
+            changes::upgrade(&desk, asked).await
+        })
+        .await
     }
 
     async fn rollback_engine(&self, request: Request<RollbackEngineRequest>) -> Answer<Change> {
-        self.change(operate("RollbackEngine"), request, |_, _| {
-            missing("RollbackEngine")
+        self.change(operate("RollbackEngine"), request, |desk, asked| async move {
+            changes::roll_back(&desk, asked).await
         })
         .await
     }
 
     async fn upgrade_daemon(&self, request: Request<UpgradeDaemonRequest>) -> Answer<UpgradeDaemonResponse> {
-        self.change(admin("UpgradeDaemon"), request, |_, _| missing("UpgradeDaemon"))
-            .await
+        self.change(admin("UpgradeDaemon"), request, |desk, asked| async move {
+            changes::replace(&desk, asked).await
+        })
+        .await
     }
 
     async fn list_schemas(&self, request: Request<ListSchemasRequest>) -> Answer<ListSchemasResponse> {
@@ -404,43 +422,48 @@ impl Admin for Server {
     type TapStream = Answers<TapSample>;
 
     async fn tap(&self, request: Request<TapRequest>) -> Answer<Self::TapStream> {
-        self.stream(operate("Tap"), request, |_, _, _| missing("Tap"))
-            .await
+        self.stream(operate("Tap"), request, |desk, asked, answers| async move {
+            watching::tap(&desk, asked, answers).await
+        })
+        .await
     }
 
     type WatchStream = Answers<Snapshot>;
 
     async fn watch(&self, request: Request<WatchRequest>) -> Answer<Self::WatchStream> {
-        self.stream(view("Watch"), request, |_, _, _| missing("Watch"))
-            .await
+        self.stream(view("Watch"), request, |desk, asked, answers| async move {
+            watching::watch(&desk, asked, answers).await
+        })
+        .await
     }
 
     async fn diff_config(&self, request: Request<DiffConfigRequest>) -> Answer<DiffConfigResponse> {
-        self.look(view("DiffConfig"), request, |_, _| missing("DiffConfig"))
-            .await
+        self.look(view("DiffConfig"), request, |desk, asked| async move {
+            configuration::diff(&desk, asked).await
+        })
+        .await
     }
 
     async fn reload_config(&self, request: Request<ReloadConfigRequest>) -> Answer<Change> {
-        self.change(operate("ReloadConfig"), request, |_, _| missing("ReloadConfig"))
-            .await
+        self.change(operate("ReloadConfig"), request, |desk, _| async move {
+            configuration::reload(&desk).await
+        })
+        .await
     }
 
     async fn get_config(&self, request: Request<GetConfigRequest>) -> Answer<GetConfigResponse> {
-        self.look(view("GetConfig"), request, |_, _| missing("GetConfig"))
-            .await
+        self.look(view("GetConfig"), request, |desk, _| async move {
+            Ok(configuration::show(&desk))
+        })
+        .await
     }
 
     async fn write_config(&self, request: Request<WriteConfigRequest>) -> Answer<WriteConfigResponse> {
-        self.change(operate("WriteConfig"), request, |_, _| missing("WriteConfig"))
-            .await
+        self.change(operate("WriteConfig"), request, |desk, _| async move {
+            configuration::write(&desk).await
+        })
+        .await
     }
 }
 
 type Answer<T> = Result<Response<T>, Status>;
-
-/// The answer of an operation that this version does not have yet.
-async fn missing<T>(method: &'static str) -> Result<T, Status> {
-    Err(Status::unimplemented(format!(
-        "{method} is not in this version of the service"
-    )))
-}

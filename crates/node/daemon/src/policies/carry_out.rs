@@ -458,7 +458,8 @@ impl super::Policies {
         self.recent.borrow().get(&tag)?.has_failed.clone()
     }
 
-    fn new_number(&self) -> u64 {
+    /// The number of a change that was made.
+    pub(crate) fn new_number(&self) -> u64 {
         self.next_number.replace(self.next_number.get() + 1)
     }
 }

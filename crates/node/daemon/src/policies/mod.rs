@@ -50,6 +50,7 @@ use std::sync::Arc;
 use provost_engine::{EventSink, Policy, Site};
 
 use crate::runtime::Tag;
+pub(crate) use attachment::matches;
 pub use attachment::{AppliesTo, Attachment, OnFault};
 use carry_out::Recent;
 pub(crate) use carry_out::carry_out;

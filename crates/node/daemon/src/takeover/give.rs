@@ -17,8 +17,8 @@ use super::{TAKE_OVER_OPTION, UpgradeError, UpgradeReport, UpgradeRequest};
 use crate::node::Shared;
 use crate::runtime::{self, Frozen};
 
-/// How long the new process may take to get ready. Nobody waits for it meanwhile.
-const PREPARE_LIMIT: Duration = Duration::from_secs(60);
+/// How long the new process may take to get ready, when nothing else is asked for. Nobody waits for it meanwhile.
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long handshakes with peers get to come to their end before the rest is left to break.
 const HANDSHAKES_WAIT: Duration = Duration::from_secs(1);
 /// How long what is done for apps may take to come to a point where it can be left.
@@ -176,6 +176,7 @@ struct Successor {
     binary: PathBuf,
     child: Child,
     channel: Channel,
+    ready_within: Duration,
     state: SuccessorState,
 }
 
@@ -219,6 +220,7 @@ impl Successor {
             binary,
             child,
             channel,
+            ready_within: request.ready_within.unwrap_or(READY_WITHIN),
             state: SuccessorState::Awaited,
         })
     }
@@ -236,9 +238,9 @@ impl Successor {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        self.channel.send(Body::Hello(hello), PREPARE_LIMIT)?;
-        self.channel.send_document(preview, PREPARE_LIMIT)?;
-        match self.channel.receive(PREPARE_LIMIT)?.0 {
+        self.channel.send(Body::Hello(hello), self.ready_within)?;
+        self.channel.send_document(preview, self.ready_within)?;
+        match self.channel.receive(self.ready_within)?.0 {
             Body::Ready(ready) if ready.format == FORMAT => Ok(ready.version),
             Body::Ready(ready) => Err(ChannelError::Failed(format!(
                 "it wants a state of format {}, this process ({}) writes {FORMAT}",

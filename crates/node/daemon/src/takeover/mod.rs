@@ -44,6 +44,8 @@ pub struct UpgradeRequest {
     pub binary: Option<PathBuf>,
     /// Its arguments; by default those of this process.
     pub arguments: Option<Vec<OsString>>,
+    /// How long it may take to get ready; a minute without.
+    pub ready_within: Option<Duration>,
 }
 
 /// What came of an upgrade.

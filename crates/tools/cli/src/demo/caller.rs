@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use provost::Status;
+use provost::{Code, Status};
 use provost::blocking::block_on;
 use provost::codegen::Stream;
 use provost_kv::data::{self, Pair};
@@ -17,12 +17,16 @@ use provost_kv::proto::{Entry, GetRequest, PutRequest, ScanRequest};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
+use super::governing::SECRET_KEY;
 use super::tally::Tally;
-use super::wire::{Activity, Command, Event, Measure, Moved};
+use super::wire::{Activity, Called, Command, Event, Measure, Moved};
 use super::worker::{self, WorkerError};
 
 /// Calls in flight while every entry is compared.
 const CHECK_IN_FLIGHT: usize = 64;
+/// Calls in flight in the second act, and how often one of them is for the secret entry.
+const CALL_ON_IN_FLIGHT: usize = 16;
+const SECRET_EVERY: usize = 100;
 /// Entries between two notes of progress.
 const PROGRESS_ENTRIES: u64 = 2_000;
 /// Entries of its own that the client makes when `--value-bytes` is given, and most bytes in all of them.
@@ -89,6 +93,7 @@ impl Caller {
             Command::Check => self.check(),
             Command::Scan => self.scan(),
             Command::Measure(measure) => self.measure(measure),
+            Command::CallOn { seconds } => self.call_on(seconds),
         }
     }
 
@@ -202,6 +207,93 @@ impl Caller {
             .for_each(|latency| tally.record(latency));
         tally.slice_took(begin.elapsed());
         Ok(Event::Measured(tally.figures()))
+    }
+}
+
+// The second act.
+impl Caller {
+    /// Gets entries, and the secret one now and then, and counts what comes.
+    fn call_on(&mut self, seconds: f64) -> Result<Event, WorkerError> {
+        let begin = Instant::now();
+        let count = Arc::new(Count {
+            pairs: self.pairs.clone(),
+            client: self.client.clone(),
+            next: AtomicUsize::new(0),
+            end: begin + Duration::from_secs_f64(seconds),
+            called: Mutex::new((Called::default(), begin)),
+        });
+        let callers = (0..CALL_ON_IN_FLIGHT).map(|_| count_calls(count.clone()));
+        self.runtime.block_on(all(callers))?;
+        let (mut called, _) = *count.called.lock().unwrap_or_else(PoisonError::into_inner);
+        called.seconds = begin.elapsed().as_secs_f64();
+        Ok(Event::Called(called))
+    }
+}
+
+struct Count {
+    pairs: Arc<Vec<Pair>>,
+    client: KvClient,
+    next: AtomicUsize,
+    end: Instant,
+    /// What was counted, and when the last call ended.
+    called: Mutex<(Called, Instant)>,
+}
+
+async fn count_calls(count: Arc<Count>) -> Result<(), WorkerError> {
+    while Instant::now() < count.end {
+        let turn = count.next.fetch_add(1, Ordering::Relaxed);
+        let outcome = match turn % SECRET_EVERY {
+            0 => get_secret(&count.client).await,
+            _ => get_some(&count.client, &count.pairs[turn % count.pairs.len()]).await,
+        };
+        count.note(outcome);
+    }
+    Ok(())
+}
+
+/// How a call of the second act ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Answered,
+    Denied,
+    Failed,
+}
+
+impl Count {
+    fn note(&self, outcome: Outcome) {
+        let mut counted = self.called.lock().unwrap_or_else(PoisonError::into_inner);
+        let (called, last) = &mut *counted;
+        let now = Instant::now();
+        called.calls += 1;
+        match outcome {
+            Outcome::Answered => {}
+            Outcome::Denied => called.denied += 1,
+            Outcome::Failed => called.failed += 1,
+        }
+        let gap_ms = now.duration_since(*last).as_secs_f64() * 1e3;
+        called.longest_gap_ms = called.longest_gap_ms.max(gap_ms);
+        *last = now;
+    }
+}
+
+/// The secret is not there, which is told to those who may ask for it.
+async fn get_secret(client: &KvClient) -> Outcome {
+    let key = SECRET_KEY.into();
+    match client.get(GetRequest { key }).await.map_err(|status| status.code()) {
+        Err(Code::NotFound) => Outcome::Answered,
+        Err(Code::PermissionDenied) => Outcome::Denied,
+        _ => Outcome::Failed,
+    }
+}
+
+async fn get_some(client: &KvClient, pair: &Pair) -> Outcome {
+    match client.get(get_request(pair)).await {
+        Ok(reply) if compare_reply(pair, reply.get_ref().entry.as_deref()).is_ok() => Outcome::Answered,
+        Ok(_) => Outcome::Failed,
+        Err(status) => {
+            eprintln!("a call failed: {status}");
+            Outcome::Failed
+        }
     }
 }
 

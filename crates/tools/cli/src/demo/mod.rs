@@ -10,7 +10,9 @@
 //! end with it, and what they left on disk is removed.
 
 mod caller;
+mod governing;
 mod node;
+mod operator;
 mod program;
 mod progress;
 mod rawtcp;
@@ -135,6 +137,10 @@ pub(crate) enum DemoError {
     },
     #[error("{name} said something unexpected: {got}")]
     Answer { name: &'static str, got: String },
+    #[error("node {node} did not do what its operator asked: {message}")]
+    Refused { node: &'static str, message: String },
+    #[error("{failed} calls failed while the nodes were governed")]
+    CallsFailed { failed: u64 },
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
     #[error("interrupted")]
@@ -174,7 +180,11 @@ pub(crate) async fn run(options: &Options) -> Result<(), DemoError> {
 
 /// Runs one of its programs; what goes wrong is told to the demonstration as well as to the caller.
 pub(crate) fn run_part(part: Part) -> Result<(), WorkerError> {
-    worker::die_with_parent(part.parent)?;
+    match &part.kind {
+        // Its parent is the process whose place it takes, which ends.
+        PartKind::Node(options) if options.take_over => worker::die_with(part.parent)?,
+        _ => worker::die_with_parent(part.parent)?,
+    }
     let outcome = match part.kind {
         PartKind::Node(options) => node::run(options),
         PartKind::Store => store::run(),
@@ -252,6 +262,10 @@ impl Stage<'_> {
         self.directory.join(format!("{node}.sock"))
     }
 
+    fn admin_socket(&self, node: &str) -> PathBuf {
+        self.directory.join(format!("{node}.admin.sock"))
+    }
+
     fn address(&self, program: usize) -> String {
         self.programs[program].address.clone().unwrap_or_default()
     }
@@ -286,12 +300,14 @@ async fn play(
     let check = moved(Command::Check, "check", &cast, stage, progress).await?;
     let scan = moved(Command::Scan, "scan", &cast, stage, progress).await?;
     let cells = measure_all(options, message_bytes, &cast, stage, progress).await?;
+    let governed = govern(&cast, stage, progress).await?;
     let memory = cast.nodes.map(|node| resident_mib(stage.programs[node].pid()));
     Ok(Report {
         data: data_name,
         load,
         check,
         scan,
+        governed,
         service_memory_mib: memory.to_vec(),
         cells,
     })
@@ -385,6 +401,28 @@ async fn measure_all(
         ),
     );
     Ok(turns.into_iter().map(|turn| turn.cell).collect())
+}
+
+/// The second act; no call may fail in it.
+async fn govern(
+    cast: &Cast,
+    stage: &mut Stage<'_>,
+    progress: &mut Progress,
+) -> Result<governing::Governed, DemoError> {
+    let nodes = governing::Nodes {
+        client_side: stage.admin_socket("a"),
+        server_side: stage.admin_socket("b"),
+    };
+    let caller = &mut stage.programs[cast.caller];
+    let (governed, successors) = governing::play(nodes, caller, progress).await?;
+    for (node, successor) in cast.nodes.into_iter().zip([successors.client_side, successors.server_side]) {
+        stage.programs[node].was_replaced_by(successor);
+    }
+    progress.done("govern", &governed.summary());
+    match governed.failed {
+        0 => Ok(governed),
+        failed => Err(DemoError::CallsFailed { failed }),
+    }
 }
 
 /// A measurement that takes its slices in turn with others.

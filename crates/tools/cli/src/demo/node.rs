@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport};
+use provostd::takeover::Seat;
 use provostd::{Config, Node, Shutdown};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -22,24 +23,37 @@ pub(crate) struct Options {
     /// Where kv.Kv is; without it, the node listens for peers that call its own.
     #[arg(long)]
     peer: Option<String>,
+    /// Replaces the node at the other end of standard input.
+    #[arg(long)]
+    pub(crate) take_over: bool,
 }
 
 /// Runs the node until it is told to stop by SIGTERM.
 pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
+    let takes_over = options.take_over;
     let config = config(options);
     config.check("the demonstration").map_err(service)?;
     provostd::log::start(&config.log).map_err(service)?;
-    let node = Node::start(config).map_err(service)?;
+    let node = match takes_over {
+        false => Node::start(config).map_err(service)?,
+        true => Node::take_over(config, Seat::at_standard_input().map_err(service)?).map_err(service)?,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()
         .map_err(WorkerError::Socket)?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(WorkerError::Socket)?;
-        worker::tell(&Event::Ready {
-            address: node.addresses().first().map(ToString::to_string),
-        })?;
-        terminate.recv().await;
+        // A successor is told of by the operator's answer.
+        if !takes_over {
+            worker::tell(&Event::Ready {
+                address: node.addresses().first().map(ToString::to_string),
+            })?;
+        }
+        tokio::select! {
+            _ = terminate.recv() => {}
+            () = node.ended() => {}
+        }
         Ok::<_, WorkerError>(())
     })?;
     node.shut_down(Shutdown::Drain);

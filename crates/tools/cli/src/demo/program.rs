@@ -5,12 +5,12 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command as Process};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::DemoError;
 use super::progress::Progress;
@@ -22,6 +22,8 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 /// How long a program may take to end when it is asked to.
 const END_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is looked whether a process that is not a child has ended.
+const SUCCESSOR_POLL: Duration = Duration::from_millis(10);
 /// How much of a failed program's log is shown, in lines.
 const LOG_LINES_SHOWN: usize = 12;
 
@@ -40,10 +42,10 @@ pub(crate) struct Role<'a> {
     pub(crate) name: &'static str,
     /// Arguments of this executable that make it that program.
     pub(crate) arguments: Vec<OsString>,
-    /// Environment variables to set.
-    pub(crate) environment: Vec<(&'static str, &'a Path)>,
     /// How it ends.
     pub(crate) ending: Ending,
+    /// Environment variables to set.
+    pub(crate) environment: Vec<(&'static str, &'a Path)>,
 }
 
 /// A running program.
@@ -54,6 +56,8 @@ pub(crate) struct Program {
     output: Lines<BufReader<ChildStdout>>,
     log: PathBuf,
     ending: Ending,
+    /// The process that has taken the place of the one that was started, and is nobody's child.
+    successor: Option<Pid>,
     /// Where it listens, if it does.
     pub(crate) address: Option<String>,
 }
@@ -99,13 +103,22 @@ impl Program {
             output: BufReader::new(output).lines(),
             log,
             ending: role.ending,
+            successor: None,
             address: None,
         })
     }
 
     /// The process's number.
     pub(crate) fn pid(&self) -> u32 {
-        self.process.id().unwrap_or(0)
+        match self.successor {
+            Some(successor) => successor.as_raw_pid() as u32,
+            None => self.process.id().unwrap_or(0),
+        }
+    }
+
+    /// Another process has taken its place.
+    pub(crate) fn was_replaced_by(&mut self, successor: Option<u32>) {
+        self.successor = successor.and_then(|pid| Pid::from_raw(pid as i32));
     }
 
     /// Has the program carry out a command; shows its progress as `phase`.
@@ -200,9 +213,13 @@ impl Program {
     /// Ends the program the way it is meant to end, and by force when it does not.
     pub(crate) async fn stop(mut self) -> Result<(), DemoError> {
         drop(self.input.take());
-        if self.ending == Ending::Terminate {
-            self.terminate();
+        if self.ending == Ending::Terminate
+            && let Some(pid) = Pid::from_raw(self.pid() as i32)
+        {
+            // When the process is gone already, waiting for it says so.
+            let _ = kill_process(pid, Signal::TERM);
         }
+        self.successor_ended().await?;
         match timeout(END_WITHIN, self.process.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(self.ended_badly(status)),
@@ -219,12 +236,20 @@ impl Program {
         }
     }
 
-    fn terminate(&self) {
-        let pid = self.process.id().and_then(|id| Pid::from_raw(id as i32));
-        if let Some(pid) = pid {
-            // When the process is gone already, waiting for it says so.
-            let _ = kill_process(pid, Signal::TERM);
+    /// Waits for the end of the process that has taken the place, and ends it by force when it does not come.
+    async fn successor_ended(&self) -> Result<(), DemoError> {
+        let Some(successor) = self.successor else {
+            return Ok(());
+        };
+        let end = Instant::now() + END_WITHIN;
+        while test_kill_process(successor).is_ok() {
+            if Instant::now() >= end {
+                let _ = kill_process(successor, Signal::KILL);
+                return Err(self.slow("end"));
+            }
+            sleep(SUCCESSOR_POLL).await;
         }
+        Ok(())
     }
 
     fn ended_badly(&self, status: ExitStatus) -> DemoError {

@@ -59,6 +59,13 @@ impl Progress {
         }
     }
 
+    /// How many calls there were so far, and how many of them failed.
+    pub(crate) fn failures(&mut self, calls: u64, failed: u64) {
+        if self.place == Place::Terminal {
+            write_line(&format!("\r\x1b[K  {calls} calls, {failed} failed"));
+        }
+    }
+
     /// Removes an unfinished line.
     pub(crate) fn clear(&mut self) {
         if self.place == Place::Terminal {

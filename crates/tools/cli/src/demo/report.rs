@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::governing::Governed;
 use super::wire::{Figures, Moved};
 
 /// Everything that a run found out.
@@ -17,6 +18,8 @@ pub(crate) struct Report {
     pub(crate) check: Moved,
     /// The streamed scan.
     pub(crate) scan: Moved,
+    /// What the operator did while the client called, and what came of it.
+    pub(crate) governed: Governed,
     /// Resident memory of the two nodes' services after all that, in MiB.
     pub(crate) service_memory_mib: Vec<f64>,
     /// The measurements.

@@ -13,6 +13,8 @@ pub(crate) enum Command {
     Check,
     /// Stream all entries back and compare them with the file.
     Scan,
+    /// Keep calling for a while, whatever comes of it, and count.
+    CallOn { seconds: f64 },
     /// Call for a while. Figures of the same activity add up from one command to the next.
     Measure(Measure),
 }
@@ -47,10 +49,24 @@ pub(crate) enum Event {
     Progress { done: u64, total: u64 },
     /// Load, check or scan is done.
     Moved(Moved),
+    /// The calls of a while.
+    Called(Called),
     /// A slice is done.
     Measured(Figures),
     /// It cannot go on.
     Failed { message: String },
+}
+
+/// What came of calling for a while.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Called {
+    pub(crate) calls: u64,
+    /// Calls that ended otherwise than they should.
+    pub(crate) failed: u64,
+    /// Gets of the secret entry that were denied.
+    pub(crate) denied: u64,
+    pub(crate) longest_gap_ms: f64,
+    pub(crate) seconds: f64,
 }
 
 /// What load, check and scan moved.

@@ -3,7 +3,10 @@
 
 use std::io::{self, BufRead, Write};
 
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal,
+};
 
 use super::wire::{Command, Event};
 
@@ -41,6 +44,19 @@ pub(crate) fn die_with_parent(parent: i32) -> Result<(), WorkerError> {
     } else {
         Err(WorkerError::Orphan)
     }
+}
+
+/// Ends this process when another one, which is not its parent, ends.
+pub(crate) fn die_with(pid: i32) -> Result<(), WorkerError> {
+    let pid = Pid::from_raw(pid).ok_or(WorkerError::Orphan)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| WorkerError::Orphan)?;
+    std::thread::spawn(move || {
+        // Readable once the process has ended.
+        let mut watched = [PollFd::new(&process, PollFlags::IN)];
+        while let Ok(0) | Err(rustix::io::Errno::INTR) = poll(&mut watched, None) {}
+        std::process::exit(1);
+    });
+    Ok(())
 }
 
 /// Tells an event.

@@ -1,0 +1,293 @@
+//! Changes of policies and engines: requests as the policies' table takes them, and its reports as answers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use provost_admin::v1;
+use tokio::sync::oneshot;
+use tonic::Status;
+
+use crate::policies::{
+    AppliesTo, Attachment, Change, ChangeError, Mode, NotLoaded, OnFault, Position, Reach, Report, Upgrade,
+    carry_out,
+};
+
+use crate::takeover::{self, UpgradeError, UpgradeOrder, UpgradeRequest};
+
+use super::desk::Desk;
+
+/// Attaches a policy, or says what that would do.
+pub(crate) async fn attach(desk: &Desk, asked: v1::AttachPolicyRequest) -> Result<v1::Change, Status> {
+    let policy = asked
+        .policy
+        .ok_or_else(|| Status::invalid_argument("policy: say what is to be attached"))?;
+    let change = Change::Attach {
+        attachment: attachment(policy)?,
+        at: match asked.position {
+            Some(position) => Position::At(position as usize),
+            None => Position::Last,
+        },
+    };
+    make(desk, change, mode(asked.dry_run)).await
+}
+
+/// Takes a policy away.
+pub(crate) async fn detach(desk: &Desk, asked: v1::DetachPolicyRequest) -> Result<v1::Change, Status> {
+    let change = Change::Detach { name: asked.name };
+    make(desk, change, Mode::Apply).await
+}
+
+/// Gives a policy another configuration, or says what that would do.
+pub(crate) async fn set(desk: &Desk, asked: v1::SetPolicyRequest) -> Result<v1::Change, Status> {
+    let change = Change::Set {
+        name: asked.name,
+        config: table(&asked.config)?,
+    };
+    make(desk, change, mode(asked.dry_run)).await
+}
+
+/// Puts the policies into another order.
+pub(crate) async fn order(desk: &Desk, asked: v1::OrderPoliciesRequest) -> Result<v1::Change, Status> {
+    let change = Change::Order { names: asked.names };
+    make(desk, change, Mode::Apply).await
+}
+
+/// Loads a library. What runs is not touched by it.
+pub(crate) async fn load(desk: &Desk, asked: v1::LoadEngineRequest) -> Result<v1::Change, Status> {
+    if asked.path.is_empty() {
+        return Err(Status::invalid_argument("path: name a library on the node"));
+    }
+    let registry = Arc::clone(&desk.shared.policies.maker.registry);
+    let path = PathBuf::from(&asked.path);
+    let loaded = tokio::task::spawn_blocking(move || registry.load(&path))
+        .await
+        .map_err(|_| Status::internal("the library could not be loaded"))?;
+    let kind = loaded.map_err(|error| match error {
+        NotLoaded::NotAdded(_) => Status::already_exists(error.to_string()),
+        NotLoaded::Refused(_) => Status::failed_precondition(error.to_string()),
+    })?;
+    let after = format!("{} version {}", kind.name, kind.version);
+    Ok(v1::Change {
+        summary: format!("loaded {after} from {}", asked.path),
+        number: desk.shared.policies.new_number(),
+        after,
+        ..v1::Change::default()
+    })
+}
+
+/// Has a new process take the place of this one.
+pub(crate) async fn replace(
+    desk: &Desk,
+    asked: v1::UpgradeDaemonRequest,
+) -> Result<v1::UpgradeDaemonResponse, Status> {
+    let request = UpgradeRequest {
+        binary: (!asked.binary.is_empty()).then(|| PathBuf::from(asked.binary)),
+        arguments: None,
+        ready_within: (asked.timeout_ms > 0).then(|| Duration::from_millis(asked.timeout_ms.into())),
+    };
+    let (done, came) = oneshot::channel();
+    takeover::order(&desk.shared.upgrades, UpgradeOrder { request, done });
+    let report = came
+        .await
+        .map_err(|_| Status::unavailable("the service is ending"))?;
+    let report = report.map_err(|error| match error {
+        UpgradeError::ShuttingDown => Status::unavailable(error.to_string()),
+        UpgradeError::UnderWay | UpgradeError::Start { .. } => Status::failed_precondition(error.to_string()),
+        UpgradeError::Lost { .. } => Status::data_loss(error.to_string()),
+        _ => Status::aborted(error.to_string()),
+    })?;
+    Ok(v1::UpgradeDaemonResponse {
+        pid: report.process as i32,
+        version: report.version,
+        prepared_ms: report.prepared.as_secs_f64() * 1e3,
+        pause_ms: report.frozen.as_secs_f64() * 1e3,
+        state_bytes: report.state_bytes,
+        descriptors: report.descriptors as u32,
+        connections: report.connections as u32,
+        apps: report.apps as u32,
+    })
+}
+
+/// Puts another version of an engine into datapaths.
+pub(crate) async fn upgrade(desk: &Desk, asked: v1::UpgradeEngineRequest) -> Result<v1::Change, Status> {
+    let reach = match (asked.connection, asked.app.as_str()) {
+        (0, "") => Reach::All,
+        (0, app) => Reach::App(app_name(desk, app)),
+        (connection, "") => Reach::Connection(connection),
+        _ => {
+            return Err(Status::invalid_argument(
+                "name a connection or an app, not both: a connection is one app's",
+            ));
+        }
+    };
+    let change = Change::Upgrade(Upgrade {
+        kind: asked.kind,
+        version: (asked.version != 0).then_some(asked.version),
+        policy: (!asked.policy.is_empty()).then_some(asked.policy),
+        reach,
+    });
+    make(desk, change, Mode::Apply).await
+}
+
+/// Undoes the last upgrade of an engine.
+pub(crate) async fn roll_back(desk: &Desk, asked: v1::RollbackEngineRequest) -> Result<v1::Change, Status> {
+    let change = Change::Rollback { engine: asked.kind };
+    make(desk, change, Mode::Apply).await
+}
+
+async fn make(desk: &Desk, change: Change, mode: Mode) -> Result<v1::Change, Status> {
+    let report = carry_out(&desk.shared, change, mode).await;
+    report.map(answer).map_err(|error| refusal(&error))
+}
+
+/// A report as the tools see it.
+pub(crate) fn answer(report: Report) -> v1::Change {
+    v1::Change {
+        summary: report.summary,
+        datapaths: report.datapaths as u32,
+        pause_us_p50: report.pause_ns_p50 as f64 / 1e3,
+        pause_us_max: report.pause_ns_max as f64 / 1e3,
+        number: report.number,
+        before: report.before,
+        after: report.after,
+    }
+}
+
+/// Why nothing was changed, as a status.
+pub(crate) fn refusal(error: &ChangeError) -> Status {
+    let message = error.to_string();
+    match error {
+        ChangeError::NoSuchPolicy { .. }
+        | ChangeError::NothingToUpgrade { .. }
+        | ChangeError::Kind { .. } => Status::not_found(message),
+        ChangeError::NameTaken { .. } => Status::already_exists(message),
+        ChangeError::Invalid { .. } | ChangeError::Config { .. } | ChangeError::Order { .. } => {
+            Status::invalid_argument(message)
+        }
+        ChangeError::TooMany { .. } | ChangeError::Overloaded => Status::resource_exhausted(message),
+        ChangeError::NothingBefore { .. } | ChangeError::Unfit { .. } => Status::failed_precondition(message),
+        ChangeError::Undone { .. } => Status::aborted(message),
+        ChangeError::Ending => Status::unavailable(message),
+    }
+}
+
+fn mode(dry_run: bool) -> Mode {
+    match dry_run {
+        true => Mode::DryRun,
+        false => Mode::Apply,
+    }
+}
+
+/// The name of an app that was given by its number or its name.
+fn app_name(desk: &Desk, app: &str) -> String {
+    let apps = desk.shared.apps.borrow();
+    let by_number = app.parse().ok().and_then(|number: u64| apps.get(&number));
+    by_number.map_or_else(|| app.to_owned(), |app| app.identity.name.to_string())
+}
+
+/// A policy of the API as the table has it. Empty patterns are for everything.
+pub(crate) fn attachment(policy: v1::Policy) -> Result<Attachment, Status> {
+    let any = |pattern: String| match pattern.as_str() {
+        "" => "*".to_owned(),
+        _ => pattern,
+    };
+    Ok(Attachment {
+        name: match policy.name.as_str() {
+            "" => policy.kind.clone(),
+            _ => policy.name,
+        },
+        version: (policy.version != 0).then_some(policy.version),
+        app: any(policy.app),
+        service: any(policy.service),
+        methods: policy.methods,
+        side: match policy.side.as_str() {
+            "" | "both" => AppliesTo::Both,
+            "client" => AppliesTo::Client,
+            "server" => AppliesTo::Server,
+            other => {
+                let message = format!("side: \"{other}\" is none; write client, server or both");
+                return Err(Status::invalid_argument(message));
+            }
+        },
+        on_fault: match policy.on_fault.as_str() {
+            "" | "deny" => OnFault::Deny,
+            "pass" => OnFault::Pass,
+            other => {
+                let message = format!("on_fault: \"{other}\" is nothing; write deny or pass");
+                return Err(Status::invalid_argument(message));
+            }
+        },
+        config: table(&policy.config)?,
+        kind: policy.kind,
+    })
+}
+
+/// An attachment as the tools see it.
+pub(crate) fn policy(attachment: &Attachment) -> v1::Policy {
+    v1::Policy {
+        name: attachment.name.clone(),
+        kind: attachment.kind.clone(),
+        version: attachment.version.unwrap_or_default(),
+        // A table came from TOML, and can be written as such.
+        config: toml::to_string(&attachment.config).unwrap_or_default(),
+        app: attachment.app.clone(),
+        service: attachment.service.clone(),
+        methods: attachment.methods.clone(),
+        side: match attachment.side {
+            AppliesTo::Client => "client",
+            AppliesTo::Server => "server",
+            AppliesTo::Both => "both",
+        }
+        .to_owned(),
+        on_fault: match attachment.on_fault {
+            OnFault::Deny => "deny",
+            OnFault::Pass => "pass",
+        }
+        .to_owned(),
+    }
+}
+
+fn table(config: &str) -> Result<toml::Table, Status> {
+    let table = config.parse();
+    table.map_err(|error: toml::de::Error| Status::invalid_argument(format!("config: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_of_the_api_is_an_attachment_and_back() {
+        let asked = v1::Policy {
+            name: "limit".into(),
+            kind: "rate-limit".into(),
+            version: 2,
+            config: "burst = 3\n".into(),
+            app: "web-*".into(),
+            service: "kv.Kv".into(),
+            methods: vec!["Get".into()],
+            side: "server".into(),
+            on_fault: "pass".into(),
+        };
+        let attached = attachment(asked.clone()).unwrap();
+        assert_eq!(policy(&attached), asked);
+        let least = v1::Policy {
+            kind: "null".into(),
+            ..v1::Policy::default()
+        };
+        assert_eq!(attachment(least).unwrap(), Attachment::of_kind("null"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let of = |change: &dyn Fn(&mut v1::Policy)| {
+            let mut policy = v1::Policy::default();
+            change(&mut policy);
+            attachment(policy).unwrap_err().message().to_owned()
+        };
+        assert!(of(&|policy| policy.side = "left".into()).starts_with("side: \"left\""));
+        assert!(of(&|policy| policy.on_fault = "panic".into()).starts_with("on_fault: \"panic\""));
+        assert!(of(&|policy| policy.config = "burst =".into()).starts_with("config: "));
+    }
+}

@@ -1,0 +1,80 @@
+//! The configuration: what a reload would change, doing it, and writing back.
+
+use provost_admin::v1;
+use tonic::Status;
+
+use crate::config::{ConfigChange, TakesEffect};
+use crate::reload::{self, ReloadError};
+
+use super::changes;
+use super::desk::Desk;
+
+/// What a reload would change.
+pub(crate) async fn diff(
+    desk: &Desk,
+    asked: v1::DiffConfigRequest,
+) -> Result<v1::DiffConfigResponse, Status> {
+    let files = (!asked.files.is_empty()).then(|| asked.files.into_iter().collect());
+    let changes = reload::preview(&desk.shared, files).await;
+    let changes = changes.map_err(|error| refusal(&error))?;
+    let change = |change: ConfigChange| v1::ConfigChange {
+        key: change.key,
+        before: change.before,
+        after: change.after,
+        live: change.takes_effect == TakesEffect::Live,
+    };
+    Ok(v1::DiffConfigResponse {
+        changes: changes.into_iter().map(change).collect(),
+    })
+}
+
+/// Reads the configuration again.
+pub(crate) async fn reload(desk: &Desk) -> Result<v1::Change, Status> {
+    let reloaded = reload::reload(&desk.shared).await;
+    let reloaded = reloaded.map_err(|error| refusal(&error))?;
+    let lines = |value: fn(&ConfigChange) -> &str| -> String {
+        let set = reloaded.changes.iter().filter(|change| !value(change).is_empty());
+        set.map(|change| format!("{} = {}\n", change.key, value(change)))
+            .collect()
+    };
+    let waiting = |change: &&ConfigChange| change.takes_effect == TakesEffect::Restarted;
+    let summary = format!(
+        "read the configuration again: {} keys differ, of which {} wait for a restart",
+        reloaded.changes.len(),
+        reloaded.changes.iter().filter(waiting).count()
+    );
+    let (before, after) = (lines(|change| &change.before), lines(|change| &change.after));
+    Ok(v1::Change {
+        summary,
+        before,
+        after,
+        ..changes::answer(reloaded.policies)
+    })
+}
+
+/// The configuration in effect.
+pub(crate) fn show(desk: &Desk) -> v1::GetConfigResponse {
+    v1::GetConfigResponse {
+        toml: reload::effective_toml(&desk.shared),
+    }
+}
+
+/// Writes what was changed at run time back.
+pub(crate) async fn write(desk: &Desk) -> Result<v1::WriteConfigResponse, Status> {
+    let path = reload::write_back(&desk.shared).await;
+    let path = path.map_err(|error| refusal(&error))?;
+    Ok(v1::WriteConfigResponse {
+        path: path.display().to_string(),
+    })
+}
+
+fn refusal(error: &ReloadError) -> Status {
+    let message = error.to_string();
+    match error {
+        ReloadError::Config(_) | ReloadError::Log(_) => Status::invalid_argument(message),
+        ReloadError::Policy(error) => changes::refusal(error),
+        ReloadError::Engine(_) | ReloadError::NoFiles | ReloadError::Write { .. } => {
+            Status::failed_precondition(message)
+        }
+    }
+}

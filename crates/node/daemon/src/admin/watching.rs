@@ -1,0 +1,199 @@
+//! What goes on: sampled calls as they come, and what is counted by app, service and method.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use provost_admin::v1;
+use provost_engine::{MethodCalls, Sample, SampleBatch, Side};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::observe;
+use crate::policies::{LivePolicy, matches};
+
+use super::desk::Desk;
+
+/// Between two looks for new samples.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Samples that one look takes, at most.
+const BATCH_MAX: usize = 64;
+/// Between two snapshots, when nothing else was asked for, and the bounds of what can be asked for, in milliseconds.
+const INTERVAL_MS: u32 = 1000;
+const INTERVAL_MS_MIN: u32 = 50;
+const INTERVAL_MS_MAX: u32 = 3_600_000;
+
+type Answers<T> = mpsc::Sender<Result<T, Status>>;
+
+/// Tells sampled calls until enough have come or the reader is gone.
+pub(crate) async fn tap(
+    desk: &Desk,
+    asked: v1::TapRequest,
+    answers: Answers<v1::TapSample>,
+) -> Result<(), Status> {
+    let mut places: HashMap<String, u64> = HashMap::new();
+    for live in taps(desk, &asked.policy)? {
+        if let Some(source) = live.policy.samples() {
+            places.insert(live.name.to_string(), source.next());
+        }
+    }
+    let mut told = 0;
+    loop {
+        // Policies may come and go while somebody reads.
+        for live in taps(desk, &asked.policy).unwrap_or_default() {
+            let Some(source) = live.policy.samples() else {
+                continue;
+            };
+            let place = places
+                .entry(live.name.to_string())
+                .or_insert_with(|| source.next());
+            let SampleBatch {
+                samples,
+                next,
+                missed,
+            } = source.read(*place, BATCH_MAX);
+            *place = next;
+            let mut lost = missed;
+            for sample in samples.iter().filter(|sample| is_asked(sample, &asked)) {
+                let answer = shown(sample, std::mem::take(&mut lost));
+                if answers.send(Ok(answer)).await.is_err() {
+                    return Ok(());
+                }
+                told += 1;
+                if told == asked.samples_max {
+                    return Ok(());
+                }
+            }
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// The policies that sample calls: the one of this name, or all.
+pub(crate) fn taps(desk: &Desk, name: &str) -> Result<Vec<LivePolicy>, Status> {
+    let mut live = desk.shared.policies.live();
+    live.retain(|live| (name.is_empty() || *live.name == *name) && live.policy.samples().is_some());
+    match live.is_empty() {
+        false => Ok(live),
+        true if name.is_empty() => Err(Status::failed_precondition(
+            "no policy samples calls: attach one of the kind tap first",
+        )),
+        true => Err(Status::not_found(format!(
+            "no policy of the kind tap is attached under the name \"{name}\""
+        ))),
+    }
+}
+
+fn is_asked(sample: &Sample, asked: &v1::TapRequest) -> bool {
+    let is = |pattern: &str, text: &str| pattern.is_empty() || matches(pattern, text);
+    is(&asked.method, method(sample)) && is(&asked.app, &sample.site.app.name)
+}
+
+fn method(sample: &Sample) -> &str {
+    let method = sample.site.methods.get(usize::from(sample.method));
+    method.map_or("", |method| &method.path)
+}
+
+fn shown(sample: &Sample, lost: u64) -> v1::TapSample {
+    let peer = &sample.site.peer;
+    v1::TapSample {
+        policy: sample.policy.to_string(),
+        at_unix_us: (sample.began_unix_ns / 1000) as i64,
+        app: sample.site.app.name.to_string(),
+        side: sample.site.side.name().to_owned(),
+        method: method(sample).to_owned(),
+        peer: match (&peer.app, peer.identity.is_empty()) {
+            (Some(app), _) => app.name.to_string(),
+            (None, false) => peer.identity.to_string(),
+            (None, true) => peer.address.to_string(),
+        },
+        call: sample.call,
+        status: sample.status.name().to_owned(),
+        duration_us: sample.duration_ns as f64 / 1e3,
+        json: sample.json.clone(),
+        lost,
+    }
+}
+
+/// Tells what was counted, at each interval what came in it.
+pub(crate) async fn watch(
+    desk: &Desk,
+    asked: v1::WatchRequest,
+    answers: Answers<v1::Snapshot>,
+) -> Result<(), Status> {
+    let interval_ms = match asked.interval_ms {
+        0 => INTERVAL_MS,
+        asked => asked.clamp(INTERVAL_MS_MIN, INTERVAL_MS_MAX),
+    };
+    let (mut before, mut at) = (counted(desk), Instant::now());
+    loop {
+        tokio::time::sleep(Duration::from_millis(interval_ms.into())).await;
+        let (now, read_at) = (counted(desk), Instant::now());
+        let interval_s = read_at.duration_since(at).as_secs_f64();
+        let none = MethodCalls::default();
+        let stats = now.iter().map(|(key, calls)| {
+            let earlier = before.get(key).unwrap_or(&none);
+            stats(calls, &calls.since(earlier), interval_s)
+        });
+        let mut methods: Vec<_> = stats.collect();
+        methods.sort_by(|one, other| {
+            let key = |stats: &v1::MethodStats| {
+                (
+                    stats.app.clone(),
+                    stats.service.clone(),
+                    stats.method.clone(),
+                    stats.side.clone(),
+                )
+            };
+            key(one).cmp(&key(other))
+        });
+        let snapshot = v1::Snapshot {
+            at_unix_us: unix_us(),
+            interval_s,
+            methods,
+        };
+        if answers.send(Ok(snapshot)).await.is_err() {
+            return Ok(());
+        }
+        (before, at) = (now, read_at);
+    }
+}
+
+fn unix_us() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as i64)
+}
+
+type Key = (String, String, String, Option<Side>);
+
+fn counted(desk: &Desk) -> HashMap<Key, MethodCalls> {
+    let key = |calls: &MethodCalls| {
+        (
+            calls.app.to_string(),
+            calls.service.to_string(),
+            calls.method.to_string(),
+            calls.side,
+        )
+    };
+    let counted = observe::calls(&desk.shared).into_iter();
+    counted.map(|calls| (key(&calls), calls)).collect()
+}
+
+fn stats(all: &MethodCalls, since: &MethodCalls, interval_s: f64) -> v1::MethodStats {
+    let per_second = |count: u64| count as f64 / interval_s.max(f64::EPSILON);
+    let us = |share: f64| since.latency_quantile(share).unwrap_or(0.0) * 1e6;
+    v1::MethodStats {
+        app: all.app.to_string(),
+        side: all.side.map_or("", Side::name).to_owned(),
+        service: all.service.to_string(),
+        method: all.method.to_string(),
+        calls: all.ended_total(),
+        errors: all.failed_total(),
+        in_flight: all.in_flight,
+        rate: per_second(since.ended_total()),
+        error_rate: per_second(since.failed_total()),
+        latency_us_p50: us(0.5),
+        latency_us_p99: us(0.99),
+        bytes_per_s: per_second(since.sent_bytes + since.received_bytes),
+    }
+}
