@@ -105,6 +105,36 @@ pub(crate) fn bench(workspace: &Workspace, arguments: &[String]) -> Result<(), C
     reported(run(&mut command))
 }
 
+/// What is run for long.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Soak {
+    /// Changes of policies and engines while calls and streams go on.
+    Upgrade,
+}
+
+/// Runs a test for so many minutes, in release mode.
+pub(crate) fn soak(workspace: &Workspace, what: Soak, minutes: u64) -> Result<(), Complaints> {
+    let (package, test) = match what {
+        Soak::Upgrade => ("provostd", "policies"),
+    };
+    let arguments = [
+        "test",
+        "--release",
+        "--package",
+        package,
+        "--test",
+        test,
+        "--",
+        "--ignored",
+        "--exact",
+        "soak",
+        "--nocapture",
+    ];
+    let mut command = workspace.cargo(&arguments);
+    command.env("PROVOST_SOAK_MINUTES", minutes.to_string());
+    reported(run(&mut command))
+}
+
 pub(crate) fn reported(outcome: Result<(), WorkspaceError>) -> Result<(), Complaints> {
     outcome.map_err(|error| vec![error.to_string()])
 }

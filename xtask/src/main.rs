@@ -57,6 +57,14 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Runs a test for long: `soak upgrade` changes policies and engines under calls and streams
+    Soak {
+        /// Which: `upgrade`
+        what: chores::Soak,
+        /// How long
+        #[arg(long, default_value_t = 60)]
+        minutes: u64,
+    },
     /// Everything that continuous integration checks
     Ci,
 }
@@ -97,6 +105,7 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
             deep: true,
         } => chores::fuzz_deep(workspace, target.as_deref(), seconds),
         Chore::Bench { arguments } => chores::bench(workspace, &arguments),
+        Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
         Chore::Ci => ci::check_all(workspace),
     }
 }

@@ -97,6 +97,9 @@ impl Datapath {
         let mut busy = false;
         let mut transport = Progress::Idle;
         for at in 0..=last {
+            if at == last {
+                self.agree_on_turn();
+            }
             transport = self.poll_engine(at, context);
             busy |= transport == Progress::Busy;
         }
@@ -126,6 +129,22 @@ impl Datapath {
             Progress::Ended => Progress::Ended,
             _ if busy => Progress::Busy,
             _ => Progress::Idle,
+        }
+    }
+
+    /// Whether one of its engines wants other datapaths of the runtime to have their turn: to be polled behind those.
+    #[must_use]
+    pub fn yields(&self) -> bool {
+        self.link.turn_bytes() != u32::MAX
+    }
+
+    /// Tells the transport how much it may move in this poll: the least that an engine says.
+    fn agree_on_turn(&mut self) {
+        let between = self.engines.iter().rev().skip(1);
+        let bytes_max = between.filter_map(|engine| engine.turn_bytes()).min();
+        let bytes_max = bytes_max.unwrap_or(u32::MAX);
+        if bytes_max != self.link.turn_bytes() {
+            self.link.set_turn_bytes(bytes_max);
         }
     }
 

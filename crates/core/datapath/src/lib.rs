@@ -72,6 +72,12 @@ pub trait Engine: Send {
         0
     }
 
+    /// How many bytes the transport of its datapath moves in each direction in this poll, at most, because other datapaths
+    /// of the runtime are to have their turn; `None` for as many as it likes. Asked for before the transport is polled.
+    fn turn_bytes(&self) -> Option<u32> {
+        None
+    }
+
     /// Its saved state: what another version of it continues from, in this process or in another. The engine is left
     /// as it is, so that an upgrade that fails costs nothing; if it succeeds, the engine is dropped without another
     /// poll, and must not give back then what its successor owns now.

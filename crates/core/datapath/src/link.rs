@@ -1,7 +1,7 @@
 //! What a transport and the node around it tell each other about one connection, beside the steps.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use provost_wire::Code;
 
@@ -14,9 +14,10 @@ const DELIVERED: u8 = 8;
 
 /// Shared by a transport engine and whoever made its datapath. All of it is lock-free; a transport looks at it each
 /// time it is polled.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Link {
     flags: AtomicU8,
+    turn_bytes: AtomicU32,
     ended: OnceLock<LinkEnd>,
 }
 
@@ -29,11 +30,32 @@ pub struct LinkEnd {
     pub reason: String,
 }
 
+impl Default for Link {
+    fn default() -> Link {
+        Link {
+            flags: AtomicU8::new(0),
+            turn_bytes: AtomicU32::new(u32::MAX),
+            ended: OnceLock::new(),
+        }
+    }
+}
+
 impl Link {
     /// A link of which nothing was asked.
     #[must_use]
     pub fn new() -> Link {
         Link::default()
+    }
+
+    /// Bounds what the transport moves in each direction in one poll (set by the datapath).
+    pub fn set_turn_bytes(&self, bytes_max: u32) {
+        self.turn_bytes.store(bytes_max, Ordering::Relaxed);
+    }
+
+    /// How many bytes the transport moves in each direction in one poll, at most.
+    #[must_use]
+    pub fn turn_bytes(&self) -> u32 {
+        self.turn_bytes.load(Ordering::Relaxed)
     }
 
     /// Appends what was asked and said to a saved state.

@@ -502,6 +502,7 @@ impl Opening {
             waker: self.waker,
             serves,
             site: self.site,
+            revision: 0,
             chain: instances,
             without,
             transport_version: self.transport_version,

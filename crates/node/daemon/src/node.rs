@@ -406,6 +406,8 @@ pub(crate) struct OpenConnection {
     pub(crate) serves: Option<String>,
     /// Where it is, as its policies are told.
     pub(crate) site: Arc<Site>,
+    /// How often its engines were changed: its runtime counts, this is the last that was heard of.
+    pub(crate) revision: u64,
     /// Its policies, in order.
     pub(crate) chain: Vec<Arc<Instance>>,
     /// Policies that apply to it and that it goes without, as they failed or did not fit.

@@ -45,6 +45,24 @@ impl Scene {
         Scene::of(server, client, vec![node], notes)
     }
 
+    /// A node with two clients; changes are for the first alone.
+    fn with_bystander() -> Scene {
+        let notes = Arc::new(Notes::default());
+        let node = TestNode::start_with_kinds(|_| {}, kinds::registry(&notes));
+        let mut server = TestApp::attach_as(&node, named("server"));
+        server.bind();
+        let clients = ["test", "bystander"].map(|name| {
+            let mut client = TestApp::attach_as(&node, named(name));
+            let connections = (0..CONNECTIONS).map(|_| client.connect()).collect();
+            (client, connections)
+        });
+        Scene {
+            nodes: vec![node],
+            notes,
+            traffic: Traffic::of_clients(server, clients.into()),
+        }
+    }
+
     fn of(mut server: TestApp, mut client: TestApp, nodes: Vec<TestNode>, notes: Arc<Notes>) -> Scene {
         server.bind();
         let connections = (0..CONNECTIONS).map(|_| client.connect()).collect();
@@ -70,6 +88,13 @@ impl Scene {
     }
 }
 
+fn named(name: &str) -> provost_wire::control::Attach {
+    provost_wire::control::Attach {
+        name: name.into(),
+        ..attach_request()
+    }
+}
+
 fn route(config: &mut provostd::Config, endpoint: String) {
     config.routes.push(provostd::config::RouteConfig {
         service: SERVICE.to_owned(),
@@ -82,6 +107,7 @@ fn witness(name: &str, version: u32) -> Attachment {
     Attachment {
         name: name.to_owned(),
         version: Some(version),
+        app: "test".into(),
         ..Attachment::of_kind(WITNESS)
     }
 }
@@ -339,21 +365,60 @@ fn provostd_transport() -> String {
     "transport-tcp".to_owned()
 }
 
-fn run_random_changes(scene: Scene, seed: u64, changes: usize) {
+/// How long a run of random changes goes on.
+#[derive(Clone, Copy)]
+enum Until {
+    Changes(usize),
+    Time(Instant),
+}
+
+impl Until {
+    fn is_over(self, changes: usize) -> bool {
+        match self {
+            Until::Changes(count) => changes >= count,
+            Until::Time(at) => Instant::now() >= at,
+        }
+    }
+}
+
+/// What random changes came to.
+#[derive(Debug, Default)]
+struct Tally {
+    made: usize,
+    undone: usize,
+    pauses_ns: Vec<u64>,
+}
+
+impl Tally {
+    /// A pause that this part of all changes does not exceed, in microseconds.
+    fn pause_us(&self, part: f64) -> u64 {
+        let at = (self.pauses_ns.len() as f64 * part) as usize;
+        self.pauses_ns
+            .get(at.min(self.pauses_ns.len().saturating_sub(1)))
+            .map_or(0, |ns| ns / 1000)
+    }
+}
+
+fn make_random_changes(scene: &Scene, seed: u64, until: Until) -> Tally {
+    if std::env::var_os(provostd::log::FILTER_VARIABLE).is_some() {
+        provostd::log::start(&provostd::config::LogConfig::default()).expect("a filter");
+    }
     let mut random = Random(seed);
     let (mut names, mut next) = (Vec::new(), 0);
-    let (mut made, mut undone, mut pauses) = (0, 0, Vec::new());
-    for at in 0..changes {
+    let mut tally = Tally::default();
+    let mut at = 0;
+    while !until.is_over(at) {
+        at += 1;
         let before = names.clone();
         let change = random_change(&mut random, &mut names, &mut next);
         let what = format!("{change:?}");
         match scene.change(change) {
             Ok(report) => {
-                made += 1;
-                pauses.push(report.pause_ns_max);
+                tally.made += 1;
+                tally.pauses_ns.push(report.pause_ns_max);
             }
             Err(ChangeError::Undone { .. } | ChangeError::NothingBefore { .. }) => {
-                undone += 1;
+                tally.undone += 1;
                 names = before;
             }
             Err(other) => panic!("seed {seed}, change {at}, {what}: {other}"),
@@ -362,22 +427,43 @@ fn run_random_changes(scene: Scene, seed: u64, changes: usize) {
             std::thread::sleep(Duration::from_micros(random.below(2000)));
         }
     }
+    // Nothing is left of them.
+    let apply = Change::Apply {
+        attachments: Vec::new(),
+    };
+    scene.change(apply).expect("an empty table");
+    tally.pauses_ns.sort_unstable();
+    tally
+}
+
+fn run_random_changes(scene: Scene, seed: u64, changes: usize) {
+    let tally = make_random_changes(&scene, seed, Until::Changes(changes));
     scene.let_calls_pass(300);
-    let notes = Arc::clone(&scene.notes);
-    let counts = scene.traffic.finish();
-    pauses.sort_unstable();
+    report(&tally, &scene, seed);
+    scene.traffic.finish();
+    assert!(tally.made > changes / 2, "only {} changes were made", tally.made);
+}
+
+fn report(tally: &Tally, scene: &Scene, seed: u64) {
     println!(
-        "seed {seed}: {made} changes made, {undone} undone, {} failures of engines; {} unary calls, {} messages of {} \
-         streams; pause p50 {} us, max {} us; longest gap {} us",
-        notes.failures.load(Ordering::Relaxed),
-        counts.unary.load(Ordering::Relaxed),
-        counts.messages.load(Ordering::Relaxed),
-        counts.streams.load(Ordering::Relaxed),
-        pauses[pauses.len() / 2] / 1000,
-        pauses[pauses.len() - 1] / 1000,
-        counts.gap_us_max.load(Ordering::Relaxed),
+        "seed {seed}: {} changes made, {} undone, {} failures of engines; pause of a datapath p50 {} us, p99.9 {} us, max \
+         {} us",
+        tally.made,
+        tally.undone,
+        scene.notes.failures.load(Ordering::Relaxed),
+        tally.pause_us(0.5),
+        tally.pause_us(0.999),
+        tally.pause_us(1.0),
     );
-    assert!(made > changes / 2, "only {made} changes were made");
+    for (at, counts) in scene.traffic.of_clients.iter().enumerate() {
+        println!(
+            "  client {at}: {} unary calls, {} messages of {} streams; longest gap between completions {} us",
+            counts.unary.load(Ordering::Relaxed),
+            counts.messages.load(Ordering::Relaxed),
+            counts.streams.load(Ordering::Relaxed),
+            counts.gap_us_max.load(Ordering::Relaxed),
+        );
+    }
 }
 
 #[test]
@@ -388,4 +474,83 @@ fn random_changes_over_tcp_fail_no_call() {
 #[test]
 fn random_changes_on_one_node_fail_no_call() {
     run_random_changes(Scene::on_one_node(), 2, CHANGES);
+}
+
+#[test]
+fn a_transport_goes_to_another_version_and_back_on_one_connection_and_on_all() {
+    let scene = Scene::over_tcp();
+    let to = |version, reach| {
+        Change::Upgrade(Upgrade {
+            kind: provostd_transport(),
+            version: Some(version),
+            policy: None,
+            reach,
+        })
+    };
+    for _ in 0..20 {
+        scene.let_calls_pass(20);
+        let one = scene.change(to(2, Reach::Connection(1))).expect("version 2");
+        assert_eq!(one.datapaths, 1);
+        let rest = scene.change(to(2, Reach::All)).expect("version 2");
+        assert_eq!(rest.datapaths, CONNECTIONS - 1);
+        scene.let_calls_pass(20);
+        let engine = provostd_transport();
+        let back = scene.change(Change::Rollback { engine }).expect("version 1");
+        assert_eq!(back.datapaths, CONNECTIONS);
+    }
+    let unknown = scene.change(to(3, Reach::All));
+    assert!(
+        matches!(unknown, Err(ChangeError::NothingToUpgrade { .. })),
+        "{unknown:?}"
+    );
+    scene.traffic.finish();
+}
+
+#[test]
+fn another_app_of_the_node_goes_on_through_changes_for_one() {
+    let scene = Scene::with_bystander();
+    make_random_changes(&scene, 3, Until::Changes(CHANGES / 4));
+    let judged = scene.notes.judged.load(Ordering::Relaxed);
+    assert_ne!(judged, 0);
+    scene.traffic.finish();
+}
+
+/// Changes for as long as `PROVOST_SOAK_MINUTES` says: `cargo xtask soak upgrade`.
+#[test]
+#[ignore = "for an hour"]
+fn soak() {
+    let minutes = std::env::var("PROVOST_SOAK_MINUTES").ok();
+    let minutes: u64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(1);
+    let end = Instant::now() + Duration::from_secs(60 * minutes);
+    let (mut seed, mut memory_at_first) = (1, None);
+    while Instant::now() < end {
+        for scene in [Scene::over_tcp(), Scene::on_one_node(), Scene::with_bystander()] {
+            let until = end.min(Instant::now() + Duration::from_secs(20));
+            let tally = make_random_changes(&scene, seed, Until::Time(until));
+            report(&tally, &scene, seed);
+            scene.traffic.finish();
+            seed += 1;
+        }
+        let memory = resident_bytes();
+        println!("{} MB resident", memory >> 20);
+        // The first rounds fill pools and the allocator's free lists.
+        match memory_at_first {
+            None if seed > 6 => memory_at_first = Some(memory),
+            Some(first) => assert!(
+                memory < first + (32 << 20),
+                "memory grows: {first} bytes, then {memory}"
+            ),
+            None => {}
+        }
+    }
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
+    kilobytes
+        .and_then(|text| text.parse::<u64>().ok())
+        .expect("a number of kB")
+        << 10
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use provost_engine::Engine;
@@ -9,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::change::{Change, ChangeError, Mode, Report};
 use super::plan::{Checkpoints, Order, Purpose, Ready, Shape};
-use super::table::{Entry, Table};
+use super::table::{Entry, Instance, Table};
 use crate::node::Shared;
 use crate::runtime::{Command, ConnectionId, Done, NotReshaped, Reshape, Tag};
 
@@ -201,7 +202,7 @@ impl<'a> Switch<'a> {
                 to,
                 purpose: match self.kind {
                     Kind::Forward => Purpose::Forward,
-                    Kind::Back => Purpose::Restore,
+                    Kind::Back => Purpose::Restore(self.shared.policies.failed()),
                 },
             })
         };
@@ -285,9 +286,11 @@ impl<'a> Switch<'a> {
 
     fn note(&mut self, connection: ConnectionId, from: Shape, to: Shape, done: Done) {
         if let Some(open) = self.shared.connections.borrow_mut().get_mut(&connection) {
+            open.revision = done.revision;
             open.chain = to.chain;
             open.transport_version = to.transport_version;
         }
+        super::heal::heard_of_change(self.shared, connection);
         let mut checkpoints = Checkpoints::new();
         for retired in done.retired {
             checkpoints.insert(retired.tag, retired.saved);
@@ -362,7 +365,7 @@ fn undo_orders(shared: &Shared, left: &mut HashMap<ConnectionId, Changed>) -> Ve
 /// A datapath whose runtime was asked to change it.
 struct Asked {
     connection: ConnectionId,
-    site: std::sync::Arc<provost_engine::Site>,
+    site: Arc<provost_engine::Site>,
     from: Shape,
     to: Shape,
     done: oneshot::Receiver<Result<Done, NotReshaped>>,
@@ -441,11 +444,35 @@ impl super::Policies {
         recent.retain(|tag, _| table.instances().any(|instance| instance.tag == *tag));
     }
 
-    /// What was before an instance that came not long ago: an attachment, or none.
-    fn before(&self, tag: Tag) -> Option<Option<Entry>> {
+    /// What was before an instance that came not long ago, and has not failed itself: an attachment, or none.
+    fn before(&self, mut tag: Tag) -> Option<Option<Entry>> {
+        let all = self.recent.borrow();
+        loop {
+            let recent = all.get(&tag)?;
+            if recent.at.elapsed() >= TAKEN_BACK_WITHIN {
+                return None;
+            }
+            let has_failed = |instance: &&Arc<Instance>| {
+                let recent = all.get(&instance.tag);
+                recent.is_some_and(|recent| recent.has_failed.is_some())
+            };
+            let failed = recent
+                .previous
+                .as_ref()
+                .and_then(|entry| entry.instances().find(has_failed));
+            match failed {
+                // Tags only grow, so this comes to an end.
+                Some(failed) => tag = failed.tag,
+                None => return Some(recent.previous.clone()),
+            }
+        }
+    }
+
+    /// Instances that have failed on trial not long ago.
+    fn failed(&self) -> Arc<[Tag]> {
         let recent = self.recent.borrow();
-        let recent = recent.get(&tag)?;
-        (recent.at.elapsed() < TAKEN_BACK_WITHIN).then(|| recent.previous.clone())
+        let failed = recent.iter().filter(|(_, recent)| recent.has_failed.is_some());
+        failed.map(|(tag, _)| *tag).collect()
     }
 
     pub(crate) fn note_failure(&self, tag: Tag, reason: &str) {

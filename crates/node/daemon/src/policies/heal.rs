@@ -29,6 +29,21 @@ pub(crate) struct Failure {
     pub(crate) remedy: Remedy,
 }
 
+/// Deals with the failures on a connection that were told before a change that was made before them.
+pub(crate) fn heard_of_change(shared: &Rc<Shared>, connection: ConnectionId) {
+    let mut early = shared.policies.early.borrow_mut();
+    if early.is_empty() {
+        return;
+    }
+    let (now, later) = std::mem::take(&mut *early)
+        .into_iter()
+        .partition(|failed| failed.connection == connection);
+    *early = later;
+    drop(early);
+    let now: Vec<EngineFailed> = now;
+    now.into_iter().for_each(|failed| engine_failed(shared, failed));
+}
+
 /// The last failures.
 #[derive(Default)]
 pub(crate) struct Failures(VecDeque<Failure>);
@@ -50,8 +65,20 @@ impl Failures {
 /// Puts down what a runtime has done about an engine that has failed, and takes the change back that brought it.
 pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
     let policies = &shared.policies;
+    let is_early = match shared.connections.borrow().get(&failed.connection) {
+        Some(connection) => failed.revision != connection.revision + 1,
+        None => return,
+    };
+    if is_early {
+        // A change was made before, and has not been heard of yet.
+        let mut early = policies.early.borrow_mut();
+        early.retain(|other| shared.connections.borrow().contains_key(&other.connection));
+        early.push(failed);
+        return;
+    }
     let mut name = (String::new(), 0);
     if let Some(connection) = shared.connections.borrow_mut().get_mut(&failed.connection) {
+        connection.revision = failed.revision;
         let at = connection
             .chain
             .iter()
@@ -61,7 +88,10 @@ pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
             name = (instance.name.to_string(), instance.kind.version());
             match (failed.remedy, failed.before) {
                 (Remedy::Denies, _) => {}
-                (_, Some(before)) => connection.chain[at] = before,
+                (_, Some(before)) => {
+                    connection.chain[at] = before;
+                    connection.without.push(failed.tag);
+                }
                 _ => {
                     connection.chain.remove(at);
                     connection.without.push(failed.tag);

@@ -49,7 +49,7 @@ use std::sync::Arc;
 
 use provost_engine::{EventSink, Policy, Site};
 
-use crate::runtime::Tag;
+use crate::runtime::{EngineFailed, Tag};
 pub(crate) use attachment::matches;
 pub use attachment::{AppliesTo, Attachment, OnFault};
 use carry_out::Recent;
@@ -76,6 +76,8 @@ pub(crate) struct Policies {
     recent: RefCell<HashMap<Tag, Recent>>,
     /// Engines that have failed.
     pub(crate) failures: RefCell<Failures>,
+    /// Engines that have failed after a change of which nothing was heard yet.
+    early: RefCell<Vec<EngineFailed>>,
 }
 
 /// A policy that is attached, for those who read what it has counted.
@@ -103,6 +105,7 @@ impl Policies {
             next_number: Cell::new(1),
             recent: RefCell::default(),
             failures: RefCell::default(),
+            early: RefCell::default(),
         }
     }
 

@@ -33,8 +33,13 @@ impl Shape {
     /// What a table gives it.
     pub(crate) fn wanted(table: &Table, connection: &OpenConnection) -> Shape {
         let site = &connection.site;
-        let mut chain = table.chain(site);
-        chain.retain(|instance| !connection.without.contains(&instance.tag));
+        let have = Shape::of(connection);
+        // What has failed there stays away: the one before that took its place stays, or none does.
+        let chosen = |instance: Arc<Instance>| match connection.without.contains(&instance.tag) {
+            true => have.predecessor(&instance).cloned(),
+            false => Some(instance),
+        };
+        let chain = table.chain(site).into_iter().filter_map(chosen).collect();
         let version = match site.peer.transport {
             "tcp" => table
                 .transports
@@ -86,8 +91,8 @@ pub(crate) enum Purpose {
     Forward,
     /// It was changed and is changed back, with what its engines had saved before.
     Back(Checkpoints),
-    /// An earlier state comes back that has been tried.
-    Restore,
+    /// An earlier state comes back, as these instances have failed.
+    Restore(Arc<[Tag]>),
 }
 
 /// A datapath that is to be changed.
@@ -147,13 +152,17 @@ impl Order {
         };
         let predecessor = self.from.predecessor(instance);
         let start = match &self.purpose {
-            Purpose::Forward | Purpose::Restore => started(prepare()?),
+            Purpose::Forward | Purpose::Restore(_) => started(prepare()?),
             Purpose::Back(checkpoints) => resumed([prepare()?, prepare()?], checkpoints.get(&tag).cloned()),
         };
         let guard = Guard {
             trial: match &self.purpose {
                 Purpose::Forward => Some(self.trial(predecessor)),
-                Purpose::Back(_) | Purpose::Restore => None,
+                // What comes back may not have been on trial here: it has nothing to fear but what has failed.
+                Purpose::Restore(failed) => predecessor
+                    .filter(|before| !failed.contains(&before.tag))
+                    .map(|before| self.trial(Some(before))),
+                Purpose::Back(_) => None,
             },
             stand_in: stand_in(instance, site),
         };

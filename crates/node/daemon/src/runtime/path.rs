@@ -24,6 +24,8 @@ pub(super) struct Path {
     pub(super) datapath: Datapath,
     /// What is known of its engines, in their order.
     pub(super) fitted: Vec<Fitted>,
+    /// How often its engines were changed.
+    pub(super) revision: u64,
     /// An engine is on trial.
     pub(super) is_on_trial: bool,
     /// Calls that the app began, or was told of.

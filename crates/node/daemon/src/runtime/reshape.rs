@@ -204,6 +204,8 @@ impl Planned {
 
 /// A datapath has another shape.
 pub struct Done {
+    /// How often its engines were changed, with this time.
+    pub revision: u64,
     /// How long it stood still, in nanoseconds.
     pub pause_ns: Nanos,
     /// Steps that engines gave back, to be judged by their successors.
@@ -276,6 +278,8 @@ pub struct PathDescription {
 pub struct EngineFailed {
     /// On which connection.
     pub connection: ConnectionId,
+    /// How often the connection's engines were changed, with this time.
+    pub revision: u64,
     /// Whose.
     pub app: AppId,
     /// Which engine.
@@ -338,7 +342,9 @@ impl Path {
                     });
                 }
                 self.refit(fitting, &retired, began);
+                self.revision += 1;
                 Ok(Done {
+                    revision: self.revision,
                     pause_ns: 0,
                     steps_released: reshaped.steps_released,
                     retired,
@@ -443,8 +449,10 @@ impl Path {
         let went_back = trial.and_then(|trial| self.go_back(at, trial));
         let remedy = went_back.unwrap_or_else(|| self.stand_in(at, guard.stand_in));
         self.note_trials();
+        self.revision += 1;
         Some(EngineFailed {
             connection: self.id,
+            revision: self.revision,
             app,
             tag,
             reason,

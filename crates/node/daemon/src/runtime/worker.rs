@@ -305,6 +305,7 @@ impl Worker {
             number,
             datapath: new.datapath,
             fitted: new.fitted,
+            revision: 0,
             is_on_trial: false,
             calls_begun: 0,
             waker: new.waker,

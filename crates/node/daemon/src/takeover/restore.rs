@@ -467,6 +467,7 @@ impl<'a> Builder<'a> {
             waker: Arc::clone(&parts.waker),
             serves: connection.serves.then(|| connection.service.clone()),
             site,
+            revision: 0,
             chain: own_chain.collect(),
             without: Vec::new(),
             transport_version,

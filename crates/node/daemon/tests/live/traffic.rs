@@ -24,6 +24,8 @@ const STREAMS_MAX: usize = 4;
 const UNANSWERED_MAX: u64 = 6;
 /// Messages of a stream. (Within its window, so that nobody has to reopen it.)
 const STREAM_MESSAGES: u64 = 3000;
+/// Numbers of unary calls that the server remembers, at most: it forgets all then.
+const UNARY_KEPT_MAX: usize = 1 << 16;
 /// The first number of a unary call.
 const UNARY_NUMBERS: u64 = 1 << 32;
 
@@ -38,10 +40,13 @@ pub struct Counts {
     stop: AtomicBool,
 }
 
-/// A server and a client that keep each other busy.
+/// A server and clients that keep each other busy.
 pub struct Traffic {
+    /// Of the first client.
     pub counts: Arc<Counts>,
-    client: JoinHandle<()>,
+    /// Of all clients.
+    pub of_clients: Vec<Arc<Counts>>,
+    clients: Vec<JoinHandle<TestApp>>,
     server: JoinHandle<()>,
     server_stop: Arc<AtomicBool>,
 }
@@ -49,15 +54,25 @@ pub struct Traffic {
 impl Traffic {
     /// Starts it. The apps are attached, the server's has bound.
     pub fn start(server: TestApp, client: TestApp, connections: Vec<u32>) -> Traffic {
-        let counts = Arc::new(Counts::default());
+        Traffic::of_clients(server, vec![(client, connections)])
+    }
+
+    /// Starts it between a server and several clients.
+    pub fn of_clients(server: TestApp, clients: Vec<(TestApp, Vec<u32>)>) -> Traffic {
         let server_stop = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&server_stop);
         let serving = std::thread::spawn(move || Echo::new(server).run(&stop));
-        let counted = Arc::clone(&counts);
-        let calling = std::thread::spawn(move || Caller::new(client, connections, counted).run());
+        let call = |(client, connections)| {
+            let counts = Arc::new(Counts::default());
+            let counted = Arc::clone(&counts);
+            let calling = std::thread::spawn(move || Caller::new(client, connections, counted).run());
+            (counts, calling)
+        };
+        let (of_clients, clients): (Vec<_>, Vec<_>) = clients.into_iter().map(call).unzip();
         Traffic {
-            counts,
-            client: calling,
+            counts: Arc::clone(&of_clients[0]),
+            of_clients,
+            clients,
             server: serving,
             server_stop,
         }
@@ -65,8 +80,12 @@ impl Traffic {
 
     /// Lets every call end, and fails if one did not as it should.
     pub fn finish(self) -> Arc<Counts> {
-        self.counts.stop.store(true, Ordering::Relaxed);
-        self.client.join().expect("no call failed");
+        self.of_clients
+            .iter()
+            .for_each(|counts| counts.stop.store(true, Ordering::Relaxed));
+        let joined = self.clients.into_iter().map(JoinHandle::join);
+        // They stay attached until all have ended: nobody sees a connection close.
+        let _apps: Vec<TestApp> = joined.map(|client| client.expect("no call failed")).collect();
         self.server_stop.store(true, Ordering::Relaxed);
         self.server
             .join()
@@ -131,7 +150,8 @@ struct Echo {
     sender: Sender,
     /// The next number of each stream, by connection and call.
     streams: HashMap<(u32, u64), u64>,
-    unary: HashSet<u64>,
+    /// The numbers of unary calls that came, by connection: the last ones, as numbers only grow.
+    unary: HashSet<(u32, u64)>,
 }
 
 impl Echo {
@@ -174,7 +194,13 @@ impl Echo {
             let number = self.sender.number(step);
             self.sender.app.reclaim(step.block);
             if number >= UNARY_NUMBERS {
-                assert!(self.unary.insert(number), "call {number} came twice");
+                assert!(
+                    self.unary.insert((step.connection, number)),
+                    "call {number} came twice"
+                );
+                if self.unary.len() > UNARY_KEPT_MAX {
+                    self.unary.clear();
+                }
                 let parts = Parts::MESSAGE | Parts::STATUS;
                 self.sender.send(Submission { parts, ..answer }, number);
                 return;
@@ -225,12 +251,12 @@ impl Caller {
         }
     }
 
-    fn run(mut self) {
+    fn run(mut self) -> TestApp {
         let mut last = Instant::now();
         loop {
             let stops = self.counts.stop.load(Ordering::Relaxed);
             if stops && self.unary.is_empty() && self.streams.is_empty() {
-                return;
+                return self.sender.app;
             }
             if !stops {
                 self.begin();
