@@ -71,7 +71,7 @@ impl TestHeap {
         self.blocks.len() - self.free.len()
     }
 
-    pub(crate) fn bytes(&self, block: &ReceivedBlock) -> &[u8] {
+    fn taken(&self, block: &ReceivedBlock) -> &[u8] {
         self.blocks[block.at as usize - 1]
             .as_deref()
             .expect("the block is taken")
@@ -288,7 +288,7 @@ impl Node {
             Body::Empty => (Vec::new(), Vec::new()),
             Body::Received(body) => {
                 let split = split(
-                    self.heap.bytes(&body.block),
+                    self.heap.taken(&body.block),
                     body.metadata_bytes,
                     body.message_bytes,
                 );

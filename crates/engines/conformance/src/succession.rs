@@ -10,7 +10,7 @@ use provost_datapath::{
 use provost_marshal::copy_foreign;
 use provost_session::Role;
 
-use crate::{Node, Random, TestHeap};
+use crate::{Node, Random};
 
 /// Once in how many rounds an end is succeeded.
 const ROUNDS_BETWEEN: u64 = 2;
@@ -119,12 +119,14 @@ impl Successions {
         };
         let fails = self.random.one_in(FAILS_ONE_IN);
         let Node { engine, heap, .. } = node;
+        let bytes_max = std::mem::replace(&mut heap.bytes_max, u64::MAX);
         let restored = succeed(
             successor,
             heap,
             |saver| save(engine, saver, fails),
             |saved, restorer| heirs.one(role, saved, restorer),
         );
+        node.heap.bytes_max = bytes_max;
         match restored {
             Ok(heir) if !fails => *engine = heir,
             Err(_) if fails => {}
@@ -137,6 +139,8 @@ impl Successions {
         let fails = self.random.one_in(FAILS_ONE_IN);
         let elsewhere = Successor::OtherProcess;
         let (at_client, at_server) = (&mut client.engine, &mut server.engine);
+        let bytes_max =
+            [&mut client.heap, &mut server.heap].map(|heap| std::mem::replace(&mut heap.bytes_max, u64::MAX));
         let restored = succeed(
             elsewhere,
             &mut client.heap,
@@ -150,6 +154,7 @@ impl Successions {
                 )
             },
         );
+        [client.heap.bytes_max, server.heap.bytes_max] = bytes_max;
         match restored {
             Ok(heirs) if !fails => [*at_client, *at_server] = heirs,
             Err(_) if fails => {}
@@ -174,13 +179,13 @@ fn save(engine: &Box<dyn Engine>, saver: &mut dyn Saver, fails: bool) -> Saved {
 }
 
 /// Saves through `save` and makes a successor through `restore`, of one that has its blocks in this heap. If there is
-/// none, the heap is as it was.
+/// none, the heap is as it was. The heap stands for the other process's, too: it must have room for copies.
 ///
 /// # Errors
 /// What `restore` says.
 pub fn succeed<T, S, E>(
     successor: Successor,
-    heap: &mut TestHeap,
+    heap: &mut dyn ReceiveHeap,
     save: impl FnOnce(&mut dyn Saver) -> S,
     restore: impl FnOnce(S, &mut dyn Restorer) -> Result<T, E>,
 ) -> Result<T, E> {
@@ -224,7 +229,7 @@ impl Saver for Copies {
 
 impl Copies {
     /// Copies the blocks that can move to others of the same heap, which stands for the other process's.
-    fn moved(self, heap: &mut TestHeap) -> Moved {
+    fn moved(self, heap: &mut dyn ReceiveHeap) -> Moved {
         let mut moved = Moved::default();
         for (old, content) in self.blocks {
             let BlockContent::Movable { filled } = content else {
@@ -232,10 +237,7 @@ impl Copies {
                 continue;
             };
             let came = heap.bytes(&old)[..filled as usize].to_vec();
-            let bytes_max = std::mem::replace(&mut heap.bytes_max, u64::MAX);
-            let copy = heap.allocate(old.bytes);
-            heap.bytes_max = bytes_max;
-            if let Ok(mut block) = copy {
+            if let Ok(mut block) = heap.allocate(old.bytes) {
                 heap.bytes_mut(&mut block)[..came.len()].copy_from_slice(&came);
                 let (at, bytes) = (block.at, block.bytes);
                 moved.copies.push(ReceivedBlock { at, bytes });
@@ -256,12 +258,12 @@ struct Moved {
 }
 
 impl Moved {
-    fn settle(self, heap: &mut TestHeap) {
+    fn settle(self, heap: &mut dyn ReceiveHeap) {
         assert!(self.places.is_empty(), "a block was saved and not restored");
         self.originals.into_iter().for_each(|block| heap.free(block));
     }
 
-    fn undo(self, heap: &mut TestHeap) {
+    fn undo(self, heap: &mut dyn ReceiveHeap) {
         self.copies.into_iter().for_each(|block| heap.free(block));
     }
 }
