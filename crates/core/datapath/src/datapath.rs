@@ -278,6 +278,11 @@ mod tests {
             if over { Progress::Ended } else { Progress::Idle }
         }
 
+        fn turn_bytes(&self) -> Option<u32> {
+            // The test says when, by what it asks of the link.
+            (self.place == Place::Between && self.link.drain_requested()).then_some(1000)
+        }
+
         fn save(&self, _saver: &mut dyn Saver) -> SavedState {
             SavedState {
                 kind: "relay".into(),
@@ -330,5 +335,23 @@ mod tests {
         assert!(step.call == 1 && matches!(step.body, Body::Empty));
         assert!(link.delivered());
         assert_eq!(poll(&mut datapath), Progress::Ended);
+    }
+
+    #[test]
+    fn an_engine_bounds_what_the_transport_moves_in_a_poll() {
+        let link = Arc::new(Link::new());
+        let relay = |place| {
+            Box::new(Relay {
+                link: link.clone(),
+                place,
+            }) as Box<dyn Engine>
+        };
+        let engines = vec![relay(Place::First), relay(Place::Between), relay(Place::Last)];
+        let mut datapath = Datapath::new(engines, link.clone());
+        poll(&mut datapath);
+        assert!(!datapath.yields() && link.turn_bytes() == u32::MAX);
+        link.drain();
+        poll(&mut datapath);
+        assert!(datapath.yields() && link.turn_bytes() == 1000);
     }
 }

@@ -249,10 +249,13 @@ impl TcpTransport {
             return Ok(false);
         }
         self.output = Output::Flows;
+        let turn_bytes = self.link.turn_bytes() as usize;
         loop {
             match self.about.config.version {
-                TcpVersion::One => self.connection.fill(context),
-                TcpVersion::Two => self.connection.fill_several(context, COALESCED),
+                TcpVersion::Two if turn_bytes >= COALESCED.bytes_max => {
+                    self.connection.fill_several(context, COALESCED);
+                }
+                TcpVersion::One | TcpVersion::Two => self.connection.fill(context),
             }
             match self.socket.write(&self.connection, context.buffers)? {
                 Transfer::Bytes(sent) => {
@@ -265,7 +268,7 @@ impl TcpTransport {
                 }
                 Transfer::Done | Transfer::End => break,
             }
-            if bytes >= WRITE_BYTES_MAX {
+            if bytes >= WRITE_BYTES_MAX.min(turn_bytes) {
                 break;
             }
         }
@@ -278,6 +281,7 @@ impl TcpTransport {
             return Ok(false);
         }
         self.input = Pending::No;
+        let turn_bytes = self.link.turn_bytes() as usize;
         let mut bytes = 0;
         loop {
             if !self.connection.accepts_input() || ports.rx_out.is_full() {
@@ -288,7 +292,7 @@ impl TcpTransport {
                 }
                 break;
             }
-            if bytes >= READ_BYTES_MAX {
+            if bytes >= READ_BYTES_MAX.min(turn_bytes) {
                 self.input = Pending::Yes;
                 break;
             }

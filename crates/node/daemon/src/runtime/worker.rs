@@ -524,6 +524,7 @@ impl Worker {
 // Datapaths.
 impl Worker {
     fn poll_paths(&mut self) -> bool {
+        self.order_paths();
         let few = self.hot_paths.len() <= SOCKETS_TRIED_MAX;
         let mut busy = false;
         let mut at = 0;
@@ -535,6 +536,16 @@ impl Worker {
             }
         }
         busy
+    }
+
+    /// Puts the datapaths that let others go first behind those.
+    fn order_paths(&mut self) {
+        let paths = &mut self.paths;
+        let mut yields = |number: &u32| paths.get_mut(*number).is_some_and(|path| path.datapath.yields());
+        if !self.hot_paths.is_sorted_by_key(&mut yields) {
+            self.hot_paths
+                .sort_unstable_by_key(|number| (yields(number), *number));
+        }
     }
 
     fn poll_path(&mut self, number: u32, try_socket: bool) -> bool {
