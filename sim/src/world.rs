@@ -2,6 +2,7 @@
 
 mod app;
 mod faults;
+mod succession;
 
 use provost_conformance::Random;
 use provost_conformance::simulated::{PipeHandle, Setup};
@@ -48,6 +49,8 @@ pub struct Report {
     pub connections: u64,
     /// What went wrong on purpose.
     pub faults: u64,
+    /// How often engines were replaced by successors.
+    pub successions: u64,
     /// Simulated time in nanoseconds.
     pub elapsed_ns: u64,
 }
@@ -197,6 +200,7 @@ impl World {
                 orphaned: 0,
                 connections: 0,
                 faults: 0,
+                successions: 0,
                 elapsed_ns: 0,
             },
         }
@@ -250,6 +254,7 @@ impl World {
             fates: &fates,
             trace: &mut self.trace,
             begun: &mut self.begun,
+            successions: &mut self.report.successions,
             calls: self.options.calls,
         };
         let mut busy = false;

@@ -8,15 +8,15 @@ use provost_datapath::{
     Alleged, Body, BufferPool, Context, Datapath, Engine, Link, Nanos, Progress, SocketHint, Step,
     message_offset,
 };
-use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts};
-use provost_marshalling::{Binding, Encoding, Marshalling, Side};
+use provost_frontend::{AppRole, CallQuota, Frontend};
+use provost_marshalling::{Encoding, Marshalling};
 use provost_policy_null::NullPolicy;
 use provost_session::Role;
 use provost_session::handshake::{self, Agreement};
 use provost_transport_local::{LocalTransport, PeerWake};
 use provost_wire::descriptor::Parts;
-use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX};
 
+use super::succession::{Lineage, TransportHandle};
 use super::{Connection, Fate, Outgoing, Received, Report, Route};
 use crate::client::Client;
 use crate::memory::{SimReceiveHeap, SimSendHeap};
@@ -53,6 +53,7 @@ struct Path {
     /// Which server it goes to (client's side).
     server: Option<usize>,
     datapath: Datapath,
+    lineage: Lineage,
     link: Arc<Link>,
     mind: Mind,
     closing: bool,
@@ -69,6 +70,7 @@ pub(super) struct Work<'a> {
     pub(super) fates: &'a [Fate],
     pub(super) trace: &'a mut Trace,
     pub(super) begun: &'a mut u64,
+    pub(super) successions: &'a mut u64,
     pub(super) calls: u64,
 }
 
@@ -82,6 +84,7 @@ pub(super) struct Ends {
 pub(super) struct End {
     number: usize,
     transport: Box<dyn Engine>,
+    handle: TransportHandle,
     link: Arc<Link>,
     encoding: Encoding,
 }
@@ -124,6 +127,7 @@ fn network_end(
     };
     End {
         number,
+        handle: TransportHandle::Pipe(transport.handle()),
         transport: Box::new(transport),
         link,
         encoding,
@@ -147,6 +151,7 @@ fn local_ends(number: usize) -> Ends {
     let (client, server) = provost_transport_local::connect(client, server, None);
     let end = |transport: LocalTransport, link| End {
         number,
+        handle: TransportHandle::Local(transport.handle()),
         transport: Box::new(transport),
         link,
         encoding: Encoding::Native,
@@ -206,27 +211,17 @@ impl App {
     }
 
     fn attach(&mut self, end: End, role: AppRole, server: Option<usize>, mind: Mind, service: &Service) {
-        let frontend = Frontend::new(FrontendParts {
+        let lineage = Lineage {
             role,
-            tables: service.tables.clone(),
-            methods: service.shapes.clone(),
-            send_heap: self.send.for_service(),
-            message_bytes_max: MESSAGE_BYTES_MAX,
-            calls_max: CALLS_IN_FLIGHT_MAX as u32,
-            quota: (role == AppRole::Server).then(|| self.quota.clone()),
-            link: end.link.clone(),
-        });
-        let marshalling = Marshalling::new(Binding {
-            tables: service.tables.clone(),
-            methods: service.types.clone(),
-            side: if role == AppRole::Client {
-                Side::Client
-            } else {
-                Side::Server
-            },
+            service: service.clone(),
             encoding: end.encoding,
-            message_bytes_max: MESSAGE_BYTES_MAX,
-        });
+            send_heap: self.send.for_service(),
+            quota: self.quota.clone(),
+            transport: end.handle,
+            random: Random::new(self.random.number()),
+        };
+        let frontend = Frontend::new(lineage.frontend(end.link.clone()));
+        let marshalling = Marshalling::new(lineage.marshalling());
         let engines: Vec<Box<dyn Engine>> = vec![
             Box::new(frontend),
             Box::new(NullPolicy),
@@ -237,6 +232,7 @@ impl App {
             number: end.number,
             server,
             datapath: Datapath::new(engines, end.link.clone()),
+            lineage,
             link: end.link,
             mind,
             closing: false,
@@ -250,6 +246,7 @@ impl App {
         while at < self.paths.len() {
             let fate = work.fates[self.paths[at].number];
             busy |= self.act(at, fate, work);
+            busy |= self.succeed(at, work)?;
             let progress = self.poll(at, work.now);
             busy |= progress == Progress::Busy;
             busy |= self.take_in(at, fate, work)?;
@@ -262,6 +259,19 @@ impl App {
             }
         }
         Ok(busy)
+    }
+
+    /// Perhaps replaces engines by successors.
+    fn succeed(&mut self, at: usize, work: &mut Work<'_>) -> Result<bool, String> {
+        let path = &mut self.paths[at];
+        let succeeded = path
+            .lineage
+            .perhaps_succeed(&mut path.datapath, &mut self.receive)?;
+        if succeeded {
+            work.trace.note(&[4, work.now, path.number as u64]);
+            *work.successions += 1;
+        }
+        Ok(succeeded)
     }
 
     /// Hands out what the app wants to send, as far as there is room.

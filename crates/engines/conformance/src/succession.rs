@@ -233,16 +233,17 @@ impl Copies {
         let mut moved = Moved::default();
         for (old, content) in self.blocks {
             let BlockContent::Movable { filled } = content else {
-                moved.places.insert(old.at, old);
+                moved.places.insert(old.at, Some(old));
                 continue;
             };
             let came = heap.bytes(&old)[..filled as usize].to_vec();
-            if let Ok(mut block) = heap.allocate(old.bytes) {
-                heap.bytes_mut(&mut block)[..came.len()].copy_from_slice(&came);
+            let mut copy = heap.allocate(old.bytes).ok();
+            if let Some(block) = &mut copy {
+                heap.bytes_mut(block)[..came.len()].copy_from_slice(&came);
                 let (at, bytes) = (block.at, block.bytes);
                 moved.copies.push(ReceivedBlock { at, bytes });
-                moved.places.insert(old.at, block);
             }
+            moved.places.insert(old.at, copy);
             moved.originals.push(old);
         }
         moved
@@ -252,7 +253,8 @@ impl Copies {
 /// Restores in another process: each block that a state names is at another place, those that must not move aside.
 #[derive(Default)]
 struct Moved {
-    places: HashMap<u32, ReceivedBlock>,
+    /// Where each block is now, unless there was no room for it.
+    places: HashMap<u32, Option<ReceivedBlock>>,
     originals: Vec<ReceivedBlock>,
     copies: Vec<ReceivedBlock>,
 }
@@ -270,8 +272,9 @@ impl Moved {
 
 impl Restorer for Moved {
     fn block(&mut self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
-        let place = self.places.remove(&saved.at);
-        place.ok_or(NotSaved::Block { at: saved.at })
+        let at = saved.at;
+        let place = self.places.remove(&at).ok_or(NotSaved::Block { at })?;
+        place.ok_or(NotSaved::Full { at })
     }
 
     fn foreign(&mut self, kept: u32) -> Result<ForeignBytes, NotSaved> {
