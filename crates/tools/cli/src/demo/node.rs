@@ -3,9 +3,10 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport};
+use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport, Sources};
+use provostd::policies::Registry;
 use provostd::takeover::Seat;
-use provostd::{Config, Node, Shutdown};
+use provostd::{Config, Node, NodeParts, Shutdown};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::wire::Event;
@@ -36,7 +37,15 @@ pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
     provostd::log::start(&config.log).map_err(service)?;
     let node = match takes_over {
         false => Node::start(config).map_err(service)?,
-        true => Node::take_over(config, Seat::at_standard_input().map_err(service)?).map_err(service)?,
+        true => {
+            let parts = NodeParts {
+                config,
+                kinds: Registry::with_built_ins(),
+                sources: Sources::default(),
+            };
+            let seat = Seat::at_standard_input().map_err(service)?;
+            Node::take_over(parts, seat).map_err(service)?
+        }
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
