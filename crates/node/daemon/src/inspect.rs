@@ -18,8 +18,6 @@ use crate::runtime::{Command, ConnectionId, Describe, PathDescription, Tag};
 pub(crate) struct DatapathDescription {
     /// Number of its connection on the node.
     pub(crate) connection: ConnectionId,
-    /// Its number at its app.
-    pub(crate) app_connection: u32,
     /// Whose it is.
     pub(crate) app: Arc<AppIdentity>,
     /// Which end of its calls the app is.
@@ -107,7 +105,6 @@ pub(crate) async fn datapaths(shared: &Rc<Shared>) -> Vec<DatapathDescription> {
             });
             Some(DatapathDescription {
                 connection: *id,
-                app_connection: path.connection,
                 app: Arc::clone(&site.app),
                 side: site.side,
                 service: Arc::clone(&site.service),

@@ -183,7 +183,7 @@ fn write(sources: &Sources, attachments: Vec<crate::policies::Attachment>) -> Re
     for (name, text) in sources.texts()? {
         let mut table: toml::Table = toml::from_str(&text).unwrap_or_default();
         let has_policies = table.remove("policy").is_some() | table.remove("policies").is_some();
-        if has_policies || target == PathBuf::from(&name) {
+        if has_policies || target.as_path() == std::path::Path::new(&name) {
             files.insert(name.into(), table.to_string());
         }
     }

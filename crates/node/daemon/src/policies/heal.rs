@@ -1,66 +1,11 @@
 //! What the control plane does about engines that have failed.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use super::carry_out::take_back;
 use crate::node::Shared;
-use crate::runtime::{ConnectionId, EngineFailed, Remedy};
-
-/// Failures that are kept for operators, at most.
-const KEPT_MAX: usize = 64;
-
-/// An engine that has failed, for operators.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    /// When.
-    pub(crate) at: SystemTime,
-    /// The attachment's name.
-    pub(crate) policy: String,
-    /// The version of its code.
-    pub(crate) version: u32,
-    /// On which connection.
-    pub(crate) connection: ConnectionId,
-    /// What it said.
-    pub(crate) reason: String,
-    /// What was done.
-    pub(crate) remedy: Remedy,
-}
-
-/// Deals with the failures on a connection that were told before a change that was made before them.
-pub(crate) fn heard_of_change(shared: &Rc<Shared>, connection: ConnectionId) {
-    let mut early = shared.policies.early.borrow_mut();
-    if early.is_empty() {
-        return;
-    }
-    let (now, later) = std::mem::take(&mut *early)
-        .into_iter()
-        .partition(|failed| failed.connection == connection);
-    *early = later;
-    drop(early);
-    let now: Vec<EngineFailed> = now;
-    now.into_iter().for_each(|failed| engine_failed(shared, failed));
-}
-
-/// The last failures.
-#[derive(Default)]
-pub(crate) struct Failures(VecDeque<Failure>);
-
-impl Failures {
-    fn add(&mut self, failure: Failure) {
-        if self.0.len() == KEPT_MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back(failure);
-    }
-
-    /// They, the oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Failure> {
-        self.0.iter()
-    }
-}
+use crate::runtime::{ConnectionId, EngineFailed, Remedy, Tag};
 
 /// Puts down what a runtime has done about an engine that has failed, and takes the change back that brought it.
 pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
@@ -79,6 +24,9 @@ pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
     let mut name = (String::new(), 0);
     if let Some(connection) = shared.connections.borrow_mut().get_mut(&failed.connection) {
         connection.revision = failed.revision;
+        let table = policies.table();
+        let is_live = |tag: &Tag| table.instances().any(|instance| instance.tag == *tag);
+        connection.without.retain(is_live);
         let at = connection
             .chain
             .iter()
@@ -108,16 +56,23 @@ pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
         remedy = ?failed.remedy,
         "an engine has failed"
     );
-    policies.failures.borrow_mut().add(Failure {
-        at: SystemTime::now(),
-        policy: name.0,
-        version: name.1,
-        connection: failed.connection,
-        reason: failed.reason.clone(),
-        remedy: failed.remedy,
-    });
     if matches!(failed.remedy, Remedy::WentBack | Remedy::Withdrawn) {
         policies.note_failure(failed.tag, &failed.reason);
         tokio::task::spawn_local(take_back(Rc::clone(shared), failed.tag));
     }
+}
+
+/// Deals with the failures on a connection that were told before a change that was made before them.
+pub(crate) fn heard_of_change(shared: &Rc<Shared>, connection: ConnectionId) {
+    let mut early = shared.policies.early.borrow_mut();
+    if early.is_empty() {
+        return;
+    }
+    let all = std::mem::take(&mut *early);
+    let (now, later): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|failed| failed.connection == connection);
+    *early = later;
+    drop(early);
+    now.into_iter().for_each(|failed| engine_failed(shared, failed));
 }

@@ -55,7 +55,6 @@ pub use attachment::{AppliesTo, Attachment, OnFault};
 use carry_out::Recent;
 pub(crate) use carry_out::carry_out;
 pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
-use heal::Failures;
 pub(crate) use listing::to_toml;
 pub use registry::{KindDescription, NoSuchKind, NotAdded, NotLoaded, Origin, Registry};
 pub use table::ATTACHMENTS_MAX;
@@ -74,8 +73,6 @@ pub(crate) struct Policies {
     next_number: Cell<u64>,
     /// What was before instances that came not long ago.
     recent: RefCell<HashMap<Tag, Recent>>,
-    /// Engines that have failed.
-    pub(crate) failures: RefCell<Failures>,
     /// Engines that have failed after a change of which nothing was heard yet.
     early: RefCell<Vec<EngineFailed>>,
 }
@@ -85,10 +82,6 @@ pub(crate) struct Policies {
 pub(crate) struct LivePolicy {
     /// The attachment's name.
     pub(crate) name: Arc<str>,
-    /// Its kind.
-    pub(crate) kind: &'static str,
-    /// The version of its code.
-    pub(crate) version: u32,
     /// What its engines share.
     pub(crate) policy: Arc<dyn Policy>,
 }
@@ -104,7 +97,6 @@ impl Policies {
             turn: tokio::sync::Mutex::new(()),
             next_number: Cell::new(1),
             recent: RefCell::default(),
-            failures: RefCell::default(),
             early: RefCell::default(),
         }
     }
@@ -154,8 +146,6 @@ impl Policies {
     pub(crate) fn live(&self) -> Vec<LivePolicy> {
         let describe = |instance: &Arc<Instance>| LivePolicy {
             name: Arc::clone(&instance.name),
-            kind: instance.kind.name(),
-            version: instance.kind.version(),
             policy: Arc::clone(&instance.policy),
         };
         let table = self.table();

@@ -125,14 +125,6 @@ impl Table {
         of_site.cloned().collect()
     }
 
-    /// The attachments, as they could be written into a configuration.
-    pub(crate) fn attachments(&self) -> Vec<Attachment> {
-        self.entries
-            .iter()
-            .map(|entry| entry.attachment.clone())
-            .collect()
-    }
-
     /// All instances of all attachments.
     pub(crate) fn instances(&self) -> impl Iterator<Item = &Arc<Instance>> {
         self.entries.iter().flat_map(Entry::instances)
