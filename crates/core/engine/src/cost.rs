@@ -12,6 +12,9 @@ const ROUNDS: usize = 30;
 /// Calls under way at once.
 const CALLS: [usize; 3] = [1, 8, 32];
 
+/// A variable of the environment that names one candidate, to be run alone and once: for `valgrind --tool=callgrind`.
+const ONLY: &str = "PROVOST_COST_ONLY";
+
 /// A policy that is measured, with a name for people.
 pub struct Candidate<'a> {
     /// The name.
@@ -24,6 +27,14 @@ pub struct Candidate<'a> {
 /// response on its way in. `request` may add to the request, such as metadata.
 pub fn print_calls(service: &Service, request: &dyn Fn(Step) -> Step, candidates: &[Candidate<'_>]) {
     let site = service.site(Side::Client);
+    if let Ok(only) = std::env::var(ONLY) {
+        for candidate in candidates.iter().filter(|candidate| candidate.name == only) {
+            let mut rig = Rig::new(site.clone(), candidate.policy);
+            call_ns(&mut rig, service, request, CALLS[CALLS.len() - 1]);
+            println!("{} calls past {only}", POLLS * CALLS[CALLS.len() - 1] as u64);
+        }
+        return;
+    }
     for calls in CALLS {
         let mut without = f64::MAX;
         let mut with = vec![f64::MAX; candidates.len()];

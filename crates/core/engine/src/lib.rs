@@ -30,6 +30,7 @@ mod sample;
 mod sieve;
 mod site;
 mod trace_context;
+mod verdicts;
 mod view;
 mod wall;
 
@@ -46,6 +47,7 @@ pub use sample::{Sample, SampleBatch, SampleSource, SampledStep};
 pub use sieve::{HELD_STEPS_MAX, Sieve, SieveParts};
 pub use site::{AppIdentity, MethodSite, PeerIdentity, Side, Site};
 pub use trace_context::{TRACEPARENT, TRACEPARENT_BYTES, TraceContext};
+pub use verdicts::{VERDICT_METRICS, VerdictLedger, Verdicts};
 pub use view::{Contents, MetadataFull, StepView};
 pub use wall::{WallClock, rfc3339};
 

@@ -125,6 +125,7 @@ impl Service {
             },
             connection: 1,
             runtime: 0,
+            verdicts: Arc::default(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use provost_marshal::Tables;
 use provost_schema::{MessageId, Schema};
 
-use crate::Direction;
+use crate::{Direction, Verdicts};
 
 /// One datapath, as a policy is told of it.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct Site {
     pub connection: u64,
     /// Number of the runtime thread that polls the datapath.
     pub runtime: usize,
+    /// Where the engine counts what the policy says of calls.
+    pub verdicts: Arc<Verdicts>,
 }
 
 impl Site {

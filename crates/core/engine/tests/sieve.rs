@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use provost_engine::rig::{Rig, Service, end_of, metadata_of, with_metadata};
 use provost_engine::{
-    AttachError, Code, Denial, Ended, Filter, HELD_STEPS_MAX, Parts, Policy, Side, Sieve, SieveParts, Site,
-    Start, Step, StepView, Verdict, Watch,
+    AttachError, Code, Denial, Ended, Filter, HELD_STEPS_MAX, MetricDescription, MetricSink, Parts, Policy,
+    Side, Sieve, SieveParts, Site, Start, Step, StepView, Verdict, VerdictLedger, Watch,
 };
 
 const PROTO: &str = "syntax = \"proto3\"; package t;
@@ -104,6 +104,84 @@ fn who_knows_a_call_learns_of_its_denial_and_nobody_else() {
         (vec![1], Some(Code::ResourceExhausted))
     );
     assert!(rig.to_app().is_empty());
+}
+
+/// What a ledger reports; of a histogram the sum and how many.
+#[derive(Default)]
+struct Reported(Vec<(String, f64)>);
+
+impl MetricSink for Reported {
+    fn number(&mut self, metric: &'static MetricDescription, labels: &[(&str, &str)], value: f64) {
+        let labels: Vec<&str> = labels.iter().map(|(_, value)| *value).collect();
+        self.0
+            .push((format!("{} {}", metric.name, labels.join(" ")), value));
+    }
+
+    fn histogram(
+        &mut self,
+        _: &'static MetricDescription,
+        _: &[(&str, &str)],
+        _: &[(f64, u64)],
+        sum: f64,
+        count: u64,
+    ) {
+        self.0
+            .extend([("sum".to_owned(), sum), ("count".to_owned(), count as f64)]);
+    }
+}
+
+#[test]
+fn verdicts_and_times_of_waiting_are_counted_for_every_policy() {
+    let service = Service::from_source(PROTO);
+    let ledger = VerdictLedger::default();
+    // Calls by number: 1 passes, 2 is denied, 3 waits and passes, 4 waits and is given up, 5 is denied in its midst.
+    let judge = |step: &mut StepView<'_>| match (step.call(), step.held_since()) {
+        (2, _) => deny(step),
+        (3, None) | (4, _) => Verdict::Hold {
+            until: step.now() + 1_000_000_000,
+        },
+        (5, _) if !step.parts().contains(Parts::BEGIN) => deny(step),
+        _ => Verdict::Pass,
+    };
+    let mut site = service.site(Side::Client);
+    site.verdicts = ledger.of_runtime(site.runtime);
+    let policy = By::new(judge);
+    let mut rig = Rig::new(site, &policy);
+    (1..=4).for_each(|call| rig.send(service.request(call, 0, &[])));
+    rig.send(begin(5));
+    rig.poll_at(10);
+    rig.send(Step::new(5, Parts::MESSAGE));
+    rig.send(Step::cancel(4, Code::Cancelled));
+    rig.poll_at(500_000_010);
+    rig.poll_at(1_000_000_010);
+    let mut reported = Reported::default();
+    ledger.report(&mut reported);
+    let expected = [
+        ("provost_policy_verdicts_total passed", 3.0),
+        ("provost_policy_verdicts_total held", 2.0),
+        ("provost_policy_verdicts_total denied RESOURCE_EXHAUSTED", 2.0),
+        ("sum", 1.5),
+        ("count", 2.0),
+    ];
+    assert_eq!(reported.0, expected.map(|(name, value)| (name.to_owned(), value)));
+}
+
+#[test]
+fn calls_to_which_a_policy_was_not_attached_are_not_counted() {
+    let service = Service::from_source(PROTO);
+    let ledger = VerdictLedger::default();
+    let mut site = service.site(Side::Client);
+    site.scope = [false, true].into();
+    site.verdicts = ledger.of_runtime(site.runtime);
+    let mut rig = Rig::new(site, &By::new(deny));
+    rig.send(service.request(1, 0, &[]));
+    rig.send(begin(2));
+    rig.poll();
+    assert_eq!(calls(&rig.to_wire()), [1]);
+    let mut reported = Reported::default();
+    ledger.report(&mut reported);
+    let values: Vec<f64> = reported.0.iter().map(|(_, value)| *value).collect();
+    assert_eq!(values, [0.0, 0.0, 1.0]);
 }
 
 #[test]

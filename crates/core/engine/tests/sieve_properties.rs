@@ -523,6 +523,7 @@ fn site(side: Side) -> Site {
         },
         connection: 1,
         runtime: 0,
+        verdicts: Arc::default(),
     }
 }
 

@@ -158,6 +158,7 @@ pub(crate) fn site(at: Whereabouts<'_>) -> Arc<Site> {
         peer: at.peer,
         connection: at.connection,
         runtime: at.runtime,
+        verdicts: Arc::default(),
     })
 }
 

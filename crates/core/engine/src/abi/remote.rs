@@ -183,6 +183,8 @@ pub(super) unsafe fn site(raw: *const RawSite, node: &Arc<str>) -> Result<Site, 
         peer: lent.peer,
         connection: lent.connection,
         runtime: lent.runtime,
+        // The service counts, on its side.
+        verdicts: Arc::default(),
     })
 }
 

@@ -40,6 +40,7 @@ impl<F: Filter> Sieve<F> {
         context: &mut Context<'_>,
     ) {
         let (call, parts) = (step.call, step.parts);
+        self.parts.site.verdicts.denied(denial.code);
         step.body.discard(context);
         let waited = self.drop_held(lane, call, context) == Begun::No;
         let begins = parts.contains(Parts::BEGIN) || waited;

@@ -316,7 +316,10 @@ impl<F: Filter> Sieve<F> {
                 Outcome::Unjudged(step)
             }
             // Who gives a call up cannot be kept from it.
-            _ if verdict == Verdict::Pass || step.parts.contains(Parts::CANCEL) => {
+            _ if matches!(verdict, Verdict::Pass) || step.parts.contains(Parts::CANCEL) => {
+                if let Some(since) = held_since {
+                    self.waited(since, context.now);
+                }
                 if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
                     self.end_call(&step, direction, context.now);
                 }
@@ -325,10 +328,18 @@ impl<F: Filter> Sieve<F> {
                 Outcome::Passed
             }
             Verdict::Deny(denial) => {
+                if let Some(since) = held_since {
+                    self.waited(since, context.now);
+                }
                 self.deny(lane, step, &denial, By::Filter, ports, context);
                 Outcome::Denied
             }
-            Verdict::Hold { until } => Outcome::Held { step, until },
+            Verdict::Hold { until } => {
+                if held_since.is_none() {
+                    self.parts.site.verdicts.held();
+                }
+                Outcome::Held { step, until }
+            }
             Verdict::Pass => Outcome::Passed,
         }
     }
@@ -346,56 +357,60 @@ impl<F: Filter> Sieve<F> {
             Direction::Response => self.watch.responses,
         };
         let is_watched = watched.intersects(step.parts);
+        let at = JudgedAt {
+            direction,
+            held_since,
+        };
         if step.parts.contains(Parts::BEGIN) {
             if !self.parts.site.applies_to(step.method) {
                 return Verdict::Pass;
             }
-            let mut call = Call {
-                method: step.method,
-                begun_at: held_since.unwrap_or(context.now),
-                state: F::Call::default(),
-            };
-            if self.remembers.keeps(step.parts) {
-                let call = self.calls.entry(step.call).or_insert(call);
-                let at = JudgedAt {
-                    direction,
-                    held_since,
-                };
-                return match is_watched {
-                    true => self.parts.ask(call, step, at, context),
-                    false => Verdict::Pass,
-                };
+            let verdict = self.judge_beginning(step, is_watched, at, context);
+            if matches!(verdict, Verdict::Pass) {
+                self.parts.site.verdicts.passed();
             }
-            if !is_watched {
-                return Verdict::Pass;
-            }
-            let verdict = self.parts.ask(
-                &mut call,
-                step,
-                JudgedAt {
-                    direction,
-                    held_since,
-                },
-                context,
-            );
-            self.parts.filter.forget(call.state);
             return verdict;
         }
         if !is_watched || self.calls.is_empty() {
             return Verdict::Pass;
         }
         match self.calls.get_mut(&step.call) {
-            Some(call) => self.parts.ask(
-                call,
-                step,
-                JudgedAt {
-                    direction,
-                    held_since,
-                },
-                context,
-            ),
+            Some(call) => self.parts.ask(call, step, at, context),
             None => Verdict::Pass,
         }
+    }
+
+    #[inline]
+    fn judge_beginning(
+        &mut self,
+        step: &mut Step,
+        is_watched: bool,
+        at: JudgedAt,
+        context: &mut Context<'_>,
+    ) -> Verdict {
+        let mut call = Call {
+            method: step.method,
+            begun_at: at.held_since.unwrap_or(context.now),
+            state: F::Call::default(),
+        };
+        if self.remembers.keeps(step.parts) {
+            let call = self.calls.entry(step.call).or_insert(call);
+            return match is_watched {
+                true => self.parts.ask(call, step, at, context),
+                false => Verdict::Pass,
+            };
+        }
+        if !is_watched {
+            return Verdict::Pass;
+        }
+        let verdict = self.parts.ask(&mut call, step, at, context);
+        self.parts.filter.forget(call.state);
+        verdict
+    }
+
+    /// What was held goes on, or its call has ended.
+    fn waited(&self, since: Nanos, now: Nanos) {
+        self.parts.site.verdicts.waited(now.saturating_sub(since));
     }
 
     fn direction(&self, lane: Lane) -> Direction {

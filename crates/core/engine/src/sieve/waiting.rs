@@ -134,6 +134,9 @@ impl<F: Filter> Sieve<F> {
                 continue;
             }
             let Some(held) = held.remove(call) else { continue };
+            if let Some(since) = held.wait.since() {
+                self.waited(since, context.now);
+            }
             if from == lane && held.first.parts.contains(Parts::BEGIN) {
                 begun = Begun::No;
             }

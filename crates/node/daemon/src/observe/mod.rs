@@ -128,6 +128,7 @@ mod tests {
         let metrics = NODE_METRICS
             .iter()
             .copied()
+            .chain(provost_engine::VERDICT_METRICS)
             .chain(of_policies.into_iter().flatten());
         let expected: BTreeSet<String> = metrics.map(row).collect();
         assert_eq!(documented(&document), expected);

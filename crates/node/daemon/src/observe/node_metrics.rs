@@ -57,9 +57,10 @@ pub(crate) fn page(shared: &Shared) -> String {
     connections(shared, &mut out);
     policies(shared, &mut out);
     of_process(&mut out);
-    for live in shared.policies.live() {
-        out.begin_policy(&live.name, live.kind);
-        live.policy.metrics(&mut out);
+    for instance in shared.policies.table().instances() {
+        out.begin_policy(&instance.name, instance.kind.name());
+        instance.policy.metrics(&mut out);
+        instance.verdicts.report(&mut out);
     }
     out.print()
 }

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use provost_engine::{AttachError, Environment, EventSink, Policy, PolicyKind, Site, Start};
+use provost_engine::{
+    AttachError, Environment, EventSink, Policy, PolicyKind, SharedState, Site, Start, VerdictLedger,
+};
 
 use super::attachment::{Attachment, OnFault};
 use super::change::{Change, ChangeError, Position, Reach, Upgrade};
@@ -52,6 +54,8 @@ pub(crate) struct Instance {
     pub(crate) kind: Arc<dyn PolicyKind>,
     /// What its engines share.
     pub(crate) policy: Arc<dyn Policy>,
+    /// What it has said of calls, together with what was in its place before.
+    pub(crate) verdicts: Arc<VerdictLedger>,
 }
 
 impl Instance {
@@ -67,6 +71,7 @@ impl Instance {
         };
         Site {
             scope: site.methods.iter().map(in_scope).collect(),
+            verdicts: self.verdicts.of_runtime(site.runtime),
             ..site.clone()
         }
     }
@@ -386,17 +391,17 @@ impl Maker {
         attachment: &Attachment,
         predecessor: Option<&Arc<Instance>>,
     ) -> Result<Arc<Instance>, ChangeError> {
-        let shared = predecessor
-            .filter(|old| old.attachment.kind == attachment.kind)
-            .map(|old| old.policy.save());
-        self.instance_from(attachment, shared.as_ref())
+        let predecessor = predecessor.filter(|old| old.attachment.kind == attachment.kind);
+        let shared = predecessor.map(|old| old.policy.save());
+        let verdicts = predecessor.map_or_else(Arc::default, |old| Arc::clone(&old.verdicts));
+        self.make(attachment, shared.as_ref(), verdicts)
     }
 
-    /// An instance of an attachment, which continues from what was saved.
-    pub(crate) fn instance_from(
+    fn make(
         &self,
         attachment: &Attachment,
-        shared: Option<&provost_engine::SharedState>,
+        shared: Option<&SharedState>,
+        verdicts: Arc<VerdictLedger>,
     ) -> Result<Arc<Instance>, ChangeError> {
         if let Some(bad) = attachment.problems().into_iter().next() {
             return Err(ChangeError::Invalid {
@@ -430,6 +435,7 @@ impl Maker {
             name,
             kind,
             policy,
+            verdicts,
         }))
     }
 }
