@@ -39,6 +39,8 @@ pub mod registry;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 pub(crate) mod transports;
 
 use std::cell::{Cell, RefCell};
