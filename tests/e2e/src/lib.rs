@@ -8,6 +8,7 @@
 
 pub mod agent;
 mod blocking_agent;
+pub mod built;
 pub mod driver;
 mod lines;
 pub mod node;

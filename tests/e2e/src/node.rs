@@ -2,28 +2,59 @@
 
 use std::path::Path;
 
-use provostd::{Config, Node, Shutdown};
+use provostd::config::Sources;
+use provostd::policies::Registry;
+use provostd::takeover::Seat;
+use provostd::{Config, Node, NodeParts, Shutdown};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The environment variable that bounds how many descriptors the node has.
 pub(crate) const DESCRIPTORS_MAX: &str = "E2E_DESCRIPTORS_MAX";
 
-/// Runs a node with this configuration until it is told to stop by SIGTERM. Says `ready <address>` before.
-pub fn run(config: &Path) -> Result<(), String> {
+/// How a node begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// By itself. It says `ready <address>` when it serves.
+    Fresh,
+    /// In the place of the process that has started it.
+    TakeOver,
+}
+
+/// Runs a node with this configuration until it is told to stop by SIGTERM, or another process has taken over.
+pub fn run(path: &Path, beginning: Beginning) -> Result<(), String> {
     limit_descriptors()?;
-    let config = Config::load(config).map_err(|error| error.to_string())?;
+    let sources = Sources {
+        file: Some(path.to_owned()),
+        ..Sources::default()
+    };
+    let config = Config::load(path).map_err(|error| error.to_string())?;
     provostd::log::start(&config.log).map_err(|error| error.to_string())?;
-    let node = Node::start(config).map_err(|error| error.to_string())?;
+    let parts = NodeParts {
+        config,
+        kinds: Registry::with_built_ins(),
+        sources,
+    };
+    let node = match beginning {
+        Beginning::Fresh => Node::start_with(parts).map_err(|error| error.to_string())?,
+        Beginning::TakeOver => {
+            let seat = Seat::at_standard_input().map_err(|error| error.to_string())?;
+            Node::take_over(parts, seat).map_err(|error| error.to_string())?
+        }
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-        match node.addresses() {
-            [address, ..] => println!("ready {address}"),
-            [] => return Err("the node does not listen".to_owned()),
+        match (beginning, node.addresses()) {
+            (Beginning::TakeOver, _) => {}
+            (Beginning::Fresh, [address, ..]) => println!("ready {address}"),
+            (Beginning::Fresh, []) => return Err("the node does not listen".to_owned()),
         }
-        terminate.recv().await;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            () = node.ended() => {}
+        }
         Ok(())
     })?;
     node.shut_down(Shutdown::Drain);

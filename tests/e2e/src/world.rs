@@ -41,6 +41,8 @@ pub struct Node {
     pub program: Program,
     /// The socket that apps attach to.
     pub socket: PathBuf,
+    /// The socket of its admin API.
+    pub admin_socket: PathBuf,
     /// Where it listens for other nodes.
     pub address: SocketAddr,
     plan: NodePlan,
@@ -82,6 +84,7 @@ impl NodePlan {
         Node {
             address: address.unwrap_or_else(|error| panic!("{} said {ready:?}: {error}", self.name)),
             program,
+            admin_socket: socket.with_extension("admin.sock"),
             socket,
             plan: self.clone(),
             _input: input,

@@ -180,7 +180,7 @@ impl Shown for ListDatapathsResponse {
             ("SERVICE", Align::Left),
             ("PEER", Align::Left),
             ("VIA", Align::Left),
-            ("IN FLIGHT", Align::Right),
+            ("CALLS", Align::Right),
             ("ENGINES (APP TO WIRE)", Align::Left),
         ]);
         for path in &self.datapaths {
@@ -198,7 +198,7 @@ impl Shown for ListDatapathsResponse {
                 (&path.service).into(),
                 peer.into(),
                 format!("{}/{}", path.transport, path.encoding).into(),
-                path.calls_in_flight.into(),
+                path.calls_begun.into(),
                 Cell::new(engines.join(" > "), look),
             ]);
         }
@@ -218,6 +218,9 @@ fn describe_engine(engine: &provost_admin::v1::Engine) -> String {
     let waiting = engine.waiting_tx + engine.waiting_rx;
     if waiting > 0 {
         text += &format!("({waiting} wait)");
+    }
+    if engine.held > 0 {
+        text += &format!("({} held)", engine.held);
     }
     if !engine.fault.is_empty() {
         text += &format!("[failed: {}]", engine.fault);
@@ -272,13 +275,13 @@ pub(crate) async fn daemon(command: &Daemon) -> Result<(), Failure> {
 /// What came of a replacement, in a line.
 pub(crate) fn describe_upgrade(done: &UpgradeDaemonResponse) -> String {
     format!(
-        "process {} (version {}) serves: no call moved for {:.1} ms; took over {} connections, {} calls in flight, {} \
-         descriptors, {} of state",
+        "process {} (version {}) serves: no call moved for {:.1} ms; took over {} apps, {} connections, {} descriptors, \
+         {} of state",
         done.pid,
         clean(&done.version),
         done.pause_ms,
+        done.apps,
         done.connections,
-        done.calls_in_flight,
         done.descriptors,
         numbers::bytes(done.state_bytes)
     )
@@ -368,6 +371,7 @@ ID  APP                  PID   UID  RUNTIME  CONNS  IN FLIGHT  SEND HEAP  RECV H
         let mut failed = engine("fault", 1, "chaos");
         failed.fault = "out of memory".into();
         failed.waiting_tx = 3;
+        failed.held = 2;
         let listed = ListDatapathsResponse {
             datapaths: vec![Datapath {
                 connection: 4,
@@ -377,7 +381,7 @@ ID  APP                  PID   UID  RUNTIME  CONNS  IN FLIGHT  SEND HEAP  RECV H
                 peer: "10.0.0.2:7700".into(),
                 transport: "tcp".into(),
                 encoding: "native".into(),
-                calls_in_flight: 9,
+                calls_begun: 9,
                 engines: vec![
                     engine("frontend", 1, ""),
                     engine("rate-limit", 2, "limit"),
@@ -388,8 +392,8 @@ ID  APP                  PID   UID  RUNTIME  CONNS  IN FLIGHT  SEND HEAP  RECV H
             }],
         };
         let expected = "\
-CONN  APP   SIDE    SERVICE  PEER           VIA         IN FLIGHT  ENGINES (APP TO WIRE)
-   4  shop  client  kv.Kv    10.0.0.2:7700  tcp/native          9  frontend > limit=rate-limit@2 > chaos=fault(3 wait)[failed: out of memory] > transport-tcp
+CONN  APP   SIDE    SERVICE  PEER           VIA         CALLS  ENGINES (APP TO WIRE)
+   4  shop  client  kv.Kv    10.0.0.2:7700  tcp/native      9  frontend > limit=rate-limit@2 > chaos=fault(3 wait)(2 held)[failed: out of memory] > transport-tcp
 ";
         assert_eq!(listed.draw(Canvas::plain()), expected);
     }

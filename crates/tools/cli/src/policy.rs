@@ -527,6 +527,9 @@ impl Shown for One {
         );
         out += &fact("applies to", &applies_to(&policy), canvas);
         out += &fact("datapaths", &self.0.datapaths.to_string(), canvas);
+        for exception in &self.0.exceptions {
+            out += &fact("but for", exception, canvas);
+        }
         out += &fact("attached by", &self.0.origin, canvas);
         out += &fact(
             "on fault",

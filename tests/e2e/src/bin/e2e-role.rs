@@ -5,15 +5,21 @@
 
 use std::process::ExitCode;
 
+use provost_e2e::node::Beginning;
 use provost_e2e::{agent, node, server};
+use provostd::takeover::TAKE_OVER_OPTION;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    die_with_parent();
+    // The process that a node's successor is started by is the one that it replaces.
+    if !arguments.contains(&TAKE_OVER_OPTION) {
+        die_with_parent();
+    }
     let outcome = match arguments[..] {
-        ["provostd", config] => node::run(config.as_ref()),
+        ["provostd", config] => node::run(config.as_ref(), Beginning::Fresh),
+        ["provostd", config, TAKE_OVER_OPTION] => node::run(config.as_ref(), Beginning::TakeOver),
         ["server"] => server::run().map_err(|status| status.to_string()),
         ["agent", executor] => executor
             .parse()
