@@ -11,8 +11,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kinds::{Notes, WITNESS};
-use provost_wire::descriptor::completion_kind;
-use provostd::policies::{Attachment, Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
+use provost_wire::Code;
+use provost_wire::descriptor::{Parts, completion_kind};
+use provostd::policies::{
+    AppliesTo, Attachment, Change, ChangeError, Mode, OnFault, Position, Reach, Report, Upgrade,
+};
 use support::*;
 use traffic::Traffic;
 
@@ -227,6 +230,78 @@ fn an_attached_policy_that_fails_its_first_calls_is_withdrawn() {
     let gone = scene.change(Change::Detach { name: "w".into() });
     assert!(matches!(gone, Err(ChangeError::NoSuchPolicy { .. })), "{gone:?}");
     scene.traffic.finish();
+}
+
+/// A node where a policy is attached from the start that fails within some steps: nothing is on trial.
+fn failing_from_the_start(on_fault: OnFault) -> (TestNode, Arc<Notes>) {
+    let notes = Arc::new(Notes::default());
+    let attachment = Attachment {
+        on_fault,
+        side: AppliesTo::Client,
+        ..witness("w", 5)
+    };
+    let node = TestNode::start_with_kinds(
+        |config| config.attachments.push(attachment),
+        kinds::registry(&notes),
+    );
+    (node, notes)
+}
+
+#[test]
+fn a_policy_that_fails_later_lets_calls_pass_if_it_was_attached_so() {
+    let (node, notes) = failing_from_the_start(OnFault::Pass);
+    let (server, client) = (TestApp::attach(&node), TestApp::attach(&node));
+    let scene = Scene::of(server, client, vec![node], notes);
+    scene.let_calls_pass(2000);
+    assert_eq!(scene.notes.failures.load(Ordering::Relaxed), CONNECTIONS as u64);
+    let report = scene.change(upgrade("w", 1)).expect("a good version");
+    assert_eq!(report.datapaths, CONNECTIONS, "it judges again");
+    scene.traffic.finish();
+}
+
+#[test]
+fn a_policy_that_fails_later_ends_calls_until_it_is_upgraded() {
+    let (node, _) = failing_from_the_start(OnFault::Deny);
+    let (mut server, mut client) = (TestApp::attach(&node), TestApp::attach(&node));
+    server.bind();
+    let connection = client.connect();
+    let call = |server: &mut TestApp, client: &mut TestApp| {
+        let root = client.write_note(0, 1 << 40, "", &[]);
+        client.begin(connection, root);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(request) = server.poll()
+                && request.kind == completion_kind::STEP
+                && request.parts.contains(Parts::BEGIN)
+            {
+                let answer = server.write_note(1, 1 << 40, "", &[]);
+                server.answer(&request, answer);
+                server.reclaim(request.block);
+            }
+            if let Some(end) = client.poll()
+                && end.kind == completion_kind::STEP
+            {
+                let reason = match end.parts.contains(Parts::CANCEL) {
+                    true => client.status_message(&end),
+                    false => String::new(),
+                };
+                client.reclaim(end.block);
+                return (status(&end), reason);
+            }
+            assert!(Instant::now() < until, "the call does not end");
+        }
+    };
+    let mut ends = (0..300).map(|_| call(&mut server, &mut client));
+    let (code, reason) = ends
+        .find(|(code, _)| *code != Code::Ok)
+        .expect("it has failed by then");
+    assert_eq!(code, Code::Unavailable);
+    assert!(reason.contains("policy \"w\" has failed"), "{reason}");
+    assert_eq!(call(&mut server, &mut client).0, Code::Unavailable);
+    node.node
+        .change(upgrade("w", 1), Mode::Apply)
+        .expect("a good version");
+    assert_eq!(call(&mut server, &mut client).0, Code::Ok);
 }
 
 #[test]
