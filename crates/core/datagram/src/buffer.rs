@@ -1,0 +1,147 @@
+//! Message buffers. A buffer has one owner: a call takes it, and the event that ends the call gives it back.
+
+use std::ops::{Deref, DerefMut};
+
+/// Memory for one message: as many bytes as it can hold, and how many it does.
+///
+/// Whoever has a `MsgBuf` owns it. While a call has it, nothing outside the endpoint can touch it, and when its
+/// completion returns it, nothing inside can: the endpoint's queues name packets, never memory.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct MsgBuf {
+    bytes: Box<[u8]>,
+    length: usize,
+}
+
+impl MsgBuf {
+    /// An empty buffer for up to so many bytes.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self {
+            bytes: vec![0; bytes].into_boxed_slice(),
+            length: 0,
+        }
+    }
+
+    /// A buffer of these bytes.
+    #[must_use]
+    pub fn from_slice(bytes: &[u8]) -> Self {
+        Self {
+            bytes: bytes.into(),
+            length: bytes.len(),
+        }
+    }
+
+    /// How many bytes it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Makes it so many bytes long; bytes that it grows by are what was there before. No more than the capacity.
+    pub fn set_length(&mut self, bytes: usize) {
+        self.length = bytes.min(self.bytes.len());
+    }
+
+    /// Replaces what it holds, as far as there is room; says whether all of it fitted.
+    #[must_use]
+    pub fn fill(&mut self, bytes: &[u8]) -> bool {
+        self.set_length(bytes.len());
+        let fits = self.length;
+        self.bytes[..fits].copy_from_slice(&bytes[..fits]);
+        fits == bytes.len()
+    }
+}
+
+impl Deref for MsgBuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+impl DerefMut for MsgBuf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(..self.length).unwrap_or_default()
+    }
+}
+
+/// Buffers for requests of several packets, kept by size for the next one.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// Free buffers, by the power of two that is their capacity.
+    free: [Vec<MsgBuf>; CLASSES],
+    /// Bytes of all buffers that are out or free.
+    bytes: usize,
+    bytes_max: usize,
+}
+
+/// Sizes from one byte to 4 GiB, each twice the one before.
+const CLASSES: usize = 33;
+
+impl Pool {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            free: [const { Vec::new() }; CLASSES],
+            bytes: 0,
+            bytes_max,
+        }
+    }
+
+    /// A buffer for a message of so many bytes, unless all together would then be too large.
+    pub(crate) fn take(&mut self, bytes: usize) -> Option<MsgBuf> {
+        let class = bytes.max(1).next_power_of_two().trailing_zeros() as usize;
+        let mut buffer = match self.free.get_mut(class)?.pop() {
+            Some(buffer) => buffer,
+            None => self.allocate(class)?,
+        };
+        buffer.set_length(bytes);
+        Some(buffer)
+    }
+
+    fn allocate(&mut self, class: usize) -> Option<MsgBuf> {
+        let capacity = 1 << class;
+        while self.bytes + capacity > self.bytes_max {
+            // What is free in other sizes makes room.
+            let spare = self.free.iter_mut().find_map(Vec::pop)?;
+            self.bytes -= spare.capacity();
+        }
+        self.bytes += capacity;
+        Some(MsgBuf::with_capacity(capacity))
+    }
+
+    /// Takes back what [`Pool::take`] gave. A buffer that is not the pool's is dropped.
+    pub(crate) fn give_back(&mut self, buffer: MsgBuf) {
+        let class = buffer.capacity().trailing_zeros() as usize;
+        if buffer.capacity().is_power_of_two() && self.bytes >= buffer.capacity() {
+            self.free[class].push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_gives_what_it_got_back_and_no_more_than_its_bytes() {
+        let mut pool = Pool::new(4096);
+        let first = pool.take(1500).unwrap();
+        assert_eq!((first.len(), first.capacity()), (1500, 2048));
+        let second = pool.take(2048).unwrap();
+        assert!(pool.take(1).is_none(), "4096 bytes are out");
+        pool.give_back(first);
+        pool.give_back(second);
+        assert!(pool.take(4096).is_some(), "free buffers of other sizes make room");
+    }
+
+    #[test]
+    fn a_buffer_holds_no_more_than_its_capacity() {
+        let mut buffer = MsgBuf::with_capacity(3);
+        assert!(!buffer.fill(b"four"));
+        assert!(buffer.fill(b"ab"));
+        assert_eq!(&*buffer, b"ab");
+    }
+}

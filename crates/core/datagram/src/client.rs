@@ -1,0 +1,415 @@
+//! The client's end of a session. It drives everything: it sends, asks, measures, paces, and makes good what is lost.
+//!
+//! ```text
+//!   Idle ──► Request ──► Response ──► Idle
+//!               │  (a response of one packet ends the call at once)
+//!               └───────────────────► Idle
+//! ```
+
+mod transfer;
+
+use std::collections::VecDeque;
+
+use crate::buffer::MsgBuf;
+use crate::config::{Recovery, ShortCut};
+use crate::congestion::{Controller, Sample};
+use crate::event::{Call, CallError, Completion, EndReason, Event, SessionId};
+use crate::flight::Flight;
+use crate::packet::{Flags, HELD_UNIT_NS, Header, Kind, MESSAGE_PACKETS_MAX, Prefix};
+use crate::rtt::RoundTrips;
+use crate::server::{packets_of, payload_of};
+use crate::shared::{Outgoing, Shared, What};
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Asked for, with this cookie, so often.
+    Opening { cookie: u64, attempts: u8 },
+    /// Calls go on.
+    Open,
+    /// Calls that were made go on; when they have ended, it is closed.
+    Draining,
+    /// Over, as far as this end is concerned; so often said.
+    Closing { attempts: u8 },
+}
+
+/// The client's end of a session.
+#[derive(Debug)]
+pub(crate) struct ClientSession<A> {
+    pub(crate) remote: A,
+    pub(crate) id: SessionId,
+    pub(crate) remote_number: u16,
+    pub(crate) remote_token: u32,
+    pub(crate) state: State,
+    pub(crate) nonce: u64,
+    pub(crate) payload_bytes: u32,
+    pub(crate) message_bytes_max: u32,
+    pub(crate) credits: u16,
+    pub(crate) credits_total: u16,
+    /// Slots that have a call, one bit each.
+    busy: u16,
+    /// Slots that have something to send and no credit, one bit each.
+    starved: u16,
+    pub(crate) heard_ns: u64,
+    pub(crate) asked_ns: u64,
+    trips: RoundTrips,
+    reordering_scale: u64,
+    pub(crate) congestion: Controller,
+    transmit_next_ns: u64,
+    slots: Box<[ClientSlot]>,
+    backlog: VecDeque<Call>,
+}
+
+#[derive(Debug, Default)]
+struct ClientSlot {
+    call: u32,
+    phase: Phase,
+    tag: u64,
+    method: u16,
+    status: u16,
+    request: MsgBuf,
+    response: MsgBuf,
+    /// Of the request.
+    total: u32,
+    /// When a request of one packet was sent.
+    sent: Sent,
+    resent: bool,
+    /// The server has the whole request.
+    accepted: bool,
+    timeouts: u8,
+    /// When the network last did something for this call.
+    progress_ns: u64,
+    look_again_ns: Option<u64>,
+    flight: Option<Box<Flight>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Idle,
+    Request,
+    Response,
+}
+
+/// Where the single packet of a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sent {
+    #[default]
+    NotYet,
+    Queued,
+    At(u64),
+}
+
+/// A packet of a response, as it came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'p> {
+    pub(crate) header: Header,
+    pub(crate) prefix: Prefix,
+    pub(crate) payload: &'p [u8],
+    pub(crate) marked: bool,
+}
+
+impl<A: Copy> ClientSession<A> {
+    pub(crate) fn new(shared: &Shared<A>, remote: A, id: SessionId, nonce: u64) -> Self {
+        let config = &shared.config;
+        let now_ns = shared.clock.now_ns();
+        Self {
+            remote,
+            id,
+            remote_number: 0,
+            remote_token: 0,
+            state: State::Opening {
+                cookie: 0,
+                attempts: 0,
+            },
+            nonce,
+            payload_bytes: 0,
+            message_bytes_max: u32::MAX,
+            credits: 0,
+            credits_total: config.credits,
+            busy: 0,
+            starved: 0,
+            heard_ns: now_ns,
+            asked_ns: now_ns,
+            trips: RoundTrips::new(
+                config.timeout_ns_initial,
+                config.timeout_ns_min,
+                config.timeout_ns_max,
+            ),
+            reordering_scale: 1,
+            congestion: Controller::new(&config.congestion, config.packet_bytes_max),
+            transmit_next_ns: 0,
+            slots: Box::default(),
+            backlog: VecDeque::new(),
+        }
+    }
+
+    /// The server has agreed; what was called in the meantime begins.
+    pub(crate) fn open(&mut self, shared: &mut Shared<A>, slots: u8, credits: u16) {
+        self.state = State::Open;
+        self.credits = credits;
+        self.credits_total = credits;
+        self.slots = (0..slots).map(|_| ClientSlot::default()).collect();
+        for slot in 0..slots {
+            self.start_waiting(shared, slot);
+        }
+    }
+
+    /// Takes a call: it begins at once, or waits for a slot.
+    #[inline]
+    pub(crate) fn call(&mut self, shared: &mut Shared<A>, call: Call) -> Result<(), (CallError, Call)> {
+        if let Some(error) = self.objection(shared, &call) {
+            return Err((error, call));
+        }
+        match self.free_slot() {
+            Some(slot) if self.backlog.is_empty() => self.start(shared, slot, call),
+            _ => self.backlog.push_back(call),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn objection(&self, shared: &Shared<A>, call: &Call) -> Option<CallError> {
+        let packets = packets_of(
+            call.request.len().min(u32::MAX as usize) as u32,
+            self.payload_bytes.max(1),
+        );
+        let is_open = matches!(self.state, State::Open);
+        match self.state {
+            State::Draining | State::Closing { .. } => Some(CallError::NoSession),
+            _ if call.request.len() > self.message_bytes_max as usize => Some(CallError::RequestTooLarge),
+            _ if is_open && packets > MESSAGE_PACKETS_MAX => Some(CallError::RequestTooLarge),
+            _ if self.backlog.len() >= shared.config.backlog_calls_max => Some(CallError::BacklogFull),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn free_slot(&self) -> Option<u8> {
+        let slot = (!self.busy).trailing_zeros() as usize;
+        (slot < self.slots.len()).then_some(slot as u8)
+    }
+
+    fn start_waiting(&mut self, shared: &mut Shared<A>, slot: u8) {
+        while let Some(call) = self.backlog.pop_front() {
+            // What was called before the session was there could not be held against its limits then.
+            let packets = packets_of(call.request.len() as u32, self.payload_bytes);
+            if call.request.len() <= self.message_bytes_max as usize && packets <= MESSAGE_PACKETS_MAX {
+                return self.start(shared, slot, call);
+            }
+            let event = failed(self.id, call, CallError::RequestTooLarge);
+            shared.statistics.calls_failed += 1;
+            shared.events.push_back(event);
+        }
+    }
+
+    #[inline]
+    fn start(&mut self, shared: &mut Shared<A>, index: u8, call: Call) {
+        if self.busy == 0 {
+            // An idle server owed nothing: its silence counts from now.
+            self.heard_ns = shared.clock.now_ns();
+        }
+        self.busy |= 1 << index;
+        let total = packets_of(call.request.len() as u32, self.payload_bytes);
+        let slot = &mut self.slots[usize::from(index)];
+        slot.call = slot.call.wrapping_add(1);
+        slot.phase = Phase::Request;
+        slot.tag = call.tag;
+        slot.method = call.method;
+        slot.request = call.request;
+        slot.response = call.response;
+        slot.total = total;
+        slot.sent = Sent::NotYet;
+        slot.resent = false;
+        slot.accepted = false;
+        slot.timeouts = 0;
+        slot.progress_ns = shared.clock.now_ns();
+        slot.look_again_ns = None;
+        if total > 1 {
+            slot.flight = Some(shared.flight(0, total));
+        }
+        self.pump(shared, index);
+    }
+
+    /// Ends a slot's call, and begins the next one that waits.
+    #[inline]
+    fn complete(
+        &mut self,
+        shared: &mut Shared<A>,
+        index: u8,
+        outcome: Result<u16, CallError>,
+    ) -> Event<'static> {
+        let slot = &mut self.slots[usize::from(index)];
+        slot.phase = Phase::Idle;
+        shared.land(slot.flight.take());
+        self.busy &= !(1 << index);
+        self.starved &= !(1 << index);
+        match outcome {
+            Ok(_) => shared.statistics.calls_completed += 1,
+            Err(_) => shared.statistics.calls_failed += 1,
+        }
+        let completion = Completion {
+            session: self.id,
+            tag: slot.tag,
+            outcome,
+            request: std::mem::take(&mut slot.request),
+            response: std::mem::take(&mut slot.response),
+        };
+        if !self.backlog.is_empty() {
+            self.start_waiting(shared, index);
+        }
+        self.pump_starved(shared);
+        self.close_if_drained(shared);
+        Event::Completed(completion)
+    }
+
+    /// No more calls; when those that were made have ended, says goodbye.
+    pub(crate) fn drain(&mut self, shared: &mut Shared<A>) {
+        if matches!(self.state, State::Open) {
+            self.state = State::Draining;
+            self.close_if_drained(shared);
+        }
+    }
+
+    #[inline]
+    fn close_if_drained(&mut self, shared: &mut Shared<A>) {
+        if self.state == State::Draining && self.busy == 0 && self.backlog.is_empty() {
+            self.heard_ns = shared.clock.now_ns();
+            self.state = State::Closing { attempts: 0 };
+            self.say_goodbye(shared);
+        }
+    }
+
+    fn say_goodbye(&mut self, shared: &mut Shared<A>) {
+        let header = Header::of_session(Kind::Close, self.remote_number, self.remote_token);
+        shared.control(self.remote, &header, &[]);
+        let State::Closing { attempts } = &mut self.state else {
+            return;
+        };
+        *attempts = attempts.saturating_add(1);
+        let at_ns = shared.clock.now_ns() + self.trips.timeout_ns(*attempts);
+        shared.timers.arm(self.id.number, shared.clock.now_ns(), at_ns);
+    }
+
+    /// Ends the session: every call of it, on its way or waiting, is completed with the reason, once.
+    pub(crate) fn end(mut self, shared: &mut Shared<A>, reason: EndReason) {
+        let waiting = std::mem::take(&mut self.backlog);
+        self.state = State::Closing { attempts: 0 };
+        self.credits = 0;
+        for index in 0..self.slots.len() as u8 {
+            if self.slots[usize::from(index)].phase != Phase::Idle {
+                let event = self.complete(shared, index, Err(CallError::Ended(reason)));
+                shared.events.push_back(event);
+            }
+        }
+        shared.statistics.calls_failed += waiting.len() as u64;
+        for call in waiting {
+            shared
+                .events
+                .push_back(failed(self.id, call, CallError::Ended(reason)));
+        }
+        shared.events.push_back(Event::Ended(self.id, reason));
+    }
+
+    /// Does what is due at this time. `Err` if the session is over.
+    pub(crate) fn expire(&mut self, shared: &mut Shared<A>) -> Result<(), EndReason> {
+        let now_ns = shared.clock.now_ns();
+        let silence_ns = now_ns.saturating_sub(self.heard_ns);
+        match self.state {
+            State::Opening { .. } => Ok(()),
+            State::Closing { .. } if silence_ns >= shared.config.peer_timeout_ns => {
+                Err(EndReason::PeerTimeout)
+            }
+            State::Closing { .. } => {
+                self.say_goodbye(shared);
+                Ok(())
+            }
+            State::Open | State::Draining if self.busy == 0 => self.keep_alive(shared, silence_ns),
+            State::Open | State::Draining => self.expire_calls(shared, silence_ns),
+        }
+    }
+
+    fn keep_alive(&mut self, shared: &mut Shared<A>, silence_ns: u64) -> Result<(), EndReason> {
+        let now_ns = shared.clock.now_ns();
+        let (keepalive_ns, patience_ns) = (shared.config.keepalive_ns, shared.config.peer_timeout_ns);
+        if silence_ns >= keepalive_ns + patience_ns {
+            return Err(EndReason::PeerTimeout);
+        }
+        let due_ns = if silence_ns >= keepalive_ns {
+            let header = Header::of_session(Kind::Ping, self.remote_number, self.remote_token);
+            shared.control(self.remote, &header, &[]);
+            now_ns + patience_ns / 4
+        } else {
+            self.heard_ns + keepalive_ns
+        };
+        shared.timers.arm(self.id.number, now_ns, due_ns);
+        Ok(())
+    }
+
+    fn expire_calls(&mut self, shared: &mut Shared<A>, silence_ns: u64) -> Result<(), EndReason> {
+        let now_ns = shared.clock.now_ns();
+        let mut next_ns = u64::MAX;
+        for index in 0..self.slots.len() as u8 {
+            if self.busy >> index & 1 == 0 {
+                continue;
+            }
+            if self.slots[usize::from(index)]
+                .look_again_ns
+                .is_some_and(|at_ns| at_ns <= now_ns)
+            {
+                self.look_for_losses(shared, index);
+            }
+            if self.due_ns(index).is_some_and(|due_ns| due_ns <= now_ns) {
+                if silence_ns >= shared.config.peer_timeout_ns {
+                    return Err(EndReason::PeerTimeout);
+                }
+                self.time_out(shared, index);
+            }
+            let slot = &self.slots[usize::from(index)];
+            let due_ns = self.due_ns(index).into_iter().chain(slot.look_again_ns).min();
+            next_ns = next_ns.min(due_ns.unwrap_or(u64::MAX));
+        }
+        // Even if every slot waits for another's credits, somebody looks again.
+        let next_ns = next_ns.min(now_ns + shared.config.timeout_ns_max);
+        shared.timers.arm(self.id.number, now_ns, next_ns);
+        Ok(())
+    }
+
+    /// When a slot's call times out, if a packet of it is out.
+    fn due_ns(&self, index: u8) -> Option<u64> {
+        let slot = &self.slots[usize::from(index)];
+        let is_out = match (&slot.flight, slot.sent) {
+            (Some(flight), _) => flight.outstanding() > 0,
+            (None, Sent::At(_)) => true,
+            (None, _) => false,
+        };
+        is_out.then(|| slot.progress_ns + self.trips.timeout_ns(slot.timeouts))
+    }
+
+    /// How fast the session sends now, in bytes per nanosecond.
+    pub(crate) fn rate(&self) -> f64 {
+        self.congestion.rate()
+    }
+
+    /// The request of a call whose packet is to be sent, and the answer's place.
+    pub(crate) fn request(&self, slot: u8) -> &[u8] {
+        self.slots
+            .get(usize::from(slot))
+            .map_or(&[], |slot| &slot.request)
+    }
+
+    /// The smoothed round trip, zero before the first.
+    pub(crate) fn round_trip_ns(&self) -> u64 {
+        self.trips.smoothed_ns()
+    }
+}
+
+fn failed(session: SessionId, call: Call, error: CallError) -> Event<'static> {
+    Event::Completed(Completion {
+        session,
+        tag: call.tag,
+        outcome: Err(error),
+        request: call.request,
+        response: call.response,
+    })
+}

@@ -1,0 +1,525 @@
+//! Packets of calls: what is sent next, what arrives, what is lost.
+
+use super::*;
+
+/// The part of a session's credits after which the server is asked to return them.
+const RETURNS_PER_ROUND: u32 = 4;
+/// Packets that one request-for-response asks for, where nothing has to be paced.
+const RANGE_PACKETS: u8 = 4;
+/// How much the reordering window grows, at most, with every loss that was none.
+const REORDERING_SCALE_MAX: u64 = 8;
+
+impl<A: Copy> ClientSession<A> {
+    #[inline]
+    fn may_send(&self) -> bool {
+        let outstanding = u32::from(self.credits_total - self.credits);
+        self.credits > 0 && outstanding < self.congestion.window_packets()
+    }
+
+    /// Queues what a slot has to send, as far as credits reach.
+    #[inline]
+    pub(super) fn pump(&mut self, shared: &mut Shared<A>, index: u8) {
+        let slot = &mut self.slots[usize::from(index)];
+        if slot.flight.is_some() {
+            return self.pump_flight(shared, index);
+        }
+        if slot.phase != Phase::Request || slot.sent != Sent::NotYet {
+            return;
+        }
+        if !self.may_send() {
+            self.starved |= 1 << index;
+            return;
+        }
+        self.credits -= 1;
+        let slot = &mut self.slots[usize::from(index)];
+        slot.sent = Sent::Queued;
+        let bytes = slot.request.len();
+        self.queue(shared, index, What::Request, 0, Flags::NONE, bytes);
+    }
+
+    fn pump_flight(&mut self, shared: &mut Shared<A>, index: u8) {
+        let bit = 1 << index;
+        loop {
+            let may_send = self.may_send();
+            let slot = &mut self.slots[usize::from(index)];
+            let Some(flight) = slot.flight.as_mut() else {
+                return;
+            };
+            if !may_send {
+                self.starved |= bit;
+                return;
+            }
+            let Some(packet) = flight.take() else {
+                self.starved &= !bit;
+                return;
+            };
+            self.credits -= 1;
+            shared.statistics.packets_resent += u64::from(flight.is_resent(packet));
+            match slot.phase {
+                Phase::Request => self.queue_request(shared, index, packet),
+                _ => self.queue_range(shared, index, packet),
+            }
+        }
+    }
+
+    fn queue_request(&mut self, shared: &mut Shared<A>, index: u8, packet: u32) {
+        let slot = &self.slots[usize::from(index)];
+        let is_last = packet + 1 == slot.total;
+        let resent = slot
+            .flight
+            .as_ref()
+            .is_some_and(|flight| flight.is_resent(packet));
+        let every = (u32::from(self.credits_total) / RETURNS_PER_ROUND).max(1);
+        let periodic = (packet + 1).is_multiple_of(every) && !is_last;
+        let flags = match resent || periodic || !self.may_send() {
+            true => Flags::RETURN,
+            false => Flags::NONE,
+        };
+        let bytes = payload_of(slot.request.len() as u32, packet, self.payload_bytes);
+        self.queue(shared, index, What::Request, packet as u16, flags, bytes);
+    }
+
+    /// Asks for a packet of the response, and those that follow it, if nothing has to be paced.
+    fn queue_range(&mut self, shared: &mut Shared<A>, index: u8, packet: u32) {
+        let mut packets = 1;
+        while packets < RANGE_PACKETS && self.may_send() && self.congestion.is_uncongested() {
+            let slot = &mut self.slots[usize::from(index)];
+            let next = packet + u32::from(packets);
+            if !slot
+                .flight
+                .as_mut()
+                .is_some_and(|flight| flight.take_if_next(next))
+            {
+                break;
+            }
+            self.credits -= 1;
+            packets += 1;
+        }
+        let bytes = self.payload_bytes as usize * usize::from(packets);
+        let flags = Flags::range(packets);
+        self.queue(
+            shared,
+            index,
+            What::RequestForResponse,
+            packet as u16,
+            flags,
+            bytes,
+        );
+    }
+
+    /// Hands a packet to the queue, or to the timing wheel when it is not its time yet.
+    #[inline]
+    fn queue(
+        &mut self,
+        shared: &mut Shared<A>,
+        index: u8,
+        what: What,
+        packet: u16,
+        flags: Flags,
+        bytes: usize,
+    ) {
+        let outgoing = Outgoing {
+            call: self.slots[usize::from(index)].call,
+            session: self.id.number,
+            packet,
+            slot: index,
+            what,
+            flags,
+        };
+        let bypass = shared.config.pacing_bypass == ShortCut::On;
+        if bypass && self.congestion.is_uncongested() {
+            return shared.send(outgoing);
+        }
+        let Some(pace_ns) = self.congestion.pace_ns(bytes) else {
+            return shared.send(outgoing);
+        };
+        let now_ns = shared.clock.now_ns();
+        let at_ns = self.transmit_next_ns.max(now_ns);
+        self.transmit_next_ns = at_ns + pace_ns;
+        if bypass && at_ns <= now_ns || shared.pacing.insert(now_ns, at_ns, outgoing).is_err() {
+            return shared.send(outgoing);
+        }
+        shared.statistics.packets_paced += 1;
+    }
+
+    pub(super) fn pump_starved(&mut self, shared: &mut Shared<A>) {
+        let mut waiting = std::mem::take(&mut self.starved);
+        while waiting != 0 {
+            let index = waiting.trailing_zeros() as u8;
+            waiting &= waiting - 1;
+            self.pump(shared, index);
+        }
+    }
+
+    #[inline]
+    fn regain(&mut self, credits: u32) {
+        self.credits += credits as u16;
+        debug_assert!(self.credits <= self.credits_total, "more credits than there are");
+    }
+
+    #[inline]
+    fn release(&mut self, shared: &mut Shared<A>, credits: u32) {
+        self.regain(credits);
+        if self.starved != 0 {
+            self.pump_starved(shared);
+        }
+    }
+
+    /// The header and prefix of a packet that goes out now; `None` if it is no longer wanted.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        shared: &mut Shared<A>,
+        outgoing: &Outgoing,
+    ) -> Option<(Header, Prefix, std::ops::Range<usize>)> {
+        let now_ns = shared.clock.now_ns();
+        let slot = self.slots.get_mut(usize::from(outgoing.slot))?;
+        let phase = if outgoing.what == What::Request {
+            Phase::Request
+        } else {
+            Phase::Response
+        };
+        if slot.call != outgoing.call || slot.phase != phase || !slot.send(outgoing, now_ns) {
+            return None;
+        }
+        slot.progress_ns = now_ns;
+        let timeouts = slot.timeouts;
+        let bytes = slot.request.len() as u32;
+        let prefix = Prefix {
+            message_bytes: bytes,
+            code: slot.method,
+            held: 0,
+        };
+        shared
+            .timers
+            .arm(self.id.number, now_ns, now_ns + self.trips.timeout_ns(timeouts));
+        let kind = if phase == Phase::Request {
+            Kind::Request
+        } else {
+            Kind::RequestForResponse
+        };
+        let header = Header {
+            kind,
+            flags: outgoing.flags,
+            slot: outgoing.slot,
+            session: self.remote_number,
+            token: self.remote_token,
+            call: outgoing.call,
+            packet: outgoing.packet,
+        };
+        let start = usize::from(outgoing.packet) * self.payload_bytes as usize;
+        let end = start + payload_of(bytes, outgoing.packet.into(), self.payload_bytes);
+        Some((header, prefix, start..end))
+    }
+
+    /// Takes a piece of a response, which may complete the call.
+    #[inline]
+    pub(crate) fn receive_response(
+        &mut self,
+        shared: &mut Shared<A>,
+        piece: Piece<'_>,
+    ) -> Option<Event<'static>> {
+        let index = piece.header.slot;
+        let slot = match self.slots.get(usize::from(index)) {
+            Some(slot) if slot.call == piece.header.call && slot.phase != Phase::Idle => slot,
+            _ => {
+                shared.statistics.dropped.stale += 1;
+                return None;
+            }
+        };
+        let packet = u32::from(piece.header.packet);
+        let bytes = piece.prefix.message_bytes;
+        if piece.payload.len() != payload_of(bytes, packet, self.payload_bytes) {
+            shared.statistics.dropped.protocol += 1;
+            return None;
+        }
+        match (slot.phase, packet) {
+            (Phase::Request, 0) => self.begin_response(shared, piece),
+            (Phase::Response, 1..) if slot.response.len() == bytes as usize => {
+                self.continue_response(shared, piece)
+            }
+            (Phase::Response, 0) => {
+                shared.statistics.dropped.stale += 1;
+                None
+            }
+            _ => {
+                shared.statistics.dropped.protocol += 1;
+                None
+            }
+        }
+    }
+
+    /// The first packet of a response: it also says that all of the request is there.
+    #[inline]
+    fn begin_response(&mut self, shared: &mut Shared<A>, piece: Piece<'_>) -> Option<Event<'static>> {
+        let index = piece.header.slot;
+        let total = packets_of(piece.prefix.message_bytes, self.payload_bytes);
+        if total > MESSAGE_PACKETS_MAX {
+            shared.statistics.dropped.protocol += 1;
+            return None;
+        }
+        let slot = &mut self.slots[usize::from(index)];
+        let (sent_ns, credits) = match slot.flight.as_mut() {
+            None => match (slot.sent, slot.resent) {
+                (Sent::At(sent_ns), false) => (Some(sent_ns), 1),
+                (Sent::NotYet, _) => (None, 0),
+                _ => (None, 1),
+            },
+            Some(flight) => {
+                let out = flight.outstanding();
+                let last = flight.arrive(slot.total - 1, shared.clock.now_ns());
+                (last.and_then(|last| last.sent_ns), out)
+            }
+        };
+        slot.status = piece.prefix.code;
+        slot.progress_ns = shared.clock.now_ns();
+        slot.timeouts = 0;
+        slot.look_again_ns = None;
+        let fits = slot.response.capacity() >= piece.prefix.message_bytes as usize;
+        if fits {
+            slot.response.set_length(piece.prefix.message_bytes as usize);
+            slot.response[..piece.payload.len()].copy_from_slice(piece.payload);
+        }
+        let status = slot.status;
+        self.measure(shared, &piece, sent_ns, credits);
+        if !fits || total == 1 {
+            self.regain(credits);
+            let outcome = if fits {
+                Ok(status)
+            } else {
+                Err(CallError::ResponseTooLarge)
+            };
+            return Some(self.complete(shared, index, outcome));
+        }
+        let slot = &mut self.slots[usize::from(index)];
+        slot.phase = Phase::Response;
+        match slot.flight.as_mut() {
+            Some(flight) => flight.begin(1, total),
+            None => slot.flight = Some(shared.flight(1, total)),
+        }
+        self.starved |= 1 << index;
+        self.release(shared, credits);
+        None
+    }
+
+    fn continue_response(&mut self, shared: &mut Shared<A>, piece: Piece<'_>) -> Option<Event<'static>> {
+        let index = piece.header.slot;
+        let packet = u32::from(piece.header.packet);
+        let now_ns = shared.clock.now_ns();
+        let slot = &mut self.slots[usize::from(index)];
+        let flight = slot.flight.as_mut()?;
+        if shared.config.recovery == Recovery::GoBackN && packet > flight.base() {
+            shared.statistics.dropped.order += 1;
+            return None;
+        }
+        let Some(arrival) = flight.arrive(packet, now_ns) else {
+            shared.statistics.dropped.stale += 1;
+            return None;
+        };
+        let start = packet as usize * self.payload_bytes as usize;
+        slot.response[start..start + piece.payload.len()].copy_from_slice(piece.payload);
+        slot.progress_ns = now_ns;
+        slot.timeouts = 0;
+        let is_complete = flight.is_complete();
+        let status = slot.status;
+        self.note_spurious(shared, arrival.was_lost);
+        let credits = u32::from(arrival.was_out);
+        self.measure(shared, &piece, arrival.sent_ns, credits.max(1));
+        if is_complete {
+            self.regain(credits);
+            return Some(self.complete(shared, index, Ok(status)));
+        }
+        self.starved |= 1 << index;
+        self.look_for_losses(shared, index);
+        self.release(shared, credits);
+        None
+    }
+
+    /// Learns the round trip of a packet, where this says something about the network.
+    #[inline]
+    fn measure(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>, sent_ns: Option<u64>, packets: u32) {
+        let untimed = piece.header.flags.has(Flags::UNTIMED);
+        let held_ns = u64::from(piece.prefix.held) * HELD_UNIT_NS;
+        let marked = piece.marked || piece.header.flags.has(Flags::MARKED);
+        let sent_ns = sent_ns.filter(|_| !untimed);
+        self.sample(shared, sent_ns, held_ns, marked, packets);
+    }
+
+    #[inline]
+    fn sample(
+        &mut self,
+        shared: &mut Shared<A>,
+        sent_ns: Option<u64>,
+        held_ns: u64,
+        marked: bool,
+        packets: u32,
+    ) {
+        let now_ns = shared.clock.now_ns();
+        let meaningful = |sent_ns: &u64| !shared.clock.stalled_since(*sent_ns);
+        let rtt_ns = sent_ns
+            .filter(meaningful)
+            .map(|sent_ns| (now_ns - sent_ns).saturating_sub(held_ns));
+        if let Some(rtt_ns) = rtt_ns {
+            self.trips.sample(rtt_ns);
+            shared.statistics.round_trips += 1;
+        }
+        self.congestion.acknowledged(&Sample {
+            now_ns,
+            rtt_ns,
+            marked,
+            packets,
+        });
+    }
+
+    /// Takes a credit return: everything below its packet number has arrived, and what its bitmap says.
+    pub(crate) fn receive_credit_return(
+        &mut self,
+        shared: &mut Shared<A>,
+        header: &Header,
+        bitmap: u64,
+        marked: bool,
+    ) {
+        let index = header.slot;
+        let now_ns = shared.clock.now_ns();
+        let slot = match self.slots.get_mut(usize::from(index)) {
+            Some(slot) if slot.call == header.call && slot.phase == Phase::Request => slot,
+            _ => {
+                shared.statistics.dropped.stale += 1;
+                return;
+            }
+        };
+        let below = u32::from(header.packet);
+        if below > slot.total {
+            shared.statistics.dropped.protocol += 1;
+            return;
+        }
+        if below == slot.total && !slot.accepted {
+            slot.accepted = true;
+            slot.progress_ns = now_ns;
+        }
+        let last = slot.total - 1;
+        let Some(flight) = slot.flight.as_mut() else {
+            return;
+        };
+        // The last packet keeps its credit until the response is here, which arrives without one of its own.
+        let in_order = flight.base()..below.min(last);
+        let beyond = (0..64u32)
+            .filter(|bit| bitmap >> bit & 1 == 1)
+            .map(|bit| below + 1 + bit);
+        let (mut credits, mut arrived, mut sent_ns, mut was_lost) = (0, 0, None, false);
+        for packet in in_order.chain(beyond.filter(|packet| *packet < last)) {
+            if let Some(arrival) = flight.arrive(packet, now_ns) {
+                credits += u32::from(arrival.was_out);
+                arrived += 1;
+                sent_ns = sent_ns.max(arrival.sent_ns);
+                was_lost |= arrival.was_lost;
+            }
+        }
+        if arrived > 0 {
+            slot.progress_ns = now_ns;
+            slot.timeouts = 0;
+        }
+        self.note_spurious(shared, was_lost);
+        let sent_ns = sent_ns.filter(|_| !header.flags.has(Flags::UNTIMED));
+        let marked = marked || header.flags.has(Flags::MARKED);
+        if arrived > 0 {
+            self.sample(shared, sent_ns, 0, marked, arrived);
+        }
+        self.starved |= 1 << index;
+        self.look_for_losses(shared, index);
+        self.release(shared, credits);
+    }
+
+    fn note_spurious(&mut self, shared: &mut Shared<A>, was_lost: bool) {
+        if was_lost {
+            shared.statistics.losses_spurious += 1;
+            self.reordering_scale = (self.reordering_scale * 2).min(REORDERING_SCALE_MAX);
+        }
+    }
+
+    /// Takes for lost what later packets have overtaken for too long.
+    pub(super) fn look_for_losses(&mut self, shared: &mut Shared<A>, index: u8) {
+        let slot = &mut self.slots[usize::from(index)];
+        slot.look_again_ns = None;
+        if shared.config.recovery == Recovery::GoBackN || slot.accepted && slot.phase == Phase::Request {
+            return;
+        }
+        let Some(flight) = slot.flight.as_mut() else {
+            return;
+        };
+        let now_ns = shared.clock.now_ns();
+        let window_ns = self.trips.reordering_ns(shared.config.reordering_ns_min) * self.reordering_scale;
+        let losses = flight.look_for_losses(now_ns, window_ns);
+        slot.look_again_ns = losses.look_again_ns;
+        if let Some(at_ns) = losses.look_again_ns {
+            shared.timers.arm(self.id.number, now_ns, at_ns);
+        }
+        if losses.packets > 0 {
+            shared.statistics.losses_detected += u64::from(losses.packets);
+            self.congestion.lost(now_ns);
+            self.starved |= 1 << index;
+            self.release(shared, losses.packets);
+        }
+    }
+
+    /// Nothing has come in time: sends again what is missing, or asks whether the server still works on it.
+    pub(super) fn time_out(&mut self, shared: &mut Shared<A>, index: u8) {
+        let now_ns = shared.clock.now_ns();
+        let slot = &mut self.slots[usize::from(index)];
+        let was_accepted = slot.accepted && slot.phase == Phase::Request;
+        slot.timeouts = slot.timeouts.saturating_add(1);
+        slot.progress_ns = now_ns;
+        let repeated = slot.timeouts > 1;
+        if was_accepted {
+            // The server has it all and is at work: this only asks whether the response got lost.
+            return self.probe(shared, index);
+        }
+        shared.statistics.timeouts += 1;
+        // The first time-out may be a host that was off its core; a second in a row is congestion or worse.
+        if repeated {
+            self.congestion.timed_out(now_ns);
+        }
+        let slot = &mut self.slots[usize::from(index)];
+        let Some(flight) = slot.flight.as_mut() else {
+            return self.probe(shared, index);
+        };
+        let sent_before_ns = match shared.config.recovery {
+            Recovery::GoBackN => u64::MAX,
+            Recovery::Selective => now_ns.saturating_sub(self.trips.timeout_ns(0)),
+        };
+        let lost = flight.time_out(sent_before_ns);
+        self.starved |= 1 << index;
+        self.release(shared, lost);
+    }
+
+    /// Sends the last packet of a request again, on the credit that it still has.
+    fn probe(&mut self, shared: &mut Shared<A>, index: u8) {
+        let slot = &mut self.slots[usize::from(index)];
+        let last = slot.total - 1;
+        let bytes = payload_of(slot.request.len() as u32, last, self.payload_bytes);
+        match slot.flight.as_mut() {
+            None => (slot.sent, slot.resent) = (Sent::Queued, true),
+            Some(flight) => flight.send_again(last),
+        }
+        shared.statistics.packets_resent += 1;
+        self.queue(shared, index, What::Request, last as u16, Flags::RETURN, bytes);
+    }
+}
+
+impl ClientSlot {
+    /// Notes that a packet goes out now; not if it is no longer wanted.
+    #[inline]
+    fn send(&mut self, outgoing: &Outgoing, now_ns: u64) -> bool {
+        let packet = u32::from(outgoing.packet);
+        let Some(flight) = self.flight.as_mut() else {
+            let wanted = self.sent == Sent::Queued;
+            self.sent = if wanted { Sent::At(now_ns) } else { self.sent };
+            return wanted;
+        };
+        if outgoing.what == What::Request {
+            return flight.send(packet, now_ns);
+        }
+        let packets = u32::from(outgoing.flags.range_packets());
+        (packet..packet + packets).fold(false, |wanted, packet| flight.send(packet, now_ns) | wanted)
+    }
+}

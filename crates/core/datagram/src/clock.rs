@@ -1,0 +1,114 @@
+//! The endpoint's time: the time that it is told, less the time in which nobody polled it.
+//!
+//! A process that the scheduler took off its core for milliseconds comes back to timers that have all expired and to
+//! packets that arrived long ago. Neither says anything about the network. So time stands still in such a gap, and
+//! what arrives right after it is not used to measure.
+
+/// Time as the protocol sees it, in nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    /// The latest time told.
+    told_ns: u64,
+    /// How much of it was taken out.
+    forgiven_ns: u64,
+    /// Until when nobody need poll, because nothing would be due.
+    promised_ns: u64,
+    /// A gap longer than this past the promise is a stall.
+    stall_ns: u64,
+    /// When the last stall ended, in the protocol's time.
+    stalled_at_ns: u64,
+    stalls: u64,
+}
+
+impl Clock {
+    pub(crate) fn new(stall_ns: u64) -> Self {
+        Self {
+            told_ns: 0,
+            forgiven_ns: 0,
+            promised_ns: u64::MAX,
+            stall_ns,
+            stalled_at_ns: 0,
+            stalls: 0,
+        }
+    }
+
+    /// The protocol's time at this moment.
+    #[inline]
+    pub(crate) fn advance(&mut self, now_ns: u64) -> u64 {
+        if now_ns > self.told_ns {
+            let expected_ns = self.told_ns.max(self.promised_ns);
+            if now_ns.saturating_sub(expected_ns) > self.stall_ns {
+                self.stall(now_ns);
+            }
+            self.told_ns = now_ns;
+            self.promised_ns = 0;
+        }
+        self.now_ns()
+    }
+
+    #[cold]
+    fn stall(&mut self, now_ns: u64) {
+        // At least one stall's length passes, so that a host that is always late still gets to its timers.
+        let gap_ns = now_ns - self.told_ns;
+        self.forgiven_ns += gap_ns - self.stall_ns;
+        self.stalled_at_ns = now_ns - self.forgiven_ns;
+        self.stalls += 1;
+    }
+
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.told_ns - self.forgiven_ns
+    }
+
+    /// Notes that the host may sleep until then, and says when that is in the host's time.
+    pub(crate) fn promise(&mut self, at_ns: Option<u64>) -> Option<u64> {
+        let host_ns = at_ns.map(|at_ns| at_ns.saturating_add(self.forgiven_ns));
+        self.promised_ns = host_ns.unwrap_or(u64::MAX);
+        host_ns
+    }
+
+    /// Whether what arrives now may have waited for us rather than travelled.
+    #[inline]
+    pub(crate) fn is_catching_up(&self) -> bool {
+        self.stalls > 0 && self.now_ns() - self.stalled_at_ns <= self.stall_ns / 2
+    }
+
+    /// Whether a stall lies between then and now.
+    #[inline]
+    pub(crate) fn stalled_since(&self, then_ns: u64) -> bool {
+        self.stalls > 0 && self.stalled_at_ns >= then_ns
+    }
+
+    pub(crate) fn stalls(&self) -> u64 {
+        self.stalls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_nobody_polled_in_is_forgiven_but_for_one_stall() {
+        let mut clock = Clock::new(100);
+        clock.advance(1_000);
+        assert_eq!(clock.advance(1_100), 1_100);
+        assert_eq!(clock.advance(9_100), 1_200);
+        assert!(clock.is_catching_up() && clock.stalled_since(1_100));
+        assert_eq!(clock.advance(9_160), 1_260);
+        assert!(!clock.is_catching_up());
+    }
+
+    #[test]
+    fn sleep_until_what_was_promised_is_no_stall() {
+        let mut clock = Clock::new(100);
+        clock.advance(1_000);
+        assert_eq!(clock.promise(Some(5_000)), Some(5_000));
+        assert_eq!(clock.advance(5_050), 5_050);
+        assert_eq!(clock.promise(None), None);
+        assert_eq!(clock.advance(1_000_000), 1_000_000);
+        assert_eq!(clock.promise(Some(1_000_500)), Some(1_000_500));
+        assert_eq!(clock.advance(1_003_000), 1_000_100);
+        assert_eq!(clock.promise(Some(1_000_500)), Some(1_003_400));
+    }
+}

@@ -1,0 +1,187 @@
+//! Congestion control: how fast a client session may send, from what its round trips and marks say.
+//!
+//! All of it is the client's: it paces its request packets, and by its requests-for-response those of the server.
+
+mod dctcp;
+mod swift;
+mod timely;
+
+pub use dctcp::DctcpConfig;
+pub use swift::SwiftConfig;
+pub use timely::TimelyConfig;
+
+use crate::config::ShortCut;
+use dctcp::Dctcp;
+use swift::Swift;
+use timely::Timely;
+
+/// What an acknowledgement says of the network.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// When it came.
+    pub now_ns: u64,
+    /// The round trip without the time that the server held the call, where that is known.
+    pub rtt_ns: Option<u64>,
+    /// Whether the network marked a packet on the way.
+    pub marked: bool,
+    /// Packets that it acknowledges.
+    pub packets: u32,
+}
+
+/// An algorithm that decides how fast to send.
+pub trait CongestionControl {
+    /// Packets have arrived.
+    fn acknowledged(&mut self, sample: &Sample);
+    /// A packet was lost, the network going on.
+    fn lost(&mut self, now_ns: u64);
+    /// Repeatedly, nothing arrived in time. One time-out alone is not reported: a host that was preempted looks so.
+    fn timed_out(&mut self, now_ns: u64);
+    /// How fast to send, in bytes per nanosecond.
+    fn rate(&self) -> f64;
+    /// How many packets may be out at once.
+    fn window_packets(&self) -> u32;
+    /// Whether a sample with this round trip would change nothing.
+    fn is_indifferent_to(&self, rtt_ns: u64) -> bool;
+}
+
+/// Which algorithm, and how fast the link is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CongestionConfig {
+    /// Which algorithm.
+    pub algorithm: Algorithm,
+    /// What the link carries, in bytes per nanosecond.
+    pub link_rate: f64,
+    /// Whether samples that change nothing are skipped at once.
+    pub bypass: ShortCut,
+}
+
+impl Default for CongestionConfig {
+    fn default() -> Self {
+        Self {
+            algorithm: Algorithm::Timely(TimelyConfig::default()),
+            link_rate: 3.125,
+            bypass: ShortCut::On,
+        }
+    }
+}
+
+/// The algorithms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Algorithm {
+    /// None: as fast as credits allow.
+    Off,
+    /// By the gradient of round trips (Timely, SIGCOMM '15, with the correction that eRPC applies).
+    Timely(TimelyConfig),
+    /// By a target delay (after Swift, SIGCOMM '20).
+    Swift(SwiftConfig),
+    /// By the share of packets that the network marked (after DCTCP, RFC 8257).
+    Dctcp(DctcpConfig),
+}
+
+/// One session's congestion control.
+#[derive(Clone, Debug)]
+pub(crate) struct Controller {
+    state: State,
+    link_rate: f64,
+    bypass: ShortCut,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Off,
+    Timely(Timely),
+    Swift(Swift),
+    Dctcp(Dctcp),
+}
+
+impl Controller {
+    pub(crate) fn new(config: &CongestionConfig, packet_bytes: usize) -> Self {
+        let state = match config.algorithm {
+            Algorithm::Off => State::Off,
+            Algorithm::Timely(of) => State::Timely(Timely::new(of, config.link_rate)),
+            Algorithm::Swift(of) => State::Swift(Swift::new(of, config.link_rate, packet_bytes)),
+            Algorithm::Dctcp(of) => State::Dctcp(Dctcp::new(of, config.link_rate)),
+        };
+        Self {
+            state,
+            link_rate: config.link_rate,
+            bypass: config.bypass,
+        }
+    }
+
+    #[inline]
+    fn algorithm(&self) -> Option<&dyn CongestionControl> {
+        match &self.state {
+            State::Off => None,
+            State::Timely(timely) => Some(timely),
+            State::Swift(swift) => Some(swift),
+            State::Dctcp(dctcp) => Some(dctcp),
+        }
+    }
+
+    #[inline]
+    fn algorithm_mut(&mut self) -> Option<&mut dyn CongestionControl> {
+        match &mut self.state {
+            State::Off => None,
+            State::Timely(timely) => Some(timely),
+            State::Swift(swift) => Some(swift),
+            State::Dctcp(dctcp) => Some(dctcp),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn acknowledged(&mut self, sample: &Sample) {
+        if let (ShortCut::On, State::Timely(timely), Some(rtt_ns)) = (self.bypass, &self.state, sample.rtt_ns)
+            && timely.is_indifferent_to(rtt_ns)
+        {
+            return;
+        }
+        if let Some(algorithm) = self.algorithm_mut() {
+            algorithm.acknowledged(sample);
+        }
+    }
+
+    pub(crate) fn lost(&mut self, now_ns: u64) {
+        if let Some(algorithm) = self.algorithm_mut() {
+            algorithm.lost(now_ns);
+        }
+    }
+
+    pub(crate) fn timed_out(&mut self, now_ns: u64) {
+        if let Some(algorithm) = self.algorithm_mut() {
+            algorithm.timed_out(now_ns);
+        }
+    }
+
+    /// How long the link is taken by so many bytes at the present rate; `None` where nothing is to be paced at all.
+    #[inline]
+    pub(crate) fn pace_ns(&self, bytes: usize) -> Option<u64> {
+        let rate = self.algorithm()?.rate();
+        Some((bytes as f64 / rate) as u64)
+    }
+
+    /// Whether the session may send as fast as the link.
+    #[inline]
+    pub(crate) fn is_uncongested(&self) -> bool {
+        match &self.state {
+            State::Off => true,
+            State::Timely(timely) => timely.rate() >= self.link_rate,
+            State::Swift(swift) => swift.rate() >= self.link_rate,
+            State::Dctcp(dctcp) => dctcp.rate() >= self.link_rate,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn window_packets(&self) -> u32 {
+        match &self.state {
+            State::Off | State::Timely(_) => u32::MAX,
+            State::Swift(swift) => swift.window_packets(),
+            State::Dctcp(dctcp) => dctcp.window_packets(),
+        }
+    }
+
+    /// How fast the session sends now, in bytes per nanosecond.
+    pub(crate) fn rate(&self) -> f64 {
+        self.algorithm().map_or(self.link_rate, CongestionControl::rate)
+    }
+}

@@ -1,0 +1,455 @@
+//! An endpoint: all sessions of one thread over one wire. (The paper calls it `Rpc`.)
+//!
+//! ```text
+//!   call, respond, connect ──►  sessions  ──► queue, timing wheel ──► poll_transmit
+//!   receive ─────────────────►     │
+//!   handle_timers ───────────►     └────────► events ──────────────► receive, poll_event
+//! ```
+
+mod management;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use crate::buffer::MsgBuf;
+use crate::client::{self, ClientSession};
+use crate::config::{Config, ConfigError};
+use crate::event::{Call, CallError, CallRefused, EndReason, Event, RequestHandle, SessionId};
+use crate::packet::{Body, DATA_HEADER_BYTES, Head, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Packet};
+use crate::server::{self, ServerSession};
+use crate::shared::{Control, Outgoing, Shared, What};
+use crate::statistics::Statistics;
+
+/// What an address on a wire must be able to do.
+pub trait Address: Copy + Eq + Hash + Debug {}
+
+impl<A: Copy + Eq + Hash + Debug> Address for A {}
+
+/// What the wire said of a packet, beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Nothing.
+    None,
+    /// It met congestion (ECN's CE).
+    Congested,
+}
+
+/// A packet to hand to the wire: its head, then its payload. Both are the wire's until the next call of the endpoint.
+#[derive(Debug)]
+pub struct Transmit<'e, A> {
+    /// Where to.
+    pub to: A,
+    /// What goes first.
+    pub head: Head,
+    /// What follows, where the application put it.
+    pub payload: &'e [u8],
+}
+
+/// A response that was not taken.
+#[derive(Debug)]
+pub struct ResponseRefused {
+    /// Why: the request's session is over, or the response is too large.
+    pub error: CallError,
+    /// The response.
+    pub response: MsgBuf,
+}
+
+/// All sessions of one thread over one wire.
+///
+/// It reads no clock: every call that needs the time is told it, in nanoseconds that never run backwards.
+#[derive(Debug)]
+pub struct Endpoint<A> {
+    shared: Shared<A>,
+    sessions: Vec<Session<A>>,
+    /// Numbers of ended sessions, the longest unused first.
+    free: VecDeque<u16>,
+    /// Sessions of clients, so that a repeated Open does not make another.
+    opened: HashMap<(A, u16, u32), u16>,
+    ring_packets_taken: u32,
+    /// The packet of session management that went out last.
+    current: Option<Control<A>>,
+    /// Packets that named unknown sessions and were looked into in this millisecond.
+    unknown: (u64, u32),
+}
+
+#[derive(Debug)]
+enum Session<A> {
+    Free,
+    Client(Box<ClientSession<A>>),
+    Server(Box<ServerSession<A>>),
+}
+
+/// Where a packet's payload is.
+enum Source {
+    Nothing,
+    Request(std::ops::Range<usize>),
+    Response(std::ops::Range<usize>),
+}
+
+impl<A: Address> Endpoint<A> {
+    /// An endpoint without sessions.
+    ///
+    /// # Errors
+    /// If an option is out of its range.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self {
+            shared: Shared::new(config),
+            sessions: Vec::new(),
+            free: VecDeque::new(),
+            opened: HashMap::new(),
+            ring_packets_taken: 0,
+            current: None,
+            unknown: (0, 0),
+        })
+    }
+
+    /// Makes a call. It goes out with the next packets, or waits for one of the session's slots.
+    ///
+    /// # Errors
+    /// If it cannot be taken; the buffers come back with the reason.
+    #[inline]
+    pub fn call(&mut self, now_ns: u64, session: SessionId, call: Call) -> Result<(), Box<CallRefused>> {
+        self.shared.clock.advance(now_ns);
+        let taken = match self.sessions.get_mut(usize::from(session.number)) {
+            Some(Session::Client(client)) if client.id == session => client.call(&mut self.shared, call),
+            _ => Err((CallError::NoSession, call)),
+        };
+        taken.map_err(|(error, call)| Box::new(CallRefused { error, call }))
+    }
+
+    /// Answers a request with a buffer, which comes back as [`Event::ResponseReturned`].
+    ///
+    /// # Errors
+    /// If the request waits no longer, or the response is too large for it; the buffer comes back.
+    pub fn respond(
+        &mut self,
+        now_ns: u64,
+        handle: RequestHandle,
+        status: u16,
+        response: MsgBuf,
+    ) -> Result<(), ResponseRefused> {
+        self.shared.clock.advance(now_ns);
+        let Some(server) = self.server_of(handle.session) else {
+            return Err(ResponseRefused {
+                error: CallError::NoSession,
+                response,
+            });
+        };
+        if response.len() as u64 > u64::from(server.payload_bytes) * u64::from(MESSAGE_PACKETS_MAX) {
+            return Err(ResponseRefused {
+                error: CallError::ResponseTooLarge,
+                response,
+            });
+        }
+        let Some(slot) = server.executing(&handle) else {
+            return Err(ResponseRefused {
+                error: CallError::NoSession,
+                response,
+            });
+        };
+        slot.respond(status, response);
+        self.queue_response(handle);
+        Ok(())
+    }
+
+    /// Answers a request with a few bytes, which go into the buffer that the request's slot has of its own.
+    ///
+    /// # Errors
+    /// If the request waits no longer, or the buffer is too small.
+    #[inline]
+    pub fn respond_inline(
+        &mut self,
+        now_ns: u64,
+        handle: RequestHandle,
+        status: u16,
+        response: &[u8],
+    ) -> Result<(), CallError> {
+        self.shared.clock.advance(now_ns);
+        let capacity = self.shared.config.inline_response_bytes;
+        let slot = self
+            .server_of(handle.session)
+            .and_then(|server| server.executing(&handle))
+            .ok_or(CallError::NoSession)?;
+        if !slot.inline(capacity).fill(response) {
+            return Err(CallError::ResponseTooLarge);
+        }
+        slot.respond_inline(status);
+        self.queue_response(handle);
+        Ok(())
+    }
+
+    #[inline]
+    fn queue_response(&mut self, handle: RequestHandle) {
+        self.shared.answer(Outgoing {
+            call: handle.call,
+            session: handle.session.number,
+            packet: 0,
+            slot: handle.slot,
+            what: What::Response,
+            flags: crate::packet::Flags::NONE,
+        });
+    }
+
+    fn server_of(&mut self, id: SessionId) -> Option<&mut ServerSession<A>> {
+        match self.sessions.get_mut(usize::from(id.number)) {
+            Some(Session::Server(server)) if server.local_token == id.token => Some(server),
+            _ => None,
+        }
+    }
+
+    fn client_of(&self, id: SessionId) -> Option<&ClientSession<A>> {
+        match self.sessions.get(usize::from(id.number)) {
+            Some(Session::Client(client)) if client.id == id => Some(client),
+            _ => None,
+        }
+    }
+
+    /// Gives back the buffer of a request of several packets. Until then it counts against `assembly_bytes_max`.
+    pub fn recycle(&mut self, buffer: MsgBuf) {
+        self.shared.pool.give_back(buffer);
+    }
+
+    /// Takes a packet from the wire. All that have arrived should be taken before [`Endpoint::handle_timers`].
+    #[inline]
+    pub fn receive<'p>(&mut self, now_ns: u64, from: A, mark: Mark, bytes: &'p [u8]) -> Option<Event<'p>> {
+        self.shared.clock.advance(now_ns);
+        self.shared.statistics.packets_received += 1;
+        let packet = match Packet::parse(bytes, self.shared.config.checking) {
+            Ok(packet) => packet,
+            Err(malformed) => {
+                self.count_malformed(malformed);
+                return None;
+            }
+        };
+        let marked = mark == Mark::Congested;
+        let header = packet.header;
+        match (header.kind, packet.body) {
+            (Kind::Open, Body::Control(payload)) => self.receive_open(from, payload),
+            (Kind::Unknown, _) => self.receive_unknown(from, &header),
+            (kind, body) => match self.sessions.get_mut(usize::from(header.session)) {
+                Some(Session::Client(client)) if client.id.token == header.token && client.remote == from => {
+                    self.receive_as_client(header, body, marked)
+                }
+                Some(Session::Server(server))
+                    if server.local_token == header.token && server.remote == from =>
+                {
+                    server.heard_ns = self.shared.clock.now_ns();
+                    match (kind, body) {
+                        (Kind::Request, Body::Data(prefix, payload)) => {
+                            let piece = server::Piece {
+                                header,
+                                prefix,
+                                payload,
+                                marked,
+                            };
+                            server.receive_request(&mut self.shared, piece)
+                        }
+                        (Kind::RequestForResponse, _) => {
+                            server.receive_request_for_response(&mut self.shared, &header);
+                            None
+                        }
+                        _ => self.receive_management_as_server(&header),
+                    }
+                }
+                _ => self.receive_for_nobody(from, &header),
+            },
+        }
+    }
+
+    #[cold]
+    fn count_malformed(&mut self, malformed: Malformed) {
+        let dropped = &mut self.shared.statistics.dropped;
+        match malformed {
+            Malformed::Short | Malformed::Length => dropped.length += 1,
+            Malformed::Check => dropped.check += 1,
+            Malformed::Kind => dropped.kind += 1,
+        }
+    }
+
+    #[inline]
+    fn receive_as_client(&mut self, header: Header, body: Body<'_>, marked: bool) -> Option<Event<'static>> {
+        let Some(Session::Client(client)) = self.sessions.get_mut(usize::from(header.session)) else {
+            return None;
+        };
+        let is_open = matches!(client.state, client::State::Open | client::State::Draining);
+        match (header.kind, body) {
+            (Kind::Response, Body::Data(prefix, payload)) if is_open => {
+                client.heard_ns = self.shared.clock.now_ns();
+                let piece = client::Piece {
+                    header,
+                    prefix,
+                    payload,
+                    marked,
+                };
+                client.receive_response(&mut self.shared, piece)
+            }
+            (Kind::CreditReturn, Body::Bitmap(bitmap)) if is_open => {
+                client.heard_ns = self.shared.clock.now_ns();
+                client.receive_credit_return(&mut self.shared, &header, bitmap, marked);
+                None
+            }
+            (_, body) => self.receive_management_as_client(&header, body),
+        }
+    }
+
+    /// Does what is due. Call it when no packet is left to be received.
+    pub fn handle_timers(&mut self, now_ns: u64) {
+        let now_ns = self.shared.clock.advance(now_ns);
+        while let Some(number) = self.shared.timers.pop_due(now_ns) {
+            self.expire(number);
+        }
+    }
+
+    /// Something that has happened, beside what [`Endpoint::receive`] has returned.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event<'static>> {
+        self.shared.events.pop_front()
+    }
+
+    /// A packet to send. Call it until there is none.
+    #[inline]
+    pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit<'_, A>> {
+        let now_ns = self.shared.clock.advance(now_ns);
+        if let Some(control) = self.shared.control.pop_front() {
+            return Some(self.transmit_control(control));
+        }
+        loop {
+            let outgoing = self.next_outgoing(now_ns)?;
+            if let Some((to, head, source)) = self.head_of(&outgoing) {
+                self.shared.statistics.packets_sent += 1;
+                return Some(self.transmit(to, head, source, &outgoing));
+            }
+        }
+    }
+
+    #[cold]
+    fn transmit_control(&mut self, control: Control<A>) -> Transmit<'_, A> {
+        self.shared.statistics.packets_sent += 1;
+        let control = self.current.insert(control);
+        let payload = &control.payload[..control.payload_bytes];
+        let mut head = control.head;
+        head.seal(payload, self.shared.config.checking);
+        Transmit {
+            to: control.to,
+            head,
+            payload,
+        }
+    }
+
+    #[inline]
+    fn next_outgoing(&mut self, now_ns: u64) -> Option<Outgoing> {
+        match self.shared.pacing.pop_due(now_ns) {
+            Some(outgoing) => Some(outgoing),
+            None => self.shared.outgoing.pop_front(),
+        }
+    }
+
+    /// What goes before the packet; `None` if whatever it was about has moved on.
+    #[inline]
+    fn head_of(&mut self, outgoing: &Outgoing) -> Option<(A, Head, Source)> {
+        match (
+            self.sessions.get_mut(usize::from(outgoing.session))?,
+            outgoing.what,
+        ) {
+            (Session::Client(client), What::Request) => {
+                let (header, prefix, range) = client.transmit(&mut self.shared, outgoing)?;
+                Some((
+                    client.remote,
+                    Head::of_data(&header, &prefix),
+                    Source::Request(range),
+                ))
+            }
+            (Session::Client(client), What::RequestForResponse) => {
+                let (header, _, _) = client.transmit(&mut self.shared, outgoing)?;
+                Some((client.remote, Head::bare(&header), Source::Nothing))
+            }
+            (Session::Server(server), What::Response) => {
+                let (header, prefix, range) = server.response_head(&self.shared, outgoing)?;
+                server.told(outgoing.slot);
+                Some((
+                    server.remote,
+                    Head::of_data(&header, &prefix),
+                    Source::Response(range),
+                ))
+            }
+            (Session::Server(server), What::CreditReturn) => {
+                let (header, bitmap) = server.credit_return_head(outgoing)?;
+                server.told(outgoing.slot);
+                Some((
+                    server.remote,
+                    Head::of_credit_return(&header, bitmap),
+                    Source::Nothing,
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn transmit(&self, to: A, head: Head, source: Source, outgoing: &Outgoing) -> Transmit<'_, A> {
+        let payload = match (&self.sessions[usize::from(outgoing.session)], source) {
+            (Session::Client(client), Source::Request(range)) => client.request(outgoing.slot).get(range),
+            (Session::Server(server), Source::Response(range)) => server
+                .slots
+                .get(usize::from(outgoing.slot))
+                .and_then(|slot| slot.response().get(range)),
+            _ => None,
+        }
+        .unwrap_or_default();
+        let mut head = head;
+        head.seal(payload, self.shared.config.checking);
+        Transmit { to, head, payload }
+    }
+
+    /// Until when nothing is due, in the time that the endpoint is told; `None`: until a packet comes or something is
+    /// asked for. The owner may sleep so long: that does not count as a stall.
+    pub fn wake_at(&mut self) -> Option<u64> {
+        let shared = &mut self.shared;
+        let now_ns = shared.clock.now_ns();
+        let busy = !shared.outgoing.is_empty() || !shared.control.is_empty() || !shared.events.is_empty();
+        let due_ns = [shared.timers.next_due_ns(), shared.pacing.next_due_ns()]
+            .into_iter()
+            .flatten()
+            .min();
+        let due_ns = if busy {
+            Some(now_ns)
+        } else {
+            due_ns.map(|due_ns| due_ns.max(now_ns))
+        };
+        shared.clock.promise(due_ns)
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let mut statistics = self.shared.statistics;
+        statistics.stalls = self.shared.clock.stalls();
+        statistics
+    }
+
+    /// How fast a client session sends now, in bytes per nanosecond.
+    #[must_use]
+    pub fn rate(&self, session: SessionId) -> Option<f64> {
+        Some(self.client_of(session)?.rate())
+    }
+
+    /// The smoothed round trip of a client session, in nanoseconds; zero before the first.
+    #[must_use]
+    pub fn round_trip_ns(&self, session: SessionId) -> Option<u64> {
+        Some(self.client_of(session)?.round_trip_ns())
+    }
+
+    /// Packets of the receive ring that no session has taken.
+    #[must_use]
+    pub fn ring_packets_free(&self) -> u32 {
+        self.shared.config.receive_ring_packets - self.ring_packets_taken
+    }
+
+    /// Bytes of a message that one packet of this endpoint can carry.
+    #[must_use]
+    pub fn packet_payload_bytes(&self) -> usize {
+        self.shared.config.packet_bytes_max - DATA_HEADER_BYTES
+    }
+}

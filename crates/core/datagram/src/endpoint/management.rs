@@ -1,0 +1,402 @@
+//! Sessions begin, end, and are looked for in vain.
+
+use super::*;
+use crate::client::State;
+use crate::config::{PACKET_BYTES_MIN, Recovery, SLOTS_MAX};
+use crate::event::{ConnectError, Refusal};
+use crate::handshake::{
+    Accept, Open, VERSION, decode_challenge, decode_refuse, encode_challenge, encode_refuse,
+};
+use crate::packet::NO_SESSION;
+
+/// Claims that a session is unknown which are looked into in one millisecond; each costs a look at every session.
+const UNKNOWN_PER_MS_MAX: u32 = 16;
+const MS_SHIFT: u32 = 20;
+
+impl<A: Address> Endpoint<A> {
+    /// Asks for a session with whoever is at this address. Calls can be made at once; they wait for it.
+    ///
+    /// # Errors
+    /// If this end has no room for another session.
+    pub fn connect(&mut self, now_ns: u64, to: A) -> Result<SessionId, ConnectError> {
+        self.shared.clock.advance(now_ns);
+        let credits = self.shared.config.credits;
+        if self.ring_packets_free() < credits.into() {
+            return Err(ConnectError::RingFull);
+        }
+        let number = self.number().ok_or(ConnectError::TooManySessions)?;
+        let token = self.shared.secrets.draw() as u32;
+        let id = SessionId { number, token };
+        let nonce = self.shared.secrets.draw();
+        self.ring_packets_taken += u32::from(credits);
+        let client = ClientSession::new(&self.shared, to, id, nonce);
+        self.sessions[usize::from(number)] = Session::Client(Box::new(client));
+        self.send_open(number);
+        Ok(id)
+    }
+
+    /// A free session number, with its place in the table.
+    fn number(&mut self) -> Option<u16> {
+        if self.sessions.len() < self.shared.config.sessions_max {
+            self.sessions.push(Session::Free);
+            return Some(self.sessions.len() as u16 - 1);
+        }
+        self.free.pop_front()
+    }
+
+    /// Ends a session when the calls that were made on it have ended. [`Event::Ended`] follows.
+    pub fn disconnect(&mut self, now_ns: u64, session: SessionId) {
+        self.shared.clock.advance(now_ns);
+        match self.sessions.get_mut(usize::from(session.number)) {
+            Some(Session::Client(client)) if client.id == session => match client.state {
+                State::Opening { .. } => self.end(session.number, EndReason::Closed),
+                _ => client.drain(&mut self.shared),
+            },
+            _ => {}
+        }
+    }
+
+    /// Ends a session, of either direction, at once, and tells the peer. Calls on it fail.
+    pub fn reset(&mut self, now_ns: u64, session: SessionId) {
+        self.shared.clock.advance(now_ns);
+        let (to, header) = match self.sessions.get(usize::from(session.number)) {
+            Some(Session::Client(client)) if client.id == session => {
+                let (number, token) = (client.remote_number, client.remote_token);
+                (client.remote, Header::of_session(Kind::Reset, number, token))
+            }
+            Some(Session::Server(server)) if server.local_token == session.token => {
+                let (number, token) = (server.remote_number, server.remote_token);
+                (server.remote, Header::of_session(Kind::Reset, number, token))
+            }
+            _ => return,
+        };
+        self.shared.control(to, &header, &[]);
+        self.end(session.number, EndReason::ResetHere);
+    }
+
+    /// Frees a session's number and everything that it holds.
+    fn end(&mut self, number: u16, reason: EndReason) {
+        let session = std::mem::replace(&mut self.sessions[usize::from(number)], Session::Free);
+        let credits = match session {
+            Session::Free => return,
+            Session::Client(client) => {
+                let credits = match client.state {
+                    State::Opening { .. } => self.shared.config.credits,
+                    _ => client.credits_total,
+                };
+                client.end(&mut self.shared, reason);
+                credits
+            }
+            Session::Server(server) => {
+                let (credits, token) = (server.credits, server.local_token);
+                self.opened
+                    .remove(&(server.remote, server.remote_number, server.remote_token));
+                server.end(&mut self.shared, SessionId { number, token }, reason);
+                credits
+            }
+        };
+        self.ring_packets_taken -= u32::from(credits);
+        self.shared.timers.disarm(number);
+        self.free.push_back(number);
+    }
+
+    pub(super) fn expire(&mut self, number: u16) {
+        let now_ns = self.shared.clock.now_ns();
+        let config = &self.shared.config;
+        let (peer_timeout_ns, idle_ns_max) = (config.peer_timeout_ns, config.idle_ns_max);
+        let over = match self.sessions.get_mut(usize::from(number)) {
+            None | Some(Session::Free) => return,
+            Some(Session::Client(client)) if matches!(client.state, State::Opening { .. }) => {
+                if now_ns.saturating_sub(client.asked_ns) < peer_timeout_ns {
+                    return self.send_open(number);
+                }
+                Err(EndReason::PeerTimeout)
+            }
+            Some(Session::Client(client)) => client.expire(&mut self.shared),
+            Some(Session::Server(server)) => {
+                let due_ns = server.heard_ns + idle_ns_max;
+                if due_ns > now_ns {
+                    self.shared.timers.arm(number, now_ns, due_ns);
+                    return;
+                }
+                Err(EndReason::PeerTimeout)
+            }
+        };
+        if let Err(reason) = over {
+            self.end(number, reason);
+        }
+    }
+
+    fn send_open(&mut self, number: u16) {
+        let Some(Session::Client(client)) = self.sessions.get_mut(usize::from(number)) else {
+            return;
+        };
+        let State::Opening { cookie, attempts } = &mut client.state else {
+            return;
+        };
+        let config = &self.shared.config;
+        let open = Open {
+            versions: (VERSION, VERSION),
+            selective: config.recovery == Recovery::Selective,
+            slots: config.slots,
+            session: number,
+            token: client.id.token,
+            credits: config.credits,
+            packet_bytes: config.packet_bytes_max as u16,
+            nonce: client.nonce,
+            cookie: *cookie,
+        };
+        let pause_ns = (config.timeout_ns_initial << (*attempts).min(10)).min(config.timeout_ns_max);
+        *attempts = attempts.saturating_add(1);
+        let header = Header::of_session(Kind::Open, NO_SESSION, 0);
+        let now_ns = self.shared.clock.now_ns();
+        self.shared.control(client.remote, &header, &open.encode());
+        self.shared.timers.arm(number, now_ns, now_ns + pause_ns);
+    }
+
+    /// A client asks for a session.
+    pub(super) fn receive_open(&mut self, from: A, payload: &[u8]) -> Option<Event<'static>> {
+        let Some(open) = Open::decode(payload) else {
+            self.shared.statistics.dropped.length += 1;
+            return None;
+        };
+        let now_ns = self.shared.clock.now_ns();
+        let to_client = |kind| Header::of_session(kind, open.session, open.token);
+        if !self.shared.secrets.recognizes(now_ns, &from, &open) {
+            self.shared.statistics.dropped.cookie += u64::from(open.cookie != 0);
+            let cookie = self.shared.secrets.bake(now_ns, &from, &open);
+            let challenge = encode_challenge(open.nonce, cookie);
+            self.shared.control(from, &to_client(Kind::Challenge), &challenge);
+            return None;
+        }
+        if let Some(number) = self.opened.get(&(from, open.session, open.token)).copied() {
+            self.send_accept(number, open.nonce);
+            return None;
+        }
+        match self.accept(from, &open) {
+            Ok(number) => {
+                self.send_accept(number, open.nonce);
+                let token = self.token_of_server(number)?;
+                Some(Event::Accepted(SessionId { number, token }))
+            }
+            Err(refusal) => {
+                let refuse = encode_refuse(open.nonce, refusal);
+                self.shared.control(from, &to_client(Kind::Refuse), &refuse);
+                None
+            }
+        }
+    }
+
+    fn accept(&mut self, from: A, open: &Open) -> Result<u16, Refusal> {
+        if !(open.versions.0..=open.versions.1).contains(&VERSION) {
+            return Err(Refusal::Version);
+        }
+        let config = &self.shared.config;
+        let credits = open.credits.min(config.credits);
+        let slots = open.slots.min(config.slots).min(SLOTS_MAX);
+        let packet_bytes = usize::from(open.packet_bytes).min(config.packet_bytes_max);
+        if credits == 0 || slots == 0 || packet_bytes < PACKET_BYTES_MIN {
+            return Err(Refusal::Parameters);
+        }
+        if self.ring_packets_free() < credits.into() {
+            return Err(Refusal::RingFull);
+        }
+        let number = self.number().ok_or(Refusal::TooManySessions)?;
+        let recovery = if open.selective {
+            Recovery::Selective
+        } else {
+            Recovery::GoBackN
+        };
+        let now_ns = self.shared.clock.now_ns();
+        let server = ServerSession {
+            remote: from,
+            remote_number: open.session,
+            remote_token: open.token,
+            local_token: self.shared.secrets.draw() as u32,
+            credits,
+            payload_bytes: (packet_bytes - DATA_HEADER_BYTES) as u32,
+            recovery,
+            heard_ns: now_ns,
+            slots: (0..slots).map(|_| server::ServerSlot::default()).collect(),
+        };
+        self.sessions[usize::from(number)] = Session::Server(Box::new(server));
+        self.ring_packets_taken += u32::from(credits);
+        self.opened.insert((from, open.session, open.token), number);
+        let due_ns = now_ns + self.shared.config.idle_ns_max;
+        self.shared.timers.arm(number, now_ns, due_ns);
+        Ok(number)
+    }
+
+    fn token_of_server(&self, number: u16) -> Option<u32> {
+        match self.sessions.get(usize::from(number)) {
+            Some(Session::Server(server)) => Some(server.local_token),
+            _ => None,
+        }
+    }
+
+    fn send_accept(&mut self, number: u16, nonce: u64) {
+        let Some(Session::Server(server)) = self.sessions.get(usize::from(number)) else {
+            return;
+        };
+        let accept = Accept {
+            nonce,
+            version: VERSION,
+            slots: server.slots.len() as u8,
+            session: number,
+            token: server.local_token,
+            credits: server.credits,
+            packet_bytes: (server.payload_bytes as usize + DATA_HEADER_BYTES) as u16,
+            message_bytes_max: self.shared.config.message_bytes_max,
+        };
+        let header = Header::of_session(Kind::Accept, server.remote_number, server.remote_token);
+        self.shared.control(server.remote, &header, &accept.encode());
+    }
+
+    /// A packet of session management for a client session, whose token is right.
+    pub(super) fn receive_management_as_client(
+        &mut self,
+        header: &Header,
+        body: Body<'_>,
+    ) -> Option<Event<'static>> {
+        let Some(Session::Client(client)) = self.sessions.get_mut(usize::from(header.session)) else {
+            return None;
+        };
+        let nonce = client.nonce;
+        match (header.kind, body, client.state) {
+            (Kind::Challenge, Body::Control(payload), State::Opening { attempts, .. }) => {
+                match decode_challenge(payload).filter(|(echo, _)| *echo == nonce) {
+                    Some((_, cookie)) => {
+                        client.state = State::Opening { cookie, attempts };
+                        self.send_open(header.session);
+                    }
+                    None => self.shared.statistics.dropped.cookie += 1,
+                }
+                None
+            }
+            (Kind::Accept, Body::Control(payload), State::Opening { .. }) => {
+                match Accept::decode(payload).filter(|accept| accept.nonce == nonce) {
+                    Some(accept) => self.accepted(header.session, &accept),
+                    None => {
+                        self.shared.statistics.dropped.cookie += 1;
+                        None
+                    }
+                }
+            }
+            (Kind::Refuse, Body::Control(payload), State::Opening { .. }) => {
+                match decode_refuse(payload).filter(|(echo, _)| *echo == nonce) {
+                    Some((_, reason)) => self.end(header.session, EndReason::Refused(reason)),
+                    None => self.shared.statistics.dropped.cookie += 1,
+                }
+                None
+            }
+            (Kind::Pong, _, State::Open | State::Draining) => {
+                client.heard_ns = self.shared.clock.now_ns();
+                None
+            }
+            (Kind::Closed, _, State::Closing { .. }) => {
+                self.end(header.session, EndReason::Closed);
+                None
+            }
+            (Kind::Reset, _, state) if !matches!(state, State::Opening { .. }) => {
+                self.end(header.session, EndReason::Reset);
+                None
+            }
+            _ => {
+                self.shared.statistics.dropped.stale += 1;
+                None
+            }
+        }
+    }
+
+    fn accepted(&mut self, number: u16, accept: &Accept) -> Option<Event<'static>> {
+        let config = &self.shared.config;
+        let possible = accept.version == VERSION
+            && (1..=config.slots).contains(&accept.slots)
+            && (1..=config.credits).contains(&accept.credits)
+            && (PACKET_BYTES_MIN..=config.packet_bytes_max).contains(&accept.packet_bytes.into());
+        if !possible {
+            self.shared.statistics.dropped.protocol += 1;
+            return None;
+        }
+        let Some(Session::Client(client)) = self.sessions.get_mut(usize::from(number)) else {
+            return None;
+        };
+        let now_ns = self.shared.clock.now_ns();
+        self.ring_packets_taken -= u32::from(config.credits - accept.credits);
+        client.remote_number = accept.session;
+        client.remote_token = accept.token;
+        client.payload_bytes = u32::from(accept.packet_bytes) - DATA_HEADER_BYTES as u32;
+        client.message_bytes_max = accept.message_bytes_max;
+        client.heard_ns = now_ns;
+        client.open(&mut self.shared, accept.slots, accept.credits);
+        let due_ns = now_ns + self.shared.config.keepalive_ns;
+        self.shared.timers.arm(number, now_ns, due_ns);
+        Some(Event::Connected(client.id))
+    }
+
+    /// A packet of session management for a server session, whose token is right.
+    pub(super) fn receive_management_as_server(&mut self, header: &Header) -> Option<Event<'static>> {
+        let Some(Session::Server(server)) = self.sessions.get(usize::from(header.session)) else {
+            return None;
+        };
+        let to = server.remote;
+        let answer = |kind| Header::of_session(kind, server.remote_number, server.remote_token);
+        match header.kind {
+            Kind::Ping => self.shared.control(to, &answer(Kind::Pong), &[]),
+            Kind::Close => {
+                self.shared.control(to, &answer(Kind::Closed), &[]);
+                self.end(header.session, EndReason::Closed);
+            }
+            Kind::Reset => self.end(header.session, EndReason::Reset),
+            _ => self.shared.statistics.dropped.protocol += 1,
+        }
+        None
+    }
+
+    /// A packet of no session here. A client whose server has lost its memory is told, so that it need not wait; the
+    /// answer is no longer than the packet, and says nothing that its sender did not know.
+    #[cold]
+    pub(super) fn receive_for_nobody(&mut self, from: A, header: &Header) -> Option<Event<'static>> {
+        self.shared.statistics.dropped.token += 1;
+        if matches!(
+            header.kind,
+            Kind::Request | Kind::RequestForResponse | Kind::Ping | Kind::Close
+        ) {
+            let unknown = Header::of_session(Kind::Unknown, header.session, header.token);
+            self.shared.control(from, &unknown, &[]);
+        }
+        None
+    }
+
+    /// A server says that it has no such session as a packet of ours named.
+    #[cold]
+    pub(super) fn receive_unknown(&mut self, from: A, header: &Header) -> Option<Event<'static>> {
+        let millisecond = self.shared.clock.now_ns() >> MS_SHIFT;
+        if self.unknown.0 != millisecond {
+            self.unknown = (millisecond, 0);
+        }
+        self.unknown.1 += 1;
+        let known = |session: &Session<A>| match session {
+            Session::Client(client) => {
+                !matches!(client.state, State::Opening { .. })
+                    && client.remote == from
+                    && client.remote_number == header.session
+                    && client.remote_token == header.token
+            }
+            _ => false,
+        };
+        let number = (self.unknown.1 <= UNKNOWN_PER_MS_MAX)
+            .then(|| self.sessions.iter().position(known))
+            .flatten();
+        let Some(number) = number else {
+            self.shared.statistics.dropped.token += 1;
+            return None;
+        };
+        let reason = match &self.sessions[number] {
+            Session::Client(client) if matches!(client.state, State::Closing { .. }) => EndReason::Closed,
+            _ => EndReason::Reset,
+        };
+        self.end(number as u16, reason);
+        None
+    }
+}

@@ -1,0 +1,181 @@
+//! What an endpoint is asked for, and what it tells.
+
+use std::ops::Deref;
+
+use crate::buffer::MsgBuf;
+
+/// A session of an endpoint. It names that one for ever; numbers are used again, tokens are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId {
+    pub(crate) number: u16,
+    pub(crate) token: u32,
+}
+
+/// A call to make.
+#[derive(Debug)]
+pub struct Call {
+    /// Which method of the server.
+    pub method: u16,
+    /// What the completion is to carry, so that the caller knows which call it was.
+    pub tag: u64,
+    /// The request.
+    pub request: MsgBuf,
+    /// Where the response goes; its capacity is the most that it can have.
+    pub response: MsgBuf,
+}
+
+/// A call that was not taken, with the reason.
+#[derive(Debug)]
+pub struct CallRefused {
+    /// Why.
+    pub error: CallError,
+    /// The call, with its buffers.
+    pub call: Call,
+}
+
+/// The end of a call. Both buffers are the caller's again.
+#[derive(Debug)]
+pub struct Completion {
+    /// The session it was made on.
+    pub session: SessionId,
+    /// What the caller called it.
+    pub tag: u64,
+    /// The status that the server gave, or why there is none.
+    pub outcome: Result<u16, CallError>,
+    /// The request, as it was handed in.
+    pub request: MsgBuf,
+    /// The response, where there is one.
+    pub response: MsgBuf,
+}
+
+/// Why a call has no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The session is over.
+    #[error("no such session, or no longer")]
+    NoSession,
+    /// As many calls wait as may.
+    #[error("too many calls wait for a slot of the session; try again when some have ended")]
+    BacklogFull,
+    /// The request is larger than the server takes, or than the wire can carry.
+    #[error("the request is larger than the server takes")]
+    RequestTooLarge,
+    /// The response did not fit its buffer.
+    #[error("the response is larger than its buffer")]
+    ResponseTooLarge,
+    /// The session ended before the response was there. The call may have been executed, once at most.
+    #[error("the session ended: {0}")]
+    Ended(EndReason),
+}
+
+/// Why a session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum EndReason {
+    /// Either end said goodbye.
+    #[error("it was closed")]
+    Closed,
+    /// The peer ended it abruptly, or knows nothing of it.
+    #[error("the peer reset it")]
+    Reset,
+    /// This end ended it abruptly.
+    #[error("it was reset here")]
+    ResetHere,
+    /// The peer was silent for too long.
+    #[error("the peer did not answer in time")]
+    PeerTimeout,
+    /// The peer refused it.
+    #[error("the peer refused it: {0}")]
+    Refused(Refusal),
+}
+
+/// Why a server takes no session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[repr(u16)]
+pub enum Refusal {
+    /// It speaks no version that the client speaks.
+    #[error("no version in common")]
+    Version = 1,
+    /// Its receive ring has no room for the session's credits.
+    #[error("its receive ring is taken")]
+    RingFull = 2,
+    /// It has as many sessions as it can have.
+    #[error("it has too many sessions")]
+    TooManySessions = 3,
+    /// What the client asked for cannot be.
+    #[error("it cannot work with these parameters")]
+    Parameters = 4,
+    /// A reason that this version does not know.
+    #[error("for a reason unknown here")]
+    Other = 5,
+}
+
+/// Why a session could not even be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// This end's receive ring has no room for the session's credits.
+    #[error("the receive ring has no room for another session's credits")]
+    RingFull,
+    /// This end has as many sessions as it can have.
+    #[error("too many sessions")]
+    TooManySessions,
+}
+
+/// A request that waits for its response. It can be kept, for as long as it takes, and be answered once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestHandle {
+    pub(crate) session: SessionId,
+    pub(crate) slot: u8,
+    pub(crate) call: u32,
+}
+
+impl RequestHandle {
+    /// The session that it came by.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+}
+
+/// The bytes of a request.
+#[derive(Debug)]
+pub enum Payload<'p> {
+    /// Of one packet: still where the wire put them. Whoever wants them for longer copies them.
+    Borrowed(&'p [u8]),
+    /// Of several packets, put together. [`Endpoint::recycle`](crate::Endpoint::recycle) takes the buffer back.
+    Owned(MsgBuf),
+}
+
+impl Deref for Payload<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Payload::Borrowed(bytes) => bytes,
+            Payload::Owned(buffer) => buffer,
+        }
+    }
+}
+
+/// What an endpoint tells its owner.
+#[derive(Debug)]
+pub enum Event<'p> {
+    /// A session that was asked for is there.
+    Connected(SessionId),
+    /// A client has opened a session.
+    Accepted(SessionId),
+    /// A request is to be handled.
+    Request {
+        /// What to answer to.
+        handle: RequestHandle,
+        /// Which method.
+        method: u16,
+        /// What was sent.
+        payload: Payload<'p>,
+    },
+    /// A call has ended.
+    Completed(Completion),
+    /// A buffer that a response was given in is no longer needed.
+    ResponseReturned(MsgBuf),
+    /// A session is over. All its calls have been completed before.
+    Ended(SessionId, EndReason),
+}

@@ -1,0 +1,45 @@
+//! The datagram transport's protocol (`docs/datagram.md`), without I/O: packets and a time go in, packets and events
+//! come out. It needs nothing of the network but that most packets arrive.
+//!
+//! ```text
+//!   client's Endpoint                                                  server's Endpoint
+//!     call() ──► slot ──► poll_transmit() ─► Request ─► receive() ──► Event::Request (its payload is not copied)
+//!     Event::Completed ◄── receive() ◄─ Response ◄─ poll_transmit() ◄── respond(), then or later
+//! ```
+//!
+//! The protocol is that of eRPC (Kalia, Kaminsky, Andersen: Datacenter RPCs can be General and Fast, NSDI '19): sessions
+//! with slots and credits, driven by the client, with congestion control at the client. It differs in that losses are
+//! made good one by one, that reordering is no loss, and that a process that was off its core does not take that for
+//! the network's fault.
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod checksum;
+mod client;
+mod clock;
+mod config;
+mod congestion;
+mod endpoint;
+mod event;
+mod flight;
+pub mod handshake;
+pub mod packet;
+mod rtt;
+mod server;
+mod shared;
+mod siphash;
+mod statistics;
+mod wheel;
+
+pub use buffer::MsgBuf;
+pub use checksum::Checking;
+pub use config::{Config, ConfigError, PACKET_BYTES_MIN, Recovery, SESSIONS_MAX, SLOTS_MAX, ShortCut};
+pub use congestion::{
+    Algorithm, CongestionConfig, CongestionControl, DctcpConfig, Sample, SwiftConfig, TimelyConfig,
+};
+pub use endpoint::{Address, Endpoint, Mark, ResponseRefused, Transmit};
+pub use event::{
+    Call, CallError, CallRefused, Completion, ConnectError, EndReason, Event, Payload, Refusal,
+    RequestHandle, SessionId,
+};
+pub use statistics::{Drops, Statistics};

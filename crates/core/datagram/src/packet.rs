@@ -1,0 +1,436 @@
+//! The packets on the wire (`docs/datagram.md`): a header of 16 bytes, for message data a prefix of 8, and the payload.
+//!
+//! ```text
+//!  0      1      2             4                    8                    12            14            16
+//!  ├──────┼──────┼─────────────┼────────────────────┼────────────────────┼─────────────┼─────────────┤
+//!  │flags │ slot │ receiver's  │ receiver's session │ call number        │ packet      │ check       │
+//!  │ kind │      │ session     │ token              │ in its slot        │ number      │             │
+//!  ├──────┴──────┴─────────────┼─────────┬──────────┼────────────────────┴─────────────┴─────────────┘
+//!  │ bytes of the message      │ method  │ held     │   prefix of requests and responses
+//!  │                           │ /status │          │
+//!  └───────────────────────────┴─────────┴──────────┘
+//! ```
+//!
+//! All integers are little-endian.
+
+use crate::checksum::{Checking, check_of, verify};
+
+/// Bytes of the header that every packet begins with.
+pub const HEADER_BYTES: usize = 16;
+/// Bytes of the header and the prefix of a packet with message data.
+pub const DATA_HEADER_BYTES: usize = HEADER_BYTES + PREFIX_BYTES;
+/// Bytes of the prefix of requests and responses.
+pub const PREFIX_BYTES: usize = 8;
+/// Bytes of the bitmap that a credit return may carry.
+pub const BITMAP_BYTES: usize = 8;
+/// Packets of one message: what the packet number can name.
+pub const MESSAGE_PACKETS_MAX: u32 = 1 << 16;
+/// Response packets that one request-for-response can ask for.
+pub const RANGE_PACKETS_MAX: u8 = 16;
+/// One unit of [`Prefix::held`], in nanoseconds.
+pub const HELD_UNIT_NS: u64 = 64;
+
+/// The session number of a packet that belongs to no session of its receiver yet.
+pub const NO_SESSION: u16 = u16::MAX;
+
+/// What a packet is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Client to server: a piece of a request.
+    Request = 1,
+    /// Server to client: all request packets below this number are here, and those in the bitmap.
+    CreditReturn = 2,
+    /// Client to server: send these packets of the response.
+    RequestForResponse = 3,
+    /// Server to client: a piece of a response.
+    Response = 4,
+    /// Client to server: begin a session.
+    Open = 5,
+    /// Server to client: repeat that with this cookie, so that I know that you are where you say.
+    Challenge = 6,
+    /// Server to client: the session has begun.
+    Accept = 7,
+    /// Server to client: no session, for this reason.
+    Refuse = 8,
+    /// Client to server: the session is over.
+    Close = 9,
+    /// Server to client: so it is here.
+    Closed = 10,
+    /// Either way: the session has ended abruptly.
+    Reset = 11,
+    /// Server to client, outside any session: nobody here knows the session and token that this repeats.
+    Unknown = 12,
+    /// Client to server: are you there?
+    Ping = 13,
+    /// Server to client: yes.
+    Pong = 14,
+}
+
+impl Kind {
+    fn parse(value: u8) -> Option<Kind> {
+        const KINDS: [Kind; 14] = [
+            Kind::Request,
+            Kind::CreditReturn,
+            Kind::RequestForResponse,
+            Kind::Response,
+            Kind::Open,
+            Kind::Challenge,
+            Kind::Accept,
+            Kind::Refuse,
+            Kind::Close,
+            Kind::Closed,
+            Kind::Reset,
+            Kind::Unknown,
+            Kind::Ping,
+            Kind::Pong,
+        ];
+        KINDS.get(usize::from(value).wrapping_sub(1)).copied()
+    }
+}
+
+/// The upper four bits of a packet's first byte. What they mean depends on the kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// Nothing said.
+    pub const NONE: Flags = Flags(0);
+    /// Of a request: return credits at once.
+    pub const RETURN: Flags = Flags(1);
+    /// Of a credit return or response: the network marked a packet of the request as having met congestion.
+    pub const MARKED: Flags = Flags(2);
+    /// Of a credit return or response: the sender cannot say how long it held the call, so nothing is to be learnt
+    /// about the network from when this arrives.
+    pub const UNTIMED: Flags = Flags(4);
+
+    /// The flags of a request-for-response for so many packets: 1 to [`RANGE_PACKETS_MAX`].
+    #[must_use]
+    pub const fn range(packets: u8) -> Flags {
+        Flags(packets.wrapping_sub(1) & 15)
+    }
+
+    /// How many packets a request-for-response asks for.
+    #[must_use]
+    pub const fn range_packets(self) -> u8 {
+        self.0 + 1
+    }
+
+    /// Whether all of `other` is set.
+    #[must_use]
+    pub const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These and those.
+    #[must_use]
+    pub const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+/// What every packet begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the packet is for.
+    pub kind: Kind,
+    /// Particulars of the kind.
+    pub flags: Flags,
+    /// Which of the session's concurrent calls it belongs to.
+    pub slot: u8,
+    /// The session, by the number that its receiver gave it.
+    pub session: u16,
+    /// The secret that the receiver gave the session, which whoever is not on the path cannot know.
+    pub token: u32,
+    /// The number of the call in its slot; it grows by one with each call.
+    pub call: u32,
+    /// Which packet of its message this is, or is about.
+    pub packet: u16,
+}
+
+impl Header {
+    /// The header of a packet of session management, which belongs to no call.
+    #[must_use]
+    pub const fn of_session(kind: Kind, session: u16, token: u32) -> Header {
+        Header {
+            kind,
+            flags: Flags::NONE,
+            slot: 0,
+            session,
+            token,
+            call: 0,
+            packet: 0,
+        }
+    }
+
+    /// Its bytes, without a check.
+    #[must_use]
+    #[inline]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let low = u64::from(self.kind as u8 | self.flags.0 << 4)
+            | u64::from(self.slot) << 8
+            | u64::from(self.session) << 16
+            | u64::from(self.token) << 32;
+        let high = u64::from(self.call) | u64::from(self.packet) << 32;
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&low.to_le_bytes());
+        bytes[8..].copy_from_slice(&high.to_le_bytes());
+        bytes
+    }
+
+    #[inline]
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let (low, high) = (word(0), word(8));
+        Some(Header {
+            kind: Kind::parse(low as u8 & 15)?,
+            flags: Flags(low as u8 >> 4),
+            slot: (low >> 8) as u8,
+            session: (low >> 16) as u16,
+            token: (low >> 32) as u32,
+            call: high as u32,
+            packet: (high >> 32) as u16,
+        })
+    }
+}
+
+/// What each packet of a request or response says about its message, so that packets can arrive in any order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Bytes of the whole message.
+    pub message_bytes: u32,
+    /// The method of a request, the status of a response.
+    pub code: u16,
+    /// Of a response: how long the server kept the call, in units of [`HELD_UNIT_NS`]. Zero in a request.
+    pub held: u16,
+}
+
+impl Prefix {
+    #[inline]
+    fn encode(&self) -> [u8; PREFIX_BYTES] {
+        let word = u64::from(self.message_bytes) | u64::from(self.code) << 32 | u64::from(self.held) << 48;
+        word.to_le_bytes()
+    }
+
+    #[inline]
+    fn decode(bytes: &[u8; PREFIX_BYTES]) -> Prefix {
+        let word = u64::from_le_bytes(*bytes);
+        Prefix {
+            message_bytes: word as u32,
+            code: (word >> 32) as u16,
+            held: (word >> 48) as u16,
+        }
+    }
+}
+
+/// What stands before a packet's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    bytes: [u8; DATA_HEADER_BYTES],
+    length: u8,
+}
+
+impl Head {
+    /// A header alone.
+    #[must_use]
+    #[inline]
+    pub fn bare(header: &Header) -> Head {
+        let mut bytes = [0; DATA_HEADER_BYTES];
+        bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
+        Head {
+            bytes,
+            length: HEADER_BYTES as u8,
+        }
+    }
+
+    /// A header and the prefix of message data.
+    #[must_use]
+    #[inline]
+    pub fn of_data(header: &Header, prefix: &Prefix) -> Head {
+        let mut head = Head::bare(header);
+        head.bytes[HEADER_BYTES..].copy_from_slice(&prefix.encode());
+        head.length = DATA_HEADER_BYTES as u8;
+        head
+    }
+
+    /// A header and the bitmap of a credit return; no bitmap is sent for an empty one.
+    #[must_use]
+    pub fn of_credit_return(header: &Header, bitmap: u64) -> Head {
+        let mut head = Head::bare(header);
+        if bitmap != 0 {
+            head.bytes[HEADER_BYTES..].copy_from_slice(&bitmap.to_le_bytes());
+            head.length = DATA_HEADER_BYTES as u8;
+        }
+        head
+    }
+
+    /// Its bytes.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
+    }
+
+    /// Writes the check over this head and the payload that follows, where the wire has none of its own.
+    #[inline]
+    pub fn seal(&mut self, payload: &[u8], checking: Checking) {
+        if checking == Checking::Packets {
+            let check = check_of(self.bytes(), payload);
+            self.bytes[14..16].copy_from_slice(&check.to_le_bytes());
+        }
+    }
+}
+
+/// A packet that has been checked as far as it can be without knowing its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'p> {
+    /// What every packet begins with.
+    pub header: Header,
+    /// What follows, by kind.
+    pub body: Body<'p>,
+}
+
+/// What follows a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body<'p> {
+    /// A piece of a message: of requests and responses.
+    Data(Prefix, &'p [u8]),
+    /// Which packets beyond the next one that is missing are here: of credit returns.
+    Bitmap(u64),
+    /// Session management.
+    Control(&'p [u8]),
+    /// Nothing.
+    Empty,
+}
+
+/// Why a packet is none of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It ends within its header.
+    #[error("a packet shorter than its header")]
+    Short,
+    /// Its check does not match.
+    #[error("a packet whose check does not match its bytes")]
+    Check,
+    /// No such kind.
+    #[error("a packet of a kind that this version does not know")]
+    Kind,
+    /// Its length cannot be that of its kind.
+    #[error("a packet with a length that its kind cannot have")]
+    Length,
+}
+
+impl<'p> Packet<'p> {
+    /// Reads a packet.
+    #[inline]
+    pub fn parse(bytes: &'p [u8], checking: Checking) -> Result<Packet<'p>, Malformed> {
+        let (head, rest) = bytes
+            .split_first_chunk::<HEADER_BYTES>()
+            .ok_or(Malformed::Short)?;
+        verify(bytes, [head[14], head[15]], checking)?;
+        let header = Header::decode(head).ok_or(Malformed::Kind)?;
+        let body = match header.kind {
+            Kind::Request | Kind::Response => {
+                let (prefix, payload) = rest.split_first_chunk::<PREFIX_BYTES>().ok_or(Malformed::Short)?;
+                Body::Data(Prefix::decode(prefix), payload)
+            }
+            Kind::CreditReturn if rest.is_empty() => Body::Bitmap(0),
+            Kind::CreditReturn => {
+                let bitmap = <[u8; BITMAP_BYTES]>::try_from(rest).map_err(|_| Malformed::Length)?;
+                Body::Bitmap(u64::from_le_bytes(bitmap))
+            }
+            Kind::Open | Kind::Challenge | Kind::Accept | Kind::Refuse => Body::Control(rest),
+            _ if rest.is_empty() => Body::Empty,
+            _ => return Err(Malformed::Length),
+        };
+        Ok(Packet { header, body })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header(kind: Kind) -> Header {
+        Header {
+            kind,
+            flags: Flags::RETURN,
+            slot: 7,
+            session: 0x0201,
+            token: 0x0605_0403,
+            call: 0x0a09_0807,
+            packet: 0x0c0b,
+        }
+    }
+
+    #[test]
+    fn a_header_reads_back_as_it_was_written() {
+        let written = header(Kind::RequestForResponse);
+        let head = Head::bare(&written);
+        let read = Packet::parse(head.bytes(), Checking::Wire).unwrap();
+        assert_eq!((read.header, read.body), (written, Body::Empty));
+    }
+
+    #[test]
+    fn a_range_of_one_and_of_the_most_read_back() {
+        for packets in [1, 2, RANGE_PACKETS_MAX] {
+            assert_eq!(Flags::range(packets).range_packets(), packets);
+        }
+    }
+
+    #[test]
+    fn what_the_kind_cannot_have_is_refused() {
+        let ping = [Head::bare(&header(Kind::Ping)).bytes(), &[1]].concat();
+        assert_eq!(Packet::parse(&ping, Checking::Wire), Err(Malformed::Length));
+        let credit_return = [Head::bare(&header(Kind::CreditReturn)).bytes(), &[1; 7]].concat();
+        assert_eq!(
+            Packet::parse(&credit_return, Checking::Wire),
+            Err(Malformed::Length)
+        );
+        let request = Head::bare(&header(Kind::Request));
+        assert_eq!(
+            Packet::parse(request.bytes(), Checking::Wire),
+            Err(Malformed::Short)
+        );
+        assert_eq!(Packet::parse(&[0; 16], Checking::Wire), Err(Malformed::Kind));
+        assert_eq!(Packet::parse(&[1; 15], Checking::Wire), Err(Malformed::Short));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            for checking in [Checking::Wire, Checking::Packets] {
+                if let Ok(packet) = Packet::parse(&bytes, checking) {
+                    let again = match packet.body {
+                        Body::Data(prefix, _) => Head::of_data(&packet.header, &prefix),
+                        Body::Bitmap(bitmap) => Head::of_credit_return(&packet.header, bitmap),
+                        _ => Head::bare(&packet.header),
+                    };
+                    prop_assert_eq!(&again.bytes()[..14], &bytes[..14]);
+                }
+            }
+        }
+
+        #[test]
+        fn a_flipped_byte_is_noticed(
+            payload in prop::collection::vec(any::<u8>(), 0..100),
+            at in any::<prop::sample::Index>(),
+            flip in 1u8..,
+        ) {
+            let prefix = Prefix { message_bytes: payload.len() as u32, code: 3, held: 0 };
+            let mut head = Head::of_data(&header(Kind::Request), &prefix);
+            head.seal(&payload, Checking::Packets);
+            let mut bytes = [head.bytes(), &payload].concat();
+            prop_assert!(Packet::parse(&bytes, Checking::Packets).is_ok());
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            prop_assert!(Packet::parse(&bytes, Checking::Packets).is_err());
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Round-trip times and the retransmission time-out made of them (RFC 6298).
+
+/// How often the time-out doubles at most.
+const BACK_OFF_MAX: u8 = 10;
+
+/// What is known of a session's round trips.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundTrips {
+    smoothed_ns: u64,
+    variation_ns: u64,
+    timeout_ns: u64,
+    timeout_ns_min: u64,
+    timeout_ns_max: u64,
+}
+
+impl RoundTrips {
+    pub(crate) fn new(initial_ns: u64, timeout_ns_min: u64, timeout_ns_max: u64) -> Self {
+        Self {
+            smoothed_ns: 0,
+            variation_ns: 0,
+            timeout_ns: initial_ns,
+            timeout_ns_min,
+            timeout_ns_max,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn sample(&mut self, rtt_ns: u64) {
+        if self.smoothed_ns == 0 {
+            self.smoothed_ns = rtt_ns.max(1);
+            self.variation_ns = rtt_ns / 2;
+        } else {
+            let error_ns = self.smoothed_ns.abs_diff(rtt_ns);
+            self.variation_ns = self.variation_ns - self.variation_ns / 4 + error_ns / 4;
+            self.smoothed_ns = (self.smoothed_ns - self.smoothed_ns / 8 + rtt_ns / 8).max(1);
+        }
+        let timeout_ns = self.smoothed_ns + 4 * self.variation_ns;
+        self.timeout_ns = timeout_ns.clamp(self.timeout_ns_min, self.timeout_ns_max);
+    }
+
+    /// The smoothed round trip, zero before the first.
+    #[inline]
+    pub(crate) fn smoothed_ns(&self) -> u64 {
+        self.smoothed_ns
+    }
+
+    /// The time-out after so many in a row.
+    #[inline]
+    pub(crate) fn timeout_ns(&self, in_a_row: u8) -> u64 {
+        (self.timeout_ns << in_a_row.min(BACK_OFF_MAX)).min(self.timeout_ns_max)
+    }
+
+    /// How long a packet may stay behind one sent later before it counts as lost: a quarter of a round trip, as in
+    /// RACK (RFC 8985 section 6.2), but no less than the jitter of a host.
+    #[inline]
+    pub(crate) fn reordering_ns(&self, reordering_ns_min: u64) -> u64 {
+        (self.smoothed_ns / 4).max(reordering_ns_min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_out_follows_the_round_trips_within_its_bounds() {
+        let mut trips = RoundTrips::new(5_000, 100, 1_000_000);
+        assert_eq!(trips.timeout_ns(0), 5_000);
+        for _ in 0..200 {
+            trips.sample(1_000);
+        }
+        assert!((900..1_200).contains(&trips.timeout_ns(0)), "{trips:?}");
+        let steady_ns = trips.timeout_ns(0);
+        trips.sample(9_000);
+        assert!(trips.timeout_ns(0) > 4 * steady_ns);
+        assert_eq!(trips.timeout_ns(1), 2 * trips.timeout_ns(0));
+        assert_eq!(trips.timeout_ns(200), 1_000_000);
+    }
+}

@@ -1,0 +1,438 @@
+//! The server's end of a session. It has no timers for calls: whatever it sends answers a packet of the client, but for
+//! the first packet of a response.
+//!
+//! ```text
+//!   Idle ──► Receiving ──► Executing ──► Responded ──┐ the slot's next call
+//!              ▲    (a request of one packet goes     │
+//!              │     straight to Executing)           │
+//!              └──────────────────────────────────────┘
+//! ```
+
+use crate::buffer::MsgBuf;
+use crate::config::Recovery;
+use crate::event::{EndReason, Event, Payload, RequestHandle, SessionId};
+use crate::flight::{WINDOW_PACKETS, Window};
+use crate::packet::{Flags, HELD_UNIT_NS, Header, Prefix};
+use crate::shared::{Outgoing, Shared, What};
+
+/// Where the client is, and how to speak to it.
+#[derive(Debug)]
+pub(crate) struct ServerSession<A> {
+    pub(crate) remote: A,
+    pub(crate) remote_number: u16,
+    pub(crate) remote_token: u32,
+    pub(crate) local_token: u32,
+    pub(crate) credits: u16,
+    pub(crate) payload_bytes: u32,
+    pub(crate) recovery: Recovery,
+    pub(crate) heard_ns: u64,
+    pub(crate) slots: Box<[ServerSlot]>,
+}
+
+/// One of the session's concurrent calls.
+#[derive(Debug, Default)]
+pub(crate) struct ServerSlot {
+    call: u32,
+    phase: Phase,
+    /// Packets of the request, and the first of them that is missing.
+    total: u32,
+    base: u32,
+    /// What has arrived past `base`.
+    ahead: Window,
+    ahead_packets: u32,
+    method: u16,
+    request: MsgBuf,
+    received_ns: u64,
+    /// When the request came, this end had been kept from polling.
+    late: bool,
+    marked: bool,
+    status: u16,
+    response: Response,
+    /// The slot's own buffer for small responses.
+    inline: MsgBuf,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Idle,
+    Receiving,
+    Executing,
+    Responded,
+}
+
+#[derive(Debug, Default)]
+enum Response {
+    /// In the slot's own buffer.
+    #[default]
+    Inline,
+    /// In a buffer of the application, which gets it back.
+    Given(MsgBuf),
+}
+
+impl ServerSlot {
+    pub(crate) fn response(&self) -> &[u8] {
+        match &self.response {
+            Response::Inline => &self.inline,
+            Response::Given(buffer) => buffer,
+        }
+    }
+}
+
+/// A piece of a request, as it came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'p> {
+    pub(crate) header: Header,
+    pub(crate) prefix: Prefix,
+    pub(crate) payload: &'p [u8],
+    pub(crate) marked: bool,
+}
+
+impl<A: Copy> ServerSession<A> {
+    /// Takes a piece of a request, which may complete it.
+    #[inline]
+    pub(crate) fn receive_request<'p>(
+        &mut self,
+        shared: &mut Shared<A>,
+        piece: Piece<'p>,
+    ) -> Option<Event<'p>> {
+        let slot = self.slots.get_mut(usize::from(piece.header.slot));
+        let Some(slot) = slot else {
+            shared.statistics.dropped.protocol += 1;
+            return None;
+        };
+        match piece.header.call.wrapping_sub(slot.call) as i32 {
+            0 if slot.phase == Phase::Receiving => {}
+            0 => {
+                self.repeat(shared, &piece);
+                return None;
+            }
+            1 if slot.phase != Phase::Executing => {
+                if !begin(slot, shared, &piece, self.payload_bytes) {
+                    return None;
+                }
+            }
+            ahead => {
+                let dropped = &mut shared.statistics.dropped;
+                *(if ahead < 0 {
+                    &mut dropped.stale
+                } else {
+                    &mut dropped.protocol
+                }) += 1;
+                return None;
+            }
+        }
+        self.add(shared, piece)
+    }
+
+    /// Answers a request packet of a call whose request is complete.
+    fn repeat(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) {
+        shared.statistics.dropped.stale += 1;
+        let slot = &mut self.slots[usize::from(piece.header.slot)];
+        let is_last = u32::from(piece.header.packet) + 1 == slot.total;
+        if !is_last && !piece.header.flags.has(Flags::RETURN) {
+            return;
+        }
+        slot.late = true;
+        let what = match slot.phase {
+            Phase::Responded => What::Response,
+            _ => What::CreditReturn,
+        };
+        shared.answer(outgoing(&piece.header, what, 0));
+    }
+
+    fn add<'p>(&mut self, shared: &mut Shared<A>, piece: Piece<'p>) -> Option<Event<'p>> {
+        let payload_bytes = self.payload_bytes;
+        let slot = &mut self.slots[usize::from(piece.header.slot)];
+        let packet = u32::from(piece.header.packet);
+        let at = packet as usize * payload_bytes as usize;
+        let expected = payload_of(piece.prefix.message_bytes, packet, payload_bytes);
+        if packet >= slot.total || piece.payload.len() != expected || piece.prefix.code != slot.method {
+            shared.statistics.dropped.protocol += 1;
+            return None;
+        }
+        slot.received_ns = shared.clock.now_ns();
+        slot.late = shared.clock.is_catching_up();
+        slot.marked |= piece.marked;
+        if slot.total == 1 {
+            slot.base = 1;
+            return Some(self.deliver(shared, &piece, Payload::Borrowed(piece.payload)));
+        }
+        if piece.prefix.message_bytes as usize != slot.request.len() {
+            shared.statistics.dropped.protocol += 1;
+            return None;
+        }
+        match packet {
+            _ if packet < slot.base || slot.ahead.has(packet) && packet < slot.base + WINDOW_PACKETS => {
+                shared.statistics.dropped.stale += 1;
+                shared.answer(outgoing(&piece.header, What::CreditReturn, 0));
+                return None;
+            }
+            _ if packet > slot.base && self.recovery == Recovery::GoBackN => {
+                shared.statistics.dropped.order += 1;
+                return None;
+            }
+            _ if packet >= slot.base + WINDOW_PACKETS => {
+                shared.statistics.dropped.protocol += 1;
+                return None;
+            }
+            _ => {}
+        }
+        slot.request[at..at + expected].copy_from_slice(piece.payload);
+        slot.ahead.insert(packet);
+        slot.ahead_packets += 1;
+        while slot.ahead_packets > 0 && slot.ahead.has(slot.base) {
+            slot.ahead.remove(slot.base);
+            slot.ahead_packets -= 1;
+            slot.base += 1;
+        }
+        // A gap is told at once; else credits are returned many at a time, when the client asks.
+        if slot.ahead_packets > 0 || piece.header.flags.has(Flags::RETURN) {
+            shared.answer(outgoing(&piece.header, What::CreditReturn, 0));
+        }
+        if slot.base < slot.total {
+            return None;
+        }
+        let request = std::mem::take(&mut slot.request);
+        Some(self.deliver(shared, &piece, Payload::Owned(request)))
+    }
+
+    #[inline]
+    fn deliver<'p>(&mut self, shared: &mut Shared<A>, piece: &Piece<'p>, payload: Payload<'p>) -> Event<'p> {
+        self.slots[usize::from(piece.header.slot)].phase = Phase::Executing;
+        shared.statistics.requests_received += 1;
+        shared.statistics.requests_borrowed += u64::from(matches!(payload, Payload::Borrowed(_)));
+        Event::Request {
+            handle: RequestHandle {
+                session: SessionId {
+                    number: piece.header.session,
+                    token: self.local_token,
+                },
+                slot: piece.header.slot,
+                call: piece.header.call,
+            },
+            method: piece.prefix.code,
+            payload,
+        }
+    }
+
+    /// Queues the packets of a response that the client asks for.
+    pub(crate) fn receive_request_for_response(&mut self, shared: &mut Shared<A>, header: &Header) {
+        let Some(slot) = self.slots.get_mut(usize::from(header.slot)) else {
+            shared.statistics.dropped.protocol += 1;
+            return;
+        };
+        if slot.call != header.call || slot.phase != Phase::Responded {
+            shared.statistics.dropped.stale += 1;
+            return;
+        }
+        slot.late = shared.clock.is_catching_up();
+        let total = packets_of(slot.response().len() as u32, self.payload_bytes);
+        let first = u32::from(header.packet);
+        let end = first + u32::from(header.flags.range_packets());
+        if end > total {
+            shared.statistics.dropped.protocol += 1;
+            return;
+        }
+        for packet in first..end {
+            shared.answer(outgoing(header, What::Response, packet as u16));
+        }
+    }
+
+    /// The slot of a request that waits for its response.
+    pub(crate) fn executing(&mut self, handle: &RequestHandle) -> Option<&mut ServerSlot> {
+        let slot = self.slots.get_mut(usize::from(handle.slot))?;
+        (slot.call == handle.call && slot.phase == Phase::Executing).then_some(slot)
+    }
+
+    /// What goes before a packet of the response; `None` if the call has moved on.
+    #[inline]
+    pub(crate) fn response_head(
+        &self,
+        shared: &Shared<A>,
+        outgoing: &Outgoing,
+    ) -> Option<(Header, Prefix, std::ops::Range<usize>)> {
+        let slot = self.slots.get(usize::from(outgoing.slot))?;
+        if slot.call != outgoing.call || slot.phase != Phase::Responded {
+            return None;
+        }
+        let bytes = slot.response().len() as u32;
+        let packet = u32::from(outgoing.packet);
+        let start = (packet * self.payload_bytes) as usize;
+        let end = start + payload_of(bytes, packet, self.payload_bytes);
+        let held = if packet == 0 {
+            self.held(shared, slot)
+        } else {
+            Some(0)
+        };
+        let timed = if held.is_none() || slot.late {
+            Flags::UNTIMED
+        } else {
+            Flags::NONE
+        };
+        let marked = if slot.marked { Flags::MARKED } else { Flags::NONE };
+        let prefix = Prefix {
+            message_bytes: bytes,
+            code: slot.status,
+            held: held.unwrap_or(u16::MAX),
+        };
+        Some((self.header(outgoing, timed.with(marked)), prefix, start..end))
+    }
+
+    /// How long the call was here, unless that says nothing.
+    #[inline]
+    fn held(&self, shared: &Shared<A>, slot: &ServerSlot) -> Option<u16> {
+        if shared.clock.stalled_since(slot.received_ns) {
+            return None;
+        }
+        let held_ns = shared.clock.now_ns() - slot.received_ns;
+        u16::try_from(held_ns / HELD_UNIT_NS).ok()
+    }
+
+    /// A credit return as of now: everything below its packet number is here, and what the bitmap says after it.
+    pub(crate) fn credit_return_head(&self, outgoing: &Outgoing) -> Option<(Header, u64)> {
+        let slot = self.slots.get(usize::from(outgoing.slot))?;
+        if slot.call != outgoing.call || matches!(slot.phase, Phase::Idle | Phase::Responded) {
+            return None;
+        }
+        let timed = if slot.late { Flags::UNTIMED } else { Flags::NONE };
+        let marked = if slot.marked { Flags::MARKED } else { Flags::NONE };
+        let mut header = self.header(outgoing, timed.with(marked));
+        // A message may have one packet more than the field can count; the last is answered by the response.
+        header.packet = slot.base.min(u16::MAX.into()) as u16;
+        let bitmap = match slot.ahead_packets {
+            0 => 0,
+            _ => slot.ahead.bitmap_from(slot.base + 1),
+        };
+        Some((header, bitmap))
+    }
+
+    /// Forgets the congestion marks that a packet has just told of.
+    pub(crate) fn told(&mut self, slot: u8) {
+        if let Some(slot) = self.slots.get_mut(usize::from(slot)) {
+            slot.marked = false;
+        }
+    }
+
+    fn header(&self, outgoing: &Outgoing, flags: Flags) -> Header {
+        Header {
+            kind: match outgoing.what {
+                What::Response => crate::packet::Kind::Response,
+                _ => crate::packet::Kind::CreditReturn,
+            },
+            flags,
+            slot: outgoing.slot,
+            session: self.remote_number,
+            token: self.remote_token,
+            call: outgoing.call,
+            packet: outgoing.packet,
+        }
+    }
+
+    /// Ends the session: buffers go back to whom they belong to.
+    pub(crate) fn end(mut self, shared: &mut Shared<A>, id: SessionId, reason: EndReason) {
+        for slot in &mut self.slots {
+            release(slot, shared);
+            shared.pool.give_back(std::mem::take(&mut slot.request));
+        }
+        shared.events.push_back(Event::Ended(id, reason));
+    }
+}
+
+/// Begins the slot's next call; says whether there is room for its request.
+#[inline]
+fn begin<A: Copy>(
+    slot: &mut ServerSlot,
+    shared: &mut Shared<A>,
+    piece: &Piece<'_>,
+    payload_bytes: u32,
+) -> bool {
+    let bytes = piece.prefix.message_bytes;
+    if bytes > shared.config.message_bytes_max {
+        shared.statistics.dropped.protocol += 1;
+        return false;
+    }
+    let total = packets_of(bytes, payload_bytes);
+    if total > 1 {
+        let Some(buffer) = shared.pool.take(bytes as usize) else {
+            shared.statistics.dropped.room += 1;
+            return false;
+        };
+        // An earlier request that the client gave up on half-way has left its buffer here.
+        shared
+            .pool
+            .give_back(std::mem::replace(&mut slot.request, buffer));
+        slot.ahead = Window::default();
+        slot.ahead_packets = 0;
+    }
+    release(slot, shared);
+    slot.call = piece.header.call;
+    slot.phase = Phase::Receiving;
+    (slot.total, slot.base) = (total, 0);
+    slot.method = piece.prefix.code;
+    slot.marked = false;
+    true
+}
+
+/// Gives back what the slot's last response was in.
+#[inline]
+fn release<A: Copy>(slot: &mut ServerSlot, shared: &mut Shared<A>) {
+    if let Response::Given(buffer) = std::mem::take(&mut slot.response) {
+        shared.events.push_back(Event::ResponseReturned(buffer));
+    }
+}
+
+impl ServerSlot {
+    /// The slot's own buffer, for at most so many bytes.
+    pub(crate) fn inline(&mut self, capacity: usize) -> &mut MsgBuf {
+        if self.inline.capacity() < capacity {
+            self.inline = MsgBuf::with_capacity(capacity);
+        }
+        &mut self.inline
+    }
+
+    /// Answers with what is in the slot's own buffer.
+    pub(crate) fn respond_inline(&mut self, status: u16) {
+        self.status = status;
+        self.response = Response::Inline;
+        self.phase = Phase::Responded;
+    }
+
+    /// Answers with a buffer of the application.
+    pub(crate) fn respond(&mut self, status: u16, buffer: MsgBuf) {
+        self.status = status;
+        self.response = Response::Given(buffer);
+        self.phase = Phase::Responded;
+    }
+}
+
+#[inline]
+fn outgoing(header: &Header, what: What, packet: u16) -> Outgoing {
+    Outgoing {
+        call: header.call,
+        session: header.session,
+        packet,
+        slot: header.slot,
+        what,
+        flags: Flags::NONE,
+    }
+}
+
+/// Packets of a message of so many bytes; an empty one takes one.
+#[inline]
+pub(crate) fn packets_of(bytes: u32, payload_bytes: u32) -> u32 {
+    if bytes <= payload_bytes {
+        1
+    } else {
+        bytes.div_ceil(payload_bytes)
+    }
+}
+
+/// Bytes of a message that this packet carries.
+#[inline]
+pub(crate) fn payload_of(bytes: u32, packet: u32, payload_bytes: u32) -> usize {
+    let before = u64::from(packet) * u64::from(payload_bytes);
+    u64::from(bytes)
+        .saturating_sub(before)
+        .min(u64::from(payload_bytes)) as usize
+}

@@ -1,0 +1,252 @@
+//! What all sessions of an endpoint share: time, queues, timers, memory.
+
+use std::collections::VecDeque;
+
+use crate::buffer::Pool;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::event::Event;
+use crate::flight::Flight;
+use crate::handshake::{OPEN_BYTES, Secrets};
+use crate::packet::{Flags, Head, Header};
+use crate::statistics::Statistics;
+use crate::wheel::Wheel;
+
+/// Answers of session management that may wait; more are dropped, and asked for again.
+const CONTROL_PACKETS_MAX: usize = 1024;
+/// Buckets of the timing wheel that paces packets, each a microsecond.
+const PACING_BUCKETS: usize = 8192;
+const PACING_BUCKET_NS: u64 = 1_000;
+
+/// A packet to send, by name. The memory is looked up when it goes out, and not if the call has moved on by then, so
+/// that no queue ever refers to a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) call: u32,
+    pub(crate) session: u16,
+    pub(crate) packet: u16,
+    pub(crate) slot: u8,
+    pub(crate) what: What,
+    pub(crate) flags: Flags,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Request,
+    RequestForResponse,
+    CreditReturn,
+    Response,
+}
+
+/// A packet of session management.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Control<A> {
+    pub(crate) to: A,
+    pub(crate) head: Head,
+    pub(crate) payload: [u8; OPEN_BYTES],
+    pub(crate) payload_bytes: usize,
+}
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(crate) struct Shared<A> {
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) statistics: Statistics,
+    pub(crate) events: VecDeque<Event<'static>>,
+    pub(crate) outgoing: VecDeque<Outgoing>,
+    pub(crate) pacing: Wheel<Outgoing>,
+    pub(crate) control: VecDeque<Control<A>>,
+    pub(crate) timers: Timers,
+    pub(crate) pool: Pool,
+    pub(crate) secrets: Secrets,
+    /// Spare ones. They stay in their boxes, for the slots hold those.
+    #[expect(clippy::vec_box, reason = "moving a box is cheaper than moving two kilobytes")]
+    flights: Vec<Box<Flight>>,
+}
+
+impl<A: Copy> Shared<A> {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            clock: Clock::new(config.stall_ns),
+            statistics: Statistics::default(),
+            events: VecDeque::new(),
+            outgoing: VecDeque::with_capacity(config.transmit_queue_packets),
+            pacing: Wheel::new(
+                PACING_BUCKET_NS,
+                PACING_BUCKETS,
+                config.receive_ring_packets as usize,
+            ),
+            control: VecDeque::with_capacity(16),
+            timers: Timers::new(config.sessions_max),
+            pool: Pool::new(config.assembly_bytes_max),
+            secrets: Secrets::new(config.secret),
+            flights: Vec::new(),
+            config,
+        }
+    }
+
+    /// Queues a packet that holds a credit. There are no more of them than credits.
+    #[inline]
+    pub(crate) fn send(&mut self, outgoing: Outgoing) {
+        self.outgoing.push_back(outgoing);
+    }
+
+    /// Queues an answer. Whoever waits for it asks again if there is no room.
+    #[inline]
+    pub(crate) fn answer(&mut self, outgoing: Outgoing) {
+        if self.outgoing.len() < self.config.transmit_queue_packets {
+            self.outgoing.push_back(outgoing);
+        } else {
+            self.statistics.dropped.room += 1;
+        }
+    }
+
+    pub(crate) fn control(&mut self, to: A, header: &Header, payload: &[u8]) {
+        if self.control.len() >= CONTROL_PACKETS_MAX {
+            self.statistics.dropped.room += 1;
+            return;
+        }
+        let mut control = Control {
+            to,
+            head: Head::bare(header),
+            payload: [0; OPEN_BYTES],
+            payload_bytes: payload.len(),
+        };
+        control.payload[..payload.len()].copy_from_slice(payload);
+        self.control.push_back(control);
+    }
+
+    pub(crate) fn flight(&mut self, first: u32, total: u32) -> Box<Flight> {
+        let mut flight = self.flights.pop().unwrap_or_else(|| Box::new(Flight::new()));
+        flight.begin(first, total);
+        flight
+    }
+
+    pub(crate) fn land(&mut self, flight: Option<Box<Flight>>) {
+        self.flights.extend(flight);
+    }
+}
+
+/// Entries of one session in the timer wheels at most.
+const TIMER_ENTRIES_MAX: u8 = 4;
+const FINE_BUCKET_NS: u64 = 8_192;
+const FINE_BUCKETS: usize = 8_192;
+const COARSE_BUCKET_NS: u64 = 16_777_216;
+const COARSE_BUCKETS: usize = 4_096;
+
+/// One timer for each session. It is lazy: it fires at the earliest time it was ever set to, and whoever owns it then
+/// looks what is due, so that a call that is answered in time costs no work.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    fine: Wheel<u16>,
+    coarse: Wheel<u16>,
+    timers: Vec<Timer>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Timer {
+    at_ns: u64,
+    entries: u8,
+}
+
+/// Not set.
+const NEVER: u64 = u64::MAX;
+
+impl Timers {
+    fn new(sessions: usize) -> Self {
+        let entries = sessions * usize::from(TIMER_ENTRIES_MAX);
+        Self {
+            fine: Wheel::new(FINE_BUCKET_NS, FINE_BUCKETS, entries),
+            coarse: Wheel::new(COARSE_BUCKET_NS, COARSE_BUCKETS, entries),
+            timers: vec![
+                Timer {
+                    at_ns: NEVER,
+                    entries: 0
+                };
+                sessions
+            ],
+        }
+    }
+
+    /// Has the session's timer fire at this time, if it would not before.
+    #[inline]
+    pub(crate) fn arm(&mut self, session: u16, now_ns: u64, at_ns: u64) {
+        if at_ns < self.timers[usize::from(session)].at_ns {
+            self.insert(session, now_ns, at_ns);
+        }
+    }
+
+    fn insert(&mut self, session: u16, now_ns: u64, at_ns: u64) {
+        let timer = &mut self.timers[usize::from(session)];
+        if timer.entries >= TIMER_ENTRIES_MAX {
+            return;
+        }
+        let is_near = at_ns.saturating_sub(now_ns) < self.fine.horizon_ns() / 2;
+        let wheel = if is_near { &mut self.fine } else { &mut self.coarse };
+        if wheel.insert(now_ns, at_ns, session).is_ok() {
+            timer.entries += 1;
+            timer.at_ns = at_ns;
+        }
+    }
+
+    /// Forgets when the timer was to fire: the session's number is free.
+    pub(crate) fn disarm(&mut self, session: u16) {
+        self.timers[usize::from(session)].at_ns = NEVER;
+    }
+
+    /// A session whose timer has fired. It is not set any longer.
+    pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<u16> {
+        loop {
+            let session = self
+                .fine
+                .pop_due(now_ns)
+                .or_else(|| self.coarse.pop_due(now_ns))?;
+            let timer = &mut self.timers[usize::from(session)];
+            timer.entries -= 1;
+            let at_ns = timer.at_ns;
+            if at_ns <= now_ns {
+                timer.at_ns = NEVER;
+                return Some(session);
+            }
+            if timer.entries == 0 && at_ns != NEVER {
+                timer.at_ns = NEVER;
+                self.insert(session, now_ns, at_ns);
+            }
+        }
+    }
+
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        [self.fine.next_due_ns(), self.coarse.next_due_ns()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_fires_once_at_the_earliest_time_it_was_set_to() {
+        let mut timers = Timers::new(2);
+        timers.arm(1, 0, 5_000_000);
+        timers.arm(1, 0, 1_000_000);
+        timers.arm(1, 0, 9_000_000);
+        assert_eq!(timers.pop_due(900_000), None);
+        assert_eq!(timers.pop_due(1_010_000), Some(1));
+        assert_eq!(
+            timers.pop_due(20_000_000),
+            None,
+            "what is left in the wheel is stale"
+        );
+        timers.arm(1, 20_000_000, 90_000_000_000);
+        assert_eq!(
+            timers.pop_due(80_000_000_000),
+            None,
+            "beyond the horizon it is set again"
+        );
+        assert_eq!(timers.pop_due(90_100_000_000), Some(1));
+    }
+}

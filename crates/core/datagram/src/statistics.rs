@@ -1,0 +1,57 @@
+//! What an endpoint counts.
+
+/// Counters, since the endpoint began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Packets handed to the wire.
+    pub packets_sent: u64,
+    /// Packets taken from the wire.
+    pub packets_received: u64,
+    /// Calls that got a response.
+    pub calls_completed: u64,
+    /// Calls that ended without one.
+    pub calls_failed: u64,
+    /// Requests handed to the application.
+    pub requests_received: u64,
+    /// Packets sent again.
+    pub packets_resent: u64,
+    /// Packets that counted as lost because later ones had arrived.
+    pub losses_detected: u64,
+    /// Packets that counted as lost and were not.
+    pub losses_spurious: u64,
+    /// Retransmission time-outs.
+    pub timeouts: u64,
+    /// Gaps in which nobody polled the endpoint.
+    pub stalls: u64,
+    /// Packets that went through the timing wheel.
+    pub packets_paced: u64,
+    /// Round trips measured.
+    pub round_trips: u64,
+    /// Requests handed over where the wire had put them, without a copy.
+    pub requests_borrowed: u64,
+    /// Packets dropped, by reason.
+    pub dropped: Drops,
+}
+
+/// Packets that were dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// Too short, or of a length that its kind cannot have.
+    pub length: u64,
+    /// Damaged.
+    pub check: u64,
+    /// Of an unknown kind.
+    pub kind: u64,
+    /// Of no session here, or with a token that is not the session's.
+    pub token: u64,
+    /// Right in form, but contrary to the protocol.
+    pub protocol: u64,
+    /// Of a call that has ended, or heard before.
+    pub stale: u64,
+    /// Out of order, with go-back-N.
+    pub order: u64,
+    /// With a wrong or expired cookie.
+    pub cookie: u64,
+    /// For want of room: of the transmit queue or the assembly memory.
+    pub room: u64,
+}

@@ -1,0 +1,215 @@
+//! A timing wheel (Carousel, SIGCOMM '17): things that become due at some time, in buckets of equal width.
+//!
+//! Putting in and taking out cost the same however many there are. What lies beyond the wheel's horizon becomes due at
+//! the horizon. Things of one bucket come out in the order in which they went in.
+
+/// No node.
+const NONE: u32 = u32::MAX;
+
+/// Things of type `T` that become due.
+#[derive(Debug)]
+pub(crate) struct Wheel<T> {
+    width_ns: u64,
+    /// The number, since time zero, of the first bucket that may hold anything.
+    cursor: u64,
+    buckets: Box<[Bucket]>,
+    /// One bit for each bucket that holds something.
+    occupied: Box<[u64]>,
+    nodes: Vec<Node<T>>,
+    nodes_max: usize,
+    free: u32,
+    length: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Debug)]
+struct Node<T> {
+    item: T,
+    next: u32,
+}
+
+/// The wheel holds as many things as it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WheelFull;
+
+impl<T: Copy> Wheel<T> {
+    /// A wheel of `buckets` (a power of two, 64 at least) that are `width_ns` wide, for at most `items_max` things.
+    pub(crate) fn new(width_ns: u64, buckets: usize, items_max: usize) -> Self {
+        assert!(
+            buckets.is_power_of_two() && buckets >= 64,
+            "buckets fill words of a bitmap"
+        );
+        let empty = Bucket {
+            first: NONE,
+            last: NONE,
+        };
+        Self {
+            width_ns,
+            cursor: 0,
+            buckets: vec![empty; buckets].into_boxed_slice(),
+            occupied: vec![0; buckets / 64].into_boxed_slice(),
+            nodes: Vec::new(),
+            nodes_max: items_max.min(NONE as usize),
+            free: NONE,
+            length: 0,
+        }
+    }
+
+    /// How far ahead of its cursor it reaches.
+    pub(crate) fn horizon_ns(&self) -> u64 {
+        self.width_ns * (self.buckets.len() as u64 - 1)
+    }
+
+    /// Puts something in that becomes due at `at_ns`, or at the next end of a bucket after that.
+    pub(crate) fn insert(&mut self, now_ns: u64, at_ns: u64, item: T) -> Result<(), WheelFull> {
+        if self.length == 0 {
+            self.cursor = self.cursor.max(now_ns / self.width_ns);
+        }
+        let last = self.cursor + self.buckets.len() as u64 - 1;
+        let bucket = at_ns.div_ceil(self.width_ns).clamp(self.cursor, last);
+        let node = self.node(item).ok_or(WheelFull)?;
+        let index = self.index(bucket);
+        match self.buckets[index].last {
+            NONE => {
+                self.buckets[index].first = node;
+                self.occupied[index / 64] |= 1 << (index % 64);
+            }
+            last => self.nodes[last as usize].next = node,
+        }
+        self.buckets[index].last = node;
+        self.length += 1;
+        Ok(())
+    }
+
+    fn index(&self, bucket: u64) -> usize {
+        bucket as usize & (self.buckets.len() - 1)
+    }
+
+    fn node(&mut self, item: T) -> Option<u32> {
+        let node = Node { item, next: NONE };
+        if self.free != NONE {
+            let at = self.free;
+            self.free = self.nodes[at as usize].next;
+            self.nodes[at as usize] = node;
+            return Some(at);
+        }
+        if self.nodes.len() >= self.nodes_max {
+            return None;
+        }
+        self.nodes.push(node);
+        Some(self.nodes.len() as u32 - 1)
+    }
+
+    /// Something that is due, the earliest first.
+    #[inline]
+    pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<T> {
+        if self.length == 0 {
+            return None;
+        }
+        let bucket = self.first_occupied()?;
+        if bucket > now_ns / self.width_ns {
+            // Nothing lies before, so the horizon can move on.
+            self.cursor = self.cursor.max(now_ns / self.width_ns);
+            return None;
+        }
+        self.cursor = bucket;
+        Some(self.pop(self.index(bucket)))
+    }
+
+    fn pop(&mut self, index: usize) -> T {
+        let at = self.buckets[index].first;
+        let next = self.nodes[at as usize].next;
+        self.buckets[index].first = next;
+        if next == NONE {
+            self.buckets[index].last = NONE;
+            self.occupied[index / 64] &= !(1 << (index % 64));
+        }
+        self.nodes[at as usize].next = self.free;
+        self.free = at;
+        self.length -= 1;
+        self.nodes[at as usize].item
+    }
+
+    /// When the next thing becomes due.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        (self.length > 0)
+            .then(|| self.first_occupied())
+            .flatten()
+            .map(|bucket| bucket * self.width_ns)
+    }
+
+    /// The first bucket from the cursor on that holds something.
+    fn first_occupied(&self) -> Option<u64> {
+        let start = self.index(self.cursor);
+        let words = self.occupied.len();
+        let first = self.occupied[start / 64] >> (start % 64);
+        if first != 0 {
+            return Some(self.cursor + u64::from(first.trailing_zeros()));
+        }
+        let mut ahead = 64 - (start % 64) as u64;
+        for step in 1..=words {
+            let word = self.occupied[(start / 64 + step) % words];
+            if word != 0 {
+                return Some(self.cursor + ahead + u64::from(word.trailing_zeros()));
+            }
+            ahead += 64;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn things_come_out_when_due_in_the_order_they_went_in() {
+        let mut wheel = Wheel::new(10, 64, 8);
+        for (at_ns, item) in [(35, 'a'), (12, 'b'), (11, 'c'), (0, 'd')] {
+            wheel.insert(0, at_ns, item).unwrap();
+        }
+        let mut due = |now_ns| std::iter::from_fn(|| wheel.pop_due(now_ns)).collect::<String>();
+        assert_eq!(due(0), "d");
+        assert_eq!(due(19), "");
+        assert_eq!(due(20), "bc");
+        assert_eq!(due(1_000), "a");
+    }
+
+    #[test]
+    fn a_full_wheel_says_so_and_what_is_too_far_comes_at_the_horizon() {
+        let mut wheel = Wheel::new(10, 64, 1);
+        wheel.insert(0, 1_000_000, 1).unwrap();
+        assert_eq!(wheel.insert(0, 5, 2), Err(WheelFull));
+        assert_eq!(wheel.next_due_ns(), Some(wheel.horizon_ns()));
+        assert_eq!(wheel.pop_due(wheel.horizon_ns()), Some(1));
+        assert_eq!(wheel.insert(630, 5, 2), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_early_lost_or_more_than_a_bucket_late(
+            steps in prop::collection::vec((0u64..400, 0u64..600), 1..200)
+        ) {
+            let mut wheel = Wheel::new(10, 64, 1024);
+            let (mut now_ns, mut waiting) = (0, Vec::new());
+            for (pause_ns, ahead_ns) in steps {
+                now_ns += pause_ns;
+                while let Some(at_ns) = wheel.pop_due(now_ns) {
+                    prop_assert!(at_ns <= now_ns);
+                    let place = waiting.iter().position(|other| *other == at_ns);
+                    waiting.swap_remove(place.unwrap());
+                }
+                prop_assert!(waiting.iter().all(|at_ns| at_ns + 10 > now_ns));
+                wheel.insert(now_ns, now_ns + ahead_ns, now_ns + ahead_ns).unwrap();
+                waiting.push(now_ns + ahead_ns);
+            }
+        }
+    }
+}
