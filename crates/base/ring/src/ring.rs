@@ -284,6 +284,12 @@ impl Consumer {
         Ok(self.next == self.tail)
     }
 
+    /// How many slots the producer cannot use, as far as this end knows already: those that are not released.
+    #[must_use]
+    pub fn taken(&self) -> u32 {
+        self.tail.wrapping_sub(self.released)
+    }
+
     /// The index up to which slots are released: what [`Consumer::resume`] needs.
     #[must_use]
     pub fn head(&self) -> u32 {

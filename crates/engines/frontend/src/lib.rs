@@ -25,6 +25,6 @@ mod tests;
 
 pub use engine::{AppRole, CallQuota, Frontend, FrontendParts, KIND, MethodShape};
 pub use handover::{PortRestoreError, PortSource, SavedBlocks};
-pub use port::{AppFault, AppPort, AppRequest, NotPushed, Notice};
+pub use port::{AppFault, AppPort, AppRequest, NotPushed, Notice, PortLoad};
 pub use receive::{AppReceiveHeap, NewSegment, ReceiveLimits, SegmentMemory, SegmentSource};
 pub use send::SendHeap;

@@ -102,6 +102,21 @@ pub enum NotPushed<T> {
     Fault(AppFault),
 }
 
+/// How much there is in the rings of a port, and in its receive heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortLoad {
+    /// Submissions that were in the ring at once since the last look, at most.
+    pub submissions: u32,
+    /// Slots of the submission ring.
+    pub submission_slots: u32,
+    /// Completions that are in the ring, or were when it was found full since the last look.
+    pub completions: u32,
+    /// Slots of the completion ring.
+    pub completion_slots: u32,
+    /// Bytes of all segments of the receive heap.
+    pub receive_heap_bytes: u64,
+}
+
 /// One app's rings and receive heap. It belongs to one runtime thread.
 pub struct AppPort {
     pub(crate) rings: ServiceRings,
@@ -115,6 +130,7 @@ pub struct AppPort {
     pub(crate) full_since: Option<Nanos>,
     /// Something was pushed since the last flush.
     dirty: bool,
+    load: PortLoad,
     /// Which completion region this is; each process of the service has its own.
     pub(crate) generation: u64,
     /// The app does not look at it yet.
@@ -152,6 +168,7 @@ impl AppPort {
             blocked: false,
             full_since: None,
             dirty: false,
+            load: PortLoad::default(),
             generation: 0,
             unseen: None,
         }
@@ -187,6 +204,7 @@ impl AppPort {
 
     /// Gives the places of the submissions that were read back to the app.
     pub fn release(&mut self) {
+        self.load.submissions = self.load.submissions.max(self.rings.submissions.taken());
         self.rings.submissions.release();
     }
 
@@ -262,7 +280,10 @@ impl AppPort {
                 unseen.is_shown = self.heap.source.show_region(self.generation, region);
             }
         }
-        if self.rings.completions.room()? > 0 {
+        let room = self.rings.completions.room()?;
+        let taken = self.rings.completions.capacity() - room;
+        self.load.completions = self.load.completions.max(taken);
+        if room > 0 {
             self.blocked = false;
             self.full_since = None;
         } else {
@@ -287,6 +308,17 @@ impl AppPort {
             }
         }
         Ok(())
+    }
+
+    /// What there was since the last look: to be asked after [`AppPort::maintain`].
+    pub fn take_load(&mut self) -> PortLoad {
+        let seen = std::mem::take(&mut self.load);
+        PortLoad {
+            submission_slots: self.rings.submissions.capacity(),
+            completion_slots: self.rings.completions.capacity(),
+            receive_heap_bytes: self.heap.total_bytes(),
+            ..seen
+        }
     }
 
     /// When [`AppPort::maintain`] wants to be called though nothing happens.
@@ -355,7 +387,10 @@ impl AppPort {
         let pushed = self.rings.completions.push(slot);
         match pushed {
             Ok(()) => self.dirty = true,
-            Err(PushError::Full) => self.blocked = true,
+            Err(PushError::Full) => {
+                self.blocked = true;
+                self.load.completions = self.rings.completions.capacity();
+            }
             Err(PushError::Fault(_)) => {}
         }
         pushed

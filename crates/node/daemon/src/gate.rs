@@ -66,6 +66,11 @@ impl Gate {
         }
     }
 
+    /// Whether it is closed, or about to be.
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.is_closing.borrow()
+    }
+
     /// Closes it: waits, at most so long, until everybody is out.
     pub(crate) async fn close(&self, limit: Duration) -> Result<Closed<'_>, NotClosed> {
         self.is_closing.send_replace(true);

@@ -357,6 +357,8 @@ pub(crate) struct Shared {
     pub(crate) gone: Notify,
     /// Nothing new is taken, and what is open finishes.
     pub(crate) draining: Cell<bool>,
+    /// What was done to the node as a whole.
+    pub(crate) counts: observe::Counts,
     pub(crate) next_app: Cell<AppId>,
     pub(crate) next_connection: Cell<ConnectionId>,
     pub(crate) own_user: u32,
@@ -376,7 +378,6 @@ pub(crate) struct Shared {
     /// The program that this process runs, where it was when it was started.
     pub(crate) program: PathBuf,
     /// Where requests for an upgrade go.
-    #[expect(dead_code, reason = "the admin API's requests come here")]
     pub(crate) upgrades: takeover::UpgradeSender,
     /// Where runtimes' events go, to know when all have been heard.
     pub(crate) events: mpsc::Sender<RuntimeEvent>,
@@ -614,6 +615,7 @@ async fn be_replaced(shared: &Rc<Shared>, upgrades: &mut takeover::Upgrades) {
             }
             Err(error) => {
                 tracing::error!(%error, "the service goes on in this process");
+                shared.counts.takeovers_undone.add_one();
                 let is_lost = matches!(error, UpgradeError::Lost { .. });
                 let _ = done.send(Err(error));
                 if is_lost {
@@ -737,6 +739,7 @@ fn make(
         connections: RefCell::default(),
         gone: Notify::new(),
         draining: Cell::new(false),
+        counts: observe::Counts::default(),
         next_app: Cell::new(1),
         next_connection: Cell::new(1),
         own_user: rustix::process::geteuid().as_raw(),

@@ -173,7 +173,7 @@ fn answer(shared: &Shared, request: &Request<Incoming>) -> Response<Full<Bytes>>
         "/readyz" if node_metrics::is_ready(shared) => plain(StatusCode::OK, "ready\n"),
         "/readyz" => plain(
             StatusCode::SERVICE_UNAVAILABLE,
-            "not ready: the node is draining\n",
+            "not ready: the node is draining, or being replaced\n",
         ),
         _ => plain(
             StatusCode::NOT_FOUND,

@@ -9,6 +9,7 @@
 
 mod audit;
 mod config;
+mod counts;
 mod exposition;
 mod http;
 mod node_metrics;
@@ -23,6 +24,7 @@ use crate::node::Shared;
 
 pub use audit::AuditLog;
 pub use config::{ListenAddress, ObserveConfig};
+pub(crate) use counts::Counts;
 pub(crate) use http::{HttpListener, serve};
 pub use node_metrics::NODE_METRICS;
 

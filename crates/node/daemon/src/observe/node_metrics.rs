@@ -34,6 +34,18 @@ metrics! {
         "Time in which a runtime thread looked for something to do and found nothing.";
     RUNTIME_ASLEEP = "provost_runtime_asleep_seconds_total", Counter, "s", "Time in which a runtime thread slept.";
     RUNTIME_SLEEPS = "provost_runtime_sleeps_total", Counter, "{sleep}", "How often a runtime thread went to sleep.";
+    SUBMISSIONS = "provost_submission_ring_fullness", Gauge, "1",
+        "Share of the fullest submission ring of an app that was taken in the last 10 to 20 seconds.";
+    COMPLETIONS = "provost_completion_ring_fullness", Gauge, "1",
+        "Share of the fullest completion ring of an app that was taken in the last 10 to 20 seconds.";
+    RECEIVE_HEAP = "provost_receive_heap_bytes", Gauge, "By", "Memory of the receive heaps of all apps.";
+    SEND_HEAP = "provost_send_heap_bytes", Gauge, "By", "Memory of the send heaps of all apps, as far as they mapped it.";
+    TAKEOVERS = "provost_daemon_replacements_total", Counter, "{replacement}",
+        "Replacements of the daemon by a new process (committed), and attempts after which the old one went on (rolled_back).";
+    UPGRADES = "provost_engine_upgrades_total", Counter, "{change}",
+        "Upgrades of engines that were carried out (committed), or left everything as it was (rolled_back).";
+    ROLLBACKS = "provost_engine_rollbacks_total", Counter, "{change}",
+        "Changes that were taken back: because an operator said so, or because an engine failed on trial.";
     POLICIES = "provost_policies", Gauge, "{policy}", "Policies that are attached.";
     POLICY_CHANGES = "provost_policy_changes_total", Counter, "{change}",
         "Changes of the table of policies that were committed, those that took a failed one back among them.";
@@ -86,9 +98,42 @@ fn node(shared: &Shared, out: &mut Exposition) {
         out.number(&RUNTIME_ASLEEP, &labels, spent.asleep_ns as f64 / 1e9);
         out.number(&RUNTIME_SLEEPS, &labels, spent.sleeps as f64);
     }
+    let loads = || shared.runtimes.iter().map(crate::runtime::Runtime::load);
+    out.number(
+        &SUBMISSIONS,
+        &[],
+        loads().map(|load| load.submissions).fold(0.0, f64::max),
+    );
+    out.number(
+        &COMPLETIONS,
+        &[],
+        loads().map(|load| load.completions).fold(0.0, f64::max),
+    );
+    let receive_bytes: u64 = loads().map(|load| load.receive_heap_bytes).sum();
+    out.number(&RECEIVE_HEAP, &[], receive_bytes as f64);
+    let apps = shared.apps.borrow();
+    let send_bytes: u64 = apps.values().map(|app| app.send_heap.bytes()).sum();
+    out.number(&SEND_HEAP, &[], send_bytes as f64);
+    changes(shared, out);
     let (written, dropped) = shared.audit.counts();
     out.number(&AUDIT_WRITTEN, &[], written as f64);
     out.number(&AUDIT_DROPPED, &[], dropped as f64);
+}
+
+fn changes(shared: &Shared, out: &mut Exposition) {
+    let counts = &shared.counts;
+    let by_outcome = [
+        (&TAKEOVERS, "committed", &counts.takeovers),
+        (&TAKEOVERS, "rolled_back", &counts.takeovers_undone),
+        (&UPGRADES, "committed", &counts.upgrades),
+        (&UPGRADES, "rolled_back", &counts.upgrades_undone),
+    ];
+    for (metric, outcome, count) in by_outcome {
+        out.number(metric, &[("outcome", outcome)], count.get() as f64);
+    }
+    for (cause, count) in [("operator", &counts.rollbacks), ("failure", &counts.taken_back)] {
+        out.number(&ROLLBACKS, &[("cause", cause)], count.get() as f64);
+    }
 }
 
 fn connections(shared: &Shared, out: &mut Exposition) {
@@ -141,5 +186,6 @@ fn of_process(out: &mut Exposition) {
 
 /// Whether the node takes new apps and connections.
 pub(crate) fn is_ready(shared: &Shared) -> bool {
-    !shared.draining.get()
+    let is_being_replaced = shared.gate.is_closed() || shared.peers_gate.is_closed();
+    !shared.draining.get() && !is_being_replaced
 }

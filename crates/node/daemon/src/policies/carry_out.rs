@@ -66,7 +66,15 @@ pub(crate) async fn carry_out(
             if let Err(error) = switch.to(next).await {
                 shared.policies.forget_recent(&old);
                 tracing::warn!(%error, "a change of policies was undone");
+                if matches!(change, Change::Upgrade(_)) {
+                    shared.counts.upgrades_undone.add_one();
+                }
                 return Err(error);
+            }
+            match change {
+                Change::Upgrade(_) => shared.counts.upgrades.add_one(),
+                Change::Rollback { .. } => shared.counts.rollbacks.add_one(),
+                _ => {}
             }
             switch.fill(&mut report);
             report.number = shared.policies.new_number();
@@ -103,11 +111,14 @@ pub(crate) async fn take_back(shared: Rc<Shared>, tag: Tag) {
     }
     let mut switch = Switch::new(&shared, Kind::Back);
     match switch.to(next).await {
-        Ok(()) => tracing::error!(
-            policy = name,
-            datapaths = switch.pauses.len(),
-            "an engine failed on trial: the change that brought it was taken back everywhere"
-        ),
+        Ok(()) => {
+            shared.counts.taken_back.add_one();
+            tracing::error!(
+                policy = name,
+                datapaths = switch.pauses.len(),
+                "an engine failed on trial: the change that brought it was taken back everywhere"
+            );
+        }
         Err(error) => tracing::error!(policy = name, %error, "a change could not be taken back everywhere"),
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct App {
     pub(super) is_touched: bool,
     pub(super) timer: Option<Nanos>,
     pub(super) maintain_at: Nanos,
+    /// Bytes of its receive heap when it was looked after last.
+    pub(super) heap_bytes: u64,
     /// The app is gone, or at fault: nothing more is read from it or told to it. Its connections end until then.
     pub(super) leaving: Option<Nanos>,
 }

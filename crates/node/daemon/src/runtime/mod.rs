@@ -8,6 +8,7 @@ mod app;
 mod command;
 mod events;
 mod freeze;
+mod load;
 mod path;
 mod reshape;
 mod slots;
@@ -31,6 +32,7 @@ pub use freeze::{
     AdoptedApp, AdoptedConnection, ConnectionPhase, Frozen, SavedApp, SavedConnection, SavedEngineTag,
     SavedRange,
 };
+pub use load::Load;
 pub use reshape::{
     Before, Describe, Described, Done, EngineFailed, Fitted, Guard, NotReshaped, PathDescription, Planned,
     Remedy, Reshape, RetiredEngine, StandIn, Tag, Trial,
@@ -38,6 +40,7 @@ pub use reshape::{
 pub use spent::Spent;
 pub use wake::PathWaker;
 
+use load::LoadCells;
 use spent::SpentCells;
 use wake::Inbox;
 use worker::Worker;
@@ -58,11 +61,18 @@ pub struct RuntimeOptions {
     pub completion_stall_ns: Nanos,
 }
 
+/// Where a runtime's thread tells about itself.
+struct Told {
+    spent: Arc<SpentCells>,
+    load: Arc<LoadCells>,
+}
+
 /// A handle to a runtime thread.
 pub struct Runtime {
     inbox: Arc<Inbox>,
     apps: AtomicUsize,
     spent: Arc<SpentCells>,
+    load: Arc<LoadCells>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -81,7 +91,12 @@ impl Runtime {
         let (ringer, doorbell): (_, Doorbell) = Doorbell::create()?;
         let inbox = Arc::new(Inbox::new(ringer));
         let spent = Arc::new(SpentCells::new(now_ns()));
-        let worker = Worker::new(Arc::clone(&inbox), doorbell, options, events, Arc::clone(&spent))?;
+        let load = Arc::new(LoadCells::default());
+        let told = Told {
+            spent: Arc::clone(&spent),
+            load: Arc::clone(&load),
+        };
+        let worker = Worker::new(Arc::clone(&inbox), doorbell, options, events, told)?;
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .stack_size(STACK_BYTES)
@@ -90,6 +105,7 @@ impl Runtime {
             inbox,
             apps: AtomicUsize::new(0),
             spent,
+            load,
             thread: Some(thread),
         })
     }
@@ -117,6 +133,12 @@ impl Runtime {
     #[must_use]
     pub fn spent(&self) -> Spent {
         self.spent.read()
+    }
+
+    /// How full the rings of its apps are, and what their receive heaps take.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        self.load.read()
     }
 
     /// Apps that were placed here and not taken away.

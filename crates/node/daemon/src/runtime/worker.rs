@@ -10,16 +10,16 @@ use provost_ring::{Crowding, Patience};
 use provost_shm::{Doorbell, Poller, Wait, now_ns, yield_now};
 use tokio::sync::mpsc;
 
-use super::RuntimeOptions;
 use super::app::App;
 use super::command::{AppId, Command, ConnectionId, NewApp, NewConnection, RuntimeEvent, Waiting};
 use super::events::Events;
 use super::path::{Path, submit, sync_watch};
 use super::reshape::Reshape;
 use super::slots::Slots;
-use super::spent::{Round, SpentCells};
+use super::spent::Round;
 use super::timers::{Timers, add_timer};
 use super::wake::Inbox;
+use super::{RuntimeOptions, Told};
 
 /// Submissions of one app that a round takes, at most.
 const BATCH_SUBMISSIONS: usize = 64;
@@ -70,7 +70,7 @@ pub(super) struct Worker {
     rounds_to_poll: u32,
     /// Whether nothing is polled without work for now, as others want the core.
     crowding: Crowding,
-    spent: Arc<SpentCells>,
+    told: Told,
     /// Sleep in this round.
     slept_ns: Nanos,
     pub(super) state: State,
@@ -88,7 +88,7 @@ impl Worker {
         doorbell: Doorbell,
         options: RuntimeOptions,
         events: mpsc::Sender<RuntimeEvent>,
-        spent: Arc<SpentCells>,
+        told: Told,
     ) -> io::Result<Worker> {
         let poller = Poller::create()?;
         poller.add(&doorbell, token(KIND_INBOX, 0), provost_shm::Interest::Readable)?;
@@ -114,7 +114,7 @@ impl Worker {
             now: now_ns(),
             rounds_to_poll: ROUNDS_PER_POLL,
             crowding: Crowding::default(),
-            spent,
+            told,
             slept_ns: 0,
             state: State::Running,
         })
@@ -127,7 +127,7 @@ impl Worker {
             let awake_ns = self
                 .now
                 .saturating_sub(began + std::mem::take(&mut self.slept_ns));
-            self.spent.add(round, awake_ns);
+            self.told.spent.add(round, awake_ns);
             let mut busy = self.inbox.take_pending() && self.take_inbox();
             busy |= self.fire_timers();
             busy |= self.poll_apps();
@@ -157,7 +157,7 @@ impl Worker {
                     Some(at) => Wait::AtMost(at.saturating_sub(now_ns())),
                 };
                 let slept_from = now_ns();
-                self.spent.add_sleep();
+                self.told.spent.add_sleep();
                 self.poll_events(wait);
                 self.slept_ns = now_ns().saturating_sub(slept_from);
                 self.inbox.awake();
@@ -265,6 +265,7 @@ impl Worker {
             is_hot: false,
             is_touched: false,
             timer: None,
+            heap_bytes: 0,
             maintain_at: self.now,
             leaving: None,
         };
@@ -486,6 +487,10 @@ impl Worker {
         };
         app.port.maintain(self.now, self.options.completion_stall_ns)?;
         app.maintain_at = self.now + MAINTENANCE_NS;
+        let load = app.port.take_load();
+        self.told.load.note(&load, self.now);
+        let heap_bytes = std::mem::replace(&mut app.heap_bytes, load.receive_heap_bytes);
+        self.told.load.heap_resized(heap_bytes, load.receive_heap_bytes);
         let retry = app.port.is_blocked().then_some(self.now + BLOCKED_RETRY_NS);
         let wanted = [retry, app.port.wake_at()];
         if let Some(at) = wanted.into_iter().flatten().min() {
@@ -513,6 +518,7 @@ impl Worker {
             self.remove_path(path);
         }
         if let Some(app) = self.apps.remove(number) {
+            self.told.load.heap_resized(app.heap_bytes, 0);
             let _ = self.poller.remove(&app.doorbell);
             self.hot_apps.retain(|hot| *hot != number);
             self.app_numbers.remove(&app.id);

@@ -95,6 +95,7 @@ pub(super) fn node(
 ) -> Result<Restored, NotRestored> {
     shared.next_app.set(node.next_app);
     shared.next_connection.set(node.next_connection);
+    shared.counts.takeovers.set(node.takeovers + 1);
     for schema in &node.schemas {
         let added = shared.services.add_schema(schema, None);
         added.map_err(|error| failed("a schema", &error))?;

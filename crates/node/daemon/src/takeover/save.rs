@@ -116,6 +116,7 @@ impl Writer<'_> {
         let mut node = state::Node {
             next_app: self.shared.next_app.get(),
             next_connection: self.shared.next_connection.get(),
+            takeovers: self.shared.counts.takeovers.get(),
             ..state::Node::default()
         };
         if let Some(control) = &sockets.control {

@@ -95,6 +95,9 @@ pub(super) struct Node {
     /// Policies whose instances or shared state changed after the [`Preview`].
     #[prost(message, optional, tag = "9")]
     pub(super) policies: Option<Policies>,
+    /// How many processes have taken over from another one so far.
+    #[prost(uint64, tag = "10")]
+    pub(super) takeovers: u64,
 }
 
 /// What a part of the service hands on, in its own form.
