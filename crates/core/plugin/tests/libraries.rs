@@ -254,6 +254,60 @@ fn an_engine_in_c_works() {
     rig.replace(&*policy).unwrap();
 }
 
+const FIELDS: &str = "syntax = \"proto3\"; package t;
+    message Inner { string name = 1; }
+    message M { string name = 1; bytes data = 2; sint64 count = 3; Inner inner = 4; repeated uint32 list = 5; }
+    service S { rpc Get(M) returns (M); }";
+
+#[test]
+fn an_engine_in_c_reads_fields() {
+    use provost_engine::rig::Value;
+    let kind = kind(&c_engine("crates/core/plugin/tests/field_engine.c", &[]));
+    let policy = policy(&*kind, "", None).unwrap();
+    let service = Service::from_source(FIELDS);
+    let mut rig = rig(&service, &*policy);
+    let mut said = |fields: &[(&str, Value)]| {
+        rig.send(service.request(1, 0, fields));
+        rig.poll();
+        assert!(rig.to_wire().is_empty());
+        metadata_of(&rig.to_app()[0], ":message").unwrap()
+    };
+    let values = [
+        ("name", Value::String("shop".into())),
+        ("data", Value::Bytes(b"xyz".as_slice().into())),
+        ("count", Value::I64(-5)),
+        ("list", Value::List(vec![Value::U32(7), Value::U32(8)])),
+    ];
+    // The kinds of values are those of the header; a field of the response, and one that nobody has found, are refused.
+    assert_eq!(
+        said(&values),
+        "name=5:shop data=6:xyz count=2:-5 inner=0:0 list=8:2 answer=(1) none=(1) "
+    );
+    // A call later nothing is left of the values of the one before.
+    assert_eq!(
+        said(&[]),
+        "name=5: data=6: count=2:0 inner=0:0 list=8:0 answer=(1) none=(1) "
+    );
+}
+
+#[test]
+fn a_field_that_the_schema_does_not_have_keeps_an_engine_in_c_from_being_attached() {
+    let service = Service::from_source(FIELDS);
+    for path in ["nam", "name.first", "inner.", ""] {
+        let definition = format!("WRONG_FIELD=\"{path}\"");
+        let kind = kind(&c_engine(
+            "crates/core/plugin/tests/field_engine.c",
+            &[&definition],
+        ));
+        let policy = policy(&*kind, "", None).unwrap();
+        let refused = policy.prepare(&service.site(Side::Client)).err();
+        let refused = refused
+            .unwrap_or_else(|| panic!("\"{path}\" was found"))
+            .to_string();
+        assert!(!refused.is_empty());
+    }
+}
+
 fn rig_bytes(count: usize) -> provost_engine::rig::Value {
     provost_engine::rig::Value::Bytes(vec![7; count].into())
 }
