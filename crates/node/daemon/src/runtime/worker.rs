@@ -129,6 +129,10 @@ impl Worker {
                 .saturating_sub(began + std::mem::take(&mut self.slept_ns));
             self.told.spent.add(round, awake_ns);
             let mut busy = self.inbox.take_pending() && self.take_inbox();
+            if self.state == State::Stopped {
+                // Not one poll more: another process may go on with what is here.
+                return;
+            }
             busy |= self.fire_timers();
             busy |= self.poll_apps();
             busy |= self.poll_paths();
