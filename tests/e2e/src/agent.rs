@@ -212,6 +212,7 @@ impl Agent {
             let lane = lane.map_err(|panicked| Status::unknown(panicked.to_string()))??;
             done.count += lane.count;
             done.bytes += lane.bytes;
+            done.slowest_us = done.slowest_us.max(lane.slowest_us);
         }
         Ok(done)
     }
@@ -223,7 +224,9 @@ impl Agent {
             if echo.unconnected == Unconnected::Wait {
                 request.set_readiness(Readiness::Wait);
             }
+            let began = Instant::now();
             let reply = self.client.echo(request).await?;
+            done.slowest_us = done.slowest_us.max(began.elapsed().as_micros() as u64);
             check_payload(&reply.get_ref().payload, echo.bytes)?;
             done.count += 1;
             done.bytes += echo.bytes as u64;

@@ -24,7 +24,7 @@ pub use driver::Agent;
 pub use program::{Program, Usage, eventually};
 pub use script::{Answer, Ask};
 pub use watch::watched;
-pub use world::{Node, NodeOptions, Server, Setting, World};
+pub use world::{Node, NodeOptions, Replacement, Server, Setting, World};
 
 /// Generated from `proto/probe.proto`.
 #[allow(missing_docs, clippy::all)]

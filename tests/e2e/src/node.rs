@@ -1,16 +1,22 @@
-//! A node's service, as the tests start it.
+//! A node's service, as the tests start it, and as it starts the process that replaces it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use provostd::config::Sources;
 use provostd::policies::Registry;
-use provostd::takeover::Seat;
+use provostd::takeover::{Seat, UpgradeRequest};
 use provostd::{Config, Node, NodeParts, Shutdown};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The environment variable that bounds how many descriptors the node has.
 pub(crate) const DESCRIPTORS_MAX: &str = "E2E_DESCRIPTORS_MAX";
+/// The environment variable with the path of a file that names the program to be replaced by, if it is another one.
+pub(crate) const SUCCESSOR: &str = "E2E_SUCCESSOR";
+
+/// How often a node that nobody's death would end looks whether its test is there.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How a node begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +27,40 @@ pub enum Beginning {
     TakeOver,
 }
 
-/// Runs a node with this configuration until it is told to stop by SIGTERM, or another process has taken over.
+/// Runs a node with this configuration until it is told to stop by SIGTERM, or another process has taken over. SIGUSR2
+/// has it replaced.
 pub fn run(path: &Path, beginning: Beginning) -> Result<(), String> {
+    if beginning == Beginning::TakeOver {
+        end_with_the_test();
+    }
     limit_descriptors()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let node = runtime.block_on(async {
+        // Before the node starts: from its first moment on it can be told things.
+        let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
+        let mut replace = signal(SignalKind::user_defined2()).map_err(|error| error.to_string())?;
+        let node = start(path, beginning)?;
+        let ended = node.ended();
+        tokio::pin!(ended);
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {
+                    node.shut_down(Shutdown::Drain);
+                    return Ok(node);
+                }
+                () = &mut ended => return Ok(node),
+                _ = replace.recv() => drop(node.begin_upgrade(UpgradeRequest {
+                    binary: successor(),
+                    ..UpgradeRequest::default()
+                })),
+            }
+        }
+    });
+    node.map(Node::join)
+}
+
+fn start(path: &Path, beginning: Beginning) -> Result<Node, String> {
     let sources = Sources {
         file: Some(path.to_owned()),
         ..Sources::default()
@@ -35,31 +72,34 @@ pub fn run(path: &Path, beginning: Beginning) -> Result<(), String> {
         kinds: Registry::with_built_ins(),
         sources,
     };
-    let node = match beginning {
-        Beginning::Fresh => Node::start_with(parts).map_err(|error| error.to_string())?,
-        Beginning::TakeOver => {
-            let seat = Seat::at_standard_input().map_err(|error| error.to_string())?;
-            Node::take_over(parts, seat).map_err(|error| error.to_string())?
-        }
+    if beginning == Beginning::TakeOver {
+        let seat = Seat::at_standard_input().map_err(|error| error.to_string())?;
+        return Node::take_over(parts, seat).map_err(|error| error.to_string());
+    }
+    let node = Node::start_with(parts).map_err(|error| error.to_string())?;
+    match node.addresses() {
+        [address, ..] => println!("ready {address}"),
+        [] => return Err("the node does not listen".to_owned()),
+    }
+    Ok(node)
+}
+
+fn successor() -> Option<PathBuf> {
+    let path = std::env::var_os(SUCCESSOR)?;
+    let named = std::fs::read_to_string(path).ok()?;
+    Some(named.trim().into()).filter(|path: &PathBuf| !path.as_os_str().is_empty())
+}
+
+fn end_with_the_test() {
+    let Ok(test) = std::env::var("E2E_PARENT") else {
+        return;
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-        match (beginning, node.addresses()) {
-            (Beginning::TakeOver, _) => {}
-            (Beginning::Fresh, [address, ..]) => println!("ready {address}"),
-            (Beginning::Fresh, []) => return Err("the node does not listen".to_owned()),
+    std::thread::spawn(move || {
+        while Path::new("/proc").join(&test).exists() {
+            std::thread::sleep(LOOK_EVERY);
         }
-        tokio::select! {
-            _ = terminate.recv() => {}
-            () = node.ended() => {}
-        }
-        Ok(())
-    })?;
-    node.shut_down(Shutdown::Drain);
-    node.join();
-    Ok(())
+        std::process::exit(1);
+    });
 }
 
 fn limit_descriptors() -> Result<(), String> {

@@ -137,19 +137,7 @@ impl Program {
     }
 
     fn try_usage(&self) -> io::Result<Usage> {
-        let process = PathBuf::from(format!("/proc/{}", self.id()));
-        let status = std::fs::read_to_string(process.join("status"))?;
-        let maps = std::fs::read_to_string(process.join("maps"))?;
-        Ok(Usage {
-            descriptors: std::fs::read_dir(process.join("fd"))?.count(),
-            shared_bytes: maps
-                .lines()
-                .filter(|line| line.contains("/memfd:"))
-                .map(mapped_bytes)
-                .sum(),
-            resident_bytes: status_number(&status, "VmRSS:") * 1024,
-            threads: status_number(&status, "Threads:") as usize,
-        })
+        usage_of(self.id())
     }
 
     /// Processor time that it has used so far, in all its threads, those that have ended included.
@@ -184,6 +172,23 @@ impl Drop for Program {
             }
         }
     }
+}
+
+/// What a process uses now.
+pub fn usage_of(process: u32) -> io::Result<Usage> {
+    let process = PathBuf::from(format!("/proc/{process}"));
+    let status = std::fs::read_to_string(process.join("status"))?;
+    let maps = std::fs::read_to_string(process.join("maps"))?;
+    Ok(Usage {
+        descriptors: std::fs::read_dir(process.join("fd"))?.count(),
+        shared_bytes: maps
+            .lines()
+            .filter(|line| line.contains("/memfd:"))
+            .map(mapped_bytes)
+            .sum(),
+        resident_bytes: status_number(&status, "VmRSS:") * 1024,
+        threads: status_number(&status, "Threads:") as usize,
+    })
 }
 
 /// Waits until `condition` holds.

@@ -241,6 +241,8 @@ pub struct Done {
     pub bytes: u64,
     /// How long it took.
     pub elapsed_ms: u64,
+    /// How long the slowest call of an [`Ask::Echo`] took.
+    pub slowest_us: u64,
     /// Calls that the server began, under the key asked for.
     pub begun: u64,
     /// Calls that the server saw cancelled.

@@ -4,14 +4,19 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::agent::Executor;
 use crate::driver::{Agent, PATIENCE};
 use crate::lines::Lines;
-use crate::node::DESCRIPTORS_MAX;
-use crate::program::Program;
+use crate::node::{DESCRIPTORS_MAX, SUCCESSOR};
+use crate::program::{Program, Usage, eventually, usage_of};
 use crate::script::Answer;
+
+/// What a node logs when it has been replaced, and when it has not.
+const TAKEN_OVER: &str = "another process has taken over";
+const GOES_ON: &str = "the service goes on in this process";
 
 /// The processes' directory, and the program that all of them are.
 #[derive(Debug)]
@@ -46,11 +51,97 @@ pub struct Node {
     /// Where it listens for other nodes.
     pub address: SocketAddr,
     plan: NodePlan,
+    /// The process that has replaced the first one, if one has.
+    successor: Option<u32>,
+    /// How often it has been replaced, or should have been.
+    upgrades: usize,
     /// Kept open: the programs of a test end when their input does.
     _input: ChildStdin,
 }
 
+/// What a node's log says of its replacement by another process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replacement {
+    /// The process that goes on.
+    pub process: u32,
+    /// For how long nobody served, in microseconds.
+    pub frozen_us: u64,
+    /// Length of the state in bytes.
+    pub state_bytes: u64,
+    /// Descriptors that were passed.
+    pub descriptors: u64,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(pid) = self.successor.and_then(|pid| Pid::from_raw(pid as i32)) {
+            // It fails only when it is gone already.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
 impl Node {
+    /// The process that serves now.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.successor.unwrap_or_else(|| self.program.id())
+    }
+
+    /// What the process that serves now uses.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        usage_of(self.process()).unwrap_or_else(|error| panic!("{}: {error}", self.program.name()))
+    }
+
+    /// Has another process take over, and waits for that.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn replace(&mut self) -> Replacement {
+        self.try_replace()
+            .unwrap_or_else(|reason| panic!("{}: {reason}", self.program.name()))
+    }
+
+    /// Has another process take over; the error is why the old one goes on.
+    pub fn try_replace(&mut self) -> Result<Replacement, String> {
+        self.upgrades += 1;
+        let pid = Pid::from_raw(self.process() as i32).expect("a process has a number");
+        kill_process(pid, Signal::USR2).map_err(|error| error.to_string())?;
+        let mut outcome = None;
+        eventually("an upgrade comes to its end", PATIENCE, || {
+            let log = self.program.log();
+            let mut ends = log
+                .lines()
+                .filter(|line| line.contains(TAKEN_OVER) || line.contains(GOES_ON));
+            outcome = ends.nth(self.upgrades - 1).map(str::to_owned);
+            outcome.is_some()
+        });
+        let line = outcome.unwrap_or_default();
+        if !line.contains(TAKEN_OVER) {
+            return Err(line);
+        }
+        let number = |key: &str| {
+            let value = line.split(' ').find_map(|word| word.strip_prefix(key));
+            value.and_then(|value| value.parse().ok()).unwrap_or(0)
+        };
+        let replacement = Replacement {
+            process: number("process=") as u32,
+            frozen_us: number("frozen_us="),
+            state_bytes: number("state_bytes="),
+            descriptors: number("descriptors="),
+        };
+        self.successor = Some(replacement.process);
+        Ok(replacement)
+    }
+
+    /// Has the node start this program in place of its own when it is to be replaced; none: its own again.
+    pub fn set_successor(&self, program: Option<&Path>) {
+        let named = program.map_or(String::new(), |path| path.display().to_string());
+        std::fs::write(self.plan.successor_file(), named).expect("a file");
+    }
+
     /// Starts the service again, at the same address, after it has ended or been killed.
     pub fn restart(&mut self) {
         self.program.kill();
@@ -68,6 +159,10 @@ struct NodePlan {
 }
 
 impl NodePlan {
+    fn successor_file(&self) -> PathBuf {
+        self.directory.join(format!("{}.successor", self.name))
+    }
+
     fn start(&self, port: u16) -> Node {
         let socket = self.directory.join(format!("{}.sock", self.name));
         let config = self.directory.join(format!("{}.toml", self.name));
@@ -75,6 +170,7 @@ impl NodePlan {
         std::fs::write(&config, text).expect("a configuration file");
         let mut command = Command::new(&self.role);
         command.arg("provostd").arg(&config);
+        command.env(SUCCESSOR, self.successor_file());
         if let Some(descriptors) = self.options.descriptors_max {
             command.env(DESCRIPTORS_MAX, descriptors.to_string());
         }
@@ -87,6 +183,8 @@ impl NodePlan {
             admin_socket: socket.with_extension("admin.sock"),
             socket,
             plan: self.clone(),
+            successor: None,
+            upgrades: 0,
             _input: input,
         }
     }

@@ -1,4 +1,5 @@
-//! The programs that the end-to-end tests start: `provostd CONFIG`, `server`, `agent EXECUTOR`.
+//! The programs that the end-to-end tests start: `provostd CONFIG`, `server`, `agent EXECUTOR`. A node that is told to be
+//! replaced starts `provostd CONFIG --take-over` itself.
 //!
 //! Each ends when its standard input does, and when the test that started it dies.
 #![forbid(unsafe_code)]
