@@ -192,6 +192,12 @@ impl Datapath {
         })
     }
 
+    /// Calls under way.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.engines.first().map_or(0, |engine| engine.calls())
+    }
+
     /// The first engine that has failed, by its place, and why.
     #[must_use]
     pub fn fault(&self) -> Option<(usize, &str)> {

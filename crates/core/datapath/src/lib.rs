@@ -72,6 +72,11 @@ pub trait Engine: Send {
         0
     }
 
+    /// Calls under way on the datapath, as its first engine counts them; other engines need not know.
+    fn calls(&self) -> usize {
+        0
+    }
+
     /// How many bytes the transport of its datapath moves in each direction in this poll, at most, because other datapaths
     /// of the runtime are to have their turn; `None` for as many as it likes. Asked for before the transport is polled.
     fn turn_bytes(&self) -> Option<u32> {

@@ -206,6 +206,10 @@ impl Engine for Frontend {
         KIND
     }
 
+    fn calls(&self) -> usize {
+        self.calls.len()
+    }
+
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
         let mut lanes = Lanes {
             tx_in: ports.tx_in,

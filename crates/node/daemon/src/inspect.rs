@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::node::Shared;
 use crate::policies::transports::Transports;
 use crate::policies::{Attachment, KindDescription, Origin};
-use crate::runtime::{Command, ConnectionId, Describe, PathDescription, Tag};
+use crate::runtime::{AppId, Command, ConnectionId, Describe, PathDescription, Tag};
 
 /// One datapath.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub(crate) struct DatapathDescription {
     pub(crate) runtime: usize,
     /// Calls that began on it so far.
     pub(crate) calls_begun: u64,
+    /// Calls under way on it.
+    pub(crate) calls_in_flight: usize,
     /// Its engines, the app's first.
     pub(crate) engines: Vec<EngineLine>,
 }
@@ -82,12 +84,7 @@ pub(crate) struct EngineKindDescription {
 
 /// All datapaths, by connection.
 pub(crate) async fn datapaths(shared: &Rc<Shared>) -> Vec<DatapathDescription> {
-    let mut paths: HashMap<ConnectionId, PathDescription> = HashMap::new();
-    for runtime in 0..shared.runtimes.len() {
-        for path in paths_of(shared, runtime).await {
-            paths.insert(path.id, path);
-        }
-    }
+    let mut paths = polled(shared).await.paths;
     let connections = shared.connections.borrow();
     let mut all: Vec<DatapathDescription> = connections
         .iter()
@@ -115,6 +112,7 @@ pub(crate) async fn datapaths(shared: &Rc<Shared>) -> Vec<DatapathDescription> {
                 },
                 runtime: site.runtime,
                 calls_begun: path.calls_begun,
+                calls_in_flight: path.calls_in_flight,
                 engines: lines.collect(),
             })
         })
@@ -123,8 +121,26 @@ pub(crate) async fn datapaths(shared: &Rc<Shared>) -> Vec<DatapathDescription> {
     all
 }
 
-async fn paths_of(shared: &Shared, runtime: usize) -> Vec<PathDescription> {
-    let (mut paths, mut from) = (Vec::new(), Some(0));
+/// What runtimes know of what they poll.
+#[derive(Default)]
+pub(crate) struct Polled {
+    /// By connection.
+    pub(crate) paths: HashMap<ConnectionId, PathDescription>,
+    /// Bytes of the apps' receive heaps.
+    pub(crate) receive_heaps: HashMap<AppId, u64>,
+}
+
+/// Asks all runtimes.
+pub(crate) async fn polled(shared: &Shared) -> Polled {
+    let mut polled = Polled::default();
+    for runtime in 0..shared.runtimes.len() {
+        ask(shared, runtime, &mut polled).await;
+    }
+    polled
+}
+
+async fn ask(shared: &Shared, runtime: usize, polled: &mut Polled) {
+    let mut from = Some(0);
     while let Some(at) = from.take() {
         let (answer, hears) = oneshot::channel();
         let question = Command::Describe(Box::new(Describe { from: at, answer }));
@@ -133,10 +149,11 @@ async fn paths_of(shared: &Shared, runtime: usize) -> Vec<PathDescription> {
             break;
         }
         let Ok(described) = hears.await else { break };
-        paths.extend(described.paths);
+        polled.receive_heaps.extend(described.receive_heaps);
+        let by_id = described.paths.into_iter().map(|path| (path.id, path));
+        polled.paths.extend(by_id);
         from = described.next;
     }
-    paths
 }
 
 /// The attached policies, in order.

@@ -357,6 +357,8 @@ pub(crate) struct Shared {
     pub(crate) gone: Notify,
     /// Nothing new is taken, and what is open finishes.
     pub(crate) draining: Cell<bool>,
+    /// When the service began, in whatever process, in milliseconds since 1970.
+    pub(crate) began_unix_ms: Cell<u64>,
     /// What was done to the node as a whole.
     pub(crate) counts: observe::Counts,
     pub(crate) next_app: Cell<AppId>,
@@ -739,6 +741,7 @@ fn make(
         connections: RefCell::default(),
         gone: Notify::new(),
         draining: Cell::new(false),
+        began_unix_ms: Cell::new(unix_ms()),
         counts: observe::Counts::default(),
         next_app: Cell::new(1),
         next_connection: Cell::new(1),
@@ -756,6 +759,12 @@ fn make(
         config,
     };
     Ok((Rc::new(shared), events))
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 #[derive(Default)]

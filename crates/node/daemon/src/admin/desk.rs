@@ -10,8 +10,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tonic::Status;
 
 use crate::node::Shared;
-
-use super::status::BusyClock;
+use crate::runtime::Spent;
 
 /// Requests that wait for the control plane, at most.
 const REQUESTS_MAX: usize = 64;
@@ -23,7 +22,8 @@ pub(crate) struct Desk {
     pub(crate) shared: Rc<Shared>,
     /// When this process began to serve.
     pub(crate) began: Instant,
-    pub(crate) busy: RefCell<BusyClock>,
+    /// What runtimes' threads had spent their time with at the last look.
+    pub(crate) spent: RefCell<Vec<Spent>>,
     /// Changes are made one after the other: each sees what the one before has left, and so does its audit record.
     pub(crate) changes: Mutex<()>,
 }
@@ -33,7 +33,7 @@ impl Desk {
         Desk {
             shared,
             began: Instant::now(),
-            busy: RefCell::default(),
+            spent: RefCell::default(),
             changes: Mutex::new(()),
         }
     }

@@ -10,8 +10,9 @@ use super::changes;
 use super::desk::Desk;
 
 /// The apps that are attached, by number.
-pub(crate) fn apps(desk: &Desk) -> v1::ListAppsResponse {
+pub(crate) async fn apps(desk: &Desk) -> v1::ListAppsResponse {
     let shared = &desk.shared;
+    let polled = inspect::polled(shared).await;
     let connections = shared.connections.borrow();
     let mut apps: Vec<_> = shared
         .apps
@@ -26,7 +27,14 @@ pub(crate) fn apps(desk: &Desk) -> v1::ListAppsResponse {
             runtime: app.runtime as u32,
             serves: shared.services.served_by(*id),
             connections: connections.values().filter(|one| one.app == *id).count() as u32,
-            ..v1::App::default()
+            calls_in_flight: connections
+                .iter()
+                .filter(|(_, connection)| connection.app == *id)
+                .filter_map(|(number, _)| polled.paths.get(number))
+                .map(|path| path.calls_in_flight as u64)
+                .sum(),
+            send_heap_bytes: app.send_heap.bytes(),
+            receive_heap_bytes: polled.receive_heaps.get(id).copied().unwrap_or(0),
         })
         .collect();
     apps.sort_by_key(|app| app.id);
@@ -71,6 +79,7 @@ fn datapath(datapath: DatapathDescription) -> v1::Datapath {
         encoding: datapath.encoding.to_owned(),
         runtime: datapath.runtime as u32,
         calls_begun: datapath.calls_begun,
+        calls_in_flight: datapath.calls_in_flight as u64,
         engines: datapath.engines.into_iter().map(engine).collect(),
     }
 }

@@ -306,7 +306,7 @@ impl Admin for Server {
 
     async fn list_apps(&self, request: Request<ListAppsRequest>) -> Answer<ListAppsResponse> {
         self.look(view("ListApps"), request, |desk, _| async move {
-            Ok(listings::apps(&desk))
+            Ok(listings::apps(&desk).await)
         })
         .await
     }

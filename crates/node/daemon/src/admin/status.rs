@@ -1,11 +1,14 @@
 //! The node at a glance.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::SystemTime;
 
 use provost_admin::v1;
 use provost_admin::v1::status::State;
+
+use crate::inspect;
+use crate::node::{Shared, unix_ms};
+use crate::runtime::{Runtime, Spent};
 
 use super::Role;
 use super::desk::Desk;
@@ -13,26 +16,46 @@ use super::desk::Desk;
 /// What the node is and does.
 pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
     let shared = &desk.shared;
+    let polled = inspect::polled(shared).await;
+    let paths = polled.paths.values();
+    let config = shared.config_state.borrow();
+    let service_ms = unix_ms().saturating_sub(shared.began_unix_ms.get());
     let uptime_s = desk.began.elapsed().as_secs_f64();
     v1::Status {
         node: shared.config.node.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id() as i32,
         uptime_s,
-        service_uptime_s: uptime_s,
-        state: match shared.draining.get() {
-            true => State::Draining,
-            false => State::Serving,
-        }
-        .into(),
+        // By another clock, which somebody may have set meanwhile.
+        service_uptime_s: uptime_s.max(service_ms as f64 / 1e3),
+        state: state(shared).into(),
         control_socket: shared.config.control.socket.display().to_string(),
         listeners: shared.addresses.iter().map(ToString::to_string).collect(),
         apps: shared.apps.borrow().len() as u32,
         connections: shared.connections.borrow().len() as u32,
+        calls_in_flight: paths.map(|path| path.calls_in_flight as u64).sum(),
+        policies: shared.policies.table().entries.len() as u32,
         runtimes: runtimes(desk),
+        daemon_upgrades: shared.counts.takeovers.get(),
+        daemon_rollbacks: shared.counts.takeovers_undone.get(),
+        config_source: config.sources.describe(),
+        config_error: config.error.clone().unwrap_or_default(),
+        config_read_at_unix_us: unix_us(config.read_at),
         caller_role: role.name().to_owned(),
-        ..v1::Status::default()
     }
+}
+
+fn state(shared: &Shared) -> State {
+    match (shared.draining.get(), shared.peers_gate.is_closed()) {
+        (true, _) => State::Draining,
+        (false, true) => State::BeingReplaced,
+        (false, false) => State::Serving,
+    }
+}
+
+fn unix_us(at: SystemTime) -> i64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as i64)
 }
 
 fn runtimes(desk: &Desk) -> Vec<v1::Runtime> {
@@ -44,62 +67,23 @@ fn runtimes(desk: &Desk) -> Vec<v1::Runtime> {
             *datapaths.entry(app.runtime).or_default() += 1;
         }
     }
-    let busy = desk.busy.borrow_mut().read();
-    let describe = |(number, runtime): (usize, &crate::runtime::Runtime)| v1::Runtime {
+    let spent: Vec<Spent> = shared.runtimes.iter().map(Runtime::spent).collect();
+    let before = desk.spent.replace(spent.clone());
+    let describe = |(number, runtime): (usize, &Runtime)| v1::Runtime {
         number: number as u32,
         apps: runtime.apps() as u32,
         datapaths: datapaths.get(&number).copied().unwrap_or(0),
-        busy: busy.get(&number).copied().unwrap_or(0.0),
+        busy: busy(spent[number], before.get(number).copied().unwrap_or_default()),
     };
     shared.runtimes.iter().enumerate().map(describe).collect()
 }
 
-/// Which part of the time the runtimes' threads have run, by the kernel's accounts: nothing is counted on their path.
-#[derive(Default)]
-pub(crate) struct BusyClock {
-    threads: HashMap<usize, PathBuf>,
-    last: HashMap<usize, (Instant, Duration)>,
-}
-
-impl BusyClock {
-    /// For each runtime the part since the last reading, 0 to 1; of the first reading, since the thread began.
-    fn read(&mut self) -> HashMap<usize, f64> {
-        if self.threads.is_empty() {
-            self.threads = find_threads();
-        }
-        let now = Instant::now();
-        let mut busy = HashMap::new();
-        for (runtime, path) in &self.threads {
-            let Some(ran) = time_run(path) else { continue };
-            if let Some((then, ran_then)) = self.last.insert(*runtime, (now, ran)) {
-                let wall = now.duration_since(then).as_secs_f64();
-                let part = ran.saturating_sub(ran_then).as_secs_f64() / wall.max(f64::EPSILON);
-                busy.insert(*runtime, part.min(1.0));
-            }
-        }
-        busy
-    }
-}
-
-/// The account of each runtime's thread, by the name that it was started with.
-fn find_threads() -> HashMap<usize, PathBuf> {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return HashMap::new();
-    };
-    let runtime_of = |task: std::io::Result<std::fs::DirEntry>| {
-        let path = task.ok()?.path();
-        let name = std::fs::read_to_string(path.join("comm")).ok()?;
-        let runtime = name.trim_end().strip_prefix("runtime-")?.parse().ok()?;
-        Some((runtime, path.join("schedstat")))
-    };
-    tasks.filter_map(runtime_of).collect()
-}
-
-/// How long a thread has run (the first number of its schedstat, in nanoseconds).
-fn time_run(path: &std::path::Path) -> Option<Duration> {
-    let account = std::fs::read_to_string(path).ok()?;
-    let ran_ns = account.split_ascii_whitespace().next()?.parse().ok()?;
-    Some(Duration::from_nanos(ran_ns))
+/// The part of the time between two looks in which a thread had work.
+fn busy(now: Spent, before: Spent) -> f64 {
+    let all = |spent: Spent| spent.busy_ns + spent.polling_ns + spent.asleep_ns;
+    let busy = now.busy_ns.saturating_sub(before.busy_ns) as f64;
+    let all = all(now).saturating_sub(all(before)) as f64;
+    (busy / all.max(1.0)).min(1.0)
 }
 
 #[cfg(test)]
@@ -107,33 +91,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_computes_is_busy_and_one_that_sleeps_is_not() {
-        let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let sleeper = std::thread::Builder::new()
-            .name("runtime-61".into())
-            .spawn(move || stopped.recv())
-            .unwrap();
-        let end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let ends = std::sync::Arc::clone(&end);
-        let worker = std::thread::Builder::new()
-            .name("runtime-62".into())
-            .spawn(move || {
-                while !ends.load(std::sync::atomic::Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            })
-            .unwrap();
-        let mut clock = BusyClock::default();
-        while !(find_threads().contains_key(&61) && find_threads().contains_key(&62)) {
-            std::thread::yield_now();
-        }
-        clock.read();
-        std::thread::sleep(Duration::from_millis(200));
-        let busy = clock.read();
-        end.store(true, std::sync::atomic::Ordering::Relaxed);
-        drop(stop);
-        let _ = sleeper.join();
-        worker.join().unwrap();
-        assert!(busy[&62] > busy[&61], "{busy:?}");
+    fn a_thread_is_as_busy_as_it_had_work_since_the_last_look() {
+        let spent = |busy_ns, polling_ns, asleep_ns| Spent {
+            busy_ns,
+            polling_ns,
+            asleep_ns,
+            sleeps: 1,
+        };
+        assert_eq!(busy(spent(25, 25, 50), Spent::default()), 0.25);
+        assert_eq!(busy(spent(75, 25, 50), spent(25, 25, 50)), 1.0);
+        assert_eq!(busy(spent(25, 25, 50), spent(25, 25, 50)), 0.0);
     }
 }

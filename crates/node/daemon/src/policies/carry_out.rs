@@ -496,6 +496,16 @@ impl super::Policies {
         self.recent.borrow().get(&tag)?.has_failed.clone()
     }
 
+    /// The number of the change that was made last; 0 before the first.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.next_number.get() - 1
+    }
+
+    /// Goes on numbering behind what another process has numbered.
+    pub(crate) fn number_from(&self, last: u64) {
+        self.next_number.set(last + 1);
+    }
+
     /// The number of a change that was made.
     pub(crate) fn new_number(&self) -> u64 {
         self.next_number.replace(self.next_number.get() + 1)

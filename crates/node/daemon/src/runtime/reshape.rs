@@ -256,6 +256,8 @@ pub struct Describe {
 pub struct Described {
     /// What they are made of.
     pub paths: Vec<PathDescription>,
+    /// Bytes of the receive heaps of the runtime's apps; in the first answer only.
+    pub receive_heaps: Vec<(AppId, u64)>,
     /// Where to go on; none at the end.
     pub next: Option<u32>,
 }
@@ -269,6 +271,8 @@ pub struct PathDescription {
     pub connection: u32,
     /// Calls that began on it so far.
     pub calls_begun: u64,
+    /// Calls under way on it.
+    pub calls_in_flight: usize,
     /// Its engines, the app's first.
     pub engines: Vec<(Tag, EngineDescription)>,
 }
@@ -527,6 +531,7 @@ impl Path {
             id: self.id,
             connection: self.number,
             calls_begun: self.calls_begun,
+            calls_in_flight: self.datapath.calls(),
             engines: tags.zip(self.datapath.describe()).collect(),
         }
     }
@@ -612,6 +617,10 @@ impl Worker {
 
     pub(super) fn describe(&mut self, describe: Describe) {
         let mut described = Described::default();
+        if describe.from == 0 {
+            let apps = self.apps.iter();
+            described.receive_heaps = apps.map(|(_, app)| (app.id, app.heap_bytes)).collect();
+        }
         for number in describe.from..self.paths.bound() {
             if described.paths.len() == DESCRIBED_MAX {
                 described.next = Some(number);

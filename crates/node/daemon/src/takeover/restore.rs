@@ -96,6 +96,11 @@ pub(super) fn node(
     shared.next_app.set(node.next_app);
     shared.next_connection.set(node.next_connection);
     shared.counts.takeovers.set(node.takeovers + 1);
+    shared.counts.takeovers_undone.set(node.takeovers_undone);
+    if node.began_unix_ms > 0 {
+        shared.began_unix_ms.set(node.began_unix_ms);
+    }
+    shared.policies.number_from(node.last_change);
     for schema in &node.schemas {
         let added = shared.services.add_schema(schema, None);
         added.map_err(|error| failed("a schema", &error))?;

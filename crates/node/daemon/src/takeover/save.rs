@@ -117,6 +117,9 @@ impl Writer<'_> {
             next_app: self.shared.next_app.get(),
             next_connection: self.shared.next_connection.get(),
             takeovers: self.shared.counts.takeovers.get(),
+            takeovers_undone: self.shared.counts.takeovers_undone.get(),
+            began_unix_ms: self.shared.began_unix_ms.get(),
+            last_change: self.shared.policies.last_number(),
             ..state::Node::default()
         };
         if let Some(control) = &sockets.control {

@@ -98,6 +98,15 @@ pub(super) struct Node {
     /// How many processes have taken over from another one so far.
     #[prost(uint64, tag = "10")]
     pub(super) takeovers: u64,
+    /// When the service began, in milliseconds since 1970; 0 of a process that does not say.
+    #[prost(uint64, tag = "11")]
+    pub(super) began_unix_ms: u64,
+    /// The number of the last change; 0 without one.
+    #[prost(uint64, tag = "12")]
+    pub(super) last_change: u64,
+    /// Replacements that failed.
+    #[prost(uint64, tag = "13")]
+    pub(super) takeovers_undone: u64,
 }
 
 /// What a part of the service hands on, in its own form.
