@@ -54,6 +54,6 @@ pub use wall::{WallClock, rfc3339};
 pub use provost_datapath::{
     Context, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,
 };
-pub use provost_marshal::{FieldPath, Tables, Value};
+pub use provost_marshal::{FieldPath, Tables, Value, View};
 pub use provost_wire::Code;
 pub use provost_wire::descriptor::Parts;

@@ -60,29 +60,35 @@ impl TraceContext {
     }
 }
 
-/// What is no hexadecimal digit.
-const NO_DIGIT: u8 = 0xff;
-
-/// The values of lower-case hexadecimal digits.
-const DIGITS: [u8; 256] = {
-    let mut values = [NO_DIGIT; 256];
-    let mut digit = 0;
-    while digit < 16 {
-        values[b"0123456789abcdef"[digit as usize] as usize] = digit;
-        digit += 1;
-    }
-    values
-};
-
-/// The number that lower-case hexadecimal digits write, at most 16 of them.
+/// The number that lower-case hexadecimal digits write: two, or a multiple of eight up to 16.
 fn hex(digits: &[u8]) -> Option<u64> {
-    let (mut number, mut seen) = (0, 0);
-    for digit in digits {
-        let value = DIGITS[usize::from(*digit)];
-        seen |= value;
-        number = number << 4 | u64::from(value & 15);
+    if let [high, low] = digits {
+        // Six zeros before them.
+        let padded = [b'0', b'0', b'0', b'0', b'0', b'0', *high, *low];
+        return hex_of_eight(padded);
     }
-    (seen & 0xf0 == 0).then_some(number)
+    let mut number = 0;
+    for eight in digits.as_chunks().0 {
+        number = number << 32 | hex_of_eight(*eight)?;
+    }
+    Some(number)
+}
+
+/// Eight digits at once, each in a byte of a word.
+fn hex_of_eight(digits: [u8; 8]) -> Option<u64> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let ascii = u64::from_be_bytes(digits);
+    // Letters have bit 6, and are 9 above what their low four bits say.
+    let values = (ascii & (0x0f * ONES)) + (ascii >> 6 & ONES) * 9;
+    let above_nine = (values + 6 * ONES) >> 4 & ONES;
+    // Whatever else the byte had, it is not what these values are written with.
+    let written = values + 0x30 * ONES + above_nine * 0x27;
+    if written != ascii || values & (0xf0 * ONES) != 0 {
+        return None;
+    }
+    let pairs = (values | values >> 4) & 0x00ff_00ff_00ff_00ff;
+    let quads = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;
+    Some((quads | quads >> 16) & 0xffff_ffff)
 }
 
 /// The digits of each byte.
@@ -129,6 +135,25 @@ mod tests {
         header[54] = b'x';
         assert!(!TraceContext::is_unsampled(&header));
         assert!(!TraceContext::is_unsampled(b"00-"));
+    }
+
+    #[test]
+    fn digits_are_lower_case_hexadecimal_and_nothing_else() {
+        for at in 0..8 {
+            for byte in 0..=u8::MAX {
+                let mut digits = *b"00000000";
+                digits[at] = byte;
+                let expected = match byte {
+                    b'0'..=b'9' | b'a'..=b'f' => {
+                        u64::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).ok()
+                    }
+                    _ => None,
+                };
+                assert_eq!(hex(&digits), expected, "{byte:#x} at {at}");
+            }
+        }
+        assert_eq!(hex(b"0123456789abcdef"), Some(0x0123_4567_89ab_cdef));
+        assert_eq!((hex(b"fe"), hex(b"FE")), (Some(0xfe), None));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use provost_engine::{CallState, Direction, Ended, Filter, Parts, Site, StepView, Verdict, Watch};
+use provost_engine::{CallState, Ended, Filter, Parts, Site, StepView, Verdict, Watch};
 
 use crate::config::{Selection, Wanted};
 use crate::pool::{Pool, RecordedStep, Sampling};
@@ -115,35 +115,30 @@ impl Filter for TapFilter {
 }
 
 fn copy(sampling: &mut Sampling, step: &mut StepView<'_>) {
-    let message_bytes = step.message_bytes();
-    let (now, parts, status) = (step.now(), step.parts(), step.status());
-    let (direction, deadline): (Direction, _) = (step.direction(), step.deadline());
-    let metadata_bytes = step.contents().metadata.len();
-    let is_kept = sampling.has_room(metadata_bytes + message_bytes as usize);
-    if is_kept {
+    let (parts, message_bytes) = (step.parts(), step.message_bytes());
+    let recorded = RecordedStep {
+        direction: step.direction(),
+        parts,
+        status: step.status(),
+        at: step.now(),
+        deadline: step.deadline(),
+        metadata: 0..0,
+        message: 0..0,
+        message_bytes: match parts.contains(Parts::MESSAGE) {
+            true => message_bytes,
+            false => 0,
+        },
+        window_at: 0,
+    };
+    if step.is_split() {
+        let metadata_bytes = step.contents().metadata.len();
+        if !sampling.has_room(metadata_bytes + message_bytes as usize) {
+            sampling.add(recorded, step.contents().metadata, None);
+            return;
+        }
         // What is still in the app's memory is copied now; what is shown is what is sent.
         step.make_whole();
     }
     let contents = step.contents();
-    let message = contents.message.filter(|_| is_kept);
-    let recorded = RecordedStep {
-        direction,
-        parts,
-        status,
-        at: now,
-        deadline,
-        metadata: 0..0,
-        message: 0..0,
-        message_bytes: if parts.contains(Parts::MESSAGE) {
-            message_bytes
-        } else {
-            0
-        },
-        window_at: message.map_or(0, |message| message.window_at()),
-    };
-    sampling.add(
-        recorded,
-        contents.metadata,
-        message.map_or(&[], |message| message.bytes()),
-    );
+    sampling.add(recorded, contents.metadata, contents.message);
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crossbeam_queue::ArrayQueue;
-use provost_engine::{Code, Direction, Nanos, Parts};
+use provost_engine::{Code, Direction, Nanos, Parts, View};
 
 use crate::config::Bounds;
 use crate::filter::TapSite;
@@ -21,7 +21,7 @@ use crate::filter::TapSite;
 /// The steps of one call, as they were.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// `None` only while it is free.
+    /// `None` only before it is used. (While it is free, it is the site where it was used last.)
     pub(crate) site: Option<Arc<TapSite>>,
     pub(crate) call: u64,
     pub(crate) method: u16,
@@ -129,8 +129,7 @@ impl Pool {
         self.full.pop()
     }
 
-    pub(crate) fn give(&self, mut record: Box<Record>) {
-        record.site = None;
+    pub(crate) fn give(&self, record: Box<Record>) {
         // There is room for as many as there are.
         let _ = self.free.push(record);
     }
@@ -170,7 +169,14 @@ pub(crate) struct Sampling {
 impl Sampling {
     pub(crate) fn begin(&mut self, site: &Arc<TapSite>, call: u64, method: u16, now: Nanos) {
         let Some(record) = &mut self.record else { return };
-        record.site = Some(Arc::clone(site));
+        // A record is mostly used again where it was used before.
+        if !record
+            .site
+            .as_ref()
+            .is_some_and(|before| Arc::ptr_eq(before, site))
+        {
+            record.site = Some(Arc::clone(site));
+        }
         (record.call, record.method, record.began_at) = (call, method, now);
         (record.ended_at, record.status, record.messages_left_out) = (now, Code::Ok, 0);
         record.steps.clear();
@@ -186,19 +192,26 @@ impl Sampling {
         record.steps.len() < steps && self.pool.reserve(&mut record.bytes, bytes)
     }
 
-    pub(crate) fn add(&mut self, mut step: RecordedStep, metadata: &[u8], message: &[u8]) {
-        let steps = self.pool.bounds.steps;
+    /// Keeps a step with its metadata and message: both, if there is room for both, else as much as there is room for.
+    pub(crate) fn add(&mut self, mut step: RecordedStep, metadata: &[u8], message: Option<View<'_>>) {
+        let pool = &*self.pool;
         let Some(record) = &mut self.record else { return };
-        if record.steps.len() >= steps {
+        if record.steps.len() >= pool.bounds.steps {
             record.messages_left_out += u64::from(step.parts.contains(Parts::MESSAGE));
             return;
         }
-        for (bytes, place) in [(metadata, &mut step.metadata), (message, &mut step.message)] {
-            let at = record.bytes.len();
-            if self.pool.reserve(&mut record.bytes, bytes.len()) {
-                record.bytes.extend_from_slice(bytes);
-            }
-            *place = at..record.bytes.len();
+        let bytes = message.map_or(&[][..], |message| message.bytes());
+        let at = record.bytes.len();
+        if pool.reserve(&mut record.bytes, metadata.len() + bytes.len()) {
+            record.bytes.extend_from_slice(metadata);
+            let message_at = record.bytes.len();
+            record.bytes.extend_from_slice(bytes);
+            step.metadata = at..message_at;
+            step.message = message_at..record.bytes.len();
+            step.window_at = message.map_or(0, |message| message.window_at());
+        } else if pool.reserve(&mut record.bytes, metadata.len()) {
+            record.bytes.extend_from_slice(metadata);
+            step.metadata = at..record.bytes.len();
         }
         record.steps.push(step);
     }
@@ -276,16 +289,16 @@ mod tests {
     fn what_is_beyond_a_bound_is_left_out_whole() {
         let pool = pool(2, 100);
         let mut first = pool.take().unwrap();
-        first.add(step(), b"meta", &[7; 50]);
-        first.add(step(), b"", &[8; 50]);
-        first.add(step(), b"", &[9; 1]);
+        first.add(step(), b"meta", Some(View::linear(&[7; 48])));
+        first.add(step(), b"", Some(View::linear(&[8; 48])));
+        first.add(step(), b"", Some(View::linear(&[9; 8])));
         let record = first.record.as_ref().unwrap();
         let kept: Vec<_> = record
             .steps
             .iter()
             .map(|step| (step.metadata.len(), step.message.len()))
             .collect();
-        assert_eq!((kept, record.messages_left_out), (vec![(4, 50), (0, 0)], 1));
+        assert_eq!((kept, record.messages_left_out), (vec![(4, 48), (0, 0)], 1));
         let mut second = pool.take().unwrap();
         assert!(!second.has_room(50), "64 of the 100 bytes are taken");
         assert!(second.has_room(20));
