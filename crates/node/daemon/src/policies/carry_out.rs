@@ -467,12 +467,9 @@ impl super::Policies {
                 let recent = all.get(&instance.tag);
                 recent.is_some_and(|recent| recent.has_failed.is_some())
             };
-            let failed = recent
-                .previous
-                .as_ref()
-                .and_then(|entry| entry.instances().find(has_failed));
-            match failed {
-                // Tags only grow, so this comes to an end.
+            let previous = recent.previous.as_ref();
+            match previous.and_then(|entry| entry.instances().find(has_failed)) {
+                // What was before it came earlier, so this comes to an end.
                 Some(failed) => tag = failed.tag,
                 None => return Some(recent.previous.clone()),
             }

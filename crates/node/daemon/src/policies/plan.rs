@@ -180,10 +180,10 @@ impl Order {
     fn trial(&self, predecessor: Option<&Arc<Instance>>) -> Trial {
         Trial::against(predecessor.and_then(|before| {
             // What was there was prepared for this datapath before; should it not fit any more, there is none.
-            let start = before.prepare(&self.site).ok()?;
+            let start = || Some(started(before.prepare(&self.site).ok()?));
             Some(Before {
                 instance: Arc::clone(before),
-                start: started(start),
+                starts: [start()?, start()?],
                 guard: Guard {
                     trial: None,
                     stand_in: stand_in(before, &self.site),

@@ -93,8 +93,8 @@ pub struct Guard {
 pub struct Trial {
     /// The engine before; without one, there is none.
     before: Option<Box<Before>>,
-    /// What the engine before had saved when it went.
-    checkpoint: Option<SavedState>,
+    /// What it had saved when it went, and what the engine between had, if there was one.
+    checkpoints: Vec<SavedState>,
     until: Nanos,
     until_calls: u64,
 }
@@ -103,9 +103,9 @@ pub struct Trial {
 pub struct Before {
     /// Which policy it is of.
     pub(crate) instance: Arc<Instance>,
-    /// Starts it again.
-    pub start: EngineStart,
-    /// What takes its place when it fails in turn. (It may be on trial itself still: that is put down when it goes.)
+    /// Start it again: each once, should the state not do that the one before was given.
+    pub starts: [EngineStart; 2],
+    /// What takes its place when it fails in turn. (It may be on trial itself: that is put down when it goes.)
     pub guard: Guard,
 }
 
@@ -115,23 +115,51 @@ impl Trial {
     pub fn against(before: Option<Before>) -> Trial {
         Trial {
             before: before.map(Box::new),
-            checkpoint: None,
+            checkpoints: Vec::new(),
             until: 0,
             until_calls: 0,
         }
     }
 
-    /// The engine before had this guard: it stays on trial should it come back.
-    fn keep(&mut self, guard: Guard) {
-        let Some(before) = &mut self.before else { return };
-        before.guard = guard;
-        let mut trial = before.guard.trial.as_mut();
-        for _ in 0..TRIALS_KEPT_MAX {
-            trial = trial.and_then(|trial| trial.before.as_mut()?.guard.trial.as_mut());
+    /// Begins it, against an engine that has saved this and had this guard. If that one was on trial itself, it stays so
+    /// should it come back.
+    fn begin(&mut self, saved: Option<&SavedState>, guard: Option<Guard>, now: Nanos, calls: u64) {
+        self.until = now + TRIAL_NS;
+        self.until_calls = calls + TRIAL_CALLS;
+        let unproved = guard
+            .and_then(|guard| guard.trial)
+            .filter(|trial| !trial.is_over(now, calls));
+        if let Some(unproved) = unproved {
+            if unproved.depth() >= TRIALS_KEPT_MAX {
+                // The one between is passed over: what has proved itself is kept.
+                self.before = unproved.before;
+                self.checkpoints = unproved.checkpoints;
+                self.checkpoints.truncate(1);
+            } else if let Some(before) = &mut self.before {
+                before.guard.trial = Some(unproved);
+            }
         }
-        if let Some(before) = trial.and_then(|trial| trial.before.as_mut()) {
-            before.guard.trial = None;
+        self.checkpoints.extend(saved.cloned());
+    }
+
+    /// Engines on trial that would come back one after the other.
+    fn depth(&self) -> usize {
+        let before = self.before.as_ref();
+        let next = before.and_then(|before| before.guard.trial.as_ref());
+        1 + next.map_or(0, Trial::depth)
+    }
+
+    /// The trial that an engine is on that comes back in the place of the one that is on this trial.
+    fn handed_back(self, to: Tag) -> Option<Trial> {
+        match self.is_against(to) {
+            true => self.before?.guard.trial,
+            false => Some(self),
         }
+    }
+
+    fn is_against(&self, tag: Tag) -> bool {
+        let before = self.before.as_ref();
+        before.is_some_and(|before| before.instance.tag == tag)
     }
 
     fn is_over(&self, now: Nanos, calls: u64) -> bool {
@@ -410,15 +438,11 @@ impl Path {
                     let guard = of_before.map(|old| std::mem::take(&mut old.guard));
                     if let Some(trial) = &mut fitted.guard.trial {
                         let of_before = retired.iter().find(|gone| Some(gone.tag) == was);
-                        trial.checkpoint = of_before.map(|gone| gone.saved.clone());
-                        trial.until = now + TRIAL_NS;
-                        trial.until_calls = self.calls_begun + TRIAL_CALLS;
-                        guard.into_iter().for_each(|guard| trial.keep(guard));
-                    } else if let Some(before) = guard.and_then(|guard| guard.trial?.before)
-                        && before.instance.tag == fitted.tag
-                    {
-                        // It comes back, and goes on with its own trial.
-                        fitted.guard.trial = before.guard.trial;
+                        let saved = of_before.map(|gone| &gone.saved);
+                        trial.begin(saved, guard, now, self.calls_begun);
+                    } else {
+                        let trial = guard.and_then(|guard| guard.trial);
+                        fitted.guard.trial = trial.and_then(|trial| trial.handed_back(fitted.tag));
                     }
                     self.fitted.push(fitted);
                 }
@@ -471,17 +495,16 @@ impl Path {
             self.swap(at, None).ok()?;
             return Some(Remedy::Withdrawn);
         };
-        let (tag, start, checkpoint) = (before.instance.tag, before.start, trial.checkpoint);
-        let from_checkpoint: EngineStart = Box::new(move |predecessor| {
-            start(Predecessor {
-                saved: checkpoint.as_ref(),
-                descriptors: predecessor.descriptors,
-                link: predecessor.link,
-                restorer: predecessor.restorer,
-            })
-        });
-        self.swap(at, Some(from_checkpoint)).ok()?;
-        self.fitted[at] = Fitted::new(tag, before.guard);
+        // The newest state first: it knows most of the calls in flight.
+        let mut checkpoints = trial.checkpoints.into_iter().rev();
+        let mut starts = before.starts.into_iter();
+        loop {
+            let start = from_checkpoint(starts.next()?, checkpoints.next());
+            if self.swap(at, Some(start)).is_ok() {
+                break;
+            }
+        }
+        self.fitted[at] = Fitted::new(before.instance.tag, before.guard);
         Some(Remedy::WentBack)
     }
 
@@ -554,6 +577,18 @@ impl Fit {
             Fit::New(fitted, _) => fitted.tag,
         }
     }
+}
+
+/// Starts an engine from this state, whatever its predecessor has saved.
+fn from_checkpoint(start: EngineStart, checkpoint: Option<SavedState>) -> EngineStart {
+    Box::new(move |predecessor| {
+        start(Predecessor {
+            saved: checkpoint.as_ref(),
+            descriptors: predecessor.descriptors,
+            link: predecessor.link,
+            restorer: predecessor.restorer,
+        })
+    })
 }
 
 /// Starts an engine without its predecessor's state: that was none of the policy's.
