@@ -17,6 +17,7 @@ pub mod peer;
 pub mod program;
 pub mod script;
 pub mod server;
+pub mod successor;
 pub mod watch;
 pub mod world;
 

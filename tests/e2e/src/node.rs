@@ -15,6 +15,8 @@ pub(crate) const DESCRIPTORS_MAX: &str = "E2E_DESCRIPTORS_MAX";
 /// The environment variable with the path of a file that names the program to be replaced by, if it is another one.
 pub(crate) const SUCCESSOR: &str = "E2E_SUCCESSOR";
 
+/// How long a program that is not this one may take to get ready to take over.
+const READY_WITHIN: Duration = Duration::from_secs(2);
 /// How often a node that nobody's death would end looks whether its test is there.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -52,7 +54,8 @@ pub fn run(path: &Path, beginning: Beginning) -> Result<(), String> {
                 () = &mut ended => return Ok(node),
                 _ = replace.recv() => drop(node.begin_upgrade(UpgradeRequest {
                     binary: successor(),
-                    ..UpgradeRequest::default()
+                    ready_within: successor().map(|_| READY_WITHIN),
+                    arguments: None,
                 })),
             }
         }

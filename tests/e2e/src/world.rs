@@ -13,6 +13,7 @@ use crate::lines::Lines;
 use crate::node::{DESCRIPTORS_MAX, SUCCESSOR};
 use crate::program::{Program, Usage, eventually, usage_of};
 use crate::script::Answer;
+use crate::successor::Fault;
 
 /// What a node logs when it has been replaced, and when it has not.
 const TAKEN_OVER: &str = "another process has taken over";
@@ -140,6 +141,23 @@ impl Node {
     pub fn set_successor(&self, program: Option<&Path>) {
         let named = program.map_or(String::new(), |path| path.display().to_string());
         std::fs::write(self.plan.successor_file(), named).expect("a file");
+    }
+
+    /// Has the node start a process that fails in this way when it is to be replaced.
+    pub fn set_faulty_successor(&self, fault: Fault) {
+        let script = self
+            .plan
+            .directory
+            .join(format!("{}-{}", self.plan.name, fault.name()));
+        let role = self.plan.role.display();
+        let text = format!(
+            "#!/bin/sh\nexec '{role}' successor {} --take-over\n",
+            fault.name()
+        );
+        std::fs::write(&script, text).expect("a script");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&script, mode).expect("a script");
+        self.set_successor(Some(&script));
     }
 
     /// Starts the service again, at the same address, after it has ended or been killed.

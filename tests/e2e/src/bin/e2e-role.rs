@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 
 use provost_e2e::node::Beginning;
-use provost_e2e::{agent, node, server};
+use provost_e2e::{agent, node, server, successor};
 use provostd::takeover::TAKE_OVER_OPTION;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
     let outcome = match arguments[..] {
         ["provostd", config] => node::run(config.as_ref(), Beginning::Fresh),
         ["provostd", config, TAKE_OVER_OPTION] => node::run(config.as_ref(), Beginning::TakeOver),
+        ["successor", fault, ..] => fault.parse().and_then(successor::run),
         ["server"] => server::run().map_err(|status| status.to_string()),
         ["agent", executor] => executor
             .parse()

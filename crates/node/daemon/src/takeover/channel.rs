@@ -29,6 +29,8 @@ const LETTER_BYTES_MAX: usize = 64 << 10;
 const DOCUMENT_BYTES_MAX: u64 = 8 << 30;
 /// Descriptors beside one state, at most.
 pub(super) const DESCRIPTORS_MAX: usize = 1 << 20;
+/// Letters that are read of a process that has ended.
+const LETTERS_MAX: usize = 64;
 /// Between two attempts to send descriptors while too many are on their way.
 const CROWDED_PAUSE: Duration = Duration::from_millis(1);
 
@@ -266,6 +268,22 @@ impl Channel {
         }
     }
 
+    /// What the other process had said before it ended, in order.
+    pub(super) fn rest(&self) -> Vec<Result<Body, ChannelError>> {
+        const SHORT: Duration = Duration::from_millis(1);
+        let mut said = Vec::new();
+        // An end with letters that it has not read is told first, once.
+        let mut ends = 0;
+        while ends < 2 && said.len() < LETTERS_MAX {
+            match self.receive(SHORT) {
+                Ok((body, _)) => said.push(Ok(body)),
+                Err(ChannelError::Failed(reason)) => said.push(Err(ChannelError::Failed(reason))),
+                Err(_) => ends += 1,
+            }
+        }
+        said
+    }
+
     /// So many descriptors.
     pub(super) fn receive_descriptors(
         &self,
@@ -308,7 +326,7 @@ impl Channel {
                     left(until, limit)?;
                     std::thread::sleep(CROWDED_PAUSE);
                 }
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(ChannelError::Ended),
+                Err(error) if is_end(&error) => return Err(ChannelError::Ended),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -323,13 +341,19 @@ impl Channel {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     wait_for(&self.socket, Interest::Readable, left(until, limit)?)?;
                 }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                    return Err(ChannelError::Ended);
-                }
+                Err(error) if is_end(&error) => return Err(ChannelError::Ended),
                 Err(error) => return Err(error.into()),
             }
         }
     }
+}
+
+/// Whether an error only says that the other process has closed its end. What it had said before can still be read.
+fn is_end(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
 }
 
 fn left(until: Instant, limit: Duration) -> Result<Wait, ChannelError> {

@@ -261,9 +261,10 @@ impl Successor {
         if let Err(error) = committed {
             // It may have gone on, and not been able to say so: only when it has ended this is certain.
             let status = self.end();
-            return match self.channel.receive(Duration::from_millis(1)) {
-                Ok((Body::Committed(_), _)) => Err(UpgradeError::Lost { status }),
-                _ => Err(self.failed("was to go on", error)),
+            let mut said = self.channel.rest().into_iter();
+            return match said.any(|said| matches!(said, Ok(Body::Committed(_)))) {
+                true => Err(UpgradeError::Lost { status }),
+                false => Err(self.failed("was to go on", error)),
             };
         }
         self.state = SuccessorState::GoesOn;
@@ -301,13 +302,11 @@ impl Successor {
 
     /// Why it could not go on, if it said so before it ended.
     fn last_word(&self) -> Option<String> {
-        loop {
-            match self.channel.receive(Duration::from_millis(1)) {
-                Ok(_) => {}
-                Err(ChannelError::Failed(reason)) => return Some(reason),
-                Err(_) => return None,
-            }
-        }
+        let mut said = self.channel.rest().into_iter();
+        said.find_map(|said| match said {
+            Err(ChannelError::Failed(reason)) => Some(reason),
+            _ => None,
+        })
     }
 
     /// Ends it, unless it has ended by itself, and says how it ended.
