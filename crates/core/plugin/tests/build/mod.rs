@@ -34,8 +34,11 @@ impl Built {
     }
 }
 
+/// The workspace: these tests and those of other packages, which lie elsewhere in it, build from there.
 fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.."))
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let is_workspace = |folder: &&Path| folder.join("Cargo.lock").exists();
+    package.ancestors().find(is_workspace).expect("a workspace")
 }
 
 /// Builds an example in Rust by cargo, with features.
