@@ -7,6 +7,7 @@
 
 mod configuration;
 pub mod driver;
+mod expression;
 mod message;
 mod random;
 mod saved;
@@ -101,6 +102,16 @@ pub const TARGETS: &[Target] = &[
         name: "configuration",
         run: configuration::configuration,
         seeds: configuration::configuration_seeds,
+    },
+    Target {
+        name: "expression",
+        run: expression::expression,
+        seeds: expression::expression_seeds,
+    },
+    Target {
+        name: "value_list",
+        run: expression::value_list,
+        seeds: expression::value_list_seeds,
     },
 ];
 
