@@ -51,7 +51,7 @@ pub fn run(path: &Path, beginning: Beginning) -> Result<(), String> {
                     node.shut_down(Shutdown::Drain);
                     return Ok(node);
                 }
-                () = &mut ended => return Ok(node),
+                _ = &mut ended => return Ok(node),
                 _ = replace.recv() => drop(node.begin_upgrade(UpgradeRequest {
                     binary: successor(),
                     ready_within: successor().map(|_| READY_WITHIN),

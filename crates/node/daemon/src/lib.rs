@@ -32,5 +32,5 @@ pub mod takeover;
 
 pub use admin::{AdminConfig, Denied, Role};
 pub use config::Config;
-pub use node::{Node, NodeParts, Shutdown, StartError, check_policies};
+pub use node::{Node, NodeEnd, NodeParts, Shutdown, StartError, check_policies};
 pub use reload::{ReloadError, Reloaded};

@@ -12,7 +12,7 @@ use provostd::config::{
 };
 use provostd::policies::Registry;
 use provostd::takeover::{Seat, UpgradeRequest};
-use provostd::{Config, Node, NodeParts, Shutdown, StartError, notify};
+use provostd::{Config, Node, NodeEnd, NodeParts, Shutdown, StartError, notify};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 const EXAMPLES: &str = "\
@@ -196,6 +196,8 @@ enum RunError {
     Log(#[from] provostd::log::FilterError),
     #[error(transparent)]
     Start(#[from] StartError),
+    #[error("the process that had taken over has ended")]
+    Lost,
     #[error("cannot wait for signals: {0}")]
     Signals(#[from] std::io::Error),
 }
@@ -224,14 +226,21 @@ fn run(config: Config, sources: Sources, seat: Option<Seat>) -> Result<(), RunEr
         notify::ready();
         tokio::select! {
             () = signals.until_told_to_stop(&node) => {}
-            // Another process has taken over, at whoever's request.
-            () = node.ended() => return Ok(()),
+            // At whoever's request.
+            end = node.ended() => match end {
+                NodeEnd::Stopped => return Ok(()),
+                NodeEnd::Replaced { process } => {
+                    notify::replaced_by(process);
+                    return Ok(());
+                }
+                NodeEnd::Lost => return Err(RunError::Lost),
+            },
         }
         tracing::info!("told to stop: letting calls in flight finish");
         notify::stopping();
         node.shut_down(Shutdown::Drain);
         tokio::select! {
-            () = node.ended() => {}
+            _ = node.ended() => {}
             () = signals.until_told_to_stop(&node) => {
                 tracing::warn!("told to stop again: ending at once");
                 node.shut_down(Shutdown::Now);

@@ -150,9 +150,22 @@ pub struct Node {
     orders: mpsc::Sender<Order>,
     upgrades: takeover::UpgradeSender,
     addresses: Vec<SocketAddr>,
-    /// Its sender goes when the service has ended.
-    ended: watch::Receiver<()>,
+    ended: watch::Receiver<Option<NodeEnd>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Why a node has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeEnd {
+    /// It was told to, or did not start.
+    Stopped,
+    /// Another process has taken over.
+    Replaced {
+        /// Which.
+        process: u32,
+    },
+    /// Another process had taken over, and has ended: nobody serves.
+    Lost,
 }
 
 /// How a node begins.
@@ -200,7 +213,7 @@ impl Node {
 
     fn begin(parts: NodeParts, origin: Origin) -> Result<Node, StartError> {
         let (upgrades, upgrades_asked) = takeover::queue();
-        let (ending, ended) = watch::channel(());
+        let (ending, ended) = watch::channel(None);
         let own_upgrades = upgrades.clone();
         let (shutdown, asked) = watch::channel(Shutdown::Running);
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
@@ -215,8 +228,7 @@ impl Node {
                     upgrades: upgrades_asked,
                     own_upgrades,
                 };
-                run(parts, origin, asked, started);
-                drop(ending);
+                ending.send_replace(Some(run(parts, origin, asked, started)));
             })
             .map_err(|source| StartError::System {
                 what: "the control plane's thread",
@@ -299,10 +311,14 @@ impl Node {
         hears
     }
 
-    /// Waits until it has ended, for whatever reason.
-    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
+    /// Waits until it has ended, and says why.
+    pub fn ended(&self) -> impl Future<Output = NodeEnd> + use<> {
         let mut ended = self.ended.clone();
-        async move { while ended.changed().await.is_ok() {} }
+        async move {
+            let end = ended.wait_for(Option::is_some).await;
+            // A thread that died has said nothing.
+            end.ok().and_then(|end| *end).unwrap_or(NodeEnd::Stopped)
+        }
     }
 
     /// Asks it to end. A later call may ask for more haste.
@@ -501,7 +517,7 @@ async fn obey(shared: Rc<Shared>, mut orders: mpsc::Receiver<Order>) {
 
 type Started = std::sync::mpsc::SyncSender<Result<Vec<SocketAddr>, StartError>>;
 
-fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) {
+fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) -> NodeEnd {
     let threads = parts.config.limits.handshakes + BLOCKING_THREADS_SPARE;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -514,17 +530,18 @@ fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) {
         Err(source) => {
             let what = "the control plane's event loop";
             let _ = started.send(Err(StartError::System { what, source }));
-            return;
+            return NodeEnd::Stopped;
         }
     };
     let local = LocalSet::new();
-    local.block_on(&runtime, serve(parts, origin, asked, started));
+    let end = local.block_on(&runtime, serve(parts, origin, asked, started));
     drop(local);
     // Handshakes that are still under way have deadlines of their own; nobody waits for them.
     runtime.shutdown_background();
+    end
 }
 
-async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Started) {
+async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Started) -> NodeEnd {
     let upgrades = asked.own_upgrades.clone();
     let begun = match &origin {
         Origin::Fresh => start(parts, upgrades),
@@ -537,7 +554,7 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
                 seat.decline(&error.to_string());
             }
             let _ = started.send(Err(error));
-            return;
+            return NodeEnd::Stopped;
         }
     };
     drop(origin);
@@ -578,9 +595,20 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
         "serving"
     );
     let _ = started.send(Ok(shared.addresses.clone()));
-    let how = tokio::select! {
-        how = wait_for_shutdown(&mut asked.shutdown, Shutdown::Drain) => how,
-        () = be_replaced(&shared, &mut asked.upgrades) => return,
+    let how = loop {
+        let order = tokio::select! {
+            how = wait_for_shutdown(&mut asked.shutdown, Shutdown::Drain) => break how,
+            Some(order) = asked.upgrades.recv() => order,
+        };
+        // Not to be left half way, whatever is asked for meanwhile.
+        if let Some(end) = be_replaced(&shared, order).await {
+            if let NodeEnd::Replaced { process } = end
+                && *asked.shutdown.borrow() != Shutdown::Running
+            {
+                takeover::pass_shutdown_on(process);
+            }
+            return end;
+        }
     };
     for task in accepting {
         task.abort();
@@ -602,28 +630,30 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
         let _ = std::fs::remove_file(path);
     }
     tracing::info!(connections = shared.connections.borrow().len(), "stopped");
+    NodeEnd::Stopped
 }
 
-/// Carries requests for an upgrade out until one succeeds: then everything here is left as it is.
-async fn be_replaced(shared: &Rc<Shared>, upgrades: &mut takeover::Upgrades) {
-    while let Some(UpgradeOrder { request, done }) = upgrades.recv().await {
-        match takeover::give(shared, &request).await {
-            Ok(replaced) => {
-                let _ = done.send(Ok(replaced.report.clone()));
-                replaced.leave();
-                // Whoever asked at the admin API still gets its answer.
-                tokio::time::sleep(ANSWER_PAUSE).await;
-                return;
+/// Has another process take over. On success everything here is left as it is; `None`: it goes on.
+async fn be_replaced(shared: &Rc<Shared>, order: UpgradeOrder) -> Option<NodeEnd> {
+    let UpgradeOrder { request, done } = order;
+    match takeover::give(shared, &request).await {
+        Ok(replaced) => {
+            let process = replaced.report.process;
+            let _ = done.send(Ok(replaced.report.clone()));
+            replaced.leave();
+            // Whoever asked at the admin API still gets its answer.
+            tokio::time::sleep(ANSWER_PAUSE).await;
+            Some(NodeEnd::Replaced { process })
+        }
+        Err(error) => {
+            let is_lost = matches!(error, UpgradeError::Lost { .. });
+            match is_lost {
+                true => tracing::error!(%error, "nobody serves any more"),
+                false => tracing::error!(%error, "the service goes on in this process"),
             }
-            Err(error) => {
-                tracing::error!(%error, "the service goes on in this process");
-                shared.counts.takeovers_undone.add_one();
-                let is_lost = matches!(error, UpgradeError::Lost { .. });
-                let _ = done.send(Err(error));
-                if is_lost {
-                    return;
-                }
-            }
+            shared.counts.takeovers_undone.add_one();
+            let _ = done.send(Err(error));
+            is_lost.then_some(NodeEnd::Lost)
         }
     }
 }

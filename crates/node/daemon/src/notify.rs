@@ -2,10 +2,15 @@
 //! it does nothing.
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use provost_shm::{Interest, Wait, wait_for};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 /// Apps can attach.
 pub fn ready() {
@@ -15,6 +20,40 @@ pub fn ready() {
 /// Calls in flight are being finished.
 pub fn stopping() {
     tell("STOPPING=1\nSTATUS=draining");
+}
+
+/// Another process has taken over: the manager is to watch that one. Waits until it knows, for when this one ends it would
+/// else take the service for ended.
+pub fn replaced_by(process: u32) {
+    tell(&format!("MAINPID={process}"));
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    if let Err(error) = wait_until_read(&name) {
+        tracing::warn!(%error, "cannot tell whether the service manager has heard of the new process");
+    }
+}
+
+/// How long the manager may take to read what it was told.
+const READ_WAIT_NS: u64 = 2_000_000_000;
+
+/// Passes the manager one end of a pipe behind all notices so far; it closes it when it comes there
+/// (`sd_notify_barrier(3)`).
+fn wait_until_read(name: &OsStr) -> io::Result<()> {
+    let (read, write) = io::pipe()?;
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address(name)?)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let passed = [write.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&passed));
+    let message = [IoSlice::new(b"BARRIER=1")];
+    rustix::net::sendmsg(&socket, &message, &mut ancillary, SendFlags::NOSIGNAL)?;
+    drop(write);
+    match wait_for(&read, Interest::Readable, Wait::AtMost(READ_WAIT_NS))? {
+        true => Ok(()),
+        false => Err(io::ErrorKind::TimedOut.into()),
+    }
 }
 
 fn tell(state: &str) {
@@ -27,12 +66,15 @@ fn tell(state: &str) {
 }
 
 fn send(name: &OsStr, state: &str) -> io::Result<()> {
-    let address = match name.as_bytes() {
-        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
-        path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
-    };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)?;
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address(name)?)?;
     Ok(())
+}
+
+fn address(name: &OsStr) -> io::Result<SocketAddr> {
+    match name.as_bytes() {
+        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),
+        path => SocketAddr::from_pathname(OsStr::from_bytes(path)),
+    }
 }
 
 #[cfg(test)]
@@ -48,6 +90,21 @@ mod tests {
         let mut buffer = [0; 64];
         let bytes = socket.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..bytes], b"READY=1");
+    }
+
+    #[test]
+    fn a_manager_that_reads_up_to_the_barrier_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let manager = std::thread::spawn(move || {
+            // The descriptor beside the message is closed, as there is no room for it.
+            let mut buffer = [0; 64];
+            let bytes = socket.recv(&mut buffer).unwrap();
+            buffer[..bytes].to_vec()
+        });
+        wait_until_read(path.as_os_str()).unwrap();
+        assert_eq!(manager.join().unwrap(), b"BARRIER=1");
     }
 
     #[test]

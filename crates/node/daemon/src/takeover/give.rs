@@ -66,8 +66,20 @@ impl Replaced {
     }
 }
 
+/// Tells the process that has taken over what this one was told meanwhile: to let calls in flight finish, and end.
+pub(crate) fn pass_shutdown_on(process: u32) {
+    use rustix::process::{Pid, Signal, kill_process};
+    if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
+        // It fails only when that one has ended already.
+        let _ = kill_process(process, Signal::TERM);
+    }
+}
+
 /// Has another process take over. On failure this one goes on as if nothing had happened.
 pub(crate) async fn give(shared: &Rc<Shared>, request: &UpgradeRequest) -> Result<Replaced, UpgradeError> {
+    if rustix::process::getpid().is_init() {
+        return Err(UpgradeError::FirstProcess);
+    }
     let began = Instant::now();
     let (preview, known) = save::preview(shared);
     let preview = preview.encode_to_vec();

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 pub use take::{Seat, SeatError};
 
-pub(crate) use give::{UpgradeOrder, UpgradeSender, Upgrades, give, order, queue};
+pub(crate) use give::{UpgradeOrder, UpgradeSender, Upgrades, give, order, pass_shutdown_on, queue};
 pub(crate) use restore::Restored;
 pub(crate) use take::{begin, complete};
 
@@ -78,6 +78,12 @@ pub enum UpgradeError {
     /// Another upgrade is under way.
     #[error("another upgrade is under way")]
     UnderWay,
+    /// It is the first process of its PID namespace, such as a container's.
+    #[error(
+        "this is the first process of its container, which would end with it: run it under an init (docker run --init, \
+         tini, or a pod with shareProcessNamespace)"
+    )]
+    FirstProcess,
     /// The program could not be started.
     #[error("{}: {source}: name a program that this user may run", binary.display())]
     Start {
