@@ -12,9 +12,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kinds::Notes;
+use provostd::Node;
 use provostd::config::{Sources, TakesEffect};
 use provostd::policies::{Change, ChangeError, Mode};
-use provostd::{Node, NodeParts};
 use support::*;
 use traffic::Traffic;
 

@@ -30,6 +30,8 @@ use super::reshape::Tag;
 use super::timers::add_timer;
 use super::worker::{KIND_APP, State, Worker, token};
 
+/// Orders that wait for a runtime that rests: it carries them out as they come.
+const ORDERS_MAX: usize = 4;
 /// How long the control plane may take to hear the last events of a runtime that freezes.
 const EVENTS_WAIT: Duration = Duration::from_millis(500);
 /// Between two attempts to tell it.
@@ -37,7 +39,7 @@ const EVENTS_RETRY: Duration = Duration::from_micros(50);
 
 /// A runtime that rests. Dropping this lets it go on.
 pub struct Frozen {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::SyncSender<Order>,
 }
 
 enum Order {
@@ -175,7 +177,7 @@ impl Worker {
             self.events.flush();
             std::thread::sleep(EVENTS_RETRY);
         }
-        let (orders, orders_in) = mpsc::channel();
+        let (orders, orders_in) = mpsc::sync_channel(ORDERS_MAX);
         if frozen.send(Frozen { orders }).is_ok() {
             while let Ok(order) = orders_in.recv() {
                 match order {

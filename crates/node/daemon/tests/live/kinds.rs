@@ -10,11 +10,11 @@ use provost_engine::{
 use provostd::policies::{Origin, Registry};
 
 /// The kind's name.
-pub const WITNESS: &str = "witness";
+pub(crate) const WITNESS: &str = "witness";
 
 /// What a version does beside watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Behaviour {
+pub(crate) enum Behaviour {
     /// Nothing.
     Good,
     /// Some steps wait, up to so many nanoseconds.
@@ -28,7 +28,7 @@ pub enum Behaviour {
 }
 
 /// The versions that a test's node has.
-pub const VERSIONS: [(u32, Behaviour); 6] = [
+pub(crate) const VERSIONS: [(u32, Behaviour); 6] = [
     (1, Behaviour::Good),
     (2, Behaviour::Good),
     (3, Behaviour::Holds { ns_max: 2_000_000 }),
@@ -39,18 +39,18 @@ pub const VERSIONS: [(u32, Behaviour); 6] = [
 
 /// What all witnesses of a test have noticed.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub(crate) struct Notes {
     /// Steps that were judged.
-    pub judged: AtomicU64,
+    pub(crate) judged: AtomicU64,
     /// Messages of calls that went around an engine that has known the call from its beginning.
-    pub missed: AtomicU64,
+    pub(crate) missed: AtomicU64,
     /// Engines that failed.
-    pub failures: AtomicU64,
+    pub(crate) failures: AtomicU64,
     seed: AtomicU64,
 }
 
 /// The built-in kinds and the witness in its versions.
-pub fn registry(notes: &Arc<Notes>) -> Registry {
+pub(crate) fn registry(notes: &Arc<Notes>) -> Registry {
     let registry = Registry::with_built_ins();
     for (version, behaviour) in VERSIONS {
         let kind = Witness {
@@ -146,7 +146,7 @@ struct Judge {
 
 /// The number that the next message of each direction has at most.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     next: [u64; 2],
 }
 

@@ -31,21 +31,21 @@ const UNARY_NUMBERS: u64 = 1 << 32;
 
 /// What traffic has seen.
 #[derive(Debug, Default)]
-pub struct Counts {
-    pub unary: AtomicU64,
-    pub messages: AtomicU64,
-    pub streams: AtomicU64,
+pub(crate) struct Counts {
+    pub(crate) unary: AtomicU64,
+    pub(crate) messages: AtomicU64,
+    pub(crate) streams: AtomicU64,
     /// The longest time between two completions, in microseconds.
-    pub gap_us_max: AtomicU64,
+    pub(crate) gap_us_max: AtomicU64,
     stop: AtomicBool,
 }
 
 /// A server and clients that keep each other busy.
-pub struct Traffic {
+pub(crate) struct Traffic {
     /// Of the first client.
-    pub counts: Arc<Counts>,
+    pub(crate) counts: Arc<Counts>,
     /// Of all clients.
-    pub of_clients: Vec<Arc<Counts>>,
+    pub(crate) of_clients: Vec<Arc<Counts>>,
     clients: Vec<JoinHandle<TestApp>>,
     server: JoinHandle<()>,
     server_stop: Arc<AtomicBool>,
@@ -53,12 +53,12 @@ pub struct Traffic {
 
 impl Traffic {
     /// Starts it. The apps are attached, the server's has bound.
-    pub fn start(server: TestApp, client: TestApp, connections: Vec<u32>) -> Traffic {
+    pub(crate) fn start(server: TestApp, client: TestApp, connections: Vec<u32>) -> Traffic {
         Traffic::of_clients(server, vec![(client, connections)])
     }
 
     /// Starts it between a server and several clients.
-    pub fn of_clients(server: TestApp, clients: Vec<(TestApp, Vec<u32>)>) -> Traffic {
+    pub(crate) fn of_clients(server: TestApp, clients: Vec<(TestApp, Vec<u32>)>) -> Traffic {
         let server_stop = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&server_stop);
         let serving = std::thread::spawn(move || Echo::new(server).run(&stop));
@@ -79,7 +79,7 @@ impl Traffic {
     }
 
     /// Lets every call end, and fails if one did not as it should.
-    pub fn finish(self) -> Arc<Counts> {
+    pub(crate) fn finish(self) -> Arc<Counts> {
         self.of_clients
             .iter()
             .for_each(|counts| counts.stop.store(true, Ordering::Relaxed));

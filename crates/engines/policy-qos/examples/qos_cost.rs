@@ -1,6 +1,6 @@
 //! What the order of small and large messages costs: calls through it beside calls past none, in one run.
 //!
-//!     cargo run --release -p provost-policy-qos --example cost
+//!     cargo run --release -p provost-policy-qos --example qos_cost
 #![forbid(unsafe_code)]
 
 use provost_engine::cost::{Candidate, print_calls};

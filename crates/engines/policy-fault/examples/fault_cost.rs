@@ -1,6 +1,6 @@
 //! What fault injection costs the calls that it leaves alone: beside calls past none, in one run.
 //!
-//!     cargo run --release -p provost-policy-fault --example cost
+//!     cargo run --release -p provost-policy-fault --example fault_cost
 #![forbid(unsafe_code)]
 
 use provost_engine::cost::{Candidate, print_calls};

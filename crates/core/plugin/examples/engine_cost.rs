@@ -1,7 +1,7 @@
 //! What an engine costs, built in and loaded: calls through it beside calls past none, in one run.
 //!
 //!     cargo build --release -p example-api-key
-//!     cargo run --release -p provost-plugin --example cost -- target/release
+//!     cargo run --release -p provost-plugin --example engine_cost -- target/release
 #![forbid(unsafe_code)]
 
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! What the op tables cost, beside a copy of the same bytes in the same run:
-//! `cargo run --release -p provost-marshal --example cost`.
+//! `cargo run --release -p provost-marshal --example field_cost`.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;

@@ -1,7 +1,7 @@
 //! What access control costs: whole calls through it beside calls through a rule that is always true, expressions
 //! alone beside the library's own interpreter, and value lists of a million entries. All in one run.
 //!
-//!     cargo run --release -p provost-policy-access --example cost
+//!     cargo run --release -p provost-policy-access --example access_cost
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};

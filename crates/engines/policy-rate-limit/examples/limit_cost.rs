@@ -1,6 +1,6 @@
 //! What a rate limit costs: calls through it beside calls past none, in one run.
 //!
-//!     cargo run --release -p provost-policy-rate-limit --example cost
+//!     cargo run --release -p provost-policy-rate-limit --example limit_cost
 #![forbid(unsafe_code)]
 
 use provost_engine::cost::{Candidate, print_calls};
