@@ -50,7 +50,7 @@ pub struct Traffic {
     pub connected: BTreeSet<SessionId>,
     /// Sessions that have ended, and why.
     pub ended: Vec<(SessionId, EndReason)>,
-    /// Where nested calls go.
+    /// Where nested calls go, and no others.
     pub upstream: Option<SessionId>,
     /// How long a late answer takes.
     pub later_ns: u64,
@@ -247,10 +247,13 @@ impl Traffic {
         let mut response = MsgBuf::with_capacity(bytes);
         response.set_length(bytes);
         write_pattern(&mut response, tag);
-        if answer != Answer::Lent && bytes <= endpoint.packet_payload_bytes() {
-            // The session may be over by now; then nobody waits.
-            let _ = endpoint.respond_inline(now_ns, handle, STATUS, &response);
-        } else if endpoint.respond(now_ns, handle, STATUS, response).is_ok() {
+        // Where the session is over by now, nobody waits.
+        if answer != Answer::Lent
+            && endpoint.respond_inline(now_ns, handle, STATUS, &response) != Err(CallError::ResponseTooLarge)
+        {
+            return;
+        }
+        if endpoint.respond(now_ns, handle, STATUS, response).is_ok() {
             self.responses_lent += 1;
         }
     }
@@ -261,6 +264,11 @@ impl Application for Traffic {
         match event {
             Event::Connected(session) => {
                 self.connected.insert(session);
+                // It is for nested calls alone: if they waited for slots behind calls that wait for nested ones in
+                // turn, a circle of hosts would wait for ever.
+                self.upstream.inspect(|upstream| {
+                    self.connected.remove(upstream);
+                });
             }
             Event::Accepted(_) => {}
             Event::Request {

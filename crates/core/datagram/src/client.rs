@@ -137,7 +137,7 @@ impl<A: Copy> ClientSession<A> {
                 config.timeout_ns_max,
             ),
             reordering_scale: 1,
-            congestion: Controller::new(&config.congestion, config.packet_bytes_max),
+            congestion: Controller::new(&config.congestion, config.credits, config.packet_bytes_max),
             transmit_next_ns: 0,
             slots: Box::default(),
             backlog: VecDeque::new(),

@@ -95,12 +95,23 @@ enum State {
 }
 
 impl Controller {
-    pub(crate) fn new(config: &CongestionConfig, packet_bytes: usize) -> Self {
+    /// Congestion control of a session with so many credits, which bound every window.
+    pub(crate) fn new(config: &CongestionConfig, credits: u16, packet_bytes: usize) -> Self {
         let state = match config.algorithm {
             Algorithm::Off => State::Off,
             Algorithm::Timely(of) => State::Timely(Timely::new(of, config.link_rate)),
-            Algorithm::Swift(of) => State::Swift(Swift::new(of, config.link_rate, packet_bytes)),
-            Algorithm::Dctcp(of) => State::Dctcp(Dctcp::new(of, config.link_rate)),
+            Algorithm::Swift(of) => {
+                let window_packets_max = of.window_packets_max.min(credits.into());
+                let config_of = SwiftConfig {
+                    window_packets_max,
+                    ..of
+                };
+                State::Swift(Swift::new(config_of, config.link_rate, packet_bytes))
+            }
+            Algorithm::Dctcp(of) => {
+                let window_packets_max = of.window_packets_max.min(credits.into());
+                State::Dctcp(Dctcp::new(DctcpConfig { window_packets_max }, config.link_rate))
+            }
         };
         Self {
             state,

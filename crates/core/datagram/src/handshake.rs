@@ -176,7 +176,8 @@ impl Accept {
 }
 
 /// The bytes of a Challenge.
-pub(crate) fn encode_challenge(nonce: u64, cookie: u64) -> [u8; CHALLENGE_BYTES] {
+#[must_use]
+pub fn encode_challenge(nonce: u64, cookie: u64) -> [u8; CHALLENGE_BYTES] {
     let mut fields = Fields::new([0; CHALLENGE_BYTES]);
     fields.put(nonce.to_le_bytes());
     fields.put(cookie.to_le_bytes());
@@ -190,7 +191,8 @@ pub(crate) fn decode_challenge(bytes: &[u8]) -> Option<(u64, u64)> {
 }
 
 /// The bytes of a Refuse.
-pub(crate) fn encode_refuse(nonce: u64, reason: Refusal) -> [u8; REFUSE_BYTES] {
+#[must_use]
+pub fn encode_refuse(nonce: u64, reason: Refusal) -> [u8; REFUSE_BYTES] {
     let mut fields = Fields::new([0; REFUSE_BYTES]);
     fields.put(nonce.to_le_bytes());
     fields.put((reason as u16).to_le_bytes());

@@ -7,6 +7,8 @@
 //!     Event::Completed ◄── receive() ◄─ Response ◄─ poll_transmit() ◄── respond(), then or later
 //! ```
 //!
+//! [`Driver`] joins an endpoint and a wire.
+//!
 //! The protocol is that of eRPC (Kalia, Kaminsky, Andersen: Datacenter RPCs can be General and Fast, NSDI '19): sessions
 //! with slots and credits, driven by the client, with congestion control at the client. It differs in that losses are
 //! made good one by one, that reordering is no loss, and that a process that was off its core does not take that for
@@ -19,6 +21,7 @@ mod client;
 mod clock;
 mod config;
 mod congestion;
+mod driver;
 mod endpoint;
 mod event;
 mod flight;
@@ -37,6 +40,7 @@ pub use config::{Config, ConfigError, PACKET_BYTES_MIN, Recovery, SESSIONS_MAX, 
 pub use congestion::{
     Algorithm, CongestionConfig, CongestionControl, DctcpConfig, Sample, SwiftConfig, TimelyConfig,
 };
+pub use driver::{Clock, Driver, Monotonic, Turn};
 pub use endpoint::{Address, Endpoint, Mark, ResponseRefused, Transmit};
 pub use event::{
     Call, CallError, CallRefused, Completion, ConnectError, EndReason, Event, Payload, Refusal,

@@ -19,6 +19,8 @@ pub(crate) struct Wheel<T> {
     nodes_max: usize,
     free: u32,
     length: usize,
+    /// No bucket before this one holds anything, so that most looks end here.
+    earliest: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +59,7 @@ impl<T: Copy> Wheel<T> {
             nodes_max: items_max.min(NONE as usize),
             free: NONE,
             length: 0,
+            earliest: u64::MAX,
         }
     }
 
@@ -83,6 +86,7 @@ impl<T: Copy> Wheel<T> {
         }
         self.buckets[index].last = node;
         self.length += 1;
+        self.earliest = self.earliest.min(bucket);
         Ok(())
     }
 
@@ -108,13 +112,23 @@ impl<T: Copy> Wheel<T> {
     /// Something that is due, the earliest first.
     #[inline]
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<T> {
-        if self.length == 0 {
+        let now = now_ns / self.width_ns;
+        if now < self.earliest {
+            // Nothing lies before, so the horizon can move on.
+            self.cursor = self.cursor.max(now);
             return None;
         }
-        let bucket = self.first_occupied()?;
-        if bucket > now_ns / self.width_ns {
-            // Nothing lies before, so the horizon can move on.
-            self.cursor = self.cursor.max(now_ns / self.width_ns);
+        self.pop_first(now)
+    }
+
+    fn pop_first(&mut self, now: u64) -> Option<T> {
+        let Some(bucket) = (self.length > 0).then(|| self.first_occupied()).flatten() else {
+            self.earliest = u64::MAX;
+            return None;
+        };
+        self.earliest = bucket;
+        if bucket > now {
+            self.cursor = self.cursor.max(now);
             return None;
         }
         self.cursor = bucket;

@@ -3,7 +3,7 @@
 
 use super::{CongestionControl, Sample};
 
-/// Decreases below this many negative gradients in a row grow by one step only.
+/// After so many round trips in a row, each shorter than the one before, the rate grows by many steps at once.
 const HYPERACTIVE_AFTER: u32 = 5;
 const HYPERACTIVE_STEPS: f64 = 5.0;
 /// Weight of a new gradient.
@@ -95,7 +95,7 @@ impl Timely {
     }
 
     fn increase(&self) -> f64 {
-        let hyperactive = self.negative_in_a_row >= HYPERACTIVE_AFTER || self.gradient_ns <= 0.0;
+        let hyperactive = self.negative_in_a_row >= HYPERACTIVE_AFTER;
         let steps = if hyperactive { HYPERACTIVE_STEPS } else { 1.0 };
         steps * self.config.step * self.link_rate
     }

@@ -1,0 +1,83 @@
+//! Wires: whatever carries packets from one address to another, perhaps losing some.
+//!
+//! A [`Wire`] belongs to one thread and never blocks. [`conformance`] is what each has to pass; [`InProcess`] joins two
+//! ends of one process.
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+mod in_process;
+
+pub use in_process::InProcess;
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::io;
+use std::time::Duration;
+
+/// Who notices that a packet was damaged on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Integrity {
+    /// The wire: what arrives is what was sent.
+    Checked,
+    /// Nobody: whoever uses the wire must.
+    Unchecked,
+}
+
+/// A packet that has arrived. Its bytes are where the wire put them, until the next call of the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'w, A> {
+    /// Where it came from, as far as the wire can tell.
+    pub from: A,
+    /// What was sent.
+    pub bytes: &'w [u8],
+    /// Whether the network marked it as having met congestion (ECN's CE).
+    pub congested: bool,
+}
+
+/// Carries packets.
+pub trait Wire {
+    /// Names an end.
+    type Address: Copy + Eq + Hash + Debug;
+
+    /// This end's address, by which others reach it.
+    fn address(&self) -> Self::Address;
+
+    /// Bytes of the largest packet.
+    fn packet_bytes_max(&self) -> usize;
+
+    /// Packets that can wait to be received before further ones are lost.
+    fn receive_ring_packets(&self) -> usize;
+
+    /// Who notices damage.
+    fn integrity(&self) -> Integrity;
+
+    /// Takes up to `packets_max` packets that have arrived, in one batch, and says how many there were. Zero means that
+    /// none is there now.
+    ///
+    /// # Errors
+    /// If the wire is of no use any more.
+    fn receive(
+        &mut self,
+        packets_max: usize,
+        take: impl FnMut(Arrival<'_, Self::Address>),
+    ) -> io::Result<usize>;
+
+    /// Packets that [`Wire::transmit`] would take now.
+    fn transmit_room(&self) -> usize;
+
+    /// Takes a packet, put together from two pieces, for the next [`Wire::flush`]. The bytes are the caller's again when
+    /// it returns. Without room, or with too many bytes, the packet is lost, as it may be anywhere on its way.
+    fn transmit(&mut self, to: Self::Address, head: &[u8], payload: &[u8]);
+
+    /// Sends what was taken, in one batch. What the wire has no room for stays until the next time.
+    ///
+    /// # Errors
+    /// If the wire is of no use any more.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Sleeps until a packet may have arrived, or so long.
+    ///
+    /// # Errors
+    /// If the wire is of no use any more.
+    fn wait(&mut self, at_most: Option<Duration>) -> io::Result<()>;
+}

@@ -1,0 +1,210 @@
+//! What the protocol costs: calls over the wire within a process, both ends in one thread.
+//!
+//! ```text
+//! cargo run --release -p provost-datagram --example pingpong [-- CALLS [SETUP]]
+//! ```
+//!
+//! Times are of the processor, where the kernel tells them, so that other programs on the machine count little. With a
+//! setup, only that is run, eight calls at a time: that is for counting instructions, by the difference of two runs.
+
+use std::io;
+use std::time::Instant;
+
+use provost_datagram::{
+    Algorithm, Call, Config, CongestionConfig, Driver, Event, MsgBuf, Recovery, SessionId, ShortCut,
+};
+use provost_packets::{InProcess, Wire};
+
+/// Bytes of requests and responses.
+const MESSAGE_BYTES: usize = 32;
+const PACKET_BYTES: usize = 1500;
+const RING_PACKETS: usize = 4096;
+
+/// Nanoseconds that this program has been running on a core, or has been there at all.
+fn spent_ns(start: &Instant) -> u64 {
+    let told = std::fs::read_to_string("/proc/self/schedstat").ok();
+    let running = told
+        .as_deref()
+        .and_then(|told| told.split(' ').next()?.parse().ok());
+    running.unwrap_or_else(|| start.elapsed().as_nanos() as u64)
+}
+
+struct Pair {
+    client: Driver<InProcess>,
+    server: Driver<InProcess>,
+}
+
+impl Pair {
+    fn new(config: &Config) -> Pair {
+        let (client, server) = InProcess::pair(PACKET_BYTES, RING_PACKETS);
+        let driver = |wire| Driver::new(config.clone(), wire).expect("the configuration is one to work with");
+        Pair {
+            client: driver(client),
+            server: driver(server),
+        }
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        self.server.turn(|endpoint, now_ns, event| {
+            if let Event::Request { handle, payload, .. } = event {
+                // The session lives as long as this program.
+                let _ = endpoint.respond_inline(now_ns, handle, 0, &payload);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn connect(&mut self) -> io::Result<SessionId> {
+        let to = self.server.wire().address();
+        let (now_ns, endpoint) = self.client.endpoint();
+        let session = endpoint.connect(now_ns, to).map_err(io::Error::other)?;
+        let mut connected = false;
+        while !connected {
+            self.serve()?;
+            self.client
+                .turn(|_, _, event| connected |= matches!(event, Event::Connected(_)))?;
+        }
+        Ok(session)
+    }
+
+    /// Makes so many calls, `batch` of them at a time, and says how many nanoseconds each took.
+    fn run(&mut self, session: SessionId, batch: usize, calls: u64) -> io::Result<f64> {
+        let mut spare: Vec<(MsgBuf, MsgBuf)> = (0..batch)
+            .map(|_| {
+                (
+                    MsgBuf::from_slice(&[7; MESSAGE_BYTES]),
+                    MsgBuf::with_capacity(MESSAGE_BYTES),
+                )
+            })
+            .collect();
+        let (mut made, mut done) = (0, 0);
+        let start = Instant::now();
+        let before_ns = spent_ns(&start);
+        while done < calls {
+            while let Some((request, response)) = (made < calls).then(|| spare.pop()).flatten() {
+                let (now_ns, endpoint) = self.client.endpoint();
+                let call = Call {
+                    method: 1,
+                    tag: made,
+                    request,
+                    response,
+                };
+                endpoint
+                    .call(now_ns, session, call)
+                    .map_err(|refused| io::Error::other(refused.error))?;
+                made += 1;
+            }
+            self.client.turn(|_, _, _| {})?;
+            self.serve()?;
+            self.client.turn(|_, _, event| {
+                if let Event::Completed(completion) = event {
+                    done += 1;
+                    spare.push((completion.request, completion.response));
+                }
+            })?;
+        }
+        Ok((spent_ns(&start) - before_ns) as f64 / calls as f64)
+    }
+}
+
+/// The wire alone: what a packet costs there and back.
+fn bare(batch: usize, calls: u64) -> io::Result<f64> {
+    let (mut one, mut other) = InProcess::pair(PACKET_BYTES, RING_PACKETS);
+    let (to_one, to_other) = (one.address(), other.address());
+    let packet = [7; MESSAGE_BYTES + 24];
+    let start = Instant::now();
+    let before_ns = spent_ns(&start);
+    for _ in 0..calls / batch as u64 {
+        for _ in 0..batch {
+            one.transmit(to_other, &packet[..24], &packet[24..]);
+        }
+        one.flush()?;
+        let packets = other.receive(batch, |_| {})?;
+        for _ in 0..packets {
+            other.transmit(to_one, &packet[..24], &packet[24..]);
+        }
+        other.flush()?;
+        one.receive(batch, |_| {})?;
+    }
+    Ok((spent_ns(&start) - before_ns) as f64 / calls as f64)
+}
+
+fn main() -> io::Result<()> {
+    let calls = std::env::args()
+        .nth(1)
+        .and_then(|calls| calls.parse().ok())
+        .unwrap_or(2_000_000);
+    let only = std::env::args().nth(2);
+    let congestion = |algorithm| CongestionConfig {
+        algorithm,
+        ..CongestionConfig::default()
+    };
+    let paced = CongestionConfig {
+        bypass: ShortCut::Off,
+        ..CongestionConfig::default()
+    };
+    let setups = [
+        ("all short cuts", Config::default(), ShortCut::On),
+        (
+            "no congestion control",
+            Config {
+                congestion: congestion(Algorithm::Off),
+                ..Config::default()
+            },
+            ShortCut::On,
+        ),
+        (
+            "no Timely bypass",
+            Config {
+                congestion: paced,
+                ..Config::default()
+            },
+            ShortCut::On,
+        ),
+        (
+            "no pacing bypass",
+            Config {
+                pacing_bypass: ShortCut::Off,
+                ..Config::default()
+            },
+            ShortCut::On,
+        ),
+        ("no batched clock", Config::default(), ShortCut::Off),
+        (
+            "go-back-N",
+            Config {
+                recovery: Recovery::GoBackN,
+                ..Config::default()
+            },
+            ShortCut::On,
+        ),
+    ];
+    if let Some(name) = only {
+        let setup = setups.iter().find(|setup| setup.0 == name);
+        let (_, config, _) = setup.ok_or_else(|| io::Error::other("there is no such setup"))?;
+        let mut pair = Pair::new(config);
+        let session = pair.connect()?;
+        pair.run(session, 8, calls)?;
+        return Ok(());
+    }
+    println!("{MESSAGE_BYTES}-byte calls, both ends in one thread; ns per call of both ends with their wire");
+    println!("{:24} {:>8} {:>8} {:>8} {:>8}", "calls at a time", 1, 3, 8, 11);
+    let row = |name: &str, mut cost: Box<dyn FnMut(usize) -> io::Result<f64>>| -> io::Result<()> {
+        let mut line = format!("{name:24}");
+        for batch in [1, 3, 8, 11] {
+            line += &format!(" {:8.1}", cost(batch)?);
+        }
+        println!("{line}");
+        Ok(())
+    };
+    row("the wire alone", Box::new(move |batch| bare(batch, calls)))?;
+    for (name, config, batched) in setups {
+        let mut pair = Pair::new(&config);
+        pair.client.set_batched_clock(batched);
+        pair.server.set_batched_clock(batched);
+        let session = pair.connect()?;
+        pair.run(session, 8, calls / 10)?;
+        row(name, Box::new(move |batch| pair.run(session, batch, calls)))?;
+    }
+    Ok(())
+}

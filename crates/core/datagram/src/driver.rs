@@ -1,0 +1,188 @@
+//! Joins an endpoint and a wire: the loop that a thread of theirs runs.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use provost_packets::{Integrity, Wire};
+
+use crate::checksum::Checking;
+use crate::config::{Config, ConfigError, ShortCut};
+use crate::endpoint::{Endpoint, Mark};
+use crate::event::Event;
+
+/// Packets taken from the wire in one batch, with one look at the clock.
+const BATCH_PACKETS: usize = 32;
+/// Batches in one turn, so that a flood does not keep timers from their time.
+const BATCHES_MAX: usize = 32;
+
+/// Where the time comes from.
+pub trait Clock {
+    /// Nanoseconds since some moment; they never run backwards.
+    fn now_ns(&mut self) -> u64;
+}
+
+/// The machine's monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Monotonic(Instant);
+
+impl Default for Monotonic {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for Monotonic {
+    #[inline]
+    fn now_ns(&mut self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+}
+
+/// An endpoint on a wire.
+#[derive(Debug)]
+pub struct Driver<W: Wire, C = Monotonic> {
+    endpoint: Endpoint<W::Address>,
+    wire: W,
+    clock: C,
+    batched_clock: ShortCut,
+}
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Packets came or went.
+    Busy,
+    /// None did. Whoever does not want to spin can [`Driver::wait`].
+    Idle,
+}
+
+impl<W: Wire> Driver<W> {
+    /// An endpoint on this wire, by the machine's clock. What the wire determines, it determines in the configuration.
+    ///
+    /// # Errors
+    /// If the configuration, so changed, cannot be.
+    pub fn new(config: Config, wire: W) -> Result<Self, ConfigError> {
+        Driver::with_clock(config, wire, Monotonic::default())
+    }
+}
+
+impl<W: Wire, C: Clock> Driver<W, C> {
+    /// As [`Driver::new`], by another clock.
+    ///
+    /// # Errors
+    /// As [`Driver::new`].
+    pub fn with_clock(config: Config, wire: W, clock: C) -> Result<Self, ConfigError> {
+        let checking = match wire.integrity() {
+            Integrity::Checked => Checking::Wire,
+            Integrity::Unchecked => Checking::Packets,
+        };
+        let config = Config {
+            packet_bytes_max: config.packet_bytes_max.min(wire.packet_bytes_max()),
+            receive_ring_packets: config
+                .receive_ring_packets
+                .min(wire.receive_ring_packets() as u32),
+            checking,
+            ..config
+        };
+        Ok(Self {
+            endpoint: Endpoint::new(config)?,
+            wire,
+            clock,
+            batched_clock: ShortCut::On,
+        })
+    }
+
+    /// Whether one look at the clock serves a whole batch. It is on unless its worth is to be measured.
+    pub fn set_batched_clock(&mut self, batched: ShortCut) {
+        self.batched_clock = batched;
+    }
+
+    /// The time and the endpoint, to ask something of it.
+    #[inline]
+    pub fn endpoint(&mut self) -> (u64, &mut Endpoint<W::Address>) {
+        (self.clock.now_ns(), &mut self.endpoint)
+    }
+
+    /// The wire.
+    pub fn wire(&self) -> &W {
+        &self.wire
+    }
+
+    /// One turn: takes packets, then looks at timers, then sends. Events go to `handle`, which may ask for more.
+    ///
+    /// # Errors
+    /// If the wire is of no use any more.
+    #[inline]
+    pub fn turn(
+        &mut self,
+        mut handle: impl FnMut(&mut Endpoint<W::Address>, u64, Event<'_>),
+    ) -> io::Result<Turn> {
+        let mut now_ns = self.clock.now_ns();
+        let mut received = 0;
+        for _ in 0..BATCHES_MAX {
+            let (endpoint, clock, batched) = (&mut self.endpoint, &mut self.clock, self.batched_clock);
+            let packets = self.wire.receive(BATCH_PACKETS, |arrival| {
+                if batched == ShortCut::Off {
+                    now_ns = clock.now_ns();
+                }
+                let mark = if arrival.congested {
+                    Mark::Congested
+                } else {
+                    Mark::None
+                };
+                if let Some(event) = endpoint.receive(now_ns, arrival.from, mark, arrival.bytes) {
+                    handle(endpoint, now_ns, event);
+                }
+            })?;
+            received += packets;
+            if packets < BATCH_PACKETS {
+                break;
+            }
+        }
+        self.endpoint.handle_timers(now_ns);
+        while let Some(event) = self.endpoint.poll_event() {
+            handle(&mut self.endpoint, now_ns, event);
+        }
+        let sent = self.send(now_ns)?;
+        Ok(if received + sent > 0 {
+            Turn::Busy
+        } else {
+            Turn::Idle
+        })
+    }
+
+    #[inline]
+    fn send(&mut self, now_ns: u64) -> io::Result<usize> {
+        let (mut now_ns, mut sent) = (now_ns, 0);
+        for _ in 0..self.wire.transmit_room() {
+            if self.batched_clock == ShortCut::Off {
+                now_ns = self.clock.now_ns();
+            }
+            let Some(transmit) = self.endpoint.poll_transmit(now_ns) else {
+                break;
+            };
+            self.wire
+                .transmit(transmit.to, transmit.head.bytes(), transmit.payload);
+            sent += 1;
+        }
+        self.wire.flush()?;
+        Ok(sent)
+    }
+
+    /// Sleeps until something is to be done: until a packet comes, or a timer is due, or so long.
+    ///
+    /// # Errors
+    /// If the wire is of no use any more.
+    pub fn wait(&mut self, at_most: Duration) -> io::Result<()> {
+        let now_ns = self.clock.now_ns();
+        let due = self.endpoint.wake_at();
+        let until_due = due.map_or(at_most, |due_ns| {
+            Duration::from_nanos(due_ns.saturating_sub(now_ns))
+        });
+        let pause = until_due.min(at_most);
+        if pause.is_zero() {
+            return Ok(());
+        }
+        self.wire.wait(Some(pause))
+    }
+}
