@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
+use provost_e2e::node::{self, Beginning};
 use provost_hostile::campaign::{self, Plan};
 use provost_hostile::victim;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
             // Not worth failing for: it only makes sure that nothing is left behind.
             let _ = set_parent_process_death_signal(Some(Signal::KILL));
             match role {
-                Role::Provostd { config } => provost_e2e::node::run(config),
+                Role::Provostd { config } => node::run(config, Beginning::Fresh),
                 Role::Server => provost_e2e::server::run().map_err(|status| status.to_string()),
                 Role::Victim => victim::run(),
             }
