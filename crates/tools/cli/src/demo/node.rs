@@ -61,7 +61,7 @@ pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
         }
         tokio::select! {
             _ = terminate.recv() => {}
-            () = node.ended() => {}
+            _ = node.ended() => {}
         }
         Ok::<_, WorkerError>(())
     })?;
