@@ -75,8 +75,8 @@ mod tests {
             ["59 s", "1 min 1 s", "2 h 1 min", "1 d 1 h"]
         );
         assert_eq!(
-            [rate(0.0), rate(3.14), rate(150.4), rate(12_345.0)],
-            ["0", "3.1", "150", "12.3 k"]
+            [rate(0.0), rate(3.24), rate(150.4), rate(12_345.0)],
+            ["0", "3.2", "150", "12.3 k"]
         );
         assert_eq!(
             [percent(0.0), percent(0.0001), percent(0.256)],

@@ -21,6 +21,8 @@ const SLICE_SECONDS: f64 = 0.2;
 const WATCH: Duration = Duration::from_millis(700);
 /// Calls a second that the limit lets pass.
 const LIMIT: u32 = 5_000;
+/// Steps of the operator that wait to be shown.
+const STEPS_MAX: usize = 64;
 /// The entry that the client is kept from.
 pub(crate) const SECRET_KEY: &str = "provost-demo-secret";
 
@@ -65,7 +67,7 @@ pub(crate) async fn play(
     caller: &mut Program,
     progress: &mut Progress,
 ) -> Result<(Governed, Successors), DemoError> {
-    let (stage, mut news) = mpsc::unbounded_channel();
+    let (stage, mut news) = mpsc::channel(STEPS_MAX);
     let (counts, seen) = tokio::sync::watch::channel(Called::default());
     let mut operating = std::pin::pin!(operate(nodes, stage, seen));
     let mut governed = Governed::default();
@@ -119,7 +121,7 @@ impl Governed {
     }
 }
 
-type Stage = mpsc::UnboundedSender<Step>;
+type Stage = mpsc::Sender<Step>;
 type Seen = tokio::sync::watch::Receiver<Called>;
 
 async fn operate(nodes: Nodes, stage: Stage, mut seen: Seen) -> Result<Successors, DemoError> {
@@ -127,7 +129,7 @@ async fn operate(nodes: Nodes, stage: Stage, mut seen: Seen) -> Result<Successor
     let mut b = Operator::connect("b", &nodes.server_side).await?;
     let tell = |what, seen: String| {
         // Whoever listens is gone only when all is over.
-        let _ = stage.send(Step { what, seen });
+        let _ = stage.try_send(Step { what, seen });
     };
     let free = rate(&mut seen).await;
 
