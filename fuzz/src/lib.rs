@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod configuration;
+mod datagram;
 pub mod driver;
 mod expression;
 mod message;
@@ -72,6 +73,11 @@ pub const TARGETS: &[Target] = &[
         name: "connection",
         run: session::connection,
         seeds: session::connection_seeds,
+    },
+    Target {
+        name: "datagram",
+        run: datagram::packets,
+        seeds: datagram::packets_seeds,
     },
     Target {
         name: "saved_steps",
