@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use provost::{Code, Status};
 use provost::blocking::block_on;
 use provost::codegen::Stream;
+use provost::{Code, Status};
 use provost_kv::data::{self, Pair};
 use provost_kv::proto::kv_client::KvClient;
 use provost_kv::proto::{Entry, GetRequest, PutRequest, ScanRequest};
@@ -279,7 +279,11 @@ impl Count {
 /// The secret is not there, which is told to those who may ask for it.
 async fn get_secret(client: &KvClient) -> Outcome {
     let key = SECRET_KEY.into();
-    match client.get(GetRequest { key }).await.map_err(|status| status.code()) {
+    match client
+        .get(GetRequest { key })
+        .await
+        .map_err(|status| status.code())
+    {
         Err(Code::NotFound) => Outcome::Answered,
         Err(Code::PermissionDenied) => Outcome::Denied,
         _ => Outcome::Failed,

@@ -133,26 +133,51 @@ async fn operate(nodes: Nodes, stage: Stage, mut seen: Seen) -> Result<Successor
     };
     let free = rate(&mut seen).await;
 
-    a.attach(limit(&format!("requests_per_second = {LIMIT}\nburst = 50\non_limit = \"queue\"\n"))).await?;
+    a.attach(limit(&format!(
+        "requests_per_second = {LIMIT}\nburst = 50\non_limit = \"queue\"\n"
+    )))
+    .await?;
     let limited = rate(&mut seen).await;
     let from_to = format!("from {} to {} calls/s", grouped(free), grouped(limited));
-    tell("limit", format!("attached a limit of {} calls/s at a: {from_to}", grouped(LIMIT.into())));
-    a.set("limit", "requests_per_second = \"unlimited\"\non_limit = \"queue\"\n").await?;
-    tell("limit", format!("set it to unlimited: {} calls/s", grouped(rate(&mut seen).await)));
+    tell(
+        "limit",
+        format!(
+            "attached a limit of {} calls/s at a: {from_to}",
+            grouped(LIMIT.into())
+        ),
+    );
+    a.set(
+        "limit",
+        "requests_per_second = \"unlimited\"\non_limit = \"queue\"\n",
+    )
+    .await?;
+    tell(
+        "limit",
+        format!("set it to unlimited: {} calls/s", grouped(rate(&mut seen).await)),
+    );
 
     b.attach(access()).await?;
     let denied = calls(&mut seen).await.denied;
-    tell("access", format!("attached a rule on GetRequest.key at b: {denied} gets of the secret denied at once"));
+    tell(
+        "access",
+        format!("attached a rule on GetRequest.key at b: {denied} gets of the secret denied at once"),
+    );
 
     for version in [1, 2] {
         let change = a.upgrade("rate-limit", version).await?;
         let pause = change.pause_us_max;
-        tell("engine", format!("rate limit to version {version}: its datapath stood still for {pause:.0} µs"));
+        tell(
+            "engine",
+            format!("rate limit to version {version}: its datapath stood still for {pause:.0} µs"),
+        );
     }
     for (operator, node) in [(&mut b, "b"), (&mut a, "a")] {
         let change = operator.upgrade("transport-tcp", 2).await?;
         let pause = change.pause_us_max;
-        tell("engine", format!("TCP transport of {node} to version 2: {pause:.0} µs"));
+        tell(
+            "engine",
+            format!("TCP transport of {node} to version 2: {pause:.0} µs"),
+        );
     }
     let mut successors = Successors::default();
     for (operator, node, pid) in [
@@ -162,12 +187,21 @@ async fn operate(nodes: Nodes, stage: Stage, mut seen: Seen) -> Result<Successor
         let replaced = operator.replace().await?;
         *pid = u32::try_from(replaced.pid).ok();
         let pause = replaced.pause_ms;
-        tell("replace", format!("provostd {node} by a new process ({}): {pause:.1} ms", replaced.pid));
+        tell(
+            "replace",
+            format!(
+                "provostd {node} by a new process ({}): {pause:.1} ms",
+                replaced.pid
+            ),
+        );
         tokio::time::sleep(WATCH).await;
     }
     b.detach("secret").await?;
     a.detach("limit").await?;
-    tell("detach", format!("both policies: {} calls/s", grouped(rate(&mut seen).await)));
+    tell(
+        "detach",
+        format!("both policies: {} calls/s", grouped(rate(&mut seen).await)),
+    );
     Ok(successors)
 }
 

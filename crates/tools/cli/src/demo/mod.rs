@@ -415,7 +415,11 @@ async fn govern(
     };
     let caller = &mut stage.programs[cast.caller];
     let (governed, successors) = governing::play(nodes, caller, progress).await?;
-    for (node, successor) in cast.nodes.into_iter().zip([successors.client_side, successors.server_side]) {
+    for (node, successor) in cast
+        .nodes
+        .into_iter()
+        .zip([successors.client_side, successors.server_side])
+    {
         stage.programs[node].was_replaced_by(successor);
     }
     progress.done("govern", &governed.summary());

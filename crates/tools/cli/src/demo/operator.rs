@@ -41,7 +41,9 @@ impl Operator {
             ..AttachPolicyRequest::default()
         };
         let changed = self.client.attach_policy(request).await;
-        changed.map(tonic::Response::into_inner).map_err(|status| self.refused(&status))
+        changed
+            .map(tonic::Response::into_inner)
+            .map_err(|status| self.refused(&status))
     }
 
     /// Gives a policy another configuration.
@@ -52,14 +54,20 @@ impl Operator {
             ..SetPolicyRequest::default()
         };
         let changed = self.client.set_policy(request).await;
-        changed.map(tonic::Response::into_inner).map_err(|status| self.refused(&status))
+        changed
+            .map(tonic::Response::into_inner)
+            .map_err(|status| self.refused(&status))
     }
 
     /// Takes a policy away.
     pub(crate) async fn detach(&mut self, name: &str) -> Result<Change, DemoError> {
-        let request = DetachPolicyRequest { name: name.to_owned() };
+        let request = DetachPolicyRequest {
+            name: name.to_owned(),
+        };
         let changed = self.client.detach_policy(request).await;
-        changed.map(tonic::Response::into_inner).map_err(|status| self.refused(&status))
+        changed
+            .map(tonic::Response::into_inner)
+            .map_err(|status| self.refused(&status))
     }
 
     /// Puts a version of an engine into all datapaths of the node.
@@ -70,7 +78,9 @@ impl Operator {
             ..UpgradeEngineRequest::default()
         };
         let changed = self.client.upgrade_engine(request).await;
-        changed.map(tonic::Response::into_inner).map_err(|status| self.refused(&status))
+        changed
+            .map(tonic::Response::into_inner)
+            .map_err(|status| self.refused(&status))
     }
 
     /// Replaces the node's whole service by a new process.
