@@ -179,6 +179,12 @@ async fn operate(nodes: Nodes, stage: Stage, mut seen: Seen) -> Result<Successor
             format!("TCP transport of {node} to version 2: {pause:.0} µs"),
         );
     }
+    b.detach("secret").await?;
+    a.detach("limit").await?;
+    tell(
+        "detach",
+        format!("both policies: {} calls/s", grouped(rate(&mut seen).await)),
+    );
     let mut successors = Successors::default();
     for (operator, node, pid) in [
         (&mut b, "b", &mut successors.server_side),
@@ -196,12 +202,6 @@ async fn operate(nodes: Nodes, stage: Stage, mut seen: Seen) -> Result<Successor
         );
         tokio::time::sleep(WATCH).await;
     }
-    b.detach("secret").await?;
-    a.detach("limit").await?;
-    tell(
-        "detach",
-        format!("both policies: {} calls/s", grouped(rate(&mut seen).await)),
-    );
     Ok(successors)
 }
 
