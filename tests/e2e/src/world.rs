@@ -137,6 +137,12 @@ impl Node {
         Ok(replacement)
     }
 
+    /// Writes another configuration: what the process that replaces this one is to read.
+    pub fn reconfigure(&mut self, options: &NodeOptions) {
+        self.plan.options = options.clone();
+        self.plan.write_config(self.address.port());
+    }
+
     /// Has the node start this program in place of its own when it is to be replaced; none: its own again.
     pub fn set_successor(&self, program: Option<&Path>) {
         let named = program.map_or(String::new(), |path| path.display().to_string());
@@ -181,11 +187,19 @@ impl NodePlan {
         self.directory.join(format!("{}.successor", self.name))
     }
 
-    fn start(&self, port: u16) -> Node {
-        let socket = self.directory.join(format!("{}.sock", self.name));
+    fn socket(&self) -> PathBuf {
+        self.directory.join(format!("{}.sock", self.name))
+    }
+
+    fn write_config(&self, port: u16) -> PathBuf {
         let config = self.directory.join(format!("{}.toml", self.name));
-        let text = config_text(&self.name, &socket, port, &self.options);
+        let text = config_text(&self.name, &self.socket(), port, &self.options);
         std::fs::write(&config, text).expect("a configuration file");
+        config
+    }
+
+    fn start(&self, port: u16) -> Node {
+        let (socket, config) = (self.socket(), self.write_config(port));
         let mut command = Command::new(&self.role);
         command.arg("provostd").arg(&config);
         command.env(SUCCESSOR, self.successor_file());

@@ -5,6 +5,7 @@ use provost_e2e::driver::PATIENCE;
 mod authority;
 
 use authority::Authority;
+use provost::Code;
 use provost_e2e::driver::Ticket;
 use provost_e2e::script::{Answer, Ask, Done, Echo, Fill, Pour};
 use provost_e2e::successor::FAULTS;
@@ -279,4 +280,49 @@ fn uses(setting: &Setting) -> [Usage; 4] {
         setting.server.program.usage(),
         setting.agent.program.usage(),
     ]
+}
+
+/// Policies with state that is shared (what is left in a bucket) and state of each call go on; a configuration that says
+/// something else takes effect in the process that read it.
+#[test]
+fn policies_go_on_in_the_new_process() {
+    watched(|| {
+        let policies = "[[policy]]\nname = \"counts\"\nkind = \"metrics\"\n\
+                        [[policy]]\nname = \"limit\"\nkind = \"rate-limit\"\nmethods = [\"Mirror\"]\n\
+                        [policy.config]\nrequests_per_second = 0.001\nburst = 3\n";
+        let options = NodeOptions {
+            tables: policies.to_owned(),
+            ..NodeOptions::default()
+        };
+        let mut setting = Setting::with(ROLE, &options, &options);
+        let asks = light_load();
+        let mirror = || Ask::Mirror(Vec::new());
+        setting.agent.succeeds(mirror());
+        let tickets = begin(&mut setting.agent, &asks);
+        for _ in 0..3 {
+            setting.a.replace();
+            setting.b.replace();
+        }
+        end(&mut setting.agent, tickets, &asks);
+        setting.agent.succeeds(mirror());
+        setting.agent.succeeds(mirror());
+        let refused = setting.agent.fails(mirror());
+        assert_eq!(
+            refused.code,
+            Code::ResourceExhausted,
+            "the bucket is empty: {refused:?}"
+        );
+
+        setting.a.reconfigure(&NodeOptions {
+            peer: Some(setting.b.address),
+            ..NodeOptions::default()
+        });
+        setting.b.reconfigure(&NodeOptions::default());
+        setting.a.replace();
+        setting.b.replace();
+        eventually("nothing is limited any more", PATIENCE, || {
+            let ticket = setting.agent.begin(mirror());
+            matches!(setting.agent.answer(ticket), Answer::Done(_))
+        });
+    });
 }

@@ -718,6 +718,7 @@ fn succeed(parts: NodeParts, upgrades: takeover::UpgradeSender, seat: &Seat) -> 
     let listeners = Listeners::take_over(&shared.config, taken.sockets)?;
     shared.sockets.replace(listeners.duplicate(&shared.config)?);
     seat.commit()?;
+    reload::apply_configured(&shared, &taken.configured);
     Ok((shared, listeners, taken.restored, events))
 }
 

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use crate::config::{Config, ConfigChange, ConfigError, Sources, TakesEffect, diff};
 use crate::node::Shared;
-use crate::policies::{Change, ChangeError, Mode, Report, carry_out, load_engines};
+use crate::policies::{Attachment, Change, ChangeError, Mode, Report, carry_out, load_engines};
 
 /// File of a configuration directory into which policies are written back.
 const WRITTEN_FILE: &str = "90-policies.toml";
@@ -80,6 +80,30 @@ pub(crate) async fn reload(shared: &Rc<Shared>) -> Result<Reloaded, ReloadError>
         Err(error) => tracing::error!(%error, "the configuration was refused: the last good one stays"),
     }
     outcome
+}
+
+/// Brings policies to what the configuration says, in a process that has taken over from one whose configuration said
+/// something else. What was changed at run time stays if it did not.
+pub(crate) fn apply_configured(shared: &Rc<Shared>, before: &[Attachment]) {
+    let attachments = shared.config.all_attachments();
+    if attachments == before {
+        return;
+    }
+    let shared = Rc::clone(shared);
+    tokio::task::spawn_local(async move {
+        let change = Change::Apply {
+            attachments: attachments.clone(),
+        };
+        match carry_out(&shared, change, Mode::Apply).await {
+            Ok(_) => {
+                shared.policies.set_configured(attachments);
+                tracing::info!("policies are as the configuration of this process says");
+            }
+            Err(error) => {
+                tracing::error!(%error, "policies stay as those of the process before: the configuration's do not fit");
+            }
+        }
+    });
 }
 
 async fn take_up(shared: &Rc<Shared>) -> Result<Reloaded, ReloadError> {

@@ -32,6 +32,7 @@ pub(crate) mod carry_out;
 pub(crate) mod chain;
 pub mod change;
 pub(crate) mod closed;
+pub(crate) mod handover;
 pub(crate) mod heal;
 mod listing;
 mod plan;

@@ -177,6 +177,19 @@ impl Registry {
         })
     }
 
+    /// Paths of the libraries that kinds come from.
+    pub(crate) fn libraries(&self) -> Vec<String> {
+        let kinds = self.list().into_iter();
+        let paths = kinds.filter_map(|kind| match kind.origin {
+            Origin::Library(path) => Some(path),
+            Origin::BuiltIn => None,
+        });
+        let mut paths: Vec<String> = paths.collect();
+        paths.sort();
+        paths.dedup();
+        paths
+    }
+
     /// All kinds, by name and version.
     #[must_use]
     pub fn list(&self) -> Vec<KindDescription> {

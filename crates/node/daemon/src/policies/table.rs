@@ -397,7 +397,8 @@ impl Maker {
         self.make(attachment, shared.as_ref(), verdicts)
     }
 
-    fn make(
+    /// An instance of an attachment, which continues from what was shared.
+    pub(crate) fn make(
         &self,
         attachment: &Attachment,
         shared: Option<&SharedState>,

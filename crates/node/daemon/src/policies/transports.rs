@@ -21,15 +21,16 @@ const KNOWN: [Known; 1] = [Known {
 }];
 
 /// The versions in use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub(crate) struct Transports {
     tcp: Versions,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 struct Versions {
     current: u32,
     exceptions: Vec<(Reach, u32)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     before: Option<u32>,
 }
 

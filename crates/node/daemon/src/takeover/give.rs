@@ -81,7 +81,8 @@ pub(crate) async fn give(shared: &Rc<Shared>, request: &UpgradeRequest) -> Resul
         return Err(UpgradeError::FirstProcess);
     }
     let began = Instant::now();
-    let (preview, known) = save::preview(shared);
+    let _unchanged = shared.policies.hold().await;
+    let (preview, known) = save::preview(shared)?;
     let preview = preview.encode_to_vec();
     let successor = Successor::start(shared, request)?;
     let process = successor.child.id();

@@ -462,10 +462,11 @@ impl<'a> Builder<'a> {
         let (starts, fitted): (Vec<_>, Vec<_>) = plan.into_iter().unzip();
         let datapath = self.datapath(app, parts, starts);
         let datapath = datapath.map_err(|error| failed(&what, &error))?;
-        let own_chain = chain.into_iter().filter(|instance| {
+        let has_engine = |instance: &Arc<Instance>| {
             let mut engines = connection.engines.iter();
             engines.any(|engine| *engine.policy == *instance.name)
-        });
+        };
+        let (own_chain, without): (Vec<_>, Vec<_>) = chain.into_iter().partition(has_engine);
         let transport_version = connection.engines.last().map_or(1, |engine| engine.version);
         let open = OpenConnection {
             app: app.identity.id,
@@ -474,8 +475,8 @@ impl<'a> Builder<'a> {
             serves: connection.serves.then(|| connection.service.clone()),
             site,
             revision: 0,
-            chain: own_chain.collect(),
-            without: Vec::new(),
+            chain: own_chain,
+            without: without.iter().map(|instance| instance.tag).collect(),
             transport_version,
             encoding: parts.encoding(),
             terms: Terms {

@@ -26,7 +26,7 @@ pub(super) struct Saved {
 }
 
 /// What takes long to get ready for, while this process goes on.
-pub(super) fn preview(shared: &Shared) -> (state::Preview, Known) {
+pub(super) fn preview(shared: &Shared) -> io::Result<(state::Preview, Known)> {
     let mut known = Known {
         schemas: HashSet::new(),
     };
@@ -44,9 +44,26 @@ pub(super) fn preview(shared: &Shared) -> (state::Preview, Known) {
                 bound: bound.to_string(),
             })
             .collect(),
-        policies: None,
+        policies: Some(policies(shared)?),
+        libraries: shared.policies.registry().libraries(),
     };
-    (preview, known)
+    Ok((preview, known))
+}
+
+/// The table of policies. Nobody changes it before this process has been replaced, or goes on.
+fn policies(shared: &Shared) -> io::Result<state::Policies> {
+    let saved = shared.policies.save().map_err(io::Error::other)?;
+    let instances = saved.instances.into_iter().map(|instance| state::PolicyInstance {
+        attachment: instance.attachment,
+        shared: Some(state::PolicyShared {
+            version: instance.shared.version,
+            state: instance.shared.bytes,
+        }),
+    });
+    Ok(state::Policies {
+        table: saved.table,
+        instances: instances.collect(),
+    })
 }
 
 /// Saves the whole node. Its gates are closed and its runtimes rest.
@@ -74,6 +91,10 @@ pub(super) async fn node(shared: &Shared, frozen: &[Frozen], known: &Known) -> i
     };
     let mut node = writer.found()?;
     node.schemas = unknown_schemas(shared, &mut known);
+    let instances = policies(shared)?.instances.into_iter();
+    node.shared = instances
+        .map(|instance| instance.shared.unwrap_or_default())
+        .collect();
     for app in apps {
         // An app of which the control plane has heard the end is no more.
         if let Some(app) = writer.app(app)? {

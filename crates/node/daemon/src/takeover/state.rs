@@ -24,6 +24,9 @@ pub(super) struct Preview {
     /// The policies, in the order of their table.
     #[prost(message, optional, tag = "4")]
     pub(super) policies: Option<Policies>,
+    /// Paths of libraries with kinds of policies that were loaded.
+    #[prost(string, repeated, tag = "5")]
+    pub(super) libraries: Vec<String>,
 }
 
 /// Where other nodes connect.
@@ -40,29 +43,34 @@ pub(super) struct Listener {
 /// The policies of a node.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Policies {
-    /// Every instance that has engines, or would have.
-    #[prost(message, repeated, tag = "1")]
+    /// The table, as TOML; it names policies by their place in `instances`.
+    #[prost(string, tag = "1")]
+    pub(super) table: String,
+    /// Every policy that has engines, or would have.
+    #[prost(message, repeated, tag = "2")]
     pub(super) instances: Vec<PolicyInstance>,
-    /// What the table has beside its instances, in a form of its own.
-    #[prost(bytes = "vec", tag = "2")]
-    pub(super) table: Vec<u8>,
 }
 
 /// A policy that is attached.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PolicyInstance {
-    /// Its tag in the old process.
-    #[prost(uint64, tag = "1")]
-    pub(super) tag: u64,
     /// The attachment, as TOML.
-    #[prost(string, tag = "2")]
+    #[prost(string, tag = "1")]
     pub(super) attachment: String,
-    /// Version of what its engines share.
-    #[prost(uint32, tag = "3")]
-    pub(super) shared_version: u32,
-    /// What they share.
-    #[prost(bytes = "vec", tag = "4")]
-    pub(super) shared: Vec<u8>,
+    /// What its engines share.
+    #[prost(message, optional, tag = "2")]
+    pub(super) shared: Option<PolicyShared>,
+}
+
+/// What the engines of a policy share.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PolicyShared {
+    /// Version of the form of `state`.
+    #[prost(uint32, tag = "1")]
+    pub(super) version: u32,
+    /// The state; empty if they share nothing.
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) state: Vec<u8>,
 }
 
 /// Everything.
@@ -92,9 +100,9 @@ pub(super) struct Node {
     /// Apps. Descriptors: their own.
     #[prost(message, repeated, tag = "8")]
     pub(super) apps: Vec<App>,
-    /// Policies whose instances or shared state changed after the [`Preview`].
-    #[prost(message, optional, tag = "9")]
-    pub(super) policies: Option<Policies>,
+    /// What the engines of each of the [`Preview`]'s policies share by now.
+    #[prost(message, repeated, tag = "9")]
+    pub(super) shared: Vec<PolicyShared>,
     /// How many processes have taken over from another one so far.
     #[prost(uint64, tag = "10")]
     pub(super) takeovers: u64,

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prost::Message;
+use provost_engine::SharedState;
 use provost_shm::PacketSocket;
 
 use super::channel::{Body, Channel, ChannelError, Committed, Failed, Ready, Restored, unexpected};
@@ -18,6 +19,8 @@ use super::save::{ADMIN_PART, HTTP_PART};
 use super::state::{self, FORMAT};
 use crate::config::Config;
 use crate::node::Shared;
+use crate::policies::handover::{SavedInstance, SavedPolicies};
+use crate::policies::{Attachment, load_engines};
 use crate::sockets::Sockets;
 
 /// How long the old process may take for what it does while it goes on. It ends this process when it gives up.
@@ -172,7 +175,9 @@ pub(crate) fn begin(seat: &Seat, config: &Config) -> Result<Prepared, SeatError>
     for listener in &config.listeners {
         let wanted = listener.address.to_string();
         let mut old = preview.listeners.iter().zip(&taken);
-        let to_come = old.position(|(listener, taken)| listener.configured == wanted && !taken);
+        let to_come = old.position(|(listener, taken)| {
+            !taken && (listener.configured == wanted || listener.bound == wanted)
+        });
         let (address, origin) = match to_come {
             Some(at) => {
                 taken[at] = true;
@@ -200,6 +205,8 @@ fn open(address: SocketAddr) -> io::Result<(SocketAddr, ListenerOrigin)> {
 /// Everything is there, and nothing has been touched.
 pub(crate) struct Taken {
     pub(crate) sockets: Sockets,
+    /// The policies that the old process's configuration had.
+    pub(crate) configured: Vec<Attachment>,
     pub(crate) restored: restore::Restored,
 }
 
@@ -209,6 +216,13 @@ pub(crate) fn complete(seat: &Seat, prepared: Prepared, shared: &Rc<Shared>) -> 
         let added = shared.services.add_schema(schema, None);
         added.map_err(|error| SeatError::State(format!("a schema: {error}")))?;
     }
+    let libraries: Vec<PathBuf> = prepared.preview.libraries.iter().map(PathBuf::from).collect();
+    load_engines(shared.policies.registry(), &libraries).map_err(SeatError::State)?;
+    let policies = prepared.preview.policies.unwrap_or_default();
+    let configured = shared
+        .policies
+        .take_over(&saved_policies(policies))
+        .map_err(|error| SeatError::State(error.to_string()))?;
     seat.ready()?;
     let (node, mut descriptors) = seat.receive_state()?;
     let control = descriptors
@@ -250,6 +264,33 @@ pub(crate) fn complete(seat: &Seat, prepared: Prepared, shared: &Rc<Shared>) -> 
             _ => {}
         }
     }
+    let of_engines = node.shared.iter().map(shared_state).collect::<Vec<_>>();
+    shared
+        .policies
+        .take_over_shared(&of_engines)
+        .map_err(|error| SeatError::State(error.to_string()))?;
     let restored = restore::node(shared, node, &mut descriptors, unattached)?;
-    Ok(Taken { sockets, restored })
+    Ok(Taken {
+        sockets,
+        configured,
+        restored,
+    })
+}
+
+fn saved_policies(saved: state::Policies) -> SavedPolicies {
+    let instances = saved.instances.into_iter().map(|instance| SavedInstance {
+        shared: shared_state(&instance.shared.unwrap_or_default()),
+        attachment: instance.attachment,
+    });
+    SavedPolicies {
+        table: saved.table,
+        instances: instances.collect(),
+    }
+}
+
+fn shared_state(saved: &state::PolicyShared) -> SharedState {
+    SharedState {
+        version: saved.version,
+        bytes: saved.state.clone(),
+    }
 }
