@@ -63,6 +63,13 @@ fn begun(setting: &mut Setting) {
     });
 }
 
+/// What the server's service holds once it has served: each app's receive heap begins with the first call.
+fn held(setting: &mut Setting) -> usize {
+    setting.agent.calls_well();
+    setting.others_are_served();
+    setting.b.program.usage().descriptors
+}
+
 /// The services serve as before and hold what they held.
 fn all_is_well(setting: &mut Setting, descriptors: usize) {
     setting.agent.calls_well();
@@ -117,7 +124,7 @@ fn a_stopped_client_node_is_found_out_and_handlers_are_cancelled() {
 fn a_peer_that_shakes_hands_and_falls_silent() {
     watched(|| {
         let mut setting = setting();
-        let before = setting.b.program.usage().descriptors;
+        let before = held(&mut setting);
         let mut silent = open(&setting);
         setting.agent.calls_well();
         // It is asked whether it is there, and cut off when it does not say so.
@@ -135,7 +142,7 @@ fn a_peer_that_shakes_hands_and_falls_silent() {
 fn a_peer_that_connects_and_says_nothing() {
     watched(|| {
         let mut setting = setting();
-        let before = setting.b.program.usage().descriptors;
+        let before = held(&mut setting);
         let mut silent = peer::connect(setting.b.address);
         peer::until_hung_up(&mut silent);
         drop(silent);
@@ -170,7 +177,7 @@ fn a_service_that_accepts_and_says_nothing() {
 fn is_cut_off(bytes: Vec<u8>, begin: fn(&Setting) -> std::net::TcpStream) {
     watched(move || {
         let mut setting = setting();
-        let before = setting.b.program.usage().descriptors;
+        let before = held(&mut setting);
         let mut stream = begin(&setting);
         // The node may hang up before it has read everything.
         let _ = stream.write_all(&bytes);
@@ -235,7 +242,7 @@ fn frames_that_cannot_be() {
 fn torn_frames() {
     watched(|| {
         let mut setting = setting();
-        let before = setting.b.program.usage().descriptors;
+        let before = held(&mut setting);
         for torn_at in [1, HEADER_BYTES - 1, HEADER_BYTES + 3] {
             let mut stream = open(&setting);
             let mut step = header(frame_kind::STEP).to_vec();
@@ -254,7 +261,7 @@ fn torn_frames() {
 fn a_schema_that_lies() {
     watched(|| {
         let mut setting = setting();
-        let before = setting.b.program.usage().descriptors;
+        let before = held(&mut setting);
         let honest = claim();
         let mut other_hash = honest.clone();
         other_hash.schema_hash[0] ^= 1;
