@@ -76,7 +76,7 @@ impl Cli {
 
 /// Builds what a test needs before its time begins to count; the test then finds it built.
 fn build_first(features: &[&str]) {
-    built::program("provost", "provost-cli", ROLE);
+    let _ = built::program("provost", "provost-cli", ROLE);
     for features in features {
         build::example("example-numbered", features);
     }
