@@ -61,7 +61,12 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
 /// else.
 fn loom(workspace: &Workspace) -> Result<(), Complaints> {
     let mut command = workspace.cargo(&["test", "--quiet", "--release", "--lib"]);
-    command.args(["--package", "provost-ring", "--package", "provost-policy-rate-limit"]);
+    command.args([
+        "--package",
+        "provost-ring",
+        "--package",
+        "provost-policy-rate-limit",
+    ]);
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", workspace.root.join("target/loom"));
