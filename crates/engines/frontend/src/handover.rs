@@ -494,6 +494,39 @@ mod tests {
         assert!(new.next_request().is_err(), "given back twice");
     }
 
+    /// A port that has done a little of everything.
+    fn used_port() -> (AppPort, AppRings, SavedBlocks) {
+        let (mut old, app) = port();
+        let held = received(&mut old, 100, 1);
+        publish(&mut old, held);
+        let mut named = SavedBlocks::default();
+        let movable = received(&mut old, 300_000, 3);
+        named.note(&movable, BlockContent::Movable { filled: 1000 });
+        old.sent.push(77);
+        (old, app, named)
+    }
+
+    #[test]
+    fn states_of_every_version_are_gone_on_with() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("tests/fixtures/app-port-{VERSION}.bin"));
+        let (old, mut app, named) = used_port();
+        let (state, descriptors) = state_of(&old, &named);
+        if std::env::var_os("BLESS").is_some() && !path.exists() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, &state).unwrap();
+        }
+        let mut new = restore(&std::fs::read(&path).unwrap(), descriptors).unwrap();
+        new.end_claims();
+        let held_at = next(&mut app.completions).unwrap().block;
+        reclaim(&mut app.submissions, held_at);
+        assert!(new.next_request().unwrap().is_none());
+        assert!(new.heap.is_empty());
+        new.flush().unwrap();
+        app.completion_region().replace(&new.rings.memory()[1]).unwrap();
+        assert_eq!(next(&mut app.completions).unwrap().kind, completion_kind::SENT);
+    }
+
     #[test]
     fn a_state_that_is_cut_short_or_without_its_descriptors_is_refused() {
         let (mut old, _app) = port();

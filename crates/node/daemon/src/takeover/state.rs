@@ -329,3 +329,119 @@ pub(super) struct Engine {
     #[prost(string, tag = "8")]
     pub(super) policy: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A node with something in every field that the format had when its document was kept. A field that is added later
+    /// has its default here.
+    fn sample() -> Node {
+        let engine = |tag| Engine {
+            kind: "frontend".into(),
+            state_version: 2,
+            state: vec![1, 2, 3],
+            version: 1,
+            tag,
+            descriptors: 1,
+            stands_in: true,
+            policy: "limit".into(),
+        };
+        let connection = Connection {
+            id: 7,
+            number: 1 << 20,
+            serves: true,
+            service: "kv.Kv".into(),
+            schema_hash: vec![9; 32],
+            is_protobuf: true,
+            message_bytes_max: 1 << 26,
+            calls_max: 100,
+            offer_request: 5,
+            offer_calls_max: 50,
+            is_unannounced: true,
+            told_going_away: true,
+            is_closing: true,
+            has_ended: true,
+            peer_identity: "spiffe://a/b".into(),
+            peer_address: "127.0.0.1:1".into(),
+            transport: "tcp".into(),
+            peer_app: 4,
+            link: vec![0, 0],
+            engines: vec![engine(1), engine(16)],
+            steps: vec![1, 0, 0, 0, 0],
+        };
+        let app = App {
+            id: 3,
+            name: "app".into(),
+            pid: 1000,
+            uid: 1001,
+            gid: 1002,
+            busy_poll: true,
+            takes_regions: true,
+            port: vec![1; 5],
+            port_descriptors: 4,
+            places: vec![1 << 20, 0],
+            stuck: Some(Stuck {
+                connection: 1 << 20,
+                step: vec![4],
+            }),
+            leaving_ns: 12,
+            offers: vec![Offer {
+                service: "kv.Kv".into(),
+                schema_hash: vec![9; 32],
+                request: 5,
+                calls_max: 50,
+            }],
+            requests: vec![PendingRequest {
+                packet: vec![8, 1],
+                descriptors: 1,
+                answer: Some(vec![8, 2]),
+            }],
+            connections: vec![connection],
+            ranges: vec![Range {
+                app: 3,
+                offset: 4096,
+                bytes: 5000,
+            }],
+        };
+        Node {
+            next_app: 4,
+            next_connection: 8,
+            schemas: vec![vec![10, 0]],
+            control_sockets: 1,
+            listeners: 2,
+            unattached: 3,
+            parts: vec![Part {
+                name: "admin".into(),
+                state: b"/run/admin.sock".to_vec(),
+                descriptors: 1,
+            }],
+            apps: vec![app],
+            shared: vec![PolicyShared {
+                version: 1,
+                state: vec![5],
+            }],
+            takeovers: 6,
+            began_unix_ms: 1_700_000_000_000,
+            last_change: 11,
+            takeovers_undone: 2,
+        }
+    }
+
+    #[test]
+    fn documents_of_every_format_are_read() {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/takeover-{FORMAT}.bin"));
+        if std::env::var_os("BLESS").is_some() && !path.exists() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, sample().encode_to_vec()).unwrap();
+        }
+        let kept = std::fs::read(&path).unwrap();
+        assert_eq!(Node::decode(kept.as_slice()).unwrap(), sample());
+        // Fields that a newer version adds are passed over.
+        let newer = [kept.as_slice(), &[0x82, 0x7d, 2, 1, 1]].concat();
+        assert_eq!(Node::decode(newer.as_slice()).unwrap(), sample());
+    }
+}
