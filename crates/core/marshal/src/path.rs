@@ -137,6 +137,24 @@ impl Tables {
         }
     }
 
+    /// The length of a string or bytes, or the number of a list's or map's elements, also of what is elsewhere in a
+    /// message that is not whole; `None` when the field is absent.
+    pub fn length_at(
+        &self,
+        path: &FieldPath,
+        message: View<'_>,
+        within: Place,
+    ) -> Result<Option<u32>, ReadError> {
+        let is_list = matches!(path.last.shape, Shape::List { .. } | Shape::Map { .. });
+        if !is_list && !matches!(path.last.ty, Type::String | Type::Bytes) {
+            return Err(ReadError);
+        }
+        let base = path.find(message, within)?;
+        let reference =
+            base.map(|base| native::reference(message.bytes, base + path.last.at).ok_or(ReadError));
+        Ok(reference.transpose()?.map(|(_, length)| length))
+    }
+
     /// Where the singular message is that a path names; `None` when it is absent.
     pub fn message_at(
         &self,

@@ -50,6 +50,12 @@ impl Case {
         for field in message.descriptor().fields() {
             let path = self.subject.tables.field_path(id, field.name()).unwrap();
             let value = message.get_field(&field);
+            let is_set = !field.supports_presence() || message.has_field(&field);
+            let length = self.subject.tables.length_at(&path, view, within);
+            match length_of(&value) {
+                Some(expected) => assert_eq!(length, Ok(is_set.then_some(expected))),
+                None => assert!(length.is_err()),
+            }
             if field.is_list() || field.is_map() {
                 let elements = self.subject.tables.elements(&path, view, within).unwrap();
                 match value.as_list() {
@@ -123,6 +129,18 @@ impl Case {
     }
 }
 
+fn length_of(value: &prost_reflect::Value) -> Option<u32> {
+    use prost_reflect::Value as Expected;
+    let length = match value {
+        Expected::String(text) => text.len(),
+        Expected::Bytes(bytes) => bytes.len(),
+        Expected::List(list) => list.len(),
+        Expected::Map(map) => map.len(),
+        _ => return None,
+    };
+    Some(length as u32)
+}
+
 fn native_key(key: &MapKey) -> Value<'_> {
     match key {
         MapKey::Bool(key) => Value::Bool(*key),
@@ -157,7 +175,10 @@ fn read_everything(case: &Case, id: MessageId, view: View<'_>, within: Place, de
     let message = case.subject.schema.message(id);
     for field in message.fields() {
         let path = tables.field_path(id, &field.name).unwrap();
-        let _ = tables.read_at(&path, view, within);
+        let _ = (
+            tables.read_at(&path, view, within),
+            tables.length_at(&path, view, within),
+        );
         let inner = match field.ty {
             provost_schema::Type::Message(inner) if depth < 4 => Some(inner),
             _ => None,

@@ -238,3 +238,38 @@ impl Access {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_call_has_a_form_that_stays() {
+        for (kept, form) in [
+            (Kept::default(), &[1, 0][..]),
+            (
+                Kept {
+                    is_judged: true,
+                    metadata: None,
+                },
+                &[1, 1],
+            ),
+            (
+                Kept {
+                    is_judged: false,
+                    metadata: Some([7, 8].into()),
+                },
+                &[1, 2, 7, 8],
+            ),
+        ] {
+            let mut saved = Vec::new();
+            kept.save(&mut saved);
+            assert_eq!(saved, form);
+            assert_eq!(Kept::load(form), Some(kept));
+        }
+        assert_eq!(Kept::load(&[]), Some(Kept::default()));
+        assert_eq!(Kept::load(&[2, 0]), None);
+        assert_eq!(Kept::load(&[1, 4]), None);
+        assert_eq!(Kept::load(&[1]), None);
+    }
+}

@@ -2,9 +2,11 @@
 
 mod shop;
 
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 use prost_reflect::Value;
+use provost_datapath::{Body, ForeignBytes};
 use provost_engine::rig::{Rig, config, end_of, environment, metric, metrics, with_metadata};
 use provost_engine::{
     AuditEvent, Code, Environment, EventSink, Parts, Policy, PolicyKind, SharedState, Side, Step,
@@ -519,4 +521,58 @@ fn the_example_is_a_configuration_and_lists_are_read_from_files() {
     assert!(bench.place(3, "alpha").is_ok());
     assert!(bench.place(4, "gamma").is_err());
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_large_leaf_is_copied_only_if_its_content_is_read() {
+    struct Nobody;
+    impl provost_datapath::Keepalive for Nobody {}
+    // In the app's memory, which is this test's here.
+    let leaf: &'static [u64] = Box::leak(vec![u64::from_le_bytes(*b"leafleaf"); 1024].into_boxed_slice());
+    let address = NonZeroUsize::new(leaf.as_ptr().expose_provenance()).unwrap();
+    for (when, is_copied) in [
+        ("size(request.token) > 9000", false),
+        ("has(request.token) && request.id == 'x'", false),
+        ("request.id == 'other'", false),
+        ("request.id == 'free' || request.token == b'x'", false),
+        ("request.token == b'leaf'", true),
+    ] {
+        let text = format!(
+            "default = \"allow\"\n[[rule]]\nname = \"r\"\nmethods = [\"/shop.v1.Shop/Place\"]\nwhen = \"{when}\"\naction = \"{}\"\n",
+            if when.contains("free") { "allow" } else { "deny" }
+        );
+        let mut bench = Bench::new(&text);
+        let fields = [
+            ("id", Value::String("free".into())),
+            ("token", Value::Bytes(vec![b'?'; 8192].into())),
+        ];
+        let mut step = bench.shop.service.request(1, PLACE, &fields);
+        let Body::Gathered(body) = &mut step.body else {
+            panic!("the rig makes gathered bodies");
+        };
+        let head_bytes = body
+            .buffer
+            .bytes
+            .windows(8)
+            .position(|bytes| bytes == b"????????")
+            .unwrap();
+        body.buffer.bytes.truncate(head_bytes);
+        body.buffer
+            .foreign
+            .push(ForeignBytes::new(address, 8192, Arc::new(Nobody)));
+        bench.rig.send(step);
+        bench.rig.poll();
+        let sent = bench.rig.to_wire();
+        let [
+            Step {
+                body: Body::Gathered(body),
+                ..
+            },
+        ] = &sent[..]
+        else {
+            panic!("{when}: {sent:?}");
+        };
+        assert_eq!(body.buffer.foreign.is_empty(), is_copied, "{when}");
+        assert_eq!(body.buffer.bytes.ends_with(b"leafleaf"), is_copied, "{when}");
+    }
 }

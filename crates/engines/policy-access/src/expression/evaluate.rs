@@ -6,7 +6,7 @@ use provost_marshal::{Elements, Place, ReadError, Tables, Value, View};
 use provost_wire::metadata;
 
 use super::node::{
-    Base, By, Comparison, Conversion, Entry, FieldOf, Node, Operation, Over, Presence, Quantified,
+    Absent, Base, By, Comparison, Conversion, Entry, FieldOf, Node, Operation, Over, Presence, Quantified,
     Quantifier, TextTest,
 };
 use super::value::Val;
@@ -143,7 +143,7 @@ impl<'a> Evaluation<'a> {
             },
             Node::Convert(to, of) => convert(*to, self.val(of)?),
             Node::Length(of) => self.length(of),
-            Node::Count(of) => Ok(Val::Int(i64::from(self.elements(of)?.len()))),
+            Node::Count(of) => Ok(Val::Int(i64::from(self.count(of)?))),
             Node::Element(entry) => self.element(entry),
             condition => self.bool(condition).map(Val::Bool),
         }
@@ -295,9 +295,19 @@ impl<'a> Evaluation<'a> {
         Ok(self.inputs.tables.elements(&field.path, self.message()?, place)?)
     }
 
+    fn count(&mut self, field: &'a FieldOf) -> Result<u32, Failure> {
+        let place = self.place(&field.base)?;
+        let length = self
+            .inputs
+            .tables
+            .length_at(&field.path, self.message()?, place)?;
+        Ok(length.unwrap_or(0))
+    }
+
     fn is_present(&mut self, field: &'a FieldOf, presence: Presence) -> Result<bool, Failure> {
-        if presence == Presence::NotEmpty {
-            return Ok(!self.elements(field)?.is_empty());
+        use Presence::{NotDefault, NotEmpty};
+        if let NotEmpty | NotDefault(Absent::String | Absent::Bytes) = presence {
+            return Ok(self.count(field)? > 0);
         }
         let Some(value) = self.read(field)? else {
             return Ok(false);

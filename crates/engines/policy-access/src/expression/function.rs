@@ -301,7 +301,7 @@ impl Checker<'_> {
     fn size(&mut self, tree: &Tree, of: &Tree) -> Checked {
         let typed = self.check(of)?;
         let node = match (typed.term, &typed.kind) {
-            (Term::Path(path), Kind::List(_) | Kind::Map(..)) => {
+            (Term::Path(path), Kind::List(_) | Kind::Map(..) | Kind::Bytes) => {
                 Node::Count(Box::new(self.field_of(path, of)?))
             }
             (Term::Values(values), _) => Node::Constant(Constant::Int(values.len() as i64)),

@@ -32,7 +32,7 @@ pub(crate) enum Node {
     Matches(Box<Node>, Box<Regex>),
     /// Of a string in characters, of bytes in bytes.
     Length(Box<Node>),
-    /// Elements of a list or pairs of a map.
+    /// Elements of a list, pairs of a map, or bytes of a bytes field: known without looking at any of them.
     Count(Box<FieldOf>),
     InConstants(Box<Node>, ConstantSet),
     InValues(Box<Node>, Box<[Node]>),
