@@ -14,7 +14,6 @@ const SOURCES: [&str; 2] = ["crates", "apps"];
 /// # Panics
 ///
 /// When it cannot be built.
-#[must_use]
 pub fn program(name: &str, package: &str, sibling: &str) -> PathBuf {
     static ONCE: Once = Once::new();
     let path = Path::new(sibling).with_file_name(name);

@@ -321,6 +321,12 @@ impl AppPort {
         }
     }
 
+    /// Bytes of all segments of the receive heap.
+    #[must_use]
+    pub fn receive_heap_bytes(&self) -> u64 {
+        self.heap.total_bytes()
+    }
+
     /// When [`AppPort::maintain`] wants to be called though nothing happens.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {

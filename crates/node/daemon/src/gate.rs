@@ -66,6 +66,11 @@ impl Gate {
         }
     }
 
+    /// Tells whether it is closed, or about to be, again and again.
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.is_closing.subscribe()
+    }
+
     /// Whether it is closed, or about to be.
     pub(crate) fn is_closed(&self) -> bool {
         *self.is_closing.borrow()

@@ -51,6 +51,8 @@ impl Failure {
         let exit = match status.code() {
             Code::PermissionDenied | Code::Unauthenticated => Exit::Denied,
             Code::Unavailable => Exit::Unreachable,
+            // The connection broke: the status is the client library's own.
+            _ if is_broken(status) => Exit::Unreachable,
             Code::DeadlineExceeded | Code::Cancelled => Exit::TimedOut,
             Code::Aborted => Exit::Undone,
             Code::InvalidArgument
@@ -78,6 +80,18 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.exit as u8)
     }
+}
+
+/// Whether a status was made here, because the connection to the daemon has gone.
+fn is_broken(status: &tonic::Status) -> bool {
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        if error.is::<tonic::transport::Error>() || error.is::<std::io::Error>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
 }
 
 impl std::fmt::Display for Failure {

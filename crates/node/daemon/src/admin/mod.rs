@@ -59,6 +59,7 @@ pub(crate) fn serve(shared: Rc<Shared>, socket: AdminSocket) -> JoinHandle<()> {
         node: shared.config.node.name.clone(),
         log: std::sync::Arc::clone(&shared.audit),
     };
+    let closing = shared.gate.closing();
     let counter = desk::Counter::open(Rc::new(desk::Desk::new(shared)));
     let service =
         AdminServer::new(server::Server::new(counter, roles)).max_decoding_message_size(REQUEST_BYTES_MAX);
@@ -68,7 +69,7 @@ pub(crate) fn serve(shared: Rc<Shared>, socket: AdminSocket) -> JoinHandle<()> {
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .add_service(service)
-        .serve_with_incoming(socket.incoming());
+        .serve_with_incoming(socket.incoming(closing));
     tokio::task::spawn_local(async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the admin API has ended");

@@ -10,6 +10,7 @@ use provost_datapath::{
     ReceivedBlock, ReceivedBody, SocketHint, Step, message_offset,
 };
 use provost_engine::{Direction, Parts, Sample, SampledStep, Side, Site};
+use provost_shm::now_ns;
 use provost_wire::limits::BLOCK_ALIGN_BYTES;
 use provost_wire::metadata;
 use tonic::Status;
@@ -76,6 +77,10 @@ fn samples(desk: &Desk, tap: &str, most: usize) -> Result<Vec<Arc<Sample>>, Stat
 }
 
 fn rehearse(instance: &Arc<Instance>, samples: &[Arc<Sample>]) -> Result<v1::TestPolicyResponse, Status> {
+    let clock = Clock {
+        first_unix_ns: samples.first().map_or(0, |sample| sample.began_unix_ns),
+        from_ns: now_ns(),
+    };
     let mut stages: BTreeMap<u64, Stage> = BTreeMap::new();
     let mut outcome = v1::TestPolicyResponse::default();
     let mut denied: BTreeMap<(String, String, String, String), u32> = BTreeMap::new();
@@ -92,7 +97,9 @@ fn rehearse(instance: &Arc<Instance>, samples: &[Arc<Sample>]) -> Result<v1::Tes
         }
         let stage = match stages.entry(site.connection) {
             std::collections::btree_map::Entry::Occupied(stage) => stage.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => place.insert(Stage::new(instance, site)?),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                place.insert(Stage::new(instance, site, clock)?)
+            }
         };
         outcome.samples += 1;
         match stage.judge(sample) {
@@ -130,9 +137,24 @@ enum Verdict {
     Fault(String),
 }
 
+/// The clock of a dry run: the first sample begins now, on the clock that policies know, and the others as long after
+/// it as they did.
+#[derive(Clone, Copy)]
+struct Clock {
+    first_unix_ns: u64,
+    from_ns: u64,
+}
+
+impl Clock {
+    fn at(self, unix_ns: u64) -> u64 {
+        self.from_ns + unix_ns.saturating_sub(self.first_unix_ns)
+    }
+}
+
 /// An engine between four queues, on the datapath of a sample.
 struct Stage {
     engine: Box<dyn Engine>,
+    clock: Clock,
     side: Side,
     queues: [Queue<Step>; 4],
     buffers: BufferPool,
@@ -144,11 +166,12 @@ struct Stage {
 const QUEUE_MAX: usize = 64;
 
 impl Stage {
-    fn new(instance: &Instance, site: &Site) -> Result<Stage, Status> {
+    fn new(instance: &Instance, site: &Site, clock: Clock) -> Result<Stage, Status> {
         let unfit = |problem: String| Status::failed_precondition(problem);
         let start = instance.prepare(site).map_err(|error| unfit(error.to_string()))?;
         Ok(Stage {
             engine: start(None).map_err(|error| unfit(error.to_string()))?,
+            clock,
             side: site.side,
             queues: std::array::from_fn(|_| Queue::with_bound(QUEUE_MAX)),
             buffers: BufferPool::new(),
@@ -161,7 +184,7 @@ impl Stage {
     fn judge(&mut self, sample: &Sample) -> Verdict {
         for step in &sample.steps {
             let outward = (self.side == Side::Client) == (step.direction == Direction::Request);
-            let now = sample.began_unix_ns + step.at_ns;
+            let now = self.clock.at(sample.began_unix_ns) + step.at_ns;
             let given = self.step(sample, step, outward);
             let verdict = self.give(given, outward, now);
             if !matches!(verdict, Verdict::Passed) {
@@ -202,7 +225,8 @@ impl Stage {
                 })
             }
         };
-        let timeout = |ns: u64| if ns == 0 { 0 } else { sample.began_unix_ns + ns };
+        let began = self.clock.at(sample.began_unix_ns);
+        let timeout = |ns: u64| if ns == 0 { 0 } else { began + ns };
         Step {
             method: sample.method,
             status: sampled.status,

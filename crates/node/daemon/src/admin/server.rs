@@ -133,6 +133,9 @@ impl Server {
         let log = Arc::clone(&self.roles.log);
         let carry_out = move |desk: Rc<Desk>| async move {
             let _one_at_a_time = desk.changes.lock().await;
+            if desk.shared.gate.is_closed() {
+                return Err(Status::unavailable("the service is being replaced: ask again"));
+            }
             let began = Instant::now();
             let outcome = operation(Rc::clone(&desk), request).await;
             record.duration_ms = began.elapsed().as_secs_f64() * 1000.0;

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tonic::transport::server::Connected;
 
 use crate::access::Credentials;
@@ -74,10 +74,12 @@ impl AdminSocket {
         self.listener.as_fd()
     }
 
-    /// The connections that come.
-    pub(crate) fn incoming(self) -> Incoming {
+    /// The connections that come while the gate is open. While it is closed another process is about to serve them:
+    /// they wait for it, or for the gate to open again.
+    pub(crate) fn incoming(self, closing: watch::Receiver<bool>) -> Incoming {
         Incoming {
             listener: self.listener,
+            closing,
             places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             waiting: None,
         }
@@ -105,6 +107,7 @@ type Waiting = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>
 /// Connections as they come, at most [`CONNECTIONS_MAX`] at once.
 pub(crate) struct Incoming {
     listener: UnixListener,
+    closing: watch::Receiver<bool>,
     places: Arc<Semaphore>,
     waiting: Option<Waiting>,
 }
@@ -114,22 +117,29 @@ impl Stream for Incoming {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        let places = &this.places;
+        let (places, closing) = (&this.places, &this.closing);
         let waiting = this.waiting.get_or_insert_with(|| {
-            let places = Arc::clone(places);
-            Box::pin(async move { places.acquire_owned().await.ok() })
+            let (places, mut closing) = (Arc::clone(places), closing.clone());
+            Box::pin(async move {
+                // A gate that is gone is not closed: the service is ending.
+                let _ = closing.wait_for(|is_closing| !is_closing).await;
+                places.acquire_owned().await.ok()
+            })
         });
-        // The place is given back to `waiting` when no connection is there yet.
         let place = ready!(waiting.as_mut().poll(context));
+        this.waiting = None;
+        if *this.closing.borrow() {
+            drop(place);
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        // The place is given back to `waiting` when no connection is there yet.
         match this.listener.poll_accept(context) {
             Poll::Pending => {
                 this.waiting = Some(Box::pin(std::future::ready(place)));
                 Poll::Pending
             }
-            Poll::Ready(Ok((stream, _))) => {
-                this.waiting = None;
-                Poll::Ready(Some(AdminStream::new(stream, place)))
-            }
+            Poll::Ready(Ok((stream, _))) => Poll::Ready(Some(AdminStream::new(stream, place))),
             Poll::Ready(Err(error)) => {
                 tracing::warn!(%error, "cannot accept a connection to the admin API");
                 let mut pause = Box::pin(async move {
@@ -230,11 +240,31 @@ mod tests {
         let first = AdminSocket::bind(&path, 0o600).unwrap();
         let taken = first.descriptor().try_clone_to_owned().unwrap();
         drop(first);
-        let mut incoming = AdminSocket::listening(taken, &path).unwrap().incoming();
+        let mut incoming = AdminSocket::listening(taken, &path)
+            .unwrap()
+            .incoming(watch::channel(false).1);
         let _client = UnixStream::connect(&path).await.unwrap();
         let next = std::future::poll_fn(|context| Pin::new(&mut incoming).poll_next(context)).await;
         let peer = next.unwrap().unwrap().connect_info();
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
         assert_eq!(peer.pid as u32, std::process::id());
+    }
+
+    #[tokio::test]
+    async fn connections_wait_while_the_gate_is_closed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.sock");
+        let (gate, closing) = watch::channel(false);
+        let mut incoming = AdminSocket::bind(&path, 0o600).unwrap().incoming(closing);
+        let mut next = async || {
+            let next = std::future::poll_fn(|context| Pin::new(&mut incoming).poll_next(context));
+            tokio::time::timeout(Duration::from_millis(200), next).await
+        };
+        assert!(next().await.is_err());
+        gate.send_replace(true);
+        let _client = UnixStream::connect(&path).await.unwrap();
+        assert!(next().await.is_err());
+        gate.send_replace(false);
+        next().await.unwrap().unwrap().unwrap();
     }
 }

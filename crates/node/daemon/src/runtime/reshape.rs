@@ -654,7 +654,9 @@ impl Worker {
         let mut described = Described::default();
         if describe.from == 0 {
             let apps = self.apps.iter();
-            described.receive_heaps = apps.map(|(_, app)| (app.id, app.heap_bytes)).collect();
+            described.receive_heaps = apps
+                .map(|(_, app)| (app.id, app.port.receive_heap_bytes()))
+                .collect();
         }
         for number in describe.from..self.paths.bound() {
             if described.paths.len() == DESCRIBED_MAX {

@@ -55,6 +55,8 @@ pub(crate) enum Event {
     Begun,
     Started,
     Done,
+    /// What had to hold after it did.
+    Checked,
     /// It was not done, so there is nothing to undo.
     Refused,
     Undone,
@@ -87,6 +89,15 @@ pub(crate) enum Standing {
     /// It may be done or not: the run was cut short.
     Started(Undo),
     Done(Undo),
+    Checked(Undo),
+}
+
+impl Standing {
+    /// How it is undone.
+    pub(crate) fn undo(&self) -> &Undo {
+        let (Standing::Started(undo) | Standing::Done(undo) | Standing::Checked(undo)) = self;
+        undo
+    }
 }
 
 /// The journal of a plan.
@@ -147,6 +158,11 @@ impl Journal {
             Event::Done => {
                 if let Some(Standing::Started(undo)) = self.standing.get(&entry.step).cloned() {
                     self.standing.insert(entry.step, Standing::Done(undo));
+                }
+            }
+            Event::Checked => {
+                if let Some(standing) = self.standing.get_mut(&entry.step) {
+                    *standing = Standing::Checked(standing.undo().clone());
                 }
             }
             Event::Refused | Event::Undone => {

@@ -189,11 +189,13 @@ impl Execution {
         let steps = self.plan.steps.clone();
         for (at, step) in steps.iter().enumerate() {
             let number = at + 1;
-            if matches!(self.journal.standing.get(&number), Some(Standing::Done(_))) {
+            if matches!(self.journal.standing.get(&number), Some(Standing::Checked(_))) {
                 self.tell(number, "done before", step, "")?;
                 continue;
             }
-            let outcome = match *interrupted.borrow() {
+            // Looked at before, as a look that lasts would keep the news of an interruption out.
+            let is_interrupted = *interrupted.borrow();
+            let outcome = match is_interrupted {
                 true => Err(Failure::failed("interrupted")),
                 false => self.step(number, step, interrupted.clone()).await,
             };
@@ -229,35 +231,9 @@ impl Execution {
             return Ok(());
         };
         let place = self.places.get(&step.node).cloned();
-        let again = self.journal.standing.get(&number).cloned();
-        let undo = match again {
-            // What was found before the first attempt counts.
-            Some(Standing::Started(undo) | Standing::Done(undo)) => undo,
-            None => undo_of(&action, place.as_ref()).await?,
-        };
-        self.journal
-            .write(Event::Started, number, Some(undo.clone()), &step.title())?;
-        self.tell(number, "begins", step, "")?;
-        let done = match done_before(&action, place.as_ref()).await {
-            true => Ok("it was so already".to_owned()),
-            false => carry_out(&action, place.as_ref()).await,
-        };
-        let summary = match done {
-            Ok(summary) => summary,
-            Err(failure) => {
-                // A refusal changes nothing; of anything else it is not known.
-                if matches!(
-                    failure.exit,
-                    Exit::Refused | Exit::Denied | Exit::Undone | Exit::Usage
-                ) {
-                    self.journal
-                        .write(Event::Refused, number, None, &failure.message)?;
-                }
-                return Err(failure);
-            }
-        };
-        self.journal.write(Event::Done, number, None, &summary)?;
-        self.tell(number, "done", step, &summary)?;
+        if !matches!(self.journal.standing.get(&number), Some(Standing::Done(_))) {
+            self.make(number, step, &action, place.as_ref()).await?;
+        }
         for check in &step.checks {
             let of = if check.node.is_empty() {
                 &step.node
@@ -270,10 +246,51 @@ impl Execution {
                 _ = interrupted.wait_for(|interrupted| *interrupted) => return Err(Failure::failed("interrupted")),
             }
         }
+        self.journal.write(Event::Checked, number, None, "")?;
         if !step.checks.is_empty() {
             self.tell(number, "checked", step, "")?;
         }
         Ok(())
+    }
+
+    /// Does what a step does.
+    async fn make(
+        &mut self,
+        number: usize,
+        step: &Step,
+        action: &Action,
+        place: Option<&Place>,
+    ) -> Result<(), Failure> {
+        let again = self.journal.standing.get(&number).cloned();
+        let (undo, may_be_done) = match again {
+            // What was found before the first attempt counts.
+            Some(standing) => (standing.undo().clone(), true),
+            None => (undo_of(action, place).await?, false),
+        };
+        self.journal
+            .write(Event::Started, number, Some(undo), &step.title())?;
+        self.tell(number, "begins", step, "")?;
+        let done = match may_be_done && done_before(action, place).await {
+            true => Ok("it was so already".to_owned()),
+            false => carry_out(action, place).await,
+        };
+        match done {
+            Ok(summary) => {
+                self.journal.write(Event::Done, number, None, &summary)?;
+                self.tell(number, "done", step, &summary)
+            }
+            Err(failure) => {
+                // A refusal changes nothing; of anything else it is not known.
+                if matches!(
+                    failure.exit,
+                    Exit::Refused | Exit::Denied | Exit::Undone | Exit::Usage
+                ) {
+                    self.journal
+                        .write(Event::Refused, number, None, &failure.message)?;
+                }
+                Err(failure)
+            }
+        }
     }
 
     async fn give_up(&mut self, number: usize, step: &Step, failure: Failure, keep: bool) -> Failure {
@@ -303,11 +320,9 @@ impl Execution {
                 continue;
             };
             let place = self.places.get(&step.node).cloned();
-            let (undo, is_sure) = match standing {
-                Standing::Done(undo) => (undo, true),
-                Standing::Started(undo) => (undo, false),
-            };
-            let (event, word, message) = match take_back(&undo, place.as_ref(), is_sure).await {
+            let is_sure = !matches!(standing, Standing::Started(_));
+            let undo = standing.undo();
+            let (event, word, message) = match take_back(undo, place.as_ref(), is_sure).await {
                 Ok(message) => (Event::Undone, "undone", message),
                 Err(failure) => {
                     left += 1;

@@ -116,7 +116,7 @@ async fn interact(
             look = looks.recv() => {
                 match look {
                     Some(Ok(snapshot)) => view.take(snapshot),
-                    Some(Err(failure)) if failure.exit == Exit::Unreachable => view.lost(failure.message),
+                    Some(Err(failure)) if failure.exit == Exit::Unreachable => view.lost(),
                     Some(Err(failure)) => break Err(failure),
                     None => break Ok(()),
                 }

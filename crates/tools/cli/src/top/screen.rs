@@ -128,8 +128,7 @@ fn heading_line(view: &View, colour: Colour) -> Line<'static> {
     if view.paused {
         line.push_span(Span::styled("  PAUSED", bold()));
     }
-    if let Some(problem) = &view.problem {
-        let problem = crate::table::clean(problem);
+    if let Some(problem) = view.problem {
         line.push_span(Span::styled(format!("  {problem}"), bad(colour)));
     }
     line

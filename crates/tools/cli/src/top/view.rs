@@ -91,7 +91,7 @@ pub(crate) struct View {
     /// Rows that were scrolled past.
     pub(crate) scrolled: usize,
     /// Why there is nothing new.
-    pub(crate) problem: Option<String>,
+    pub(crate) problem: Option<&'static str>,
 }
 
 impl View {
@@ -117,21 +117,23 @@ impl View {
     }
 
     /// The node cannot be reached.
-    pub(crate) fn lost(&mut self, problem: String) {
-        self.problem = Some(problem);
+    pub(crate) fn lost(&mut self) {
+        self.problem = Some("the daemon does not answer: waiting for it");
     }
 
     pub(crate) fn sort(&self) -> SortKey {
         self.sort
     }
 
-    /// The rows that pass the filter, in order.
+    /// The rows that pass the filter, in order. Methods that nobody has called yet are not shown.
     pub(crate) fn rows(&self) -> Vec<&MethodStats> {
         let wanted = self.filter.to_lowercase();
         let passes = |row: &&MethodStats| {
-            [&row.app, &row.service, &row.method]
-                .iter()
-                .any(|text| text.to_lowercase().contains(&wanted))
+            let is_used = row.calls > 0 || row.in_flight > 0 || row.rate > 0.0;
+            is_used
+                && [&row.app, &row.service, &row.method]
+                    .iter()
+                    .any(|text| text.to_lowercase().contains(&wanted))
         };
         let mut rows: Vec<_> = self.snapshot.methods.iter().filter(passes).collect();
         rows.sort_by(|one, other| {

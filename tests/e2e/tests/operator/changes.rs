@@ -1,0 +1,136 @@
+//! What is changed, under calls.
+
+use provost::Code;
+use provost_e2e::driver::PATIENCE;
+use provost_e2e::eventually;
+use provost_e2e::script::{Answer, Ask, Echo};
+
+use crate::command::{Operator, echo, setting, tested};
+
+#[test]
+fn policies_are_attached_set_ordered_and_detached_while_calls_go_on() {
+    tested(|| {
+        let mut setting = setting("");
+        let operator = Operator::of(&setting.a);
+        let attach = [
+            "policy",
+            "attach",
+            "--kind",
+            "rate-limit",
+            "--name",
+            "limit",
+            "--service",
+            "probe.*",
+            "--method",
+            "Echo",
+            "--side",
+            "client",
+            "--set",
+            "requests_per_second=1",
+            "--set",
+            "burst=1",
+        ];
+        let mut dry = attach.to_vec();
+        dry.push("--dry-run");
+        let said = operator.text(&dry);
+        assert!(
+            said.contains("would attach limit") && said.contains("requests_per_second = 1"),
+            "{said}"
+        );
+        assert_eq!(operator.policies(), Vec::<String>::new());
+
+        let done = operator.json(&attach);
+        assert_eq!((&done["datapaths"], &done["number"]), (&1.into(), &1.into()));
+        operator.fails(5, &attach);
+        let failure = setting.agent.fails(echo(50));
+        assert_eq!(failure.code, Code::ResourceExhausted);
+        let shown = operator.text(&["policy", "show", "limit"]);
+        assert!(shown.contains("app *") || shown.contains("probe.*"), "{shown}");
+        assert!(shown.contains("provost_rate_limit"), "{shown}");
+
+        // One key is set, the other stays.
+        operator.text(&["policy", "set", "limit", "--set", "requests_per_second=1000000"]);
+        operator.text(&["policy", "set", "limit", "--set", "burst=100000"]);
+        let config = operator.json(&["policy", "show", "limit"])["policy"]["config"].to_string();
+        assert!(
+            config.contains("1000000") && config.contains("100000"),
+            "{config}"
+        );
+        setting.agent.succeeds(echo(50));
+        let from_input = operator.run_with_input(
+            &[
+                "policy", "attach", "--kind", "null", "--name", "second", "--config", "-",
+            ],
+            "",
+        );
+        assert_eq!(from_input.code, Some(0), "{from_input:?}");
+        operator.text(&["policy", "order", "second", "limit"]);
+        assert_eq!(operator.policies(), ["second", "limit"]);
+        operator.fails(5, &["policy", "order", "second"]);
+        operator.text(&["policy", "detach", "limit"]);
+        operator.text(&["policy", "detach", "second"]);
+        assert_eq!(operator.policies(), Vec::<String>::new());
+        setting.others_are_served();
+    });
+}
+
+#[test]
+fn a_transport_and_the_whole_daemon_are_upgraded_and_no_call_fails() {
+    tested(|| {
+        let mut setting = setting("");
+        let operator = Operator::of(&setting.a);
+        let calls = setting.agent.begin(Ask::Echo(Echo {
+            calls: 30_000,
+            in_flight: 8,
+            ..Echo::default()
+        }));
+        let version = |operator: &Operator| {
+            let listed = operator.json(&["datapath"]);
+            let engines = listed["datapaths"][0]["engines"].as_array().unwrap();
+            engines.last().unwrap()["version"].as_u64().unwrap()
+        };
+        let before = version(&operator);
+        let done = operator.json(&["engine", "upgrade", "transport-tcp"]);
+        assert_eq!(done["datapaths"], 1);
+        assert!(version(&operator) > before);
+        let said = operator.text(&["engine", "list"]);
+        assert!(said.contains("transport-tcp"), "{said}");
+        operator.text(&["engine", "rollback", "transport-tcp"]);
+        assert_eq!(version(&operator), before);
+
+        let before = operator.json(&["status"]);
+        operator.fails(5, &["daemon", "upgrade", "--binary", "/nowhere/provostd"]);
+        // A program that starts, and is no daemon.
+        operator.fails(6, &["daemon", "upgrade", "--binary", "/bin/false"]);
+        assert_eq!(operator.json(&["status"])["pid"], before["pid"]);
+        let done = operator.json(&["daemon", "upgrade"]);
+        let _successor = Successor(done["pid"].as_i64().unwrap() as i32);
+        let after = operator.json(&["status"]);
+        assert_eq!(after["pid"], done["pid"]);
+        assert_ne!(after["pid"], before["pid"]);
+        assert_eq!(
+            (&after["daemon_upgrades"], &after["apps"]),
+            (&1.into(), &1.into())
+        );
+        assert!(
+            after["service_uptime_s"].as_f64() > after["uptime_s"].as_f64(),
+            "{after}"
+        );
+        assert!(matches!(setting.agent.answer(calls), Answer::Done(_)));
+        eventually("the replaced process has ended", PATIENCE, || {
+            !setting.a.program.is_running()
+        });
+        setting.agent.calls_well();
+    });
+}
+
+/// A process that nobody waits for; killed at the end of the test.
+struct Successor(i32);
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if let Some(process) = rustix::process::Pid::from_raw(self.0) {
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What is shown: tables, JSON, exit statuses.
+
+use provost_e2e::driver::PATIENCE;
+use provost_e2e::eventually;
+use provost_e2e::script::{Ask, Hold};
+
+use crate::command::{Operator, echo, setting, tested};
+
+#[test]
+fn status_apps_and_datapaths_say_what_there_is() {
+    tested(|| {
+        let mut setting = setting("");
+        let (a, b) = (Operator::of(&setting.a), Operator::of(&setting.b));
+        let status = a.json(&["status"]);
+        assert_eq!(status["node"], "a");
+        assert_eq!(status["state"], "serving");
+        assert_eq!(status["pid"], setting.a.program.id());
+        assert_eq!((&status["apps"], &status["connections"]), (&1.into(), &1.into()));
+        assert_eq!(status["caller_role"], "admin");
+
+        let hold = setting.agent.begin(Ask::Hold(Hold {
+            key: "listed".into(),
+            milliseconds: 60_000,
+            ..Hold::default()
+        }));
+        eventually("the call is counted at both ends", PATIENCE, || {
+            [&a, &b].iter().all(|node| {
+                let listed = node.json(&["datapath"]);
+                listed["datapaths"][0]["calls_in_flight"] == 1
+            })
+        });
+        assert_eq!(a.json(&["status"])["calls_in_flight"], 1);
+        let apps = b.json(&["apps"]);
+        let server = &apps["apps"][0];
+        assert_eq!(server["serves"], serde_json::json!(["probe.Probe"]));
+        assert_eq!(server["pid"], setting.server.program.id());
+        assert_eq!(server["calls_in_flight"], 1);
+        assert!(server["send_heap_bytes"].as_u64().unwrap() > 0, "{apps}");
+        assert!(server["receive_heap_bytes"].as_u64().unwrap() > 0, "{apps}");
+
+        let datapaths = a.json(&["datapath", "--service", "probe.Probe"]);
+        let datapath = &datapaths["datapaths"][0];
+        assert_eq!(datapath["side"], "client");
+        assert_eq!(datapath["transport"], "tcp");
+        assert_eq!(datapath["encoding"], "native");
+        assert_eq!(datapath["peer"], setting.b.address.to_string());
+        let engines = datapath["engines"].as_array().unwrap().iter();
+        let kinds: Vec<_> = engines.map(|engine| engine["kind"].as_str().unwrap()).collect();
+        assert_eq!(
+            (kinds.first(), kinds.last()),
+            (Some(&"frontend"), Some(&"transport-tcp"))
+        );
+        let none = a.json(&["datapath", "--app", "nobody"]);
+        assert_eq!(none["datapaths"], serde_json::json!([]));
+
+        // The same as tables: a heading and a row, no line cut and no colour where no terminal is.
+        let table = a.text(&["datapath"]);
+        let lines: Vec<_> = table.lines().collect();
+        assert!(lines[0].starts_with("CONN  APP") && lines.len() == 2, "{table}");
+        assert!(
+            lines[1].contains("probe.Probe") && lines[1].contains("transport-tcp"),
+            "{table}"
+        );
+        for listing in ["status", "apps", "datapath"] {
+            assert!(!a.text(&[listing]).contains('\x1b'));
+        }
+        let _ = hold;
+    });
+}
+
+#[test]
+fn exit_statuses_tell_an_absent_daemon_a_wrong_word_and_a_refusal_apart() {
+    tested(|| {
+        let setting = setting("");
+        let operator = Operator::of(&setting.a);
+        let nowhere = Operator::at(&setting.world.directory().join("no.sock"));
+        let said = nowhere.fails(3, &["status"]);
+        assert!(said.contains("no.sock") && said.contains("--socket"), "{said}");
+        operator.fails(2, &["policy", "attach"]);
+        operator.fails(2, &["status", "--timeout", "0"]);
+        let said = operator.fails(5, &["policy", "attach", "--kind", "rate-limt"]);
+        assert!(
+            said.contains("rate-limt") && said.contains("rate-limit"),
+            "{said}"
+        );
+        operator.fails(5, &["policy", "detach", "nothing"]);
+        operator.fails(5, &["policy", "show", "nothing"]);
+        let json = operator.fails(5, &["policy", "detach", "nothing", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["error"]["exit"], 5);
+    });
+}
+
+#[test]
+fn schemas_are_listed_prefetched_and_compared() {
+    tested(|| {
+        let setting = setting("");
+        let operator = Operator::of(&setting.b);
+        let listed = operator.json(&["schema", "list"]);
+        assert_eq!(listed["schemas"][0]["service"], "probe.Probe");
+        assert_eq!(listed["schemas"][0]["apps"], 1);
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/probe.proto");
+        let same = operator.json(&["schema", "check", own]);
+        assert_eq!(same["verdicts"][0]["verdict"], "equal");
+        let compatible = concat!(env!("CARGO_MANIFEST_DIR"), "/schemas/compatible/probe.proto");
+        let incompatible = concat!(env!("CARGO_MANIFEST_DIR"), "/schemas/incompatible/probe.proto");
+        assert_eq!(
+            operator.json(&["schema", "check", compatible])["verdicts"][0]["verdict"],
+            "compatible"
+        );
+        let outcome = operator.run(&["schema", "check", incompatible]);
+        assert_eq!(outcome.code, Some(5), "{outcome:?}");
+        assert!(
+            outcome.stdout.contains("incompatible") && outcome.stdout.contains("field number"),
+            "{outcome:?}"
+        );
+        let taken = operator.json(&["schema", "prefetch", compatible]);
+        assert_eq!(taken["schemas"][0]["service"], "probe.Probe");
+        assert_eq!(
+            operator.json(&["schema", "list"])["schemas"]
+                .as_array()
+                .unwrap()
+                .len(),
+            2
+        );
+        // Without a node.
+        let nowhere = Operator::at("/nowhere".as_ref());
+        nowhere.text(&["schema", "check", compatible, "--against", own]);
+        nowhere.fails(5, &["schema", "check", incompatible, "--against", own]);
+    });
+}
+
+#[test]
+fn calls_are_counted_tapped_and_run_through_a_policy_that_is_not_attached() {
+    tested(|| {
+        let mut setting = setting("");
+        let operator = Operator::of(&setting.a);
+        let said = operator.fails(5, &["tap", "--count", "1"]);
+        assert!(said.contains("tap"), "{said}");
+        operator.text(&["policy", "attach", "--kind", "metrics"]);
+        operator.text(&["policy", "attach", "--kind", "tap"]);
+
+        let mut tap = operator.command(&["tap", "--count", "2", "--json", "--method", "/probe.Probe/E*"]);
+        let tap = tap.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut top = operator.command(&["top", "--once", "--interval", "2", "--json"]);
+        let top = top.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let stop = std::time::Instant::now() + std::time::Duration::from_secs(3);
+        while std::time::Instant::now() < stop {
+            setting.agent.succeeds(echo(20));
+        }
+        let tapped = tap.wait_with_output().unwrap();
+        let tapped = String::from_utf8(tapped.stdout).unwrap();
+        let samples: Vec<serde_json::Value> = tapped
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(samples.len(), 2, "{tapped}");
+        for sample in &samples {
+            assert_eq!(sample["method"], "/probe.Probe/Echo");
+            assert_eq!(sample["status"], "OK");
+        }
+        let top = top.wait_with_output().unwrap();
+        let snapshot: serde_json::Value = serde_json::from_slice(&top.stdout).unwrap();
+        let methods = snapshot["methods"].as_array().unwrap();
+        let method = methods.iter().find(|method| method["method"] == "Echo").unwrap();
+        assert_eq!(
+            (&method["service"], &method["method"]),
+            (&"probe.Probe".into(), &"Echo".into())
+        );
+        assert!(method["rate"].as_f64().unwrap() > 0.0, "{snapshot}");
+        assert!(method["latency_us_p99"].as_f64().unwrap() >= method["latency_us_p50"].as_f64().unwrap());
+        let table = operator.text(&["top", "--once", "--interval", "0.2"]);
+        assert!(table.contains("Echo") && table.starts_with("APP"), "{table}");
+
+        let tested = operator.json(&[
+            "policy",
+            "test",
+            "--kind",
+            "rate-limit",
+            "--set",
+            "requests_per_second=1",
+            "--set",
+            "burst=1",
+        ]);
+        let denied: u64 = tested["denied"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["count"].as_u64().unwrap())
+            .sum();
+        let samples = tested["samples"].as_u64().unwrap();
+        assert!(
+            samples > 100 && denied > samples / 2 && denied < samples,
+            "{tested}"
+        );
+        assert_eq!(tested["denied"][0]["code"], "RESOURCE_EXHAUSTED");
+        let free = operator.json(&["policy", "test", "--kind", "null"]);
+        assert_eq!(free["passed"], free["samples"]);
+        // Nothing was attached by it.
+        assert_eq!(operator.policies(), ["metrics", "tap"]);
+    });
+}

@@ -1,0 +1,11 @@
+//! The operator's command line against real nodes under real calls: what it shows, what it changes, who may, what it
+//! does with a terminal, and plans over two nodes.
+
+mod changes;
+mod command;
+mod configuration;
+mod listings;
+mod pages;
+mod plans;
+mod roles;
+mod terminal;
