@@ -784,7 +784,7 @@ fn make(
         unattached: RefCell::default(),
         next_request: Cell::new(1),
         sockets: RefCell::default(),
-        program: std::env::current_exe().unwrap_or_default(),
+        program: takeover::own_program(),
         upgrades,
         events: events_in,
         config,

@@ -336,6 +336,17 @@ impl Successor {
     }
 }
 
+/// The program that this process was started from, by the path that it was called by: where that is a link, it may lead
+/// somewhere else by the time of an upgrade.
+pub(crate) fn own_program() -> PathBuf {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let called = called.filter(|path| path.components().count() > 1);
+    let called = called.and_then(|path| std::path::absolute(path).ok());
+    called
+        .or_else(|| std::env::current_exe().ok())
+        .unwrap_or_default()
+}
+
 /// The arguments of this process, but for the option that itself had taken over from another one.
 fn own_arguments() -> Vec<OsString> {
     let arguments = std::env::args_os().skip(1);

@@ -30,7 +30,9 @@ use std::time::Duration;
 
 pub use take::{Seat, SeatError};
 
-pub(crate) use give::{UpgradeOrder, UpgradeSender, Upgrades, give, order, pass_shutdown_on, queue};
+pub(crate) use give::{
+    UpgradeOrder, UpgradeSender, Upgrades, give, order, own_program, pass_shutdown_on, queue,
+};
 pub(crate) use restore::Restored;
 pub(crate) use take::{begin, complete};
 
