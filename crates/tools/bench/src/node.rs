@@ -92,7 +92,7 @@ impl Policy {
                 let path = folder.join("access.log");
                 Policy::new("access-log", format!("path = \"{}\"\n", path.display()))
             }
-            Kind::Tap => Policy::new("tap", "sampling_ratio = 0.01\n"),
+            Kind::Tap => Policy::new("tap", "percentage = 1.0\n"),
             Kind::Tracing => Policy::new("tracing", "sampling_ratio = 0.01\n"),
         }
     }
