@@ -15,9 +15,12 @@
 //! honest peer could make is a [`PeerFault`]. Slots are read once, by relaxed atomic loads into a private copy, so
 //! a peer that writes while it is read tears its own descriptor and does nothing else.
 //!
+//! [`FrameProducer`] and [`FrameConsumer`] are rings of another kind, for slots of any size.
+//!
 //! Waiting is an event count: see [`Sleeper`]; how long to poll before it, see [`Patience`].
 
 mod atomic;
+mod frames;
 mod patience;
 mod ring;
 mod wake;
@@ -26,8 +29,11 @@ mod wake;
 mod tests;
 #[cfg(all(test, loom))]
 mod tests_loom;
+#[cfg(all(test, loom))]
+mod tests_loom_frames;
 
 pub use atomic::{AtomicU32, AtomicU64};
+pub use frames::{Frame, FrameConsumer, FrameFault, FrameMemory, FrameProducer};
 pub use patience::{Crowding, LONGER, Patience};
 pub use ring::{Consumer, PeerFault, Producer, PushError, RingMemory, SLOT_WORDS, Slot, SlotMemory};
 pub use wake::{Bell, Sleeper};

@@ -11,6 +11,8 @@
 //! The two fences are totally ordered. If the owner's comes first, the peer sees the odd word and rings. If the peer's
 //! comes first, the owner's re-check sees the published tail and does not sleep.
 
+use std::sync::atomic::compiler_fence;
+
 use crate::atomic::{AtomicU32, Ordering, fence};
 
 /// The owner's side of a wake word.
@@ -101,9 +103,26 @@ impl Bell {
     /// A word that lies costs the liar its wake-up, or the caller one write to a doorbell for each batch that it
     /// publishes.
     #[must_use = "the owner sleeps on unless its doorbell is written"]
+    #[inline]
     pub fn needed(&mut self) -> bool {
         // Pairs with the fence in `Sleeper::arm`.
         fence(Ordering::SeqCst);
+        self.is_unrung()
+    }
+
+    /// As [`Bell::needed`], without the fence that waits for all stores before it: for an owner that, between
+    /// [`Sleeper::arm`] and its last look, has the kernel put a fence into every thread of this program (`membarrier`
+    /// of Linux). What is published by busy sides then costs a load each time, and nothing more.
+    #[must_use = "the owner sleeps on unless its doorbell is written"]
+    #[inline]
+    pub fn needed_unfenced(&mut self) -> bool {
+        // Keeps the compiler from moving the load ahead of what was published; the processor is the owner's concern.
+        compiler_fence(Ordering::SeqCst);
+        self.is_unrung()
+    }
+
+    #[inline]
+    fn is_unrung(&mut self) -> bool {
         // SAFETY: the word is mapped for reading (contract of `new`).
         let epoch = unsafe { &*self.word }.load(Ordering::Relaxed);
         if epoch % 2 == 0 || epoch == self.rung {
