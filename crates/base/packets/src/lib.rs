@@ -12,6 +12,7 @@ pub use in_process::InProcess;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::io;
+use std::task::Waker;
 use std::time::Duration;
 
 /// Who notices that a packet was damaged on its way.
@@ -80,4 +81,10 @@ pub trait Wire {
     /// # Errors
     /// If the wire is of no use any more.
     fn wait(&mut self, at_most: Option<Duration>) -> io::Result<()>;
+
+    /// Ends a [`Wire::wait`] from another thread: the one that goes on, or else the next. A wire may have none; then
+    /// whoever expects something from other threads waits for short times only.
+    fn waker(&self) -> Option<Waker> {
+        None
+    }
 }
