@@ -151,6 +151,12 @@ impl Channel {
             check_size(&parcel, connection.link.message_bytes_max)?;
             match begin_on(&connection.link, &call, &mut parcel).await {
                 Ok(id) => return Ok(ClientCall::new(connection, id, permit)),
+                Err(SubmitError::Closed) => {
+                    self.inner.lost(&connection);
+                    if limits.readiness == Readiness::FailFast {
+                        return Err(Status::unavailable("the connection closed"));
+                    }
+                }
                 Err(SubmitError::Dead) if limits.readiness == Readiness::Wait => {}
                 Err(SubmitError::Dead) => return Err(Status::unavailable("the node's service went away")),
                 Err(_) => return Err(deadline_passed()),
@@ -223,6 +229,15 @@ impl ChannelInner {
         drop(state);
         drop(lost);
         true
+    }
+
+    /// Forgets this connection, which is over, and has another one made.
+    fn lost(&self, connection: &Connection) {
+        let is_it = |current: &Connection| {
+            current.number == connection.number && Arc::ptr_eq(&current.link, &connection.link)
+        };
+        self.lose(is_it, &Status::unavailable("the connection closed"));
+        self.app.keep();
     }
 
     /// Connects over this link.

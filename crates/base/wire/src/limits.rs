@@ -22,6 +22,9 @@ pub const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 pub const STREAM_MESSAGE_COST_BYTES: u32 = 64;
 /// Calls in flight on one connection.
 pub const CALLS_IN_FLIGHT_MAX: usize = 16 << 10;
+/// Bits of a connection's number, from the lowest on, that are its place among its app's connections. The bits above
+/// count how often the place was used, and begin again at 1 after their last.
+pub const CONNECTION_PLACE_BITS: u32 = 20;
 /// Slots of a ring: the least, what an app gets when it does not ask, and the most. Powers of two.
 pub const RING_SLOTS_MIN: u32 = 16;
 /// See [`RING_SLOTS_MIN`].

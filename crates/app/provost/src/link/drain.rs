@@ -282,8 +282,9 @@ impl Drain<'_> {
 }
 
 impl Link {
-    /// Ends what a closed connection left open.
+    /// Ends what a closed connection left open, and lets nothing begin on it any more.
     fn end_connection(&self, connection: u32) {
+        self.outbox().closed.note(connection);
         let end = LocalEnd {
             code: Code::Unavailable,
             reason: "the connection closed",

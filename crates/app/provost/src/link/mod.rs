@@ -156,6 +156,10 @@ impl Link {
     /// Opens a call and submits its first step.
     pub(crate) fn begin(&self, call: &NewCall, parcel: &mut Parcel) -> Result<CallId, SubmitError> {
         let id = self.submitting(|outbox, ring| {
+            // Under the lock that its end is noted under: a call is either refused here or ended there.
+            if outbox.closed.contains(call.connection) {
+                return Err(SubmitError::Closed);
+            }
             let fresh = || self.calls.fresh_slot().ok_or(SubmitError::TooManyCalls);
             let slot = outbox.free_calls.pop().map_or_else(fresh, Ok)?;
             outbox.sequence += 1;

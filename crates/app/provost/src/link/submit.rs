@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use provost_ring::{Producer, PushError, Slot};
 use provost_wire::descriptor::{BATCH_MAX, Batch, Submission, submission_kind};
+use provost_wire::limits::CONNECTION_PLACE_BITS;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::parcel::{Outstanding, Parcel};
@@ -15,6 +16,8 @@ pub(crate) enum SubmitError {
     Full,
     /// All calls that can be open are.
     TooManyCalls,
+    /// The connection is over, though the attachment is not.
+    Closed,
     /// The attachment is over.
     Dead,
 }
@@ -28,10 +31,40 @@ pub(crate) struct Outbox {
     /// The number of the last call.
     pub(crate) sequence: u64,
     pub(crate) is_dead: bool,
+    pub(crate) closed: Closed,
     /// Steps without a body that found the ring full. They go before everything else.
     backlog: VecDeque<Slot>,
     /// Received blocks that nobody reads any more, not told to the service yet.
     reclaimed: Vec<u32>,
+}
+
+/// The client's connections that are over, by their places: the last one of each, as those before it are over too.
+#[derive(Default)]
+pub(crate) struct Closed(Vec<u32>);
+
+impl Closed {
+    /// Notes that a connection is over.
+    pub(crate) fn note(&mut self, connection: u32) {
+        let place = place_of(connection);
+        if self.0.len() <= place {
+            self.0.resize(place + 1, 0);
+        }
+        self.0[place] = connection;
+    }
+
+    /// Whether a connection is over.
+    pub(crate) fn contains(&self, connection: u32) -> bool {
+        let last = self.0.get(place_of(connection)).copied().unwrap_or(0);
+        // Uses of a place are counted round and round: what is less than half a round back is over.
+        let uses_since = last.wrapping_sub(connection) >> CONNECTION_PLACE_BITS;
+        last != 0 && uses_since < USES_HALF
+    }
+}
+
+const USES_HALF: u32 = 1 << (31 - CONNECTION_PLACE_BITS);
+
+fn place_of(connection: u32) -> usize {
+    (connection & ((1 << CONNECTION_PLACE_BITS) - 1)) as usize
 }
 
 impl Outbox {
@@ -136,4 +169,36 @@ fn as_slot<T: IntoBytes + Immutable>(descriptor: &T) -> Slot {
     let mut slot = Slot::default();
     slot.as_mut_bytes().copy_from_slice(descriptor.as_bytes());
     slot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CONNECTION_PLACE_BITS, Closed};
+
+    fn connection(uses: u32, place: u32) -> u32 {
+        uses << CONNECTION_PLACE_BITS | place
+    }
+
+    #[test]
+    fn a_closed_connection_and_those_before_it_at_its_place_are_over() {
+        let mut closed = Closed::default();
+        assert!(!closed.contains(connection(1, 3)));
+        closed.note(connection(2, 3));
+        assert!(closed.contains(connection(1, 3)));
+        assert!(closed.contains(connection(2, 3)));
+        assert!(!closed.contains(connection(3, 3)));
+        assert!(!closed.contains(connection(2, 2)));
+        assert!(!closed.contains(connection(2, 4)));
+    }
+
+    #[test]
+    fn uses_of_a_place_are_counted_round_and_round() {
+        let mut closed = Closed::default();
+        closed.note(connection(0xfff, 0));
+        assert!(closed.contains(connection(0xffe, 0)));
+        assert!(!closed.contains(connection(1, 0)));
+        closed.note(connection(1, 0));
+        assert!(closed.contains(connection(0xfff, 0)));
+        assert!(!closed.contains(connection(2, 0)));
+    }
 }

@@ -4,13 +4,11 @@ use provost_datapath::{Nanos, Step};
 use provost_frontend::AppPort;
 use provost_ring::Patience;
 use provost_shm::Doorbell;
+use provost_wire::limits::CONNECTION_PLACE_BITS;
 
 use super::command::{AppId, Waiting};
 use super::timers::{Timers, add_timer};
 use super::worker::{BLOCKED_RETRY_NS, KIND_APP, token};
-
-/// A connection's number is its place among its app's connections and, above that, how often the place was used.
-const PLACE_BITS: u32 = 20;
 
 pub(super) struct App {
     pub(super) id: AppId,
@@ -95,15 +93,15 @@ impl App {
             });
             (self.connections.len() - 1) as u32
         });
-        let uses = (self.connections[place as usize].number >> PLACE_BITS).wrapping_add(1) & 0xfff;
+        let uses = (self.connections[place as usize].number >> CONNECTION_PLACE_BITS).wrapping_add(1) & 0xfff;
         // Never 0, so that no connection has the number 0.
-        let number = uses.max(1) << PLACE_BITS | place;
+        let number = uses.max(1) << CONNECTION_PLACE_BITS | place;
         self.connections[place as usize].number = number;
         number
     }
 
     pub(super) fn set_place(&mut self, number: u32, path: Option<u32>) {
-        let place = number & ((1 << PLACE_BITS) - 1);
+        let place = number & ((1 << CONNECTION_PLACE_BITS) - 1);
         if let Some(entry) = self.connections.get_mut(place as usize)
             && entry.number == number
         {
@@ -122,7 +120,7 @@ impl App {
     }
 
     pub(super) fn path(&self, number: u32) -> Option<u32> {
-        let place = number & ((1 << PLACE_BITS) - 1);
+        let place = number & ((1 << CONNECTION_PLACE_BITS) - 1);
         let entry = self.connections.get(place as usize)?;
         (entry.number == number).then_some(entry.path)?
     }
