@@ -1,64 +1,75 @@
-//! A wire over a UDP socket: one system call for each packet, from where its pieces are, and into one buffer.
-#![forbid(unsafe_code)]
+//! A wire over a UDP socket: a system call carries a batch of packets, and, where the kernel offers it, a message of the
+//! batch carries many packets to one destination (UDP_SEGMENT) or from one (UDP_GRO).
+//!
+//! A packet that is sent is copied twice, into the batch and by the kernel; one that is received is copied once, by the
+//! kernel, and lent from there.
 
-use std::io::{self, IoSlice};
+mod address;
+mod options;
+mod receive;
+mod send;
+mod stable;
+
+pub use options::{Ecn, UdpOptions, UdpStatistics, Use};
+
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use provost_packets::{Arrival, Integrity, Wire};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg_addr, sockopt};
+
+use crate::receive::ReceiveBatch;
+use crate::send::SendBatch;
 
 /// What IPv4 and UDP leave of an Ethernet frame of 1500 bytes.
 pub const PACKET_BYTES_ETHERNET: usize = 1472;
 /// What a datagram can carry at most.
-const PACKET_BYTES_MAX: usize = 65_507;
-/// What the socket is asked to hold for us.
-const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
-/// What the kernel counts for one packet against that, for packets of Ethernet size.
+pub const PACKET_BYTES_MAX: usize = 65_507;
+/// What the kernel counts for one packet of Ethernet size against a socket's buffer.
 const BYTES_PER_PACKET: usize = 2_304;
-/// Packets that one turn sends at most.
-const TRANSMIT_PACKETS_MAX: usize = 64;
 
 /// A UDP socket as a wire.
 #[derive(Debug)]
 pub struct UdpWire {
     socket: UdpSocket,
     address: SocketAddr,
-    buffer: Box<[u8]>,
     packet_bytes_max: usize,
     ring_packets: usize,
+    arriving: ReceiveBatch,
+    leaving: SendBatch,
     statistics: UdpStatistics,
 }
 
-/// What a wire has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UdpStatistics {
-    /// Packets that the socket had no room for, or that no packet can carry.
-    pub not_sent: u64,
-    /// Packets longer than this wire takes.
-    pub too_long: u64,
-}
-
 impl UdpWire {
-    /// A socket on this address, for packets of at most so many bytes.
+    /// A socket on this address, for packets of at most so many bytes, with everything that the kernel offers.
     ///
     /// # Errors
     /// If the address cannot be taken.
     pub fn bind(address: SocketAddr, packet_bytes_max: usize) -> io::Result<Self> {
+        let options = UdpOptions {
+            packet_bytes_max,
+            ..UdpOptions::default()
+        };
+        UdpWire::bind_with(address, &options)
+    }
+
+    /// A socket on this address.
+    ///
+    /// # Errors
+    /// If the address cannot be taken, or the kernel refuses an option.
+    pub fn bind_with(address: SocketAddr, options: &UdpOptions) -> io::Result<Self> {
         let socket = UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
-        // The kernel grants what its limit allows; what it granted decides how many sessions there can be.
-        sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES)?;
-        let granted = sockopt::socket_recv_buffer_size(&socket)?;
-        let packet_bytes_max = packet_bytes_max.min(PACKET_BYTES_MAX);
+        let packet_bytes_max = options.packet_bytes_max.clamp(1, PACKET_BYTES_MAX);
+        let granted = options::apply(&socket, options)?;
         Ok(Self {
             address: socket.local_addr()?,
-            socket,
-            // One byte more shows that a packet is too long.
-            buffer: vec![0; packet_bytes_max + 1].into_boxed_slice(),
             packet_bytes_max,
-            ring_packets: granted / BYTES_PER_PACKET.max(packet_bytes_max),
+            ring_packets: granted.receive_buffer_bytes / bytes_per_packet(packet_bytes_max),
+            arriving: ReceiveBatch::new(packet_bytes_max, granted.coalescing),
+            leaving: SendBatch::new(packet_bytes_max, granted.segmentation),
+            socket,
             statistics: UdpStatistics::default(),
         })
     }
@@ -70,15 +81,9 @@ impl UdpWire {
     }
 }
 
-/// Errors of a datagram socket that speak of one packet, or of one peer, and not of the socket.
-fn is_passing(error: &io::Error) -> bool {
-    use io::ErrorKind::{
-        ConnectionRefused, ConnectionReset, HostUnreachable, Interrupted, NetworkUnreachable,
-    };
-    matches!(
-        error.kind(),
-        ConnectionRefused | ConnectionReset | HostUnreachable | Interrupted | NetworkUnreachable
-    )
+/// What a packet takes of a socket's buffer: itself and the kernel's own, which packets of Ethernet size show.
+fn bytes_per_packet(packet_bytes_max: usize) -> usize {
+    BYTES_PER_PACKET + packet_bytes_max.saturating_sub(PACKET_BYTES_ETHERNET)
 }
 
 impl Wire for UdpWire {
@@ -100,53 +105,50 @@ impl Wire for UdpWire {
         Integrity::Checked
     }
 
+    #[inline]
     fn receive(
         &mut self,
         packets_max: usize,
         mut take: impl FnMut(Arrival<'_, SocketAddr>),
     ) -> io::Result<usize> {
-        let mut packets = 0;
+        let (mut packets, mut more) = (0, true);
         while packets < packets_max {
-            match self.socket.recv_from(&mut self.buffer) {
-                Ok((bytes, _)) if bytes > self.packet_bytes_max => self.statistics.too_long += 1,
-                Ok((bytes, from)) => {
-                    take(Arrival {
-                        from,
-                        bytes: &self.buffer[..bytes],
-                        congested: false,
-                    });
-                    packets += 1;
+            let Some(arrival) = self.arriving.next(&mut self.statistics) else {
+                // A call that brought less than it could has emptied the socket: another would bring nothing.
+                if !more {
+                    break;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if is_passing(&error) => {}
-                Err(error) => return Err(error),
-            }
+                more = self.arriving.fill(&self.socket, &mut self.statistics)?;
+                continue;
+            };
+            take(arrival);
+            packets += 1;
         }
+        self.statistics.packets_received += packets as u64;
         Ok(packets)
     }
 
+    #[inline]
     fn transmit_room(&self) -> usize {
-        TRANSMIT_PACKETS_MAX
+        self.leaving.room()
     }
 
+    #[inline]
     fn transmit(&mut self, to: SocketAddr, head: &[u8], payload: &[u8]) {
-        if head.len() + payload.len() > self.packet_bytes_max {
-            self.statistics.not_sent += 1;
-            return;
-        }
-        let pieces = [IoSlice::new(head), IoSlice::new(payload)];
-        let nothing = &mut SendAncillaryBuffer::default();
-        // A packet that the socket does not take is lost, as it might be further on.
-        if sendmsg_addr(&self.socket, &to, &pieces, nothing, SendFlags::DONTWAIT).is_err() {
+        if !self.leaving.push(to, head, payload) {
             self.statistics.not_sent += 1;
         }
     }
 
+    #[inline]
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        self.leaving.send(&self.socket, &mut self.statistics)
     }
 
     fn wait(&mut self, at_most: Option<Duration>) -> io::Result<()> {
+        if self.arriving.holds_packets() {
+            return Ok(());
+        }
         let timeout = at_most.map(|at_most| Timespec {
             tv_sec: at_most.as_secs().min(i32::MAX as u64) as i64,
             tv_nsec: at_most.subsec_nanos().into(),
@@ -156,4 +158,12 @@ impl Wire for UdpWire {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Errors of a datagram socket that say that the socket, and not one packet or one peer, is of no use.
+fn is_lasting(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::ENOTCONN | libc::ENOSYS)
+    )
 }
