@@ -398,6 +398,13 @@ impl<A: Copy> ClientSession<A> {
             .map_or(&[], |slot| &slot.request)
     }
 
+    /// The requests of all calls that have not ended.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &[u8]> {
+        let in_slots = self.slots.iter().filter(|slot| slot.phase != Phase::Idle);
+        let waiting = self.backlog.iter().map(|call| &*call.request);
+        in_slots.map(|slot| &*slot.request).chain(waiting)
+    }
+
     /// The smoothed round trip, zero before the first.
     pub(crate) fn round_trip_ns(&self) -> u64 {
         self.trips.smoothed_ns()

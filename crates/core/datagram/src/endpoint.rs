@@ -7,6 +7,7 @@
 //! ```
 
 mod management;
+mod succession;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;

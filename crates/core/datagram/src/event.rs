@@ -11,6 +11,23 @@ pub struct SessionId {
     pub(crate) token: u32,
 }
 
+impl SessionId {
+    /// It as a number, to be written down.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.number) << 32 | u64::from(self.token)
+    }
+
+    /// The session that [`SessionId::to_bits`] gave this number for.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> SessionId {
+        SessionId {
+            number: (bits >> 32) as u16,
+            token: bits as u32,
+        }
+    }
+}
+
 /// A call to make.
 #[derive(Debug)]
 pub struct Call {

@@ -187,7 +187,7 @@ impl<A: Address> Endpoint<A> {
         }
     }
 
-    fn accept(&mut self, from: A, open: &Open) -> Result<u16, Refusal> {
+    pub(super) fn accept(&mut self, from: A, open: &Open) -> Result<u16, Refusal> {
         if !(open.versions.0..=open.versions.1).contains(&VERSION) {
             return Err(Refusal::Version);
         }
@@ -227,14 +227,14 @@ impl<A: Address> Endpoint<A> {
         Ok(number)
     }
 
-    fn token_of_server(&self, number: u16) -> Option<u32> {
+    pub(super) fn token_of_server(&self, number: u16) -> Option<u32> {
         match self.sessions.get(usize::from(number)) {
             Some(Session::Server(server)) => Some(server.local_token),
             _ => None,
         }
     }
 
-    fn send_accept(&mut self, number: u16, nonce: u64) {
+    pub(super) fn send_accept(&mut self, number: u16, nonce: u64) {
         let Some(Session::Server(server)) = self.sessions.get(usize::from(number)) else {
             return;
         };

@@ -1,0 +1,56 @@
+//! For owners that pass things on: a listener that gives each client an endpoint of its own, a process whose successor
+//! goes on without the sessions, but not without what was said in them.
+
+use super::*;
+use crate::handshake::Open;
+
+impl<A: Address> Endpoint<A> {
+    /// Whether a packet asks for a session, and its sender has shown that it receives at this address. Another endpoint
+    /// can then [`Endpoint::welcome`] it; this one keeps nothing of it.
+    pub fn recognizes(&mut self, now_ns: u64, from: A, bytes: &[u8]) -> bool {
+        self.shared.clock.advance(now_ns);
+        let now_ns = self.shared.clock.now_ns();
+        let open = self.open_of(bytes);
+        open.is_some_and(|open| self.shared.secrets.recognizes(now_ns, &from, &open))
+    }
+
+    /// Takes a packet that asks for a session, and whose sender another endpoint recognized.
+    pub fn welcome(&mut self, now_ns: u64, from: A, bytes: &[u8]) -> Option<Event<'static>> {
+        self.shared.clock.advance(now_ns);
+        let open = self.open_of(bytes)?;
+        let number = self.accept(from, &open).ok()?;
+        self.send_accept(number, open.nonce);
+        let token = self.token_of_server(number)?;
+        Some(Event::Accepted(SessionId { number, token }))
+    }
+
+    fn open_of(&self, bytes: &[u8]) -> Option<Open> {
+        let packet = Packet::parse(bytes, self.shared.config.checking).ok()?;
+        match (packet.header.kind, packet.body) {
+            (Kind::Open, Body::Control(payload)) => Open::decode(payload),
+            _ => None,
+        }
+    }
+
+    /// The messages of a session that this end has sent, or is to send, and of which it does not know that they were
+    /// received: a client's requests, a server's responses. (Of a server's some are older, and empty ones are none.)
+    pub fn messages_kept(&self, session: SessionId) -> impl Iterator<Item = &[u8]> {
+        let (client, server) = match self.sessions.get(usize::from(session.number)) {
+            Some(Session::Client(client)) if client.id == session => (Some(client), None),
+            Some(Session::Server(server)) if server.local_token == session.token => (None, Some(server)),
+            _ => (None, None),
+        };
+        let requests = client.into_iter().flat_map(|client| client.requests());
+        let slots = server.into_iter().flat_map(|server| server.slots.iter());
+        let responses = slots.map(|slot| slot.response());
+        requests.chain(responses.filter(|response| !response.is_empty()))
+    }
+
+    /// Tells the client at this address that a session is not known here, which a predecessor of this endpoint had with
+    /// it: then it need not find out by itself.
+    pub fn disown(&mut self, now_ns: u64, to: A, session: SessionId) {
+        self.shared.clock.advance(now_ns);
+        let unknown = Header::of_session(Kind::Unknown, session.number, session.token);
+        self.shared.control(to, &unknown, &[]);
+    }
+}
