@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use crate::{Arrival, Integrity, Wire};
@@ -34,6 +35,15 @@ struct Lane {
 struct LaneState {
     full: VecDeque<Frame>,
     empty: Vec<Frame>,
+    /// Somebody has woken whoever waits here, or will.
+    woken: bool,
+}
+
+impl Wake for Lane {
+    fn wake(self: Arc<Self>) {
+        self.lock().woken = true;
+        self.filled.notify_one();
+    }
 }
 
 impl Lane {
@@ -155,16 +165,24 @@ impl Wire for InProcess {
     }
 
     fn wait(&mut self, at_most: Option<Duration>) -> io::Result<()> {
-        let lane = self.from.lock();
-        if !self.arrived.is_empty() || !lane.full.is_empty() {
+        let mut lane = self.from.lock();
+        if std::mem::take(&mut lane.woken) || !self.arrived.is_empty() || !lane.full.is_empty() {
             return Ok(());
         }
         let filled = &self.from.filled;
-        match at_most {
-            Some(at_most) => drop(filled.wait_timeout(lane, at_most)),
-            None => drop(filled.wait(lane)),
-        }
+        let mut lane = match at_most {
+            Some(at_most) => {
+                let waited = filled.wait_timeout(lane, at_most);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => filled.wait(lane).unwrap_or_else(PoisonError::into_inner),
+        };
+        lane.woken = false;
         Ok(())
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        Some(self.from.clone().into())
     }
 }
 
@@ -175,5 +193,17 @@ mod tests {
     #[test]
     fn it_conforms() {
         crate::conformance::suite(|| InProcess::pair(1500, 64));
+    }
+
+    #[test]
+    fn another_thread_ends_a_wait_before_and_after_it_begins() {
+        let (mut near, _far) = InProcess::pair(1500, 64);
+        let waker = near.waker().unwrap();
+        waker.wake_by_ref();
+        near.wait(None).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| waker.wake_by_ref());
+            near.wait(None).unwrap();
+        });
     }
 }

@@ -1,0 +1,162 @@
+//! What other threads ask of the thread that owns an [`Rpc`](crate::Rpc): closures in a bounded queue, and a bell for
+//! an event loop that sleeps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::task::Waker;
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::context::Context;
+
+/// What is to be done in the event loop.
+pub(crate) type Errand<A, S> = Box<dyn FnOnce(&mut S, &mut Context<'_, A, S>) + Send>;
+
+/// Reaches the event loop of an [`Rpc`](crate::Rpc) from other threads. Cheap to clone.
+pub struct Remote<A, S> {
+    mailbox: Arc<Mailbox<A, S>>,
+}
+
+/// Nothing more was taken: as much waits as may, or the [`Rpc`](crate::Rpc) is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MailboxFull {
+    /// As much waits as may.
+    #[error("as much waits for the event loop as may; try again later")]
+    Full,
+    /// There is no event loop any more.
+    #[error("the event loop is gone")]
+    Gone,
+}
+
+impl<A, S> Clone for Remote<A, S> {
+    fn clone(&self) -> Self {
+        Self {
+            mailbox: self.mailbox.clone(),
+        }
+    }
+}
+
+impl<A, S> std::fmt::Debug for Remote<A, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote")
+            .field("waiting", &self.mailbox.errands.len())
+            .finish()
+    }
+}
+
+impl<A, S> Remote<A, S> {
+    /// Has this run in the event loop, with its state. If the loop ends before, it is dropped.
+    ///
+    /// # Errors
+    /// If it was not taken; it is dropped.
+    pub fn run(
+        &self,
+        errand: impl FnOnce(&mut S, &mut Context<'_, A, S>) + Send + 'static,
+    ) -> Result<(), MailboxFull> {
+        self.mailbox.push(Box::new(errand)).map_err(|(error, _)| error)
+    }
+
+    pub(crate) fn new(mailbox: Arc<Mailbox<A, S>>) -> Self {
+        Self { mailbox }
+    }
+}
+
+pub(crate) struct Mailbox<A, S> {
+    errands: ArrayQueue<Errand<A, S>>,
+    is_closed: AtomicBool,
+    pub(crate) bell: Arc<Bell>,
+}
+
+impl<A, S> Mailbox<A, S> {
+    pub(crate) fn new(errands_max: usize, bell: Arc<Bell>) -> Self {
+        Self {
+            errands: ArrayQueue::new(errands_max),
+            is_closed: AtomicBool::new(false),
+            bell,
+        }
+    }
+
+    fn push(&self, errand: Errand<A, S>) -> Result<(), (MailboxFull, Errand<A, S>)> {
+        if self.is_closed.load(Ordering::SeqCst) {
+            return Err((MailboxFull::Gone, errand));
+        }
+        self.errands
+            .push(errand)
+            .map_err(|errand| (MailboxFull::Full, errand))?;
+        // Pairs with `close`: one of the two sees what the other did, so nothing stays in here.
+        fence(Ordering::SeqCst);
+        if self.is_closed.load(Ordering::SeqCst) {
+            self.drop_all();
+        }
+        self.bell.ring();
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn pop(&self) -> Option<Errand<A, S>> {
+        self.errands.pop()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.errands.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.errands.len()
+    }
+
+    /// Takes nothing more, and drops what is there.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.drop_all();
+    }
+
+    fn drop_all(&self) {
+        while self.errands.pop().is_some() {}
+    }
+}
+
+/// Wakes an event loop that sleeps at its wire.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    sleeps: AtomicBool,
+    waker: Option<Waker>,
+}
+
+impl Bell {
+    pub(crate) fn new(waker: Option<Waker>) -> Self {
+        Self {
+            sleeps: AtomicBool::new(false),
+            waker,
+        }
+    }
+
+    /// Whether it can wake anybody. If not, the event loop must look by itself.
+    pub(crate) fn rings(&self) -> bool {
+        self.waker.is_some()
+    }
+
+    /// Something was put where the event loop looks.
+    #[inline]
+    pub(crate) fn ring(&self) {
+        // Pairs with `sleep`: either this sees that it sleeps, or its last look sees what was put.
+        fence(Ordering::SeqCst);
+        if self.sleeps.load(Ordering::Relaxed)
+            && self.sleeps.swap(false, Ordering::SeqCst)
+            && let Some(waker) = &self.waker
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Says that the event loop is about to sleep; it looks once more after this.
+    pub(crate) fn sleep(&self) {
+        self.sleeps.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn awake(&self) {
+        self.sleeps.store(false, Ordering::Relaxed);
+    }
+}

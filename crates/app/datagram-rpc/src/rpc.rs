@@ -1,0 +1,450 @@
+//! [`Rpc`]: an endpoint, its wire and its handlers, owned by one thread.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use provost_datagram::{
+    Address, CallError, Clock, Completion as Completed, Driver, Endpoint, Event, Monotonic, MsgBuf, Payload,
+    RequestHandle, SessionId, Statistics, Turn,
+};
+use provost_packets::Wire;
+
+use crate::buffers::{Buffers, Origin};
+use crate::config::{ConfigRefused, RpcConfig};
+use crate::context::{Context, Stage, Tables};
+use crate::error::{STATUS_NO_HANDLER, STATUS_OVERLOADED, outcome_of};
+use crate::handlers::{Handler, Handlers, Request, SessionEvent};
+use crate::mailbox::{Bell, Mailbox, Remote};
+use crate::pending::{Completion, Pending};
+use crate::workers::{Answer, Job, Workers};
+
+/// How long an event loop sleeps at a wire that other threads cannot wake, while something may come from them.
+const NAP: Duration = Duration::from_micros(50);
+/// The longest sleep, so that a clock that other threads set is looked at.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Turns that a shut-down takes to say goodbye.
+const GOODBYE_TURNS: usize = 2;
+
+/// The sessions, handlers and calls of one thread over one wire. `S` is the program's state, which handlers and
+/// continuations get.
+///
+/// Dropping it ends all sessions at once; the continuations of their calls run before with
+/// [`CallError::Ended`], but not if the drop is part of a panic: then they are dropped.
+pub struct Rpc<W: Wire, S, C: Clock = Monotonic> {
+    driver: Driver<W, C>,
+    handling: Handling<W::Address, S>,
+    mailbox: Arc<Mailbox<W::Address, S>>,
+    spin: Duration,
+    busy_at: Instant,
+}
+
+/// Everything that an event needs beside the endpoint.
+struct Handling<A, S> {
+    state: S,
+    handlers: Handlers<A, S>,
+    tables: Tables<A, S>,
+    workers: Option<Workers>,
+}
+
+impl<W: Wire, S, C: Clock> std::fmt::Debug for Rpc<W, S, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rpc")
+            .field("address", &self.driver.wire().address())
+            .field("sessions", &self.handling.tables.sessions.len())
+            .field("calls_pending", &self.handling.tables.pending.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: Wire, S> Rpc<W, S> {
+    /// Joins a wire, a program's state and its handlers.
+    ///
+    /// # Errors
+    /// If an option is out of its range, or there is no thread to be had.
+    pub fn new(
+        config: RpcConfig,
+        wire: W,
+        state: S,
+        handlers: Handlers<W::Address, S>,
+    ) -> Result<Self, ConfigRefused> {
+        Rpc::with_clock(config, (wire, Monotonic::default()), state, handlers)
+    }
+}
+
+impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
+    /// As [`Rpc::new`], by another clock than the machine's.
+    ///
+    /// # Errors
+    /// As [`Rpc::new`].
+    pub fn with_clock(
+        config: RpcConfig,
+        (wire, clock): (W, C),
+        state: S,
+        handlers: Handlers<W::Address, S>,
+    ) -> Result<Self, ConfigRefused> {
+        config.check()?;
+        let bell = Arc::new(Bell::new(wire.waker()));
+        let mailbox = Arc::new(Mailbox::new(config.mailbox_max, bell.clone()));
+        let workers = match handlers.has_workers() {
+            true => Some(Workers::start(&config, bell)?),
+            false => None,
+        };
+        let tables = Tables {
+            pending: Pending::default(),
+            buffers: Buffers::new(config.buffer_bytes_kept_max),
+            sessions: HashSet::new(),
+            stage: Stage::Open,
+        };
+        Ok(Self {
+            driver: Driver::with_clock(config.datagram, wire, clock)?,
+            handling: Handling {
+                state,
+                handlers,
+                tables,
+                workers,
+            },
+            mailbox,
+            spin: config.spin,
+            busy_at: Instant::now(),
+        })
+    }
+
+    /// Where others reach it.
+    #[must_use]
+    pub fn address(&self) -> W::Address {
+        self.driver.wire().address()
+    }
+
+    /// The program's state.
+    #[must_use]
+    pub fn state(&self) -> &S {
+        &self.handling.state
+    }
+
+    /// The program's state and what can be asked for, between two turns.
+    pub fn parts(&mut self) -> (&mut S, Context<'_, W::Address, S>) {
+        let (now_ns, endpoint) = self.driver.endpoint();
+        let tables = &mut self.handling.tables;
+        let context = Context {
+            endpoint,
+            tables,
+            now_ns,
+        };
+        (&mut self.handling.state, context)
+    }
+
+    /// Reaches the event loop from other threads.
+    #[must_use]
+    pub fn remote(&self) -> Remote<W::Address, S> {
+        Remote::new(self.mailbox.clone())
+    }
+
+    /// What the protocol has counted.
+    pub fn statistics(&mut self) -> Statistics {
+        self.driver.endpoint().1.statistics()
+    }
+
+    /// The wire.
+    pub fn wire(&self) -> &W {
+        self.driver.wire()
+    }
+
+    /// One turn: does what other threads asked for, takes packets, runs handlers and continuations, sends. It never
+    /// sleeps.
+    ///
+    /// # Errors
+    /// If the wire is of no use any more.
+    #[inline]
+    pub fn run_once(&mut self) -> io::Result<Turn> {
+        let did = self.serve_other_threads();
+        let handling = &mut self.handling;
+        let turn = self
+            .driver
+            .turn(|endpoint, now_ns, event| handling.handle(endpoint, now_ns, event))?;
+        Ok(if did { Turn::Busy } else { turn })
+    }
+
+    /// Turns for so long. Between them it spins a while and then sleeps.
+    ///
+    /// # Errors
+    /// If the wire is of no use any more.
+    pub fn run_for(&mut self, duration: Duration) -> io::Result<()> {
+        let end = Instant::now() + duration;
+        loop {
+            self.turn_and_rest(end.saturating_duration_since(Instant::now()))?;
+            if Instant::now() >= end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Turns until the state says that it is enough.
+    ///
+    /// # Errors
+    /// If the wire is of no use any more.
+    pub fn run_until(&mut self, mut is_enough: impl FnMut(&mut S) -> bool) -> io::Result<()> {
+        while !is_enough(&mut self.handling.state) {
+            self.turn_and_rest(SLEEP_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// One turn; if it did nothing for a while, sleeps until there is something, but at most so long.
+    ///
+    /// # Errors
+    /// If the wire is of no use any more.
+    pub fn turn_and_rest(&mut self, at_most: Duration) -> io::Result<()> {
+        if self.run_once()? == Turn::Busy {
+            self.busy_at = Instant::now();
+        } else if self.busy_at.elapsed() < self.spin {
+            std::hint::spin_loop();
+        } else {
+            self.rest(at_most.min(SLEEP_MAX))?;
+        }
+        Ok(())
+    }
+
+    fn rest(&mut self, at_most: Duration) -> io::Result<()> {
+        let bell = self.mailbox.bell.clone();
+        let workers = self.handling.workers.as_ref();
+        let expects_others = Arc::strong_count(&self.mailbox) > 1 || workers.is_some_and(Workers::is_busy);
+        let at_most = match bell.rings() || !expects_others {
+            true => at_most,
+            false => at_most.min(NAP),
+        };
+        bell.sleep();
+        let has_answers = workers.is_some_and(Workers::has_answers);
+        let result = match self.mailbox.is_empty() && !has_answers {
+            true => self.driver.wait(at_most),
+            false => Ok(()),
+        };
+        bell.awake();
+        result
+    }
+
+    /// Does what other threads asked for; says whether there was something.
+    #[inline]
+    fn serve_other_threads(&mut self) -> bool {
+        let is_busy = self.handling.workers.as_ref().is_some_and(Workers::is_busy);
+        if !is_busy && self.mailbox.is_empty() && self.handling.tables.buffers.home.is_empty() {
+            return false;
+        }
+        let (now_ns, endpoint) = self.driver.endpoint();
+        let mut did = self.handling.bring_home(endpoint);
+        did |= self.handling.take_answers(endpoint, now_ns);
+        for _ in 0..self.mailbox.len() {
+            let Some(errand) = self.mailbox.pop() else { break };
+            let (state, mut context) = self.handling.parts(endpoint, now_ns);
+            errand(state, &mut context);
+            did = true;
+        }
+        did
+    }
+
+    /// Ends all sessions at once, and takes no further ones. The continuations of all calls run, here, before it
+    /// returns. What other threads asked for and was not begun is dropped.
+    pub fn shut_down(&mut self) {
+        self.handling.tables.stage = Stage::ShutDown;
+        self.mailbox.close();
+        let sessions: Vec<SessionId> = self.handling.tables.sessions.drain().collect();
+        let (now_ns, endpoint) = self.driver.endpoint();
+        for session in sessions {
+            endpoint.reset(now_ns, session);
+        }
+        while let Some(event) = endpoint.poll_event() {
+            self.handling.handle(endpoint, now_ns, event);
+        }
+        debug_assert_eq!(self.handling.tables.pending.len(), 0, "every call has ended");
+        for _ in 0..GOODBYE_TURNS {
+            // Goodbye is a courtesy: peers notice without it, later.
+            let _ = self.run_once();
+        }
+        self.handling.workers = None;
+    }
+}
+
+impl<W: Wire, S, C: Clock> Drop for Rpc<W, S, C> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.mailbox.close();
+        } else {
+            self.shut_down();
+        }
+    }
+}
+
+impl<A: Address, S> Handling<A, S> {
+    fn parts<'c>(&'c mut self, endpoint: &'c mut Endpoint<A>, now_ns: u64) -> (&'c mut S, Context<'c, A, S>) {
+        let tables = &mut self.tables;
+        let context = Context {
+            endpoint,
+            tables,
+            now_ns,
+        };
+        (&mut self.state, context)
+    }
+
+    #[inline]
+    fn handle(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: Event<'_>) {
+        match event {
+            Event::Request {
+                handle,
+                method,
+                payload,
+            } => self.dispatch(endpoint, now_ns, (handle, method, payload)),
+            Event::Completed(completed) => self.go_on(endpoint, now_ns, completed),
+            Event::ResponseReturned(buffer) => self.tables.buffers.keep(buffer),
+            Event::Connected(session) => self.tell(endpoint, now_ns, SessionEvent::Connected(session)),
+            Event::Accepted(session) if self.tables.stage == Stage::ShutDown => {
+                endpoint.reset(now_ns, session)
+            }
+            Event::Accepted(session) => {
+                self.tables.sessions.insert(session);
+                self.tell(endpoint, now_ns, SessionEvent::Accepted(session));
+            }
+            Event::Ended(session, reason) => {
+                self.tables.sessions.remove(&session);
+                self.tell(endpoint, now_ns, SessionEvent::Ended(session, reason));
+            }
+        }
+    }
+
+    #[cold]
+    fn tell(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: SessionEvent) {
+        let Some(handler) = &mut self.handlers.on_session else {
+            return;
+        };
+        let tables = &mut self.tables;
+        let mut context = Context {
+            endpoint,
+            tables,
+            now_ns,
+        };
+        handler(&mut self.state, &mut context, event);
+    }
+
+    #[inline]
+    fn dispatch(
+        &mut self,
+        endpoint: &mut Endpoint<A>,
+        now_ns: u64,
+        (handle, request_type, payload): (RequestHandle, u16, Payload<'_>),
+    ) {
+        let tables = &mut self.tables;
+        let mut context = Context {
+            endpoint,
+            tables,
+            now_ns,
+        };
+        let mut request = Request {
+            handle,
+            request_type,
+            payload,
+        };
+        let handlers = &mut self.handlers;
+        let handler = match handlers.by_type.get_mut(usize::from(request_type)) {
+            Some(Some(Handler::Dispatch(handler))) => Some(handler),
+            Some(Some(Handler::Worker(handler))) => {
+                let handler = handler.clone();
+                return hand_to_worker(self.workers.as_mut(), &mut context, request, handler);
+            }
+            _ => handlers.otherwise.as_mut(),
+        };
+        match handler {
+            Some(handler) => handler(&mut self.state, &mut context, &mut request),
+            None => refuse(&mut context, handle, STATUS_NO_HANDLER),
+        }
+        if let Payload::Owned(buffer) = request.payload {
+            context.endpoint.recycle(buffer);
+        }
+    }
+
+    #[inline]
+    fn go_on(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, completed: Completed) {
+        let waiting = self.tables.pending.remove(completed.tag);
+        debug_assert!(waiting.is_some(), "a call ends once");
+        let Some(waiting) = waiting else { return };
+        let completion = Completion {
+            session: completed.session,
+            tag: waiting.tag,
+            outcome: outcome_of(completed.outcome),
+            request: completed.request,
+            response: completed.response,
+        };
+        let (state, mut context) = self.parts(endpoint, now_ns);
+        (waiting.continuation)(state, &mut context, completion);
+    }
+
+    fn take_answers(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64) -> bool {
+        let Some(workers) = &mut self.workers else {
+            return false;
+        };
+        let mut did = false;
+        while let Some(answer) = workers.pop() {
+            let Answer {
+                handle,
+                status,
+                response,
+            } = answer;
+            // The client may have gone meanwhile.
+            if let Err(refused) = endpoint.respond(now_ns, handle, status, response) {
+                self.tables.buffers.keep(refused.response);
+                if refused.error == CallError::ResponseTooLarge {
+                    // Nothing else would ever answer it.
+                    let _ = endpoint.respond_inline(now_ns, handle, STATUS_OVERLOADED, &[]);
+                }
+            }
+            did = true;
+        }
+        did
+    }
+
+    fn bring_home(&mut self, endpoint: &mut Endpoint<A>) -> bool {
+        let mut did = false;
+        while let Some(homecoming) = self.tables.buffers.home.pop() {
+            match homecoming.origin {
+                Origin::Buffers => self.tables.buffers.keep(homecoming.buffer),
+                Origin::Endpoint => {
+                    self.tables.buffers.away -= 1;
+                    endpoint.recycle(homecoming.buffer);
+                }
+            }
+            did = true;
+        }
+        did
+    }
+}
+
+fn hand_to_worker<A: Address, S>(
+    workers: Option<&mut Workers>,
+    context: &mut Context<'_, A, S>,
+    mut request: Request<'_>,
+    handler: crate::handlers::OnWork,
+) {
+    let Some(workers) = workers.filter(|workers| workers.has_room()) else {
+        refuse(context, request.handle, STATUS_OVERLOADED);
+        if let Payload::Owned(buffer) = request.payload {
+            context.endpoint.recycle(buffer);
+        }
+        return;
+    };
+    let owned = request.take(context);
+    let response: MsgBuf = context.buffer(context.packet_payload_bytes());
+    workers.submit(Job::new(
+        request.handle,
+        request.request_type,
+        (owned, response),
+        handler,
+    ));
+}
+
+/// Says why a request is not handled.
+#[cold]
+fn refuse<A: Address, S>(context: &mut Context<'_, A, S>, handle: RequestHandle, status: u16) {
+    // If the session is over by now, nobody waits for this.
+    let _ = context
+        .endpoint
+        .respond_inline(context.now_ns, handle, status, &[]);
+}
