@@ -1,17 +1,20 @@
 //! What the protocol costs: calls over the wire within a process, both ends in one thread.
 //!
 //! ```text
-//! cargo run --release -p provost-datagram --example pingpong [-- CALLS [SETUP]]
+//! cargo run --release -p provost-datagram --example pingpong [-- CALLS [SETUP [BATCH]]]
 //! ```
 //!
 //! Times are of the processor, where the kernel tells them, so that other programs on the machine count little. With a
-//! setup, only that is run, eight calls at a time: that is for counting instructions, by the difference of two runs.
+//! setup, only that is run, with so many calls at a time, by a clock that costs as much as the machine's and tells a time
+//! that does not depend on it: that is for counting instructions, by the difference of two runs (`cargo xtask
+//! instructions`).
 
 use std::io;
 use std::time::Instant;
 
 use provost_datagram::{
-    Algorithm, Call, Config, CongestionConfig, Driver, Event, MsgBuf, Recovery, SessionId, ShortCut,
+    Algorithm, Call, Clock, Config, CongestionConfig, Driver, Event, Monotonic, MsgBuf, Recovery, SessionId,
+    ShortCut,
 };
 use provost_packets::{InProcess, Wire};
 
@@ -19,6 +22,8 @@ use provost_packets::{InProcess, Wire};
 const MESSAGE_BYTES: usize = 32;
 const PACKET_BYTES: usize = 1500;
 const RING_PACKETS: usize = 4096;
+/// Calls at a time: alone, and as in the paper's figure 4.
+const BATCHES: [usize; 4] = [1, 3, 5, 11];
 
 /// Nanoseconds that this program has been running on a core, or has been there at all.
 fn spent_ns(start: &Instant) -> u64 {
@@ -29,15 +34,33 @@ fn spent_ns(start: &Instant) -> u64 {
     running.unwrap_or_else(|| start.elapsed().as_nanos() as u64)
 }
 
-struct Pair {
-    client: Driver<InProcess>,
-    server: Driver<InProcess>,
+/// Looks at the machine's clock, and tells another time.
+#[derive(Default)]
+struct Ticks {
+    machine: Monotonic,
+    now_ns: u64,
 }
 
-impl Pair {
-    fn new(config: &Config) -> Pair {
+impl Clock for Ticks {
+    fn now_ns(&mut self) -> u64 {
+        std::hint::black_box(self.machine.now_ns());
+        self.now_ns += 250;
+        self.now_ns
+    }
+}
+
+struct Pair<C> {
+    client: Driver<InProcess, C>,
+    server: Driver<InProcess, C>,
+}
+
+impl<C: Clock + Default> Pair<C> {
+    fn new(config: &Config) -> Self {
         let (client, server) = InProcess::pair(PACKET_BYTES, RING_PACKETS);
-        let driver = |wire| Driver::new(config.clone(), wire).expect("the configuration is one to work with");
+        let driver = |wire| {
+            Driver::with_clock(config.clone(), wire, C::default())
+                .expect("the configuration is one to work with")
+        };
         Pair {
             client: driver(client),
             server: driver(server),
@@ -68,6 +91,7 @@ impl Pair {
     }
 
     /// Makes so many calls, `batch` of them at a time, and says how many nanoseconds each took.
+    #[inline(never)]
     fn run(&mut self, session: SessionId, batch: usize, calls: u64) -> io::Result<f64> {
         let mut spare: Vec<(MsgBuf, MsgBuf)> = (0..batch)
             .map(|_| {
@@ -81,8 +105,8 @@ impl Pair {
         let start = Instant::now();
         let before_ns = spent_ns(&start);
         while done < calls {
+            let (now_ns, endpoint) = self.client.endpoint();
             while let Some((request, response)) = (made < calls).then(|| spare.pop()).flatten() {
-                let (now_ns, endpoint) = self.client.endpoint();
                 let call = Call {
                     method: 1,
                     tag: made,
@@ -135,6 +159,10 @@ fn main() -> io::Result<()> {
         .and_then(|calls| calls.parse().ok())
         .unwrap_or(2_000_000);
     let only = std::env::args().nth(2);
+    let batch = std::env::args()
+        .nth(3)
+        .and_then(|batch| batch.parse().ok())
+        .unwrap_or(8);
     let congestion = |algorithm| CongestionConfig {
         algorithm,
         ..CongestionConfig::default()
@@ -182,16 +210,19 @@ fn main() -> io::Result<()> {
     if let Some(name) = only {
         let setup = setups.iter().find(|setup| setup.0 == name);
         let (_, config, _) = setup.ok_or_else(|| io::Error::other("there is no such setup"))?;
-        let mut pair = Pair::new(config);
+        let mut pair = Pair::<Ticks>::new(config);
         let session = pair.connect()?;
-        pair.run(session, 8, calls)?;
+        pair.run(session, batch, calls)?;
         return Ok(());
     }
     println!("{MESSAGE_BYTES}-byte calls, both ends in one thread; ns per call of both ends with their wire");
-    println!("{:24} {:>8} {:>8} {:>8} {:>8}", "calls at a time", 1, 3, 8, 11);
+    println!(
+        "{:24} {:>8} {:>8} {:>8} {:>8}",
+        "calls at a time", BATCHES[0], BATCHES[1], BATCHES[2], BATCHES[3]
+    );
     let row = |name: &str, mut cost: Box<dyn FnMut(usize) -> io::Result<f64>>| -> io::Result<()> {
         let mut line = format!("{name:24}");
-        for batch in [1, 3, 8, 11] {
+        for batch in BATCHES {
             line += &format!(" {:8.1}", cost(batch)?);
         }
         println!("{line}");
@@ -199,7 +230,7 @@ fn main() -> io::Result<()> {
     };
     row("the wire alone", Box::new(move |batch| bare(batch, calls)))?;
     for (name, config, batched) in setups {
-        let mut pair = Pair::new(&config);
+        let mut pair = Pair::<Monotonic>::new(&config);
         pair.client.set_batched_clock(batched);
         pair.server.set_batched_clock(batched);
         let session = pair.connect()?;

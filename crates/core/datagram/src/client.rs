@@ -15,10 +15,10 @@ use crate::config::{Recovery, ShortCut};
 use crate::congestion::{Controller, Sample};
 use crate::event::{Call, CallError, Completion, EndReason, Event, SessionId};
 use crate::flight::Flight;
-use crate::packet::{Flags, HELD_UNIT_NS, Header, Kind, MESSAGE_PACKETS_MAX, Prefix};
+use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, MESSAGE_PACKETS_MAX, Piece, Prefix};
 use crate::rtt::RoundTrips;
 use crate::server::{packets_of, payload_of};
-use crate::shared::{Outgoing, Shared, What};
+use crate::shared::{NEVER, Outgoing, Shared, What};
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,6 @@ struct ClientSlot {
     response: MsgBuf,
     /// Of the request.
     total: u32,
-    /// When a request of one packet was sent.
     sent: Sent,
     resent: bool,
     /// The server has the whole request.
@@ -79,7 +78,8 @@ struct ClientSlot {
     timeouts: u8,
     /// When the network last did something for this call.
     progress_ns: u64,
-    look_again_ns: Option<u64>,
+    /// When to look for losses again; [`NEVER`] if not.
+    look_again_ns: u64,
     flight: Option<Box<Flight>>,
 }
 
@@ -98,15 +98,6 @@ enum Sent {
     NotYet,
     Queued,
     At(u64),
-}
-
-/// A packet of a response, as it came.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece<'p> {
-    pub(crate) header: Header,
-    pub(crate) prefix: Prefix,
-    pub(crate) payload: &'p [u8],
-    pub(crate) marked: bool,
 }
 
 impl<A: Copy> ClientSession<A> {
@@ -158,27 +149,32 @@ impl<A: Copy> ClientSession<A> {
     /// Takes a call: it begins at once, or waits for a slot.
     #[inline]
     pub(crate) fn call(&mut self, shared: &mut Shared<A>, call: Call) -> Result<(), (CallError, Call)> {
-        if let Some(error) = self.objection(shared, &call) {
-            return Err((error, call));
+        if self.state == State::Open
+            && call.request.len() <= self.message_bytes_max as usize
+            && let Some(slot) = self.free_slot()
+        {
+            // Whatever ends a call begins one that waits: a slot is free only when none does.
+            debug_assert!(self.backlog.is_empty());
+            self.start(shared, slot, call);
+            return Ok(());
         }
-        match self.free_slot() {
-            Some(slot) if self.backlog.is_empty() => self.start(shared, slot, call),
-            _ => self.backlog.push_back(call),
-        }
-        Ok(())
+        self.call_later(shared, call)
     }
 
-    #[inline]
+    fn call_later(&mut self, shared: &mut Shared<A>, call: Call) -> Result<(), (CallError, Call)> {
+        match self.objection(shared, &call) {
+            Some(error) => Err((error, call)),
+            None => {
+                self.backlog.push_back(call);
+                Ok(())
+            }
+        }
+    }
+
     fn objection(&self, shared: &Shared<A>, call: &Call) -> Option<CallError> {
-        let packets = packets_of(
-            call.request.len().min(u32::MAX as usize) as u32,
-            self.payload_bytes.max(1),
-        );
-        let is_open = matches!(self.state, State::Open);
         match self.state {
             State::Draining | State::Closing { .. } => Some(CallError::NoSession),
             _ if call.request.len() > self.message_bytes_max as usize => Some(CallError::RequestTooLarge),
-            _ if is_open && packets > MESSAGE_PACKETS_MAX => Some(CallError::RequestTooLarge),
             _ if self.backlog.len() >= shared.config.backlog_calls_max => Some(CallError::BacklogFull),
             _ => None,
         }
@@ -192,9 +188,8 @@ impl<A: Copy> ClientSession<A> {
 
     fn start_waiting(&mut self, shared: &mut Shared<A>, slot: u8) {
         while let Some(call) = self.backlog.pop_front() {
-            // What was called before the session was there could not be held against its limits then.
-            let packets = packets_of(call.request.len() as u32, self.payload_bytes);
-            if call.request.len() <= self.message_bytes_max as usize && packets <= MESSAGE_PACKETS_MAX {
+            // What was called before the session was there could not be held against its limit then.
+            if call.request.len() <= self.message_bytes_max as usize {
                 return self.start(shared, slot, call);
             }
             let event = failed(self.id, call, CallError::RequestTooLarge);
@@ -224,11 +219,12 @@ impl<A: Copy> ClientSession<A> {
         slot.accepted = false;
         slot.timeouts = 0;
         slot.progress_ns = shared.clock.now_ns();
-        slot.look_again_ns = None;
+        slot.look_again_ns = NEVER;
         if total > 1 {
             slot.flight = Some(shared.flight(0, total));
+            return self.pump(shared, index);
         }
-        self.pump(shared, index);
+        self.pump_single(shared, index);
     }
 
     /// Ends a slot's call, and begins the next one that waits.
@@ -241,7 +237,9 @@ impl<A: Copy> ClientSession<A> {
     ) -> Event<'static> {
         let slot = &mut self.slots[usize::from(index)];
         slot.phase = Phase::Idle;
-        shared.land(slot.flight.take());
+        if slot.flight.is_some() {
+            shared.land(slot.flight.take());
+        }
         self.busy &= !(1 << index);
         self.starved &= !(1 << index);
         match outcome {
@@ -255,12 +253,26 @@ impl<A: Copy> ClientSession<A> {
             request: std::mem::take(&mut slot.request),
             response: std::mem::take(&mut slot.response),
         };
+        if !self.backlog.is_empty() || self.starved != 0 || self.state == State::Draining {
+            self.go_on(shared, index);
+        }
+        Event::Completed(completion)
+    }
+
+    /// What the end of a slot's call makes possible.
+    #[inline(never)]
+    fn go_on(&mut self, shared: &mut Shared<A>, index: u8) {
         if !self.backlog.is_empty() {
             self.start_waiting(shared, index);
         }
         self.pump_starved(shared);
         self.close_if_drained(shared);
-        Event::Completed(completion)
+    }
+
+    /// Whether calls go on.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open | State::Draining)
     }
 
     /// No more calls; when those that were made have ended, says goodbye.
@@ -353,21 +365,17 @@ impl<A: Copy> ClientSession<A> {
             if self.busy >> index & 1 == 0 {
                 continue;
             }
-            if self.slots[usize::from(index)]
-                .look_again_ns
-                .is_some_and(|at_ns| at_ns <= now_ns)
-            {
+            if self.slots[usize::from(index)].look_again_ns <= now_ns {
                 self.look_for_losses(shared, index);
             }
-            if self.due_ns(index).is_some_and(|due_ns| due_ns <= now_ns) {
+            if self.due_ns(index) <= now_ns {
                 if silence_ns >= shared.config.peer_timeout_ns {
                     return Err(EndReason::PeerTimeout);
                 }
                 self.time_out(shared, index);
             }
             let slot = &self.slots[usize::from(index)];
-            let due_ns = self.due_ns(index).into_iter().chain(slot.look_again_ns).min();
-            next_ns = next_ns.min(due_ns.unwrap_or(u64::MAX));
+            next_ns = next_ns.min(self.due_ns(index)).min(slot.look_again_ns);
         }
         // Even if every slot waits for another's credits, somebody looks again.
         let next_ns = next_ns.min(now_ns + shared.config.timeout_ns_max);
@@ -375,15 +383,19 @@ impl<A: Copy> ClientSession<A> {
         Ok(())
     }
 
-    /// When a slot's call times out, if a packet of it is out.
-    fn due_ns(&self, index: u8) -> Option<u64> {
+    /// When a slot's call times out; [`NEVER`] if no packet of it is out.
+    fn due_ns(&self, index: u8) -> u64 {
         let slot = &self.slots[usize::from(index)];
         let is_out = match (&slot.flight, slot.sent) {
             (Some(flight), _) => flight.outstanding() > 0,
             (None, Sent::At(_)) => true,
             (None, _) => false,
         };
-        is_out.then(|| slot.progress_ns + self.trips.timeout_ns(slot.timeouts))
+        if is_out {
+            slot.progress_ns + self.trips.timeout_ns(slot.timeouts)
+        } else {
+            NEVER
+        }
     }
 
     /// How fast the session sends now, in bytes per nanosecond.
@@ -391,7 +403,8 @@ impl<A: Copy> ClientSession<A> {
         self.congestion.rate()
     }
 
-    /// The request of a call whose packet is to be sent, and the answer's place.
+    /// The request of a call whose packet is to be sent.
+    #[inline]
     pub(crate) fn request(&self, slot: u8) -> &[u8] {
         self.slots
             .get(usize::from(slot))

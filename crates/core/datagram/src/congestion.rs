@@ -40,8 +40,8 @@ pub trait CongestionControl {
     fn rate(&self) -> f64;
     /// How many packets may be out at once.
     fn window_packets(&self) -> u32;
-    /// Whether a sample with this round trip would change nothing.
-    fn is_indifferent_to(&self, rtt_ns: u64) -> bool;
+    /// A sample with a shorter round trip than this, or without one, would change nothing; zero if any may.
+    fn indifferent_below_ns(&self) -> u64;
 }
 
 /// Which algorithm, and how fast the link is.
@@ -78,12 +78,17 @@ pub enum Algorithm {
     Dctcp(DctcpConfig),
 }
 
-/// One session's congestion control.
+/// One session's congestion control. What every packet asks is kept at hand; it changes only with the algorithm's mind.
 #[derive(Clone, Debug)]
 pub(crate) struct Controller {
-    state: State,
-    link_rate: f64,
+    /// A round trip below this changes nothing.
+    indifferent_below_ns: u64,
+    window_packets: u32,
+    /// The session may send as fast as the link.
+    uncongested: bool,
     bypass: ShortCut,
+    link_rate: f64,
+    state: State,
 }
 
 #[derive(Clone, Debug)]
@@ -113,11 +118,16 @@ impl Controller {
                 State::Dctcp(Dctcp::new(DctcpConfig { window_packets_max }, config.link_rate))
             }
         };
-        Self {
-            state,
-            link_rate: config.link_rate,
+        let mut controller = Self {
+            indifferent_below_ns: 0,
+            window_packets: u32::MAX,
+            uncongested: true,
             bypass: config.bypass,
-        }
+            link_rate: config.link_rate,
+            state,
+        };
+        controller.note();
+        controller
     }
 
     #[inline]
@@ -130,38 +140,58 @@ impl Controller {
         }
     }
 
-    #[inline]
-    fn algorithm_mut(&mut self) -> Option<&mut dyn CongestionControl> {
+    /// Has the algorithm learn something, and notes what it makes of that.
+    fn tell(&mut self, something: impl FnOnce(&mut dyn CongestionControl)) {
         match &mut self.state {
-            State::Off => None,
-            State::Timely(timely) => Some(timely),
-            State::Swift(swift) => Some(swift),
-            State::Dctcp(dctcp) => Some(dctcp),
+            State::Off => return,
+            State::Timely(timely) => something(timely),
+            State::Swift(swift) => something(swift),
+            State::Dctcp(dctcp) => something(dctcp),
         }
+        self.note();
+    }
+
+    fn note(&mut self) {
+        let (uncongested, window_packets, indifferent_below_ns) = match self.algorithm() {
+            None => (true, u32::MAX, u64::MAX),
+            Some(algorithm) => (
+                algorithm.rate() >= self.link_rate,
+                algorithm.window_packets(),
+                algorithm.indifferent_below_ns(),
+            ),
+        };
+        self.uncongested = uncongested;
+        self.window_packets = window_packets;
+        self.indifferent_below_ns = match self.bypass {
+            ShortCut::On => indifferent_below_ns,
+            ShortCut::Off => 0,
+        };
     }
 
     #[inline]
     pub(crate) fn acknowledged(&mut self, sample: &Sample) {
-        if let (ShortCut::On, State::Timely(timely), Some(rtt_ns)) = (self.bypass, &self.state, sample.rtt_ns)
-            && timely.is_indifferent_to(rtt_ns)
-        {
-            return;
-        }
-        if let Some(algorithm) = self.algorithm_mut() {
-            algorithm.acknowledged(sample);
+        let changes_nothing = match sample.rtt_ns {
+            Some(rtt_ns) => rtt_ns < self.indifferent_below_ns,
+            None => self.indifferent_below_ns > 0,
+        };
+        if !changes_nothing {
+            self.learn(sample);
         }
     }
 
+    #[inline(never)]
+    fn learn(&mut self, sample: &Sample) {
+        self.tell(|algorithm| algorithm.acknowledged(sample));
+    }
+
+    #[cold]
     pub(crate) fn lost(&mut self, now_ns: u64) {
-        if let Some(algorithm) = self.algorithm_mut() {
-            algorithm.lost(now_ns);
-        }
+        self.tell(|algorithm| algorithm.lost(now_ns));
     }
 
+    #[cold]
     pub(crate) fn timed_out(&mut self, now_ns: u64) {
-        if let Some(algorithm) = self.algorithm_mut() {
-            algorithm.timed_out(now_ns);
-        }
+        self.tell(|algorithm| algorithm.timed_out(now_ns));
     }
 
     /// How long the link is taken by so many bytes at the present rate; `None` where nothing is to be paced at all.
@@ -174,21 +204,12 @@ impl Controller {
     /// Whether the session may send as fast as the link.
     #[inline]
     pub(crate) fn is_uncongested(&self) -> bool {
-        match &self.state {
-            State::Off => true,
-            State::Timely(timely) => timely.rate() >= self.link_rate,
-            State::Swift(swift) => swift.rate() >= self.link_rate,
-            State::Dctcp(dctcp) => dctcp.rate() >= self.link_rate,
-        }
+        self.uncongested
     }
 
     #[inline]
     pub(crate) fn window_packets(&self) -> u32 {
-        match &self.state {
-            State::Off | State::Timely(_) => u32::MAX,
-            State::Swift(swift) => swift.window_packets(),
-            State::Dctcp(dctcp) => dctcp.window_packets(),
-        }
+        self.window_packets
     }
 
     /// How fast the session sends now, in bytes per nanosecond.

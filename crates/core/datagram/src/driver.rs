@@ -153,18 +153,14 @@ impl<W: Wire, C: Clock> Driver<W, C> {
 
     #[inline]
     fn send(&mut self, now_ns: u64) -> io::Result<usize> {
-        let (mut now_ns, mut sent) = (now_ns, 0);
-        for _ in 0..self.wire.transmit_room() {
-            if self.batched_clock == ShortCut::Off {
-                now_ns = self.clock.now_ns();
-            }
-            let Some(transmit) = self.endpoint.poll_transmit(now_ns) else {
-                break;
-            };
-            self.wire
-                .transmit(transmit.to, transmit.head.bytes(), transmit.payload);
-            sent += 1;
-        }
+        let room = self.wire.transmit_room();
+        let wire = &mut self.wire;
+        let sent = match self.batched_clock {
+            ShortCut::On => self.endpoint.transmit(now_ns, room, |to, head, payload| {
+                wire.transmit(to, head, payload);
+            }),
+            ShortCut::Off => send_one_by_one(&mut self.endpoint, &mut self.clock, wire, room),
+        };
         self.wire.flush()?;
         Ok(sent)
     }
@@ -185,4 +181,23 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         }
         self.wire.wait(Some(pause))
     }
+}
+
+/// Sends with a look at the clock for each packet.
+fn send_one_by_one<W: Wire>(
+    endpoint: &mut Endpoint<W::Address>,
+    clock: &mut impl Clock,
+    wire: &mut W,
+    packets_max: usize,
+) -> usize {
+    let mut sent = 0;
+    while sent < packets_max {
+        let now_ns = clock.now_ns();
+        let more = endpoint.transmit(now_ns, 1, |to, head, payload| wire.transmit(to, head, payload));
+        if more == 0 {
+            break;
+        }
+        sent += more;
+    }
+    sent
 }

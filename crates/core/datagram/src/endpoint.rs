@@ -14,10 +14,13 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::buffer::MsgBuf;
-use crate::client::{self, ClientSession};
+use crate::checksum::Checking;
+use crate::client::ClientSession;
 use crate::config::{Config, ConfigError};
 use crate::event::{Call, CallError, CallRefused, EndReason, Event, RequestHandle, SessionId};
-use crate::packet::{Body, DATA_HEADER_BYTES, Head, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Packet};
+use crate::packet::{
+    Body, DATA_HEADER_BYTES, Head, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Piece, Prefix,
+};
 use crate::server::{self, ServerSession};
 use crate::shared::{Control, Outgoing, Shared, What};
 use crate::statistics::Statistics;
@@ -79,13 +82,6 @@ enum Session<A> {
     Free,
     Client(Box<ClientSession<A>>),
     Server(Box<ServerSession<A>>),
-}
-
-/// Where a packet's payload is.
-enum Source {
-    Nothing,
-    Request(std::ops::Range<usize>),
-    Response(std::ops::Range<usize>),
 }
 
 impl<A: Address> Endpoint<A> {
@@ -173,10 +169,9 @@ impl<A: Address> Endpoint<A> {
             .server_of(handle.session)
             .and_then(|server| server.executing(&handle))
             .ok_or(CallError::NoSession)?;
-        if !slot.inline(capacity).fill(response) {
+        if !slot.respond_inline(status, response, capacity) {
             return Err(CallError::ResponseTooLarge);
         }
-        slot.respond_inline(status);
         self.queue_response(handle);
         Ok(())
     }
@@ -193,6 +188,7 @@ impl<A: Address> Endpoint<A> {
         });
     }
 
+    #[inline]
     fn server_of(&mut self, id: SessionId) -> Option<&mut ServerSession<A>> {
         match self.sessions.get_mut(usize::from(id.number)) {
             Some(Session::Server(server)) if server.local_token == id.token => Some(server),
@@ -217,81 +213,105 @@ impl<A: Address> Endpoint<A> {
     pub fn receive<'p>(&mut self, now_ns: u64, from: A, mark: Mark, bytes: &'p [u8]) -> Option<Event<'p>> {
         self.shared.clock.advance(now_ns);
         self.shared.statistics.packets_received += 1;
-        let packet = match Packet::parse(bytes, self.shared.config.checking) {
-            Ok(packet) => packet,
-            Err(malformed) => {
-                self.count_malformed(malformed);
-                return None;
-            }
-        };
-        let marked = mark == Mark::Congested;
-        let header = packet.header;
-        match (header.kind, packet.body) {
-            (Kind::Open, Body::Control(payload)) => self.receive_open(from, payload),
-            (Kind::Unknown, _) => self.receive_unknown(from, &header),
-            (kind, body) => match self.sessions.get_mut(usize::from(header.session)) {
-                Some(Session::Client(client)) if client.id.token == header.token && client.remote == from => {
-                    self.receive_as_client(header, body, marked)
-                }
-                Some(Session::Server(server))
-                    if server.local_token == header.token && server.remote == from =>
-                {
-                    server.heard_ns = self.shared.clock.now_ns();
-                    match (kind, body) {
-                        (Kind::Request, Body::Data(prefix, payload)) => {
-                            let piece = server::Piece {
-                                header,
-                                prefix,
-                                payload,
-                                marked,
-                            };
-                            server.receive_request(&mut self.shared, piece)
-                        }
-                        (Kind::RequestForResponse, _) => {
-                            server.receive_request_for_response(&mut self.shared, &header);
-                            None
-                        }
-                        _ => self.receive_management_as_server(&header),
+        match Header::read(bytes, self.shared.config.checking) {
+            Ok((header, rest)) => self.dispatch(from, mark == Mark::Congested, header, rest),
+            Err(malformed) => self.count_malformed(malformed),
+        }
+    }
+
+    /// To the session that the packet is for. Requests and responses come first; everything else is rarer.
+    #[inline]
+    fn dispatch<'p>(&mut self, from: A, marked: bool, header: Header, rest: &'p [u8]) -> Option<Event<'p>> {
+        let now_ns = self.shared.clock.now_ns();
+        match self.sessions.get_mut(usize::from(header.session)) {
+            Some(Session::Server(server)) if server.local_token == header.token && server.remote == from => {
+                server.heard_ns = now_ns;
+                match (header.kind, Prefix::read(rest)) {
+                    (Kind::Request, Ok((prefix, payload))) => {
+                        let piece = Piece {
+                            header,
+                            prefix,
+                            payload,
+                            marked,
+                        };
+                        server.receive_request(&mut self.shared, piece)
                     }
+                    _ => self.receive_rare_as_server(header, rest),
                 }
-                _ => self.receive_for_nobody(from, &header),
-            },
+            }
+            Some(Session::Client(client)) if client.id.token == header.token && client.remote == from => {
+                match (header.kind, Prefix::read(rest)) {
+                    (Kind::Response, Ok((prefix, payload))) if client.is_open() => {
+                        client.heard_ns = now_ns;
+                        let piece = Piece {
+                            header,
+                            prefix,
+                            payload,
+                            marked,
+                        };
+                        client.receive_response(&mut self.shared, piece)
+                    }
+                    _ => self.receive_rare_as_client(header, rest, marked),
+                }
+            }
+            _ => self.receive_without_session(from, &header, rest),
         }
     }
 
     #[cold]
-    fn count_malformed(&mut self, malformed: Malformed) {
+    fn count_malformed(&mut self, malformed: Malformed) -> Option<Event<'static>> {
         let dropped = &mut self.shared.statistics.dropped;
         match malformed {
             Malformed::Short | Malformed::Length => dropped.length += 1,
             Malformed::Check => dropped.check += 1,
             Malformed::Kind => dropped.kind += 1,
         }
+        None
     }
 
-    #[inline]
-    fn receive_as_client(&mut self, header: Header, body: Body<'_>, marked: bool) -> Option<Event<'static>> {
-        let Some(Session::Client(client)) = self.sessions.get_mut(usize::from(header.session)) else {
+    #[inline(never)]
+    fn receive_rare_as_server(&mut self, header: Header, rest: &[u8]) -> Option<Event<'static>> {
+        if let Err(malformed) = Body::read(header.kind, rest) {
+            return self.count_malformed(malformed);
+        }
+        let Some(Session::Server(server)) = self.sessions.get_mut(usize::from(header.session)) else {
             return None;
         };
-        let is_open = matches!(client.state, client::State::Open | client::State::Draining);
-        match (header.kind, body) {
-            (Kind::Response, Body::Data(prefix, payload)) if is_open => {
-                client.heard_ns = self.shared.clock.now_ns();
-                let piece = client::Piece {
-                    header,
-                    prefix,
-                    payload,
-                    marked,
-                };
-                client.receive_response(&mut self.shared, piece)
-            }
-            (Kind::CreditReturn, Body::Bitmap(bitmap)) if is_open => {
+        if header.kind != Kind::RequestForResponse {
+            return self.receive_management_as_server(&header);
+        }
+        server.receive_request_for_response(&mut self.shared, &header);
+        None
+    }
+
+    #[inline(never)]
+    fn receive_rare_as_client(
+        &mut self,
+        header: Header,
+        rest: &[u8],
+        marked: bool,
+    ) -> Option<Event<'static>> {
+        let body = match Body::read(header.kind, rest) {
+            Ok(body) => body,
+            Err(malformed) => return self.count_malformed(malformed),
+        };
+        match (self.sessions.get_mut(usize::from(header.session)), body) {
+            (Some(Session::Client(client)), Body::Bitmap(bitmap)) if client.is_open() => {
                 client.heard_ns = self.shared.clock.now_ns();
                 client.receive_credit_return(&mut self.shared, &header, bitmap, marked);
                 None
             }
-            (_, body) => self.receive_management_as_client(&header, body),
+            _ => self.receive_management_as_client(&header, body),
+        }
+    }
+
+    #[cold]
+    fn receive_without_session(&mut self, from: A, header: &Header, rest: &[u8]) -> Option<Event<'static>> {
+        match Body::read(header.kind, rest) {
+            Err(malformed) => self.count_malformed(malformed),
+            Ok(Body::Control(payload)) if header.kind == Kind::Open => self.receive_open(from, payload),
+            Ok(_) if header.kind == Kind::Unknown => self.receive_unknown(from, header),
+            Ok(_) => self.receive_for_nobody(from, header),
         }
     }
 
@@ -318,11 +338,43 @@ impl<A: Address> Endpoint<A> {
         }
         loop {
             let outgoing = self.next_outgoing(now_ns)?;
-            if let Some((to, head, source)) = self.head_of(&outgoing) {
-                self.shared.statistics.packets_sent += 1;
-                return Some(self.transmit(to, head, source, &outgoing));
+            if let Some(leaving) = leaving(&mut self.shared, &mut self.sessions, &outgoing) {
+                let Leaving { to, head, source } = leaving;
+                let payload = payload_of(&self.sessions, &outgoing, source);
+                return Some(Transmit { to, head, payload });
             }
         }
+    }
+
+    /// Hands over up to so many packets to send, each with where it goes, what goes first and what follows; says how
+    /// many there were. The same as [`Endpoint::poll_transmit`], for less.
+    #[inline]
+    pub fn transmit(
+        &mut self,
+        now_ns: u64,
+        packets_max: usize,
+        mut hand_over: impl FnMut(A, &[u8], &[u8]),
+    ) -> usize {
+        let now_ns = self.shared.clock.advance(now_ns);
+        let mut packets = 0;
+        while packets < packets_max {
+            if let Some(control) = self.shared.control.pop_front() {
+                let control = self.transmit_control(control);
+                hand_over(control.to, control.head.bytes(), control.payload);
+                packets += 1;
+                continue;
+            }
+            let Some(outgoing) = self.next_outgoing(now_ns) else {
+                break;
+            };
+            if let Some(Leaving { to, head, source }) =
+                leaving(&mut self.shared, &mut self.sessions, &outgoing)
+            {
+                hand_over(to, head.bytes(), payload_of(&self.sessions, &outgoing, source));
+                packets += 1;
+            }
+        }
+        packets
     }
 
     #[cold]
@@ -345,63 +397,6 @@ impl<A: Address> Endpoint<A> {
             Some(outgoing) => Some(outgoing),
             None => self.shared.outgoing.pop_front(),
         }
-    }
-
-    /// What goes before the packet; `None` if whatever it was about has moved on.
-    #[inline]
-    fn head_of(&mut self, outgoing: &Outgoing) -> Option<(A, Head, Source)> {
-        match (
-            self.sessions.get_mut(usize::from(outgoing.session))?,
-            outgoing.what,
-        ) {
-            (Session::Client(client), What::Request) => {
-                let (header, prefix, range) = client.transmit(&mut self.shared, outgoing)?;
-                Some((
-                    client.remote,
-                    Head::of_data(&header, &prefix),
-                    Source::Request(range),
-                ))
-            }
-            (Session::Client(client), What::RequestForResponse) => {
-                let (header, _, _) = client.transmit(&mut self.shared, outgoing)?;
-                Some((client.remote, Head::bare(&header), Source::Nothing))
-            }
-            (Session::Server(server), What::Response) => {
-                let (header, prefix, range) = server.response_head(&self.shared, outgoing)?;
-                server.told(outgoing.slot);
-                Some((
-                    server.remote,
-                    Head::of_data(&header, &prefix),
-                    Source::Response(range),
-                ))
-            }
-            (Session::Server(server), What::CreditReturn) => {
-                let (header, bitmap) = server.credit_return_head(outgoing)?;
-                server.told(outgoing.slot);
-                Some((
-                    server.remote,
-                    Head::of_credit_return(&header, bitmap),
-                    Source::Nothing,
-                ))
-            }
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn transmit(&self, to: A, head: Head, source: Source, outgoing: &Outgoing) -> Transmit<'_, A> {
-        let payload = match (&self.sessions[usize::from(outgoing.session)], source) {
-            (Session::Client(client), Source::Request(range)) => client.request(outgoing.slot).get(range),
-            (Session::Server(server), Source::Response(range)) => server
-                .slots
-                .get(usize::from(outgoing.slot))
-                .and_then(|slot| slot.response().get(range)),
-            _ => None,
-        }
-        .unwrap_or_default();
-        let mut head = head;
-        head.seal(payload, self.shared.config.checking);
-        Transmit { to, head, payload }
     }
 
     /// Until when nothing is due, in the time that the endpoint is told; `None`: until a packet comes or something is
@@ -453,4 +448,53 @@ impl<A: Address> Endpoint<A> {
     pub fn packet_payload_bytes(&self) -> usize {
         self.shared.config.packet_bytes_max - DATA_HEADER_BYTES
     }
+}
+
+/// A packet that goes out now, but for its payload.
+struct Leaving<A> {
+    to: A,
+    head: Head,
+    source: std::ops::Range<usize>,
+}
+
+/// What goes before the packet, and where its payload is; `None` if whatever it was about has moved on.
+#[inline]
+fn leaving<A: Address>(
+    shared: &mut Shared<A>,
+    sessions: &mut [Session<A>],
+    outgoing: &Outgoing,
+) -> Option<Leaving<A>> {
+    let (to, mut head, source, payload) = match sessions.get_mut(usize::from(outgoing.session))? {
+        Session::Client(client) => {
+            let (head, source) = client.transmit(shared, outgoing)?;
+            let payload = client.request(outgoing.slot);
+            (client.remote, head, source, payload)
+        }
+        Session::Server(server) => {
+            let (head, source) = server.transmit(shared, outgoing)?;
+            let payload = server.response(outgoing.slot);
+            (server.remote, head, source, payload)
+        }
+        Session::Free => return None,
+    };
+    shared.statistics.packets_sent += 1;
+    if shared.config.checking == Checking::Packets {
+        head.seal(payload.get(source.clone()).unwrap_or_default(), Checking::Packets);
+    }
+    Some(Leaving { to, head, source })
+}
+
+/// The payload of a packet that goes out now.
+#[inline]
+fn payload_of<'e, A: Address>(
+    sessions: &'e [Session<A>],
+    outgoing: &Outgoing,
+    source: std::ops::Range<usize>,
+) -> &'e [u8] {
+    let whole = match sessions.get(usize::from(outgoing.session)) {
+        Some(Session::Client(client)) => client.request(outgoing.slot),
+        Some(Session::Server(server)) => server.response(outgoing.slot),
+        _ => &[],
+    };
+    whole.get(source).unwrap_or_default()
 }

@@ -178,6 +178,17 @@ impl Header {
         bytes
     }
 
+    /// Reads and checks the header of a packet; the rest is what follows it.
+    #[inline]
+    pub(crate) fn read(bytes: &[u8], checking: Checking) -> Result<(Header, &[u8]), Malformed> {
+        let (head, rest) = bytes
+            .split_first_chunk::<HEADER_BYTES>()
+            .ok_or(Malformed::Short)?;
+        verify(bytes, [head[14], head[15]], checking)?;
+        let header = Header::decode(head).ok_or(Malformed::Kind)?;
+        Ok((header, rest))
+    }
+
     #[inline]
     fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
         let word = |at: usize| {
@@ -216,6 +227,13 @@ impl Prefix {
         word.to_le_bytes()
     }
 
+    /// Reads it; the rest is the payload.
+    #[inline]
+    pub(crate) fn read(bytes: &[u8]) -> Result<(Prefix, &[u8]), Malformed> {
+        let (prefix, payload) = bytes.split_first_chunk().ok_or(Malformed::Short)?;
+        Ok((Prefix::decode(prefix), payload))
+    }
+
     #[inline]
     fn decode(bytes: &[u8; PREFIX_BYTES]) -> Prefix {
         let word = u64::from_le_bytes(*bytes);
@@ -225,6 +243,15 @@ impl Prefix {
             held: (word >> 48) as u16,
         }
     }
+}
+
+/// A packet of a message, as it came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'p> {
+    pub(crate) header: Header,
+    pub(crate) prefix: Prefix,
+    pub(crate) payload: &'p [u8],
+    pub(crate) marked: bool,
 }
 
 /// What stands before a packet's payload.
@@ -328,15 +355,20 @@ impl<'p> Packet<'p> {
     /// Reads a packet.
     #[inline]
     pub fn parse(bytes: &'p [u8], checking: Checking) -> Result<Packet<'p>, Malformed> {
-        let (head, rest) = bytes
-            .split_first_chunk::<HEADER_BYTES>()
-            .ok_or(Malformed::Short)?;
-        verify(bytes, [head[14], head[15]], checking)?;
-        let header = Header::decode(head).ok_or(Malformed::Kind)?;
-        let body = match header.kind {
+        let (header, rest) = Header::read(bytes, checking)?;
+        let body = Body::read(header.kind, rest)?;
+        Ok(Packet { header, body })
+    }
+}
+
+impl<'p> Body<'p> {
+    /// What follows a header of this kind.
+    #[inline]
+    pub(crate) fn read(kind: Kind, rest: &'p [u8]) -> Result<Body<'p>, Malformed> {
+        Ok(match kind {
             Kind::Request | Kind::Response => {
-                let (prefix, payload) = rest.split_first_chunk::<PREFIX_BYTES>().ok_or(Malformed::Short)?;
-                Body::Data(Prefix::decode(prefix), payload)
+                let (prefix, payload) = Prefix::read(rest)?;
+                Body::Data(prefix, payload)
             }
             Kind::CreditReturn if rest.is_empty() => Body::Bitmap(0),
             Kind::CreditReturn => {
@@ -346,8 +378,7 @@ impl<'p> Packet<'p> {
             Kind::Open | Kind::Challenge | Kind::Accept | Kind::Refuse => Body::Control(rest),
             _ if rest.is_empty() => Body::Empty,
             _ => return Err(Malformed::Length),
-        };
-        Ok(Packet { header, body })
+        })
     }
 }
 

@@ -12,8 +12,11 @@ use crate::buffer::MsgBuf;
 use crate::config::Recovery;
 use crate::event::{EndReason, Event, Payload, RequestHandle, SessionId};
 use crate::flight::{WINDOW_PACKETS, Window};
-use crate::packet::{Flags, HELD_UNIT_NS, Header, Prefix};
+use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, Piece, Prefix};
 use crate::shared::{Outgoing, Shared, What};
+
+/// Bytes of the smallest buffer that a slot has of its own.
+const INLINE_BYTES_MIN: usize = 64;
 
 /// Where the client is, and how to speak to it.
 #[derive(Debug)]
@@ -71,21 +74,13 @@ enum Response {
 }
 
 impl ServerSlot {
+    #[inline]
     pub(crate) fn response(&self) -> &[u8] {
         match &self.response {
             Response::Inline => &self.inline,
             Response::Given(buffer) => buffer,
         }
     }
-}
-
-/// A piece of a request, as it came.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece<'p> {
-    pub(crate) header: Header,
-    pub(crate) prefix: Prefix,
-    pub(crate) payload: &'p [u8],
-    pub(crate) marked: bool,
 }
 
 impl<A: Copy> ServerSession<A> {
@@ -96,11 +91,28 @@ impl<A: Copy> ServerSession<A> {
         shared: &mut Shared<A>,
         piece: Piece<'p>,
     ) -> Option<Event<'p>> {
-        let slot = self.slots.get_mut(usize::from(piece.header.slot));
-        let Some(slot) = slot else {
-            shared.statistics.dropped.protocol += 1;
-            return None;
-        };
+        let bytes = piece.prefix.message_bytes;
+        let is_whole = piece.header.packet == 0
+            && bytes as usize == piece.payload.len()
+            && bytes <= self.payload_bytes
+            && bytes <= shared.config.message_bytes_max;
+        match self.slots.get_mut(usize::from(piece.header.slot)) {
+            Some(slot) if is_whole && slot.awaits(piece.header.call) => {
+                slot.take_whole(shared, &piece);
+                Some(self.deliver(shared, &piece, Payload::Borrowed(piece.payload)))
+            }
+            Some(_) => self.receive_part(shared, piece),
+            None => {
+                shared.statistics.dropped.protocol += 1;
+                None
+            }
+        }
+    }
+
+    /// Takes a packet that is not the only one of its request, or was here before.
+    #[inline(never)]
+    fn receive_part<'p>(&mut self, shared: &mut Shared<A>, piece: Piece<'p>) -> Option<Event<'p>> {
+        let slot = self.slots.get_mut(usize::from(piece.header.slot))?;
         match piece.header.call.wrapping_sub(slot.call) as i32 {
             0 if slot.phase == Phase::Receiving => {}
             0 => {
@@ -240,18 +252,42 @@ impl<A: Copy> ServerSession<A> {
     }
 
     /// The slot of a request that waits for its response.
+    #[inline]
     pub(crate) fn executing(&mut self, handle: &RequestHandle) -> Option<&mut ServerSlot> {
         let slot = self.slots.get_mut(usize::from(handle.slot))?;
         (slot.call == handle.call && slot.phase == Phase::Executing).then_some(slot)
     }
 
-    /// What goes before a packet of the response; `None` if the call has moved on.
+    /// What goes before a packet that is sent now, and the part of the response that follows; `None` if the call has
+    /// moved on. The packet tells of congestion marks, which are forgotten with that.
     #[inline]
-    pub(crate) fn response_head(
+    pub(crate) fn transmit(
+        &mut self,
+        shared: &Shared<A>,
+        outgoing: &Outgoing,
+    ) -> Option<(Head, std::ops::Range<usize>)> {
+        let leaving = match outgoing.what {
+            What::Response => self.response_head(shared, outgoing)?,
+            _ => (self.credit_return_head(outgoing)?, 0..0),
+        };
+        self.slots[usize::from(outgoing.slot)].marked = false;
+        Some(leaving)
+    }
+
+    /// The response to the call that a slot has.
+    #[inline]
+    pub(crate) fn response(&self, slot: u8) -> &[u8] {
+        self.slots
+            .get(usize::from(slot))
+            .map_or(&[], ServerSlot::response)
+    }
+
+    #[inline]
+    fn response_head(
         &self,
         shared: &Shared<A>,
         outgoing: &Outgoing,
-    ) -> Option<(Header, Prefix, std::ops::Range<usize>)> {
+    ) -> Option<(Head, std::ops::Range<usize>)> {
         let slot = self.slots.get(usize::from(outgoing.slot))?;
         if slot.call != outgoing.call || slot.phase != Phase::Responded {
             return None;
@@ -276,7 +312,8 @@ impl<A: Copy> ServerSession<A> {
             code: slot.status,
             held: held.unwrap_or(u16::MAX),
         };
-        Some((self.header(outgoing, timed.with(marked)), prefix, start..end))
+        let header = self.header(Kind::Response, outgoing, timed.with(marked));
+        Some((Head::of_data(&header, &prefix), start..end))
     }
 
     /// How long the call was here, unless that says nothing.
@@ -290,36 +327,27 @@ impl<A: Copy> ServerSession<A> {
     }
 
     /// A credit return as of now: everything below its packet number is here, and what the bitmap says after it.
-    pub(crate) fn credit_return_head(&self, outgoing: &Outgoing) -> Option<(Header, u64)> {
+    fn credit_return_head(&self, outgoing: &Outgoing) -> Option<Head> {
         let slot = self.slots.get(usize::from(outgoing.slot))?;
         if slot.call != outgoing.call || matches!(slot.phase, Phase::Idle | Phase::Responded) {
             return None;
         }
         let timed = if slot.late { Flags::UNTIMED } else { Flags::NONE };
         let marked = if slot.marked { Flags::MARKED } else { Flags::NONE };
-        let mut header = self.header(outgoing, timed.with(marked));
+        let mut header = self.header(Kind::CreditReturn, outgoing, timed.with(marked));
         // A message may have one packet more than the field can count; the last is answered by the response.
         header.packet = slot.base.min(u16::MAX.into()) as u16;
         let bitmap = match slot.ahead_packets {
             0 => 0,
             _ => slot.ahead.bitmap_from(slot.base + 1),
         };
-        Some((header, bitmap))
+        Some(Head::of_credit_return(&header, bitmap))
     }
 
-    /// Forgets the congestion marks that a packet has just told of.
-    pub(crate) fn told(&mut self, slot: u8) {
-        if let Some(slot) = self.slots.get_mut(usize::from(slot)) {
-            slot.marked = false;
-        }
-    }
-
-    fn header(&self, outgoing: &Outgoing, flags: Flags) -> Header {
+    #[inline]
+    fn header(&self, kind: Kind, outgoing: &Outgoing, flags: Flags) -> Header {
         Header {
-            kind: match outgoing.what {
-                What::Response => crate::packet::Kind::Response,
-                _ => crate::packet::Kind::CreditReturn,
-            },
+            kind,
             flags,
             slot: outgoing.slot,
             session: self.remote_number,
@@ -383,19 +411,41 @@ fn release<A: Copy>(slot: &mut ServerSlot, shared: &mut Shared<A>) {
 }
 
 impl ServerSlot {
-    /// The slot's own buffer, for at most so many bytes.
-    pub(crate) fn inline(&mut self, capacity: usize) -> &mut MsgBuf {
-        if self.inline.capacity() < capacity {
-            self.inline = MsgBuf::with_capacity(capacity);
-        }
-        &mut self.inline
+    /// Whether this is the next call, and the slot is free for it.
+    #[inline]
+    fn awaits(&self, call: u32) -> bool {
+        call == self.call.wrapping_add(1) && !matches!(self.phase, Phase::Executing | Phase::Receiving)
     }
 
-    /// Answers with what is in the slot's own buffer.
-    pub(crate) fn respond_inline(&mut self, status: u16) {
+    /// Begins a call with all of its request.
+    #[inline]
+    fn take_whole<A: Copy>(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) {
+        if matches!(self.response, Response::Given(_)) {
+            release(self, shared);
+        }
+        self.call = piece.header.call;
+        (self.total, self.base) = (1, 1);
+        self.method = piece.prefix.code;
+        self.received_ns = shared.clock.now_ns();
+        self.late = shared.clock.is_catching_up();
+        self.marked = piece.marked;
+    }
+
+    /// Answers from the slot's own buffer, which grows to what responses need; says whether that is no more than
+    /// `bytes_max`.
+    #[inline]
+    pub(crate) fn respond_inline(&mut self, status: u16, response: &[u8], bytes_max: usize) -> bool {
+        if self.inline.capacity() < response.len() {
+            if response.len() > bytes_max {
+                return false;
+            }
+            let capacity = response.len().next_power_of_two().max(INLINE_BYTES_MIN);
+            self.inline = MsgBuf::with_capacity(capacity.min(bytes_max));
+        }
+        let filled = self.inline.fill(response);
         self.status = status;
-        self.response = Response::Inline;
         self.phase = Phase::Responded;
+        filled
     }
 
     /// Answers with a buffer of the application.

@@ -14,9 +14,9 @@ use crate::wheel::Wheel;
 
 /// Answers of session management that may wait; more are dropped, and asked for again.
 const CONTROL_PACKETS_MAX: usize = 1024;
-/// Buckets of the timing wheel that paces packets, each a microsecond.
+/// Buckets of the timing wheel that paces packets, each about a microsecond.
 const PACING_BUCKETS: usize = 8192;
-const PACING_BUCKET_NS: u64 = 1_000;
+const PACING_BUCKET_NS: u64 = 1_024;
 
 /// A packet to send, by name. The memory is looked up when it goes out, and not if the call has moved on by then, so
 /// that no queue ever refers to a buffer.
@@ -150,8 +150,8 @@ struct Timer {
     entries: u8,
 }
 
-/// Not set.
-const NEVER: u64 = u64::MAX;
+/// A time that never comes.
+pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Timers {
     fn new(sessions: usize) -> Self {

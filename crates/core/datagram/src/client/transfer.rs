@@ -17,15 +17,19 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Queues what a slot has to send, as far as credits reach.
-    #[inline]
     pub(super) fn pump(&mut self, shared: &mut Shared<A>, index: u8) {
         let slot = &mut self.slots[usize::from(index)];
         if slot.flight.is_some() {
             return self.pump_flight(shared, index);
         }
-        if slot.phase != Phase::Request || slot.sent != Sent::NotYet {
-            return;
+        if slot.phase == Phase::Request && slot.sent == Sent::NotYet {
+            self.pump_single(shared, index);
         }
+    }
+
+    /// Queues a request of one packet, if there is a credit.
+    #[inline]
+    pub(super) fn pump_single(&mut self, shared: &mut Shared<A>, index: u8) {
         if !self.may_send() {
             self.starved |= 1 << index;
             return;
@@ -126,10 +130,16 @@ impl<A: Copy> ClientSession<A> {
             what,
             flags,
         };
-        let bypass = shared.config.pacing_bypass == ShortCut::On;
-        if bypass && self.congestion.is_uncongested() {
+        if shared.config.pacing_bypass == ShortCut::On && self.congestion.is_uncongested() {
             return shared.send(outgoing);
         }
+        self.pace(shared, outgoing, bytes);
+    }
+
+    /// Hands a packet to the timing wheel, unless it is its time already.
+    #[inline(never)]
+    fn pace(&mut self, shared: &mut Shared<A>, outgoing: Outgoing, bytes: usize) {
+        let bypass = shared.config.pacing_bypass == ShortCut::On;
         let Some(pace_ns) = self.congestion.pace_ns(bytes) else {
             return shared.send(outgoing);
         };
@@ -171,33 +181,19 @@ impl<A: Copy> ClientSession<A> {
         &mut self,
         shared: &mut Shared<A>,
         outgoing: &Outgoing,
-    ) -> Option<(Header, Prefix, std::ops::Range<usize>)> {
+    ) -> Option<(Head, std::ops::Range<usize>)> {
         let now_ns = shared.clock.now_ns();
         let slot = self.slots.get_mut(usize::from(outgoing.slot))?;
-        let phase = if outgoing.what == What::Request {
-            Phase::Request
-        } else {
-            Phase::Response
+        let (phase, kind) = match outgoing.what {
+            What::Request => (Phase::Request, Kind::Request),
+            _ => (Phase::Response, Kind::RequestForResponse),
         };
         if slot.call != outgoing.call || slot.phase != phase || !slot.send(outgoing, now_ns) {
             return None;
         }
         slot.progress_ns = now_ns;
-        let timeouts = slot.timeouts;
-        let bytes = slot.request.len() as u32;
-        let prefix = Prefix {
-            message_bytes: bytes,
-            code: slot.method,
-            held: 0,
-        };
-        shared
-            .timers
-            .arm(self.id.number, now_ns, now_ns + self.trips.timeout_ns(timeouts));
-        let kind = if phase == Phase::Request {
-            Kind::Request
-        } else {
-            Kind::RequestForResponse
-        };
+        let due_ns = now_ns + self.trips.timeout_ns(slot.timeouts);
+        shared.timers.arm(self.id.number, now_ns, due_ns);
         let header = Header {
             kind,
             flags: outgoing.flags,
@@ -207,9 +203,18 @@ impl<A: Copy> ClientSession<A> {
             call: outgoing.call,
             packet: outgoing.packet,
         };
+        if kind == Kind::RequestForResponse {
+            return Some((Head::bare(&header), 0..0));
+        }
+        let bytes = slot.request.len() as u32;
+        let prefix = Prefix {
+            message_bytes: bytes,
+            code: slot.method,
+            held: 0,
+        };
         let start = usize::from(outgoing.packet) * self.payload_bytes as usize;
         let end = start + payload_of(bytes, outgoing.packet.into(), self.payload_bytes);
-        Some((header, prefix, start..end))
+        Some((Head::of_data(&header, &prefix), start..end))
     }
 
     /// Takes a piece of a response, which may complete the call.
@@ -274,7 +279,7 @@ impl<A: Copy> ClientSession<A> {
         slot.status = piece.prefix.code;
         slot.progress_ns = shared.clock.now_ns();
         slot.timeouts = 0;
-        slot.look_again_ns = None;
+        slot.look_again_ns = NEVER;
         let fits = slot.response.capacity() >= piece.prefix.message_bytes as usize;
         if fits {
             slot.response.set_length(piece.prefix.message_bytes as usize);
@@ -440,7 +445,7 @@ impl<A: Copy> ClientSession<A> {
     /// Takes for lost what later packets have overtaken for too long.
     pub(super) fn look_for_losses(&mut self, shared: &mut Shared<A>, index: u8) {
         let slot = &mut self.slots[usize::from(index)];
-        slot.look_again_ns = None;
+        slot.look_again_ns = NEVER;
         if shared.config.recovery == Recovery::GoBackN || slot.accepted && slot.phase == Phase::Request {
             return;
         }
@@ -450,7 +455,7 @@ impl<A: Copy> ClientSession<A> {
         let now_ns = shared.clock.now_ns();
         let window_ns = self.trips.reordering_ns(shared.config.reordering_ns_min) * self.reordering_scale;
         let losses = flight.look_for_losses(now_ns, window_ns);
-        slot.look_again_ns = losses.look_again_ns;
+        slot.look_again_ns = losses.look_again_ns.unwrap_or(NEVER);
         if let Some(at_ns) = losses.look_again_ns {
             shared.timers.arm(self.id.number, now_ns, at_ns);
         }

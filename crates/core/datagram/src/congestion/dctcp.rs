@@ -92,8 +92,8 @@ impl CongestionControl for Dctcp {
         self.window as u32
     }
 
-    fn is_indifferent_to(&self, _rtt_ns: u64) -> bool {
-        false
+    fn indifferent_below_ns(&self) -> u64 {
+        0
     }
 }
 

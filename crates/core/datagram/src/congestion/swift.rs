@@ -123,8 +123,12 @@ impl CongestionControl for Swift {
         (self.window as u32).max(1)
     }
 
-    fn is_indifferent_to(&self, rtt_ns: u64) -> bool {
-        self.window >= f64::from(self.config.window_packets_max) && (rtt_ns as f64) < self.target_ns()
+    fn indifferent_below_ns(&self) -> u64 {
+        if self.window >= f64::from(self.config.window_packets_max) {
+            self.target_ns() as u64
+        } else {
+            0
+        }
     }
 }
 

@@ -144,9 +144,12 @@ impl CongestionControl for Timely {
         u32::MAX
     }
 
-    #[inline]
-    fn is_indifferent_to(&self, rtt_ns: u64) -> bool {
-        self.rate >= self.link_rate && rtt_ns < self.config.rtt_ns_low
+    fn indifferent_below_ns(&self) -> u64 {
+        if self.rate >= self.link_rate {
+            self.config.rtt_ns_low
+        } else {
+            0
+        }
     }
 }
 
@@ -166,10 +169,11 @@ mod tests {
     #[test]
     fn long_round_trips_slow_down_and_short_ones_bring_the_rate_back() {
         let mut timely = Timely::new(TimelyConfig::default(), 3.0);
-        assert!(timely.is_indifferent_to(40_000) && !timely.is_indifferent_to(60_000));
+        assert_eq!(timely.indifferent_below_ns(), 50_000);
         for round in 0..200 {
             timely.acknowledged(&sample(round * 200_000, 200_000));
         }
+        assert_eq!(timely.indifferent_below_ns(), 0);
         let congested = timely.rate();
         assert!(congested < 1.0, "{congested}");
         for round in 0..2_000 {

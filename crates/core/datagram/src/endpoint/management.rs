@@ -326,7 +326,9 @@ impl<A: Address> Endpoint<A> {
         client.remote_number = accept.session;
         client.remote_token = accept.token;
         client.payload_bytes = u32::from(accept.packet_bytes) - DATA_HEADER_BYTES as u32;
-        client.message_bytes_max = accept.message_bytes_max;
+        let bytes_possible = u64::from(client.payload_bytes) * u64::from(MESSAGE_PACKETS_MAX);
+        let bytes_possible = u32::try_from(bytes_possible).unwrap_or(u32::MAX);
+        client.message_bytes_max = accept.message_bytes_max.min(bytes_possible);
         client.heard_ns = now_ns;
         client.open(&mut self.shared, accept.slots, accept.credits);
         let due_ns = now_ns + self.shared.config.keepalive_ns;

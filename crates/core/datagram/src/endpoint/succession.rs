@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::handshake::Open;
+use crate::packet::Packet;
 
 impl<A: Address> Endpoint<A> {
     /// Whether a packet asks for a session, and its sender has shown that it receives at this address. Another endpoint
