@@ -1,10 +1,13 @@
 //! How an end waits: it polls for a while, then sleeps on its doorbell, and notices that the peer is gone.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use provost_ring::{Crowding, Patience};
-use provost_shm::{Doorbell, PacketSocket, now_ns, yield_now};
+use provost_shm::{Doorbell, PacketSocket, Ringer, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -20,10 +23,34 @@ const LOOKS_PER_YIELD: u32 = 32;
 #[derive(Debug)]
 pub(crate) struct Waiting {
     doorbell: Doorbell,
+    alarm: Arc<Alarm>,
     /// Nothing is sent over it any more; the kernel hangs it up when the peer ends, however it ends.
     socket: PacketSocket,
     patience: Patience,
     crowding: Crowding,
+}
+
+/// By which other threads of this process end a wait.
+#[derive(Debug)]
+struct Alarm {
+    /// For an end that polls.
+    is_raised: AtomicBool,
+    /// For an end that sleeps: the other end of its own doorbell.
+    ringer: Ringer,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Pairs with the Acquire swaps of `Waiting`: who is woken sees why.
+        if !self.is_raised.swap(true, Ordering::Release) {
+            // The doorbell lives as long as the wire; afterwards nobody waits.
+            let _ = self.ringer.ring();
+        }
+    }
 }
 
 /// What came of polling.
@@ -45,13 +72,20 @@ pub(crate) enum Woken {
 }
 
 impl Waiting {
-    pub(crate) fn new(doorbell: Doorbell, socket: PacketSocket) -> Waiting {
+    /// The ringer is the other end of the doorbell.
+    pub(crate) fn new(doorbell: Doorbell, ringer: Ringer, socket: PacketSocket) -> Waiting {
+        let is_raised = AtomicBool::new(false);
         Waiting {
             doorbell,
+            alarm: Arc::new(Alarm { is_raised, ringer }),
             socket,
             patience: Patience::new(POLL_NS),
             crowding: Crowding::default(),
         }
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.alarm))
     }
 
     /// Polls until something is there or it no longer pays.
@@ -65,7 +99,8 @@ impl Waiting {
         let until_ns = began_ns.saturating_add(self.patience.spin_ns().min(at_most_ns));
         loop {
             for _ in 0..LOOKS_PER_YIELD {
-                if is_there()? {
+                let is_raised = self.alarm.is_raised.load(Ordering::Relaxed);
+                if is_there()? || (is_raised && self.alarm.is_raised.swap(false, Ordering::Acquire)) {
                     return Ok(Polled::Found);
                 }
                 std::hint::spin_loop();
@@ -87,6 +122,9 @@ impl Waiting {
     pub(crate) fn sleep(&mut self, at_most: Option<Duration>) -> io::Result<Woken> {
         let began_ns = now_ns();
         let woken = self.look(at_most)?;
+        self.doorbell.drain()?;
+        // Who raised the alarm before this is heard now, and who does so after it rings again.
+        self.alarm.is_raised.swap(false, Ordering::Acquire);
         let gap_ns = POLL_NS.saturating_add(now_ns().saturating_sub(began_ns));
         self.patience.woken_after(gap_ns);
         Ok(woken)
@@ -108,15 +146,10 @@ impl Waiting {
             PollFd::new(&self.socket, PollFlags::empty()),
         ];
         match poll(&mut watched, timeout.as_ref()) {
-            Ok(_) => {}
-            Err(Errno::INTR) => return Ok(Woken::Usual),
-            Err(error) => return Err(error.into()),
+            Ok(_) if !watched[1].revents().is_empty() => Ok(Woken::PeerGone),
+            Ok(_) | Err(Errno::INTR) => Ok(Woken::Usual),
+            Err(error) => Err(error.into()),
         }
-        let (rung, hung_up) = (!watched[0].revents().is_empty(), !watched[1].revents().is_empty());
-        if rung {
-            self.doorbell.drain()?;
-        }
-        Ok(if hung_up { Woken::PeerGone } else { Woken::Usual })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::task::Waker;
 use std::time::Duration;
 
 use provost_packets::{Arrival, Integrity, Wire};
@@ -244,6 +245,8 @@ struct Introduction {
     side: Side,
     own: Own,
     doorbell: Doorbell,
+    /// The other end of the doorbell, of which the peer has a copy.
+    own_ringer: Ringer,
     greeting: Greeting,
 }
 
@@ -265,6 +268,7 @@ impl Introduction {
             side,
             own,
             doorbell,
+            own_ringer: ringer,
             greeting,
         })
     }
@@ -292,7 +296,7 @@ impl Introduction {
             peers,
             copy: vec![0; copy_words].into_boxed_slice(),
             ringer: greeted.ringer.into(),
-            waiting: Waiting::new(self.doorbell, self.socket),
+            waiting: Waiting::new(self.doorbell, self.own_ringer, self.socket),
             announced: Announced::Yes,
             looks_in_vain: 0,
             statistics: Statistics::default(),
@@ -401,6 +405,10 @@ impl Wire for SharedWire {
             Polled::Nothing { left } => self.sleep(left),
         }
     }
+
+    fn waker(&self) -> Option<Waker> {
+        Some(self.waiting.waker())
+    }
 }
 
 #[cold]
@@ -490,6 +498,24 @@ mod tests {
             }
         }
         assert_eq!(sender.join().unwrap().statistics().not_sent, 0);
+    }
+
+    #[test]
+    fn another_thread_ends_a_wait_that_goes_on_or_the_next() {
+        let (mut one, _other) = pair();
+        let waker = one.waker().unwrap();
+        waker.wake_by_ref();
+        one.wait(None).unwrap();
+        let later = std::thread::spawn(move || {
+            for pause_us in [0, 10, 20_000] {
+                std::thread::sleep(Duration::from_micros(pause_us));
+                waker.wake_by_ref();
+            }
+        });
+        // Only the last of these is sure not to fall together with others; this ends if it ends a wait.
+        one.wait(None).unwrap();
+        later.join().unwrap();
+        assert_eq!(one.receive(1, |_| {}).unwrap(), 0);
     }
 
     #[test]
