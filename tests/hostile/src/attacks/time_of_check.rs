@@ -22,11 +22,16 @@ const TURNS_MAX: u64 = 4000;
 
 /// Attacks until the campaign is over.
 pub fn run(scene: &Scene, random: &mut Random) {
-    // The same against a service without a policy shows that denied values do arrive where nobody stops them.
-    let services = [
-        GUARDED[0], GUARDED[1], GUARDED[2], GUARDED[0], GUARDED[1], TARGETS[0],
-    ];
-    while let Some(mut client) = scene.client("time-of-check", &services, random) {
+    // The same against a service without a policy shows that denied values do arrive where nobody stops them. One
+    // after the other, so that a slow machine gets to each of them too.
+    let mut services = [
+        GUARDED[0], TARGETS[0], GUARDED[1], GUARDED[2], GUARDED[0], GUARDED[1],
+    ]
+    .into_iter()
+    .cycle();
+    while let Some(service) = services.next()
+        && let Some(mut client) = scene.client("time-of-check", &[service], random)
+    {
         let (bytes, changes) = guard::message(&scene.schema, MESSAGE_AT);
         client.app.write(MESSAGE_AT, &bytes);
         if let Err(gone) = call_while_it_changes(scene, &mut client, &changes, random) {
