@@ -32,6 +32,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("crates/sys/shm/", "mapping memory"),
     ("crates/sys/shared-wire/", "packets in shared memory"),
     ("crates/sys/net/", "system calls that have no safe wrapper"),
+    ("crates/sys/namespaces/", "moving a thread into a namespace"),
     ("crates/sys/udp/", "batches of messages, whose headers point at each other"),
     ("crates/sys/xdp/", "rings and frames that are shared with the kernel"),
     ("crates/sys/dpdk/", "the C shim to DPDK"),

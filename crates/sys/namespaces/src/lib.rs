@@ -1,0 +1,122 @@
+//! Network namespaces for tests and benchmarks: hosts of their own on one machine, joined by virtual Ethernet. They have no
+//! name, so they vanish with the process, however it ends.
+//!
+//! ```no_run
+//! use provost_namespaces::Namespace;
+//!
+//! let (one, other) = (Namespace::new()?, Namespace::new()?);
+//! one.join("eth0", &other, "eth0")?;
+//! one.command("ip addr add 10.0.0.1/24 dev eth0")?;
+//! one.run(|| std::net::UdpSocket::bind("10.0.0.1:0"))?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Command;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// A network namespace. What was opened in it stays in it, whichever thread uses it.
+#[derive(Debug)]
+pub struct Namespace {
+    descriptor: OwnedFd,
+}
+
+impl Namespace {
+    /// A new one, whose loopback interface is up.
+    ///
+    /// # Errors
+    /// If the kernel refuses, as it does to all but root (CAP_SYS_ADMIN), or the command `ip` is missing.
+    pub fn new() -> io::Result<Namespace> {
+        let namespace = in_thread(|| {
+            // SAFETY: only this thread moves, which ends with this closure; it has no file descriptors of its own.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|error| {
+                let advice = "a network namespace needs root (CAP_SYS_ADMIN)";
+                io::Error::new(io::Error::from(error).kind(), format!("{advice}: {error}"))
+            })?;
+            let descriptor = std::fs::File::open("/proc/thread-self/ns/net")?.into();
+            Ok(Namespace { descriptor })
+        })?;
+        namespace.command("ip link set lo up")?;
+        Ok(namespace)
+    }
+
+    /// Runs this in a thread that is in the namespace.
+    ///
+    /// # Errors
+    /// Those of `job`, or if the thread cannot move there.
+    pub fn run<T: Send>(&self, job: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        in_thread(|| {
+            move_into_link_name_space(self.descriptor.as_fd(), Some(LinkNameSpaceType::Network))?;
+            job()
+        })
+    }
+
+    /// Runs a command in the namespace: words without quotes.
+    ///
+    /// # Errors
+    /// If it cannot be run, or fails.
+    pub fn command(&self, words: &str) -> io::Result<()> {
+        let mut words_of = words.split_whitespace();
+        let program = words_of.next().unwrap_or_default();
+        let output = self.run(|| Command::new(program).args(words_of).output())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let told = String::from_utf8_lossy(&output.stderr);
+        Err(io::Error::other(format!("{words}: {}", told.trim())))
+    }
+
+    /// Joins this to another by a pair of virtual Ethernet interfaces of these names, with one queue each, and up.
+    ///
+    /// # Errors
+    /// If the kernel has none, or the names are taken.
+    pub fn join(&self, here: &str, other: &Namespace, there: &str) -> io::Result<()> {
+        let process = std::process::id();
+        let descriptor = other.descriptor.as_raw_fd();
+        let queues = "numtxqueues 1 numrxqueues 1";
+        self.command(&format!(
+            "ip link add name {here} {queues} type veth peer name {there} {queues} netns /proc/{process}/fd/{descriptor}"
+        ))?;
+        self.command(&format!("ip link set {here} up"))?;
+        other.command(&format!("ip link set {there} up"))
+    }
+}
+
+/// A thread that moves between namespaces must not be one that goes on to do something else.
+fn in_thread<T: Send>(job: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| scope.spawn(job).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn two_namespaces_reach_each_other_and_nobody_else_sees_them() {
+        let (one, other) = match Namespace::new().and_then(|one| Ok((one, Namespace::new()?))) {
+            Ok(pair) => pair,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        one.join("left", &other, "right").unwrap();
+        one.command("ip addr add 10.7.0.1/24 dev left").unwrap();
+        other.command("ip addr add 10.7.0.2/24 dev right").unwrap();
+        let here = one.run(|| UdpSocket::bind("10.7.0.1:0")).unwrap();
+        let there = other.run(|| UdpSocket::bind("10.7.0.2:0")).unwrap();
+        there
+            .set_read_timeout(Some(std::time::Duration::from_secs(30)))
+            .unwrap();
+        here.send_to(b"hello", there.local_addr().unwrap()).unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!(
+            there.recv_from(&mut bytes).unwrap(),
+            (5, here.local_addr().unwrap())
+        );
+        assert!(UdpSocket::bind("10.7.0.1:0").is_err());
+        assert!(one.command("ip link set nothing up").is_err());
+    }
+}
