@@ -15,6 +15,7 @@ pub mod node;
 mod other_schemas;
 pub mod peer;
 pub mod program;
+pub mod scrape;
 pub mod script;
 pub mod server;
 pub mod successor;

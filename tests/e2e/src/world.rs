@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command};
+use std::process::{ChildStdin, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::agent::Executor;
+use crate::built;
 use crate::driver::{Agent, PATIENCE};
 use crate::lines::Lines;
 use crate::node::{DESCRIPTORS_MAX, SUCCESSOR};
@@ -135,6 +136,23 @@ impl Node {
         };
         self.successor = Some(replacement.process);
         Ok(replacement)
+    }
+
+    /// Runs `provost` on it, and returns what that prints. (A test builds the program before its time counts.)
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    pub fn operate(&self, arguments: &[&str]) -> String {
+        let program = built::program("provost", "provost-cli", &self.plan.role.to_string_lossy());
+        let output = Command::new(program)
+            .args(arguments)
+            .env("PROVOST_ADMIN_SOCKET", &self.admin_socket)
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program provost");
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Writes another configuration: what the process that replaces this one is to read.

@@ -1,9 +1,8 @@
 //! What a node tells: metrics that promtool accepts and a real Prometheus scrapes, health, an access log that may be
 //! rotated, spans that a collector receives with the right parents.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -18,6 +17,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use provost_e2e::driver::PATIENCE;
+use provost_e2e::scrape::{self, value};
 use provost_e2e::script::{Ask, Echo, Hold, Metadatum, StatusParts};
 use provost_e2e::{NodeOptions, Setting, eventually, watched};
 use rustix::process::Signal;
@@ -48,33 +48,8 @@ fn directory() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("pobs-").tempdir().unwrap()
 }
 
-/// Status and body of an answer.
-fn get(mut stream: impl Read + Write, path: &str) -> (u16, String) {
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    (status.unwrap_or_default(), body.to_owned())
-}
-
 fn get_unix(socket: &Path, path: &str) -> (u16, String) {
-    get(UnixStream::connect(socket).unwrap(), path)
-}
-
-/// The value of a series: its name and some of its labels.
-fn value(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
-    let is_it = |line: &&str| {
-        let is_name = line
-            .strip_prefix(name)
-            .is_some_and(|rest| rest.starts_with(['{', ' ']));
-        is_name && labels.iter().all(|label| line.contains(label))
-    };
-    page.lines().find(is_it)?.rsplit_once(' ')?.1.parse().ok()
+    scrape::get_unix(socket, path).unwrap()
 }
 
 fn is_missing(program: &str) -> bool {
@@ -208,7 +183,7 @@ fn a_real_prometheus_scrapes_a_node() {
             let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) else {
                 return false;
             };
-            let (status, body) = get(stream, query);
+            let (status, body) = scrape::get(stream, query).unwrap_or_default();
             let answer: Value = serde_json::from_str(&body).unwrap_or_default();
             status == 200 && answer["data"]["result"][0]["value"][1] == "30"
         });

@@ -1,0 +1,181 @@
+//! Rate limits between real apps and nodes: on both sides, over several apps, queued, and through live upgrades.
+
+use provost::blocking::block_on;
+use provost::{App, Channel, Code, Status};
+use provost_e2e::probe::EchoMessage;
+use provost_e2e::probe::probe_client::blocking::ProbeClient;
+use provost_e2e::probe::probe_service::SERVICE;
+use provost_e2e::script::{Ask, Echo};
+use provost_e2e::{Node, NodeOptions, Setting, built, watched};
+
+const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
+
+/// What a client is told about trying again.
+const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// A node with a limit: so few calls a second that none comes while a test lasts, but for the burst.
+fn limited(config: &str) -> NodeOptions {
+    NodeOptions {
+        tables: format!(
+            "[[policy]]\nname = \"limit\"\nkind = \"rate-limit\"\nmethods = [\"Echo\"]\n[policy.config]\n{config}\n"
+        ),
+        ..NodeOptions::default()
+    }
+}
+
+fn client(node: &Node) -> ProbeClient {
+    let app = App::builder().socket(&node.socket).attach().unwrap();
+    let channel = block_on(Channel::builder(&SERVICE).app(&app).connect("probe.Probe"));
+    ProbeClient::new(channel.unwrap())
+}
+
+fn echo(client: &ProbeClient) -> Result<(), Status> {
+    client.echo(EchoMessage::default()).map(|_| ())
+}
+
+/// How many calls succeed until one does not, which is over the limit.
+fn successes(client: &ProbeClient) -> usize {
+    let failure = |status: Status| {
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        status
+    };
+    std::iter::repeat_with(|| echo(client).map_err(failure))
+        .take(10_000)
+        .take_while(Result::is_ok)
+        .count()
+}
+
+#[test]
+fn who_is_over_the_limit_is_told_when_to_come_again_on_either_side() {
+    watched(|| {
+        let limit = limited("requests_per_second = 0.01\nburst = 5");
+        let none = NodeOptions::default();
+        for (options_a, options_b) in [(&limit, &none), (&none, &limit)] {
+            let setting = Setting::with(ROLE, options_a, options_b);
+            let client = client(&setting.a);
+            assert_eq!(successes(&client), 5);
+            let status = echo(&client).unwrap_err();
+            let wait: u64 = status.metadata().get(PUSHBACK).unwrap().parse().unwrap();
+            assert!((1..=100_000).contains(&wait), "{wait}");
+            assert!(status.message().contains("rate limit limit"), "{status}");
+            // Other methods are free.
+            for _ in 0..20 {
+                client.mirror(provost_e2e::probe::Nothing::default()).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn all_apps_of_a_node_share_a_bucket() {
+    watched(|| {
+        let limit = limited("requests_per_second = 0.01\nburst = 30");
+        let mut setting = Setting::with(ROLE, &limit, &NodeOptions::default());
+        let ten = Ask::Echo(Echo {
+            calls: 10,
+            ..Echo::default()
+        });
+        setting.agent.succeeds(ten.clone());
+        setting.world.agent(&setting.a).succeeds(ten);
+        assert_eq!(successes(&client(&setting.a)), 10);
+    });
+}
+
+#[test]
+fn queued_calls_all_succeed_and_no_faster_than_the_rate() {
+    watched(|| {
+        let limit = limited("requests_per_second = 200\nburst = 1\non_limit = \"queue\"");
+        for (options_a, options_b) in [
+            (&limit, &NodeOptions::default()),
+            (&NodeOptions::default(), &limit),
+        ] {
+            let mut setting = Setting::with(ROLE, options_a, options_b);
+            let done = setting.agent.succeeds(Ask::Echo(Echo {
+                calls: 60,
+                in_flight: 20,
+                ..Echo::default()
+            }));
+            // 59 intervals of 5 ms.
+            assert!(done.count == 60 && done.elapsed_ms >= 290, "{done:?}");
+        }
+    });
+}
+
+#[test]
+fn a_call_that_would_wait_past_its_deadline_is_rejected_rather_than_late() {
+    watched(|| {
+        let limit = limited("requests_per_second = 0.01\nburst = 1\non_limit = \"queue\"");
+        let mut setting = Setting::with(ROLE, &limit, &NodeOptions::default());
+        setting.agent.calls_well();
+        let failure = setting.agent.fails(Ask::Echo(Echo {
+            timeout_ms: Some(30_000),
+            ..Echo::default()
+        }));
+        assert_eq!(failure.code, Code::ResourceExhausted, "{failure:?}");
+    });
+}
+
+fn upgrade(node: &Node, version: &str) {
+    node.operate(&[
+        "engine",
+        "upgrade",
+        "rate-limit",
+        "--version",
+        version,
+        "--policy",
+        "limit",
+    ]);
+}
+
+#[test]
+fn what_is_in_a_bucket_survives_upgrades_there_and_back() {
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        let limit = limited("requests_per_second = 0.01\nburst = 40\nper = [\"app\", \"method\"]");
+        let setting = Setting::with(ROLE, &limit, &NodeOptions::default());
+        let client = client(&setting.a);
+        for version in ["1", "2", "1"] {
+            for _ in 0..10 {
+                echo(&client).unwrap();
+            }
+            upgrade(&setting.a, version);
+        }
+        assert_eq!(successes(&client), 10);
+        // What is missing stays missing when the bucket becomes another one.
+        setting
+            .a
+            .operate(&["policy", "set", "limit", "--set", "burst=45"]);
+        assert_eq!(successes(&client), 5);
+        setting
+            .a
+            .operate(&["policy", "set", "limit", "--set", "requests_per_second=unlimited"]);
+        for _ in 0..100 {
+            echo(&client).unwrap();
+        }
+    });
+}
+
+#[test]
+fn calls_that_wait_survive_upgrades() {
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        let limit =
+            limited("requests_per_second = 500\nburst = 1\non_limit = \"queue\"\nqueue_calls_max = 2000");
+        let mut setting = Setting::with(ROLE, &limit, &NodeOptions::default());
+        let calls = setting.agent.begin(Ask::Echo(Echo {
+            calls: 1500,
+            in_flight: 64,
+            ..Echo::default()
+        }));
+        for round in 0..6 {
+            upgrade(&setting.a, ["1", "2"][round % 2]);
+            setting
+                .a
+                .operate(&["policy", "set", "limit", "--set", "requests_per_second=600"]);
+        }
+        match setting.agent.answer(calls) {
+            provost_e2e::Answer::Done(done) => assert_eq!(done.count, 1500),
+            other => panic!("{other:?}"),
+        }
+    });
+}
