@@ -24,6 +24,8 @@ pub struct Datapath {
     tx: Vec<Queue<Step>>,
     rx: Vec<Queue<Step>>,
     link: Arc<Link>,
+    /// See [`Datapath::departed`].
+    departed: Vec<Nanos>,
 }
 
 /// One engine of a datapath, as an operator is shown it.
@@ -58,6 +60,7 @@ impl Datapath {
             tx,
             rx,
             link,
+            departed: Vec::new(),
         }
     }
 
@@ -99,10 +102,14 @@ impl Datapath {
         for at in 0..=last {
             if at == last {
                 self.agree_on_turn();
+                self.departed.clear();
+                self.departed.extend(self.tx[at].iter().map(|step| step.taken_at));
             }
             transport = self.poll_engine(at, context);
             busy |= transport == Progress::Busy;
         }
+        self.departed
+            .truncate(self.departed.len().saturating_sub(self.tx[last].len()));
         let mut first = match last {
             0 => transport,
             _ => Progress::Idle,
@@ -130,6 +137,12 @@ impl Datapath {
             _ if busy => Progress::Busy,
             _ => Progress::Idle,
         }
+    }
+
+    /// Of the steps that the transport took in the last poll: when each was taken from the app, or 0.
+    #[must_use]
+    pub fn departed(&self) -> &[Nanos] {
+        &self.departed
     }
 
     /// Whether one of its engines wants other datapaths of the runtime to have their turn: to be polled behind those.
@@ -264,8 +277,10 @@ mod tests {
 
         fn do_work(&mut self, ports: Ports<'_>, _context: &mut Context<'_>) -> Progress {
             if self.place == Place::Last {
-                // The wire is a mirror.
-                while let Some(step) = ports.tx_in.pop() {
+                // The wire is a mirror, which has room for four.
+                while ports.rx_out.len() < 4
+                    && let Some(step) = ports.tx_in.pop()
+                {
                     ports.rx_out.push(step).unwrap();
                 }
                 return if self.link.close_requested() {
@@ -359,5 +374,30 @@ mod tests {
         link.drain();
         poll(&mut datapath);
         assert!(datapath.yields() && link.turn_bytes() == 1000);
+    }
+
+    #[test]
+    fn what_the_transport_took_is_told_by_when_it_came() {
+        let link = Arc::new(Link::new());
+        let relay = |place| {
+            Box::new(Relay {
+                link: link.clone(),
+                place,
+            }) as Box<dyn Engine>
+        };
+        let mut datapath = Datapath::new(vec![relay(Place::First), relay(Place::Last)], link.clone());
+        for taken_at in 1..=6 {
+            let step = Step {
+                taken_at,
+                ..Step::new(taken_at, Parts::BEGIN)
+            };
+            datapath.from_app().push(step).unwrap();
+        }
+        poll(&mut datapath);
+        assert_eq!(datapath.departed(), [1, 2, 3, 4]);
+        poll(&mut datapath);
+        assert_eq!(datapath.departed(), [5, 6]);
+        poll(&mut datapath);
+        assert!(datapath.departed().is_empty());
     }
 }

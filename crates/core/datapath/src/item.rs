@@ -26,6 +26,8 @@ pub struct Step {
     pub window_bytes: u32,
     /// When the call must end; 0 for never (`BEGIN` only).
     pub deadline: Nanos,
+    /// When the service took it from the app; 0 for one that did not come from there, or came to another process.
+    pub taken_at: Nanos,
     /// Metadata and message.
     pub body: Body,
 }
@@ -41,6 +43,7 @@ impl Step {
             status: Code::Ok,
             window_bytes: 0,
             deadline: 0,
+            taken_at: 0,
             body: Body::Empty,
         }
     }

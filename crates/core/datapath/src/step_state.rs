@@ -59,6 +59,8 @@ impl Step {
             status: fields.code()?,
             window_bytes: fields.u32()?,
             deadline: fields.u64()?,
+            // Its way through this process is not the whole of it.
+            taken_at: 0,
             body: Body::restore(&mut fields, restorer)?,
         };
         fields.end()?;

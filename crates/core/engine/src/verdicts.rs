@@ -8,7 +8,12 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use provost_datapath::{FieldReader, FieldWriter, RestoreError};
+
 use crate::{Code, MetricDescription, MetricSink, MetricType, Nanos};
+
+/// Stands for a runtime of a process before this one, among [`VerdictLedger::runtimes`].
+const EARLIER: usize = usize::MAX;
 
 /// Upper bounds of the times that calls are held, in seconds. What is longer has the bound infinity.
 const HELD_SECONDS: [f64; 15] = [
@@ -25,6 +30,8 @@ const HELD_NS: [Nanos; HELD_SECONDS.len()] = {
     out
 };
 const NANOS_PER_SECOND: f64 = 1e9;
+/// Numbers of one group that any version saves, at most.
+const GROUP_MAX: usize = 256;
 
 /// All metrics that are counted around each policy.
 pub const VERDICT_METRICS: [&MetricDescription; 2] = [&VERDICTS, &HELD];
@@ -70,6 +77,22 @@ impl Cell {
 }
 
 impl Verdicts {
+    /// All numbers, in the order in which they are saved.
+    fn groups(&self) -> [&[Cell]; 5] {
+        let single = std::slice::from_ref;
+        [
+            single(&self.passed),
+            single(&self.held),
+            &self.denied,
+            &self.held_times,
+            single(&self.held_ns),
+        ]
+    }
+
+    fn cells(&self) -> impl Iterator<Item = &Cell> {
+        self.groups().into_iter().flatten()
+    }
+
     /// A call went on past its beginning.
     #[inline]
     pub(crate) fn passed(&self) {
@@ -114,16 +137,26 @@ impl VerdictLedger {
         fresh
     }
 
+    /// What was said so far, on all runtimes and before.
+    fn sum(&self) -> Verdicts {
+        let runtimes = self.runtimes.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = Verdicts::default();
+        for (_, one) in runtimes.iter() {
+            sum.cells()
+                .zip(one.cells())
+                .for_each(|(sum, more)| sum.add(more.get()));
+        }
+        sum
+    }
+
     /// Reports it.
     pub fn report(&self, sink: &mut dyn MetricSink) {
-        let runtimes = self.runtimes.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = || runtimes.iter().map(|(_, verdicts)| &**verdicts);
-        let sum = |of: &dyn Fn(&Verdicts) -> u64| all().map(of).fold(0, u64::wrapping_add);
-        let (passed, held) = (sum(&|one| one.passed.get()), sum(&|one| one.held.get()));
-        sink.number(&VERDICTS, &[("verdict", "passed")], passed as f64);
+        let sum = self.sum();
+        let held = sum.held.get();
+        sink.number(&VERDICTS, &[("verdict", "passed")], sum.passed.get() as f64);
         sink.number(&VERDICTS, &[("verdict", "held")], held as f64);
         for code in Code::ALL {
-            let denied = sum(&|one| one.denied[code as usize].get());
+            let denied = sum.denied[code as usize].get();
             if denied > 0 {
                 let labels = [("verdict", "denied"), ("grpc_status", code.name())];
                 sink.number(&VERDICTS, &labels, denied as f64);
@@ -134,14 +167,98 @@ impl VerdictLedger {
             return;
         }
         let mut count = 0;
-        let bounds = HELD_SECONDS.into_iter().chain([f64::INFINITY]).enumerate();
+        let bounds = HELD_SECONDS.into_iter().chain([f64::INFINITY]);
         let cumulative: Vec<(f64, u64)> = bounds
-            .map(|(at, bound)| {
-                count += sum(&|one| one.held_times[at].get());
+            .zip(&sum.held_times)
+            .map(|(bound, times)| {
+                count += times.get();
                 (bound, count)
             })
             .collect();
-        let seconds = sum(&|one| one.held_ns.get()) as f64 / NANOS_PER_SECOND;
+        let seconds = sum.held_ns.get() as f64 / NANOS_PER_SECOND;
         sink.histogram(&HELD, &[], &cumulative, seconds, count);
+    }
+
+    /// Appends what was said so far, for another process to go on from.
+    pub fn save(&self, out: &mut FieldWriter) {
+        let sum = self.sum();
+        for cells in sum.groups() {
+            out.count(cells.len());
+            cells.iter().for_each(|cell| out.u64(cell.get()));
+        }
+    }
+
+    /// Goes on from what another process has said, beside what was said here.
+    pub fn go_on_from(&self, saved: &mut FieldReader<'_>) -> Result<(), RestoreError> {
+        let earlier = Verdicts::default();
+        for cells in earlier.groups() {
+            let count = saved.count(GROUP_MAX)?;
+            for at in 0..count {
+                // What this version has no place for, such as a longer time, is with the last that it has.
+                cells[at.min(cells.len() - 1)].add(saved.u64()?);
+            }
+        }
+        let mut runtimes = self.runtimes.lock().unwrap_or_else(PoisonError::into_inner);
+        runtimes.retain(|(number, _)| *number != EARLIER);
+        runtimes.push((EARLIER, Arc::new(earlier)));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Lines(Vec<String>);
+
+    impl MetricSink for Lines {
+        fn number(&mut self, metric: &'static MetricDescription, labels: &[(&str, &str)], value: f64) {
+            self.0.push(format!("{} {labels:?} {value}", metric.name));
+        }
+
+        fn histogram(
+            &mut self,
+            metric: &'static MetricDescription,
+            _labels: &[(&str, &str)],
+            cumulative: &[(f64, u64)],
+            sum: f64,
+            count: u64,
+        ) {
+            self.0
+                .push(format!("{} {cumulative:?} {sum} {count}", metric.name));
+        }
+    }
+
+    fn reported(ledger: &VerdictLedger) -> Vec<String> {
+        let mut lines = Lines::default();
+        ledger.report(&mut lines);
+        lines.0
+    }
+
+    #[test]
+    fn another_process_goes_on_from_what_was_said() {
+        let before = VerdictLedger::default();
+        for runtime in 0..2 {
+            let verdicts = before.of_runtime(runtime);
+            verdicts.passed();
+            verdicts.held();
+            verdicts.waited(3_000_000);
+            verdicts.denied(Code::PermissionDenied);
+        }
+        let mut saved = FieldWriter::new();
+        before.save(&mut saved);
+        let after = VerdictLedger::default();
+        let mut fields = FieldReader::new("verdicts", &saved.bytes);
+        after.go_on_from(&mut fields).unwrap();
+        fields.end().unwrap();
+        assert_eq!(reported(&after), reported(&before));
+        for ledger in [&before, &after] {
+            ledger.of_runtime(0).denied(Code::Unavailable);
+        }
+        assert_eq!(reported(&after), reported(&before));
+        let cut = &saved.bytes[..saved.bytes.len() - 1];
+        assert!(after.go_on_from(&mut FieldReader::new("verdicts", cut)).is_err());
+        assert_eq!(reported(&after), reported(&before));
     }
 }

@@ -715,6 +715,7 @@ fn into_step(id: u64, partial: Partial) -> Step {
         status: partial.status,
         window_bytes: partial.window_cost,
         deadline: partial.deadline,
+        taken_at: 0,
         body,
     }
 }

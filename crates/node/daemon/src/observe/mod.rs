@@ -11,6 +11,7 @@ mod audit;
 mod config;
 mod counts;
 mod exposition;
+pub(crate) mod handover;
 mod http;
 mod node_metrics;
 mod process;

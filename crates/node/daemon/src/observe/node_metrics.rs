@@ -7,6 +7,7 @@ use provost_engine::{MetricDescription, MetricSink, MetricType};
 use super::exposition::Exposition;
 use super::process;
 use crate::node::Shared;
+use crate::runtime::{QUEUEING_SECONDS, Traffic};
 
 macro_rules! metrics {
     ($($constant:ident = $name:literal, $kind:ident, $unit:literal, $help:literal;)*) => {
@@ -34,6 +35,10 @@ metrics! {
         "Time in which a runtime thread looked for something to do and found nothing.";
     RUNTIME_ASLEEP = "provost_runtime_asleep_seconds_total", Counter, "s", "Time in which a runtime thread slept.";
     RUNTIME_SLEEPS = "provost_runtime_sleeps_total", Counter, "{sleep}", "How often a runtime thread went to sleep.";
+    IN_FLIGHT = "provost_runtime_calls_in_flight", Gauge, "{call}",
+        "Calls of all apps of a runtime thread, made or served, that have begun and not ended.";
+    QUEUEING = "provost_runtime_queueing_seconds", Histogram, "s",
+        "Time from when a runtime thread took a step of a call from an app until the transport had taken it.";
     SUBMISSIONS = "provost_submission_ring_fullness", Gauge, "1",
         "Share of the fullest submission ring of an app that was taken in the last 10 to 20 seconds.";
     COMPLETIONS = "provost_completion_ring_fullness", Gauge, "1",
@@ -97,6 +102,7 @@ fn node(shared: &Shared, out: &mut Exposition) {
         out.number(&RUNTIME_POLLING, &labels, spent.polling_ns as f64 / 1e9);
         out.number(&RUNTIME_ASLEEP, &labels, spent.asleep_ns as f64 / 1e9);
         out.number(&RUNTIME_SLEEPS, &labels, spent.sleeps as f64);
+        traffic(&runtime.traffic(), &labels, out);
     }
     let loads = || shared.runtimes.iter().map(crate::runtime::Runtime::load);
     out.number(
@@ -118,6 +124,26 @@ fn node(shared: &Shared, out: &mut Exposition) {
     let (written, dropped) = shared.audit.counts();
     out.number(&AUDIT_WRITTEN, &[], written as f64);
     out.number(&AUDIT_DROPPED, &[], dropped as f64);
+}
+
+fn traffic(traffic: &Traffic, labels: &[(&str, &str)], out: &mut Exposition) {
+    out.number(&IN_FLIGHT, labels, traffic.calls_under_way as f64);
+    let bounds = QUEUEING_SECONDS.into_iter().chain([f64::INFINITY]);
+    let mut count = 0;
+    let cumulative: Vec<(f64, u64)> = bounds
+        .zip(traffic.queued)
+        .map(|(bound, queued)| {
+            count += queued;
+            (bound, count)
+        })
+        .collect();
+    out.histogram(
+        &QUEUEING,
+        labels,
+        &cumulative,
+        traffic.queued_ns as f64 / 1e9,
+        count,
+    );
 }
 
 fn changes(shared: &Shared, out: &mut Exposition) {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use provost_engine::SharedState;
+use provost_engine::{SharedState, VerdictLedger};
 use serde::{Deserialize, Serialize};
 
 use super::table::{Entry, Instance, Table};
@@ -110,22 +110,23 @@ impl Policies {
     /// Goes on with the table of another process, in place of one's own, and says what that one's configuration said.
     pub(crate) fn take_over(&self, saved: &SavedPolicies) -> Result<Vec<Attachment>, NotTaken> {
         let table: SavedTable = toml::from_str(&saved.table)?;
-        let instance = |at: usize| -> Result<Arc<Instance>, NotTaken> {
+        let instance = |at: usize, verdicts: &Arc<VerdictLedger>| -> Result<Arc<Instance>, NotTaken> {
             let saved = saved.instances.get(at).ok_or(NotTaken::Instance(at))?;
             let attachment: Attachment = toml::from_str(&saved.attachment)?;
             Ok(self
                 .maker
-                .make(&attachment, Some(&saved.shared), Arc::default())?)
+                .make(&attachment, Some(&saved.shared), Arc::clone(verdicts))?)
         };
         let mut entries = Vec::with_capacity(table.entries.len());
         for entry in table.entries {
+            let verdicts = Arc::default();
             let mut exceptions = Vec::with_capacity(entry.exceptions.len());
             for exception in entry.exceptions {
-                exceptions.push((exception.reach, instance(exception.instance)?));
+                exceptions.push((exception.reach, instance(exception.instance, &verdicts)?));
             }
             entries.push(Entry {
                 attachment: entry.attachment,
-                live: instance(entry.live)?,
+                live: instance(entry.live, &verdicts)?,
                 exceptions,
                 before: entry.before,
             });
@@ -143,9 +144,8 @@ impl Policies {
             match shared.next() {
                 // What shares nothing is ready as it is: to make it again could take long.
                 Some(shared) if !shared.bytes.is_empty() => {
-                    *instance = self
-                        .maker
-                        .make(&instance.attachment, Some(shared), Arc::default())?;
+                    let verdicts = Arc::clone(&instance.verdicts);
+                    *instance = self.maker.make(&instance.attachment, Some(shared), verdicts)?;
                     Ok(())
                 }
                 _ => Ok(()),

@@ -14,6 +14,7 @@ mod reshape;
 mod slots;
 mod spent;
 mod timers;
+mod traffic;
 mod wake;
 mod worker;
 
@@ -38,10 +39,12 @@ pub use reshape::{
     Remedy, Reshape, RetiredEngine, StandIn, Tag, Trial,
 };
 pub use spent::Spent;
+pub use traffic::{QUEUEING_SECONDS, Traffic};
 pub use wake::PathWaker;
 
 use load::LoadCells;
 use spent::SpentCells;
+use traffic::{TrafficCells, TrafficCounter};
 use wake::Inbox;
 use worker::Worker;
 
@@ -65,6 +68,7 @@ pub struct RuntimeOptions {
 struct Told {
     spent: Arc<SpentCells>,
     load: Arc<LoadCells>,
+    traffic: TrafficCounter,
 }
 
 /// A handle to a runtime thread.
@@ -73,6 +77,7 @@ pub struct Runtime {
     apps: AtomicUsize,
     spent: Arc<SpentCells>,
     load: Arc<LoadCells>,
+    traffic: Arc<TrafficCells>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -92,9 +97,11 @@ impl Runtime {
         let inbox = Arc::new(Inbox::new(ringer));
         let spent = Arc::new(SpentCells::new(now_ns()));
         let load = Arc::new(LoadCells::default());
+        let traffic = Arc::new(TrafficCells::default());
         let told = Told {
             spent: Arc::clone(&spent),
             load: Arc::clone(&load),
+            traffic: TrafficCounter::new(Arc::clone(&traffic)),
         };
         let worker = Worker::new(Arc::clone(&inbox), doorbell, options, events, told)?;
         let thread = std::thread::Builder::new()
@@ -106,6 +113,7 @@ impl Runtime {
             apps: AtomicUsize::new(0),
             spent,
             load,
+            traffic,
             thread: Some(thread),
         })
     }
@@ -139,6 +147,12 @@ impl Runtime {
     #[must_use]
     pub fn load(&self) -> Load {
         self.load.read()
+    }
+
+    /// What goes through it.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.traffic.read()
     }
 
     /// Apps that were placed here and not taken away.

@@ -44,6 +44,8 @@ pub(super) struct Path {
     pub(super) watched: Option<Interest>,
     pub(super) socket_ready: bool,
     pub(super) timer: Option<Nanos>,
+    /// Its calls that are counted as under way.
+    pub(super) calls_counted: usize,
 }
 
 impl Path {
@@ -175,7 +177,7 @@ pub(super) fn submit(
     hot_paths: &mut Vec<u32>,
     now: Nanos,
     connection: u32,
-    step: Step,
+    mut step: Step,
 ) -> Option<(u32, Step)> {
     let Some(at) = app.path(connection) else {
         // The connection has ended, as the app has been told; what it offers there is its own again.
@@ -190,6 +192,9 @@ pub(super) fn submit(
     let path = paths.get_mut(at)?;
     path.heat(at, hot_paths, now);
     let begins = step.parts.contains(Parts::BEGIN);
+    if step.taken_at == 0 {
+        step.taken_at = now;
+    }
     match path.datapath.from_app().push(step) {
         Ok(()) => {
             path.calls_begun += u64::from(begins);

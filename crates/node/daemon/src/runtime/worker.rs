@@ -128,6 +128,7 @@ impl Worker {
                 .now
                 .saturating_sub(began + std::mem::take(&mut self.slept_ns));
             self.told.spent.add(round, awake_ns);
+            self.told.traffic.end_round(self.now);
             let mut busy = self.inbox.take_pending() && self.take_inbox();
             if self.state == State::Stopped {
                 // Not one poll more: another process may go on with what is here.
@@ -325,6 +326,7 @@ impl Worker {
             watched: None,
             socket_ready: true,
             timer: None,
+            calls_counted: 0,
         };
         let at = self.paths.insert(path);
         self.path_numbers.insert(new.id, at);
@@ -569,6 +571,7 @@ impl Worker {
         let app_number = path.app;
         let try_socket = try_socket || path.socket_ready || path.watched.is_none();
         let mut busy = path.poll(app, self.now, try_socket, &mut self.buffers);
+        self.told.traffic.note_poll(path);
         if path.is_on_trial {
             path.end_trials(self.now);
         }
@@ -643,6 +646,7 @@ impl Worker {
         if let Some(interest) = path.watched.take() {
             let _ = self.poller.remove_number(interest.socket);
         }
+        self.told.traffic.forget(&path);
         self.hot_paths.retain(|hot| *hot != number);
         self.path_numbers.remove(&path.id);
         if let Some(app) = self.apps.get_mut(path.app) {

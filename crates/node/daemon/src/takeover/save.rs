@@ -11,6 +11,7 @@ use provost_frontend::SendHeap;
 use super::state;
 use crate::apps::PendingRequest;
 use crate::node::{AttachedApp, OpenConnection, Shared};
+use crate::observe;
 use crate::runtime::{AppId, Frozen, SavedApp, SavedConnection, Waiting};
 
 /// What the preview had.
@@ -171,6 +172,11 @@ impl Writer<'_> {
                 descriptors: 1,
             });
         }
+        node.parts.push(state::Part {
+            name: observe::handover::PART.to_owned(),
+            state: observe::handover::save(self.shared),
+            descriptors: 0,
+        });
         Ok(node)
     }
 

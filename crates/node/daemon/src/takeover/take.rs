@@ -19,6 +19,7 @@ use super::save::{ADMIN_PART, HTTP_PART};
 use super::state::{self, FORMAT};
 use crate::config::Config;
 use crate::node::Shared;
+use crate::observe;
 use crate::policies::handover::{SavedInstance, SavedPolicies};
 use crate::policies::{Attachment, load_engines};
 use crate::sockets::Sockets;
@@ -269,6 +270,15 @@ pub(crate) fn complete(seat: &Seat, prepared: Prepared, shared: &Rc<Shared>) -> 
         .policies
         .take_over_shared(&of_engines)
         .map_err(|error| SeatError::State(error.to_string()))?;
+    if let Some(part) = node
+        .parts
+        .iter()
+        .find(|part| part.name == observe::handover::PART)
+        && let Err(error) = observe::handover::restore(shared, &part.state)
+    {
+        // Nobody's call depends on it.
+        tracing::warn!(%error, "what the other process has counted cannot be gone on from");
+    }
     let restored = restore::node(shared, node, &mut descriptors, unattached)?;
     Ok(Taken {
         sockets,

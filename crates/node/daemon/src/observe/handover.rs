@@ -1,0 +1,71 @@
+//! What a node has counted, handed to another process of the service.
+
+use provost_datapath::{FieldReader, FieldWriter, RestoreError};
+
+use super::counts::{Count, Counts};
+use crate::node::Shared;
+use crate::policies::ATTACHMENTS_MAX;
+
+/// Version of the form.
+const VERSION: u8 = 1;
+/// What errors call it.
+const KIND: &str = "counters";
+/// Counts of the control plane that any version saves, at most.
+const COUNTS_MAX: usize = 64;
+
+/// The part's name among those of a node's saved state.
+pub(crate) const PART: &str = "counters";
+
+// Saved form, version 1:
+//   counts of the control plane: count u32, each u64
+//   verdicts: count u32, for each policy in the order of the table: its numbers
+pub(crate) fn save(shared: &Shared) -> Vec<u8> {
+    let mut out = FieldWriter::new();
+    out.u8(VERSION);
+    let counts = handed_over(&shared.counts);
+    out.count(counts.len());
+    counts.into_iter().for_each(|count| out.u64(count.get()));
+    let table = shared.policies.table();
+    out.count(table.entries.len());
+    for entry in &table.entries {
+        entry.live.verdicts.save(&mut out);
+    }
+    out.bytes
+}
+
+/// Goes on from what [`save`] wrote, once the table of policies is that of the other process.
+pub(crate) fn restore(shared: &Shared, saved: &[u8]) -> Result<(), RestoreError> {
+    let mut fields = FieldReader::new(KIND, saved);
+    let version = fields.u8()?;
+    if version != VERSION {
+        return Err(RestoreError::Version {
+            kind: KIND,
+            found: u32::from(version),
+            newest: u32::from(VERSION),
+        });
+    }
+    let mut counts = handed_over(&shared.counts).into_iter();
+    for _ in 0..fields.count(COUNTS_MAX)? {
+        let number = fields.u64()?;
+        // One of a newer version is not counted here.
+        if let Some(count) = counts.next() {
+            count.set(number);
+        }
+    }
+    let table = shared.policies.table();
+    let entries = fields.count(ATTACHMENTS_MAX)?;
+    for entry in table.entries.iter().take(entries) {
+        entry.live.verdicts.go_on_from(&mut fields)?;
+    }
+    fields.end()
+}
+
+/// In this order. (Replacements are counted in the state itself.)
+fn handed_over(counts: &Counts) -> [&Count; 4] {
+    [
+        &counts.upgrades,
+        &counts.upgrades_undone,
+        &counts.rollbacks,
+        &counts.taken_back,
+    ]
+}
