@@ -45,8 +45,10 @@ const ROOMS: [(&str, Room, &[Room]); 13] = [
 
 /// The node's protocol that programs can link as well, for it does no I/O.
 const LINKED: &str = "provost-datagram";
-/// The one crate through which they do.
-const LINKING: &str = "provost-datagram-rpc";
+/// The library through which they do, and applications that run the protocol themselves.
+const LINKING: [&str; 2] = ["provost-datagram-rpc", "provost-raft-kv"];
+/// What their tests run it on.
+const LINKED_SIMULATION: &str = "provost-datagram-sim";
 
 /// The suite that every transport's tests instantiate.
 const CONFORMANCE: &str = "provost-conformance";
@@ -101,7 +103,8 @@ fn check(members: &[Member]) -> Complaints {
                 continue;
             };
             let suite = name == CONFORMANCE && kind == "dev";
-            let linked = name == LINKED && member.name == LINKING;
+            let links = LINKING.contains(&member.name.as_str());
+            let linked = links && (name == LINKED || name == LINKED_SIMULATION && kind == "dev");
             if !allowed.contains(target_room) && !suite && !linked {
                 complaints.push(format!(
                     "{} ({}) must not depend on {name} ({}): {kind} dependency against the layering",

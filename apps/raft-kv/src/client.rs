@@ -1,0 +1,352 @@
+//! A client on an endpoint: several lanes, each with a session of the store and one request at a time. It finds the
+//! leader, and sends a request again, with its number, until it has an answer, so that it is executed exactly once.
+
+use std::collections::VecDeque;
+
+use provost_datagram::{Address, Call, CallError, Completion, Endpoint, Event, MsgBuf, SessionId};
+
+use crate::operation::{ANSWER_BYTES_MAX, Answer, Operation, Request};
+use crate::replica::{STATUS_OK, method};
+
+/// Lanes at most.
+pub const LANES_MAX: usize = 1 << 12;
+/// Calls to one member that are on their way.
+const CALLS_MAX: usize = 2 * LANES_MAX;
+/// Bytes of a buffer that is kept for later requests.
+const SPARE_BYTES_MAX: usize = 4 << 10;
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct ClientConfig<A> {
+    /// Where the members are.
+    pub members: Vec<(u64, A)>,
+    /// Requests at a time.
+    pub lanes: usize,
+    /// How long it waits for an answer before it asks another member, in nanoseconds.
+    pub attempt_ns: u64,
+    /// How long it waits before it asks again a member that could not answer now, in nanoseconds.
+    pub pause_ns: u64,
+    /// Whom it asks for what a key has.
+    pub route: Route,
+}
+
+/// Whom a client asks for what a key has. Everything else goes to whoever leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Whoever leads.
+    Leader,
+    /// This one of the members: for stale reads.
+    Member(usize),
+}
+
+/// A client on an endpoint.
+#[derive(Debug)]
+pub struct Client<A> {
+    config: ClientConfig<A>,
+    links: Vec<Link>,
+    lanes: Vec<Lane>,
+    /// Whom to ask first.
+    target: usize,
+    outcomes: VecDeque<(usize, Answer)>,
+    spare: Vec<(MsgBuf, MsgBuf)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    session: Option<SessionId>,
+    is_open: bool,
+    calls: usize,
+    retry_at_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    session: u64,
+    sequence: u64,
+    /// Counts operations, so that an answer to an earlier one is known as such.
+    number: u64,
+    /// What is to be answered.
+    request: Option<Request>,
+    /// What was asked for while the lane's session was being opened.
+    next: Option<Operation>,
+    /// When it is sent, or sent again.
+    send_at_ns: u64,
+    /// Which member it was sent to last.
+    sent_to: Option<usize>,
+}
+
+/// The lane has a request already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the lane has a request that is not answered yet")]
+pub struct LaneBusy;
+
+impl<A: Address> Client<A> {
+    /// A client of these members, with no session yet.
+    #[must_use]
+    pub fn new(config: ClientConfig<A>) -> Self {
+        Self {
+            links: vec![Link::default(); config.members.len()],
+            lanes: (0..config.lanes.min(LANES_MAX))
+                .map(|_| Lane::default())
+                .collect(),
+            target: 0,
+            outcomes: VecDeque::new(),
+            spare: Vec::new(),
+            config,
+        }
+    }
+
+    /// Asks for something. What is written opens a session first, where the lane has none.
+    ///
+    /// # Errors
+    /// If the lane has something to do.
+    pub fn submit(&mut self, now_ns: u64, lane: usize, operation: Operation) -> Result<(), LaneBusy> {
+        let lane = self.lanes.get_mut(lane).ok_or(LaneBusy)?;
+        if lane.request.is_some() {
+            return Err(LaneBusy);
+        }
+        let reads = matches!(operation, Operation::Get { .. });
+        if lane.session == 0 && !reads {
+            lane.next = Some(operation);
+            lane.begin(now_ns, Operation::OpenSession);
+        } else {
+            lane.begin(now_ns, operation);
+        }
+        Ok(())
+    }
+
+    /// An answer, with its lane, which can now be asked for something else.
+    pub fn poll_outcome(&mut self) -> Option<(usize, Answer)> {
+        self.outcomes.pop_front()
+    }
+
+    /// Takes what the endpoint tells.
+    pub fn handle(&mut self, now_ns: u64, event: Event<'_>) {
+        match event {
+            Event::Connected(session) => {
+                if let Some(link) = self.link_of(session) {
+                    link.is_open = true;
+                }
+            }
+            Event::Ended(session, _) => {
+                let pause_ns = self.config.pause_ns;
+                if let Some(link) = self.link_of(session) {
+                    link.session = None;
+                    link.is_open = false;
+                    link.retry_at_ns = now_ns + pause_ns;
+                }
+            }
+            Event::Completed(completion) => self.complete(now_ns, completion),
+            Event::Accepted(_) | Event::Request { .. } | Event::ResponseReturned(_) => {}
+        }
+    }
+
+    fn link_of(&mut self, session: SessionId) -> Option<&mut Link> {
+        self.links.iter_mut().find(|link| link.session == Some(session))
+    }
+
+    fn complete(&mut self, now_ns: u64, completion: Completion) {
+        let tag = Tag::of(completion.tag);
+        if let Some(link) = self.links.get_mut(tag.member) {
+            link.calls -= 1;
+        }
+        let answer = match completion.outcome {
+            Ok(STATUS_OK) => Answer::decode(&completion.response),
+            Err(CallError::RequestTooLarge) => Some(Answer::Invalid),
+            _ => None,
+        };
+        if completion.request.capacity() <= SPARE_BYTES_MAX {
+            self.spare.push((completion.request, completion.response));
+        }
+        let Some(lane) = self.lanes.get_mut(tag.lane) else {
+            return;
+        };
+        if lane.number & Tag::NUMBER_MASK != tag.number || lane.request.is_none() {
+            return;
+        }
+        match answer {
+            Some(answer) if !answer.is_temporary() => self.finish(now_ns, tag.lane, answer),
+            other => self.retry(now_ns, tag, other),
+        }
+    }
+
+    fn retry(&mut self, now_ns: u64, tag: Tag, answer: Option<Answer>) {
+        let pause_ns = self.config.pause_ns;
+        let lane = &mut self.lanes[tag.lane];
+        // A late refusal of an earlier attempt says nothing about the present one.
+        if lane.sent_to != Some(tag.member) {
+            return;
+        }
+        lane.sent_to = None;
+        lane.send_at_ns = now_ns + pause_ns;
+        if lane.fixed_member(self.config.route).is_some() {
+            return;
+        }
+        match answer {
+            Some(Answer::Redirect(Some(leader))) => {
+                let mut members = self.config.members.iter();
+                if let Some(at) = members.position(|(id, _)| *id == leader)
+                    && at != tag.member
+                {
+                    self.target = at;
+                    lane.send_at_ns = now_ns;
+                }
+            }
+            Some(Answer::Busy) => {}
+            _ if self.target == tag.member => self.target = (tag.member + 1) % self.links.len(),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, now_ns: u64, at: usize, answer: Answer) {
+        let lane = &mut self.lanes[at];
+        lane.request = None;
+        lane.sent_to = None;
+        match answer {
+            Answer::SessionOpened(session) => {
+                lane.session = session;
+                lane.sequence = 0;
+                if let Some(operation) = lane.next.take() {
+                    lane.begin(now_ns, operation);
+                }
+            }
+            answer => {
+                if answer == Answer::SessionExpired {
+                    lane.session = 0;
+                }
+                self.outcomes.push_back((at, answer));
+            }
+        }
+    }
+
+    /// Sends what is to be sent. To be called when all events have been handled; says when it is to be called again at the
+    /// latest.
+    pub fn idle(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64) -> Option<u64> {
+        self.connect(endpoint, now_ns);
+        let mut wake_ns: Option<u64> = None;
+        for at in 0..self.lanes.len() {
+            let lane = &self.lanes[at];
+            if lane.request.is_none() {
+                continue;
+            }
+            if lane.send_at_ns <= now_ns {
+                self.send(endpoint, now_ns, at);
+            }
+            let again_ns = self.lanes[at].send_at_ns;
+            wake_ns = Some(wake_ns.map_or(again_ns, |earlier| earlier.min(again_ns)));
+        }
+        wake_ns
+    }
+
+    fn connect(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64) {
+        let pause_ns = self.config.pause_ns;
+        for (link, (_, address)) in self.links.iter_mut().zip(&self.config.members) {
+            if link.session.is_none() && link.retry_at_ns <= now_ns {
+                link.session = endpoint.connect(now_ns, *address).ok();
+                link.retry_at_ns = now_ns + pause_ns;
+            }
+        }
+    }
+
+    fn send(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, at: usize) {
+        let (attempt_ns, pause_ns) = (self.config.attempt_ns, self.config.pause_ns);
+        let fixed = self.lanes[at].fixed_member(self.config.route);
+        // An attempt that was not answered in time was with a member that is gone, or is no longer the leader.
+        if fixed.is_none() && self.lanes[at].sent_to == Some(self.target) {
+            self.target = (self.target + 1) % self.links.len();
+        }
+        let member = fixed.unwrap_or(self.target);
+        let lane = &mut self.lanes[at];
+        lane.sent_to = None;
+        lane.send_at_ns = now_ns + pause_ns;
+        let Some(link) = self.links.get_mut(member) else {
+            return;
+        };
+        let (Some(session), Some(request)) = (link.session, &lane.request) else {
+            return;
+        };
+        if !link.is_open || link.calls >= CALLS_MAX {
+            if fixed.is_none() {
+                self.target = (member + 1) % self.links.len();
+            }
+            return;
+        }
+        let bytes = request.encode();
+        let spare = (bytes.len() <= SPARE_BYTES_MAX)
+            .then(|| self.spare.pop())
+            .flatten();
+        let (mut buffer, response) = spare.unwrap_or_else(|| {
+            let request = MsgBuf::with_capacity(bytes.len().max(256));
+            (request, MsgBuf::with_capacity(ANSWER_BYTES_MAX))
+        });
+        // A kept buffer may be too small for this request.
+        if !buffer.fill(&bytes) {
+            buffer = MsgBuf::from_slice(&bytes);
+        }
+        let tag = Tag {
+            lane: at,
+            member,
+            number: lane.number & Tag::NUMBER_MASK,
+        };
+        let call = Call {
+            method: method::CLIENT,
+            tag: tag.bits(),
+            request: buffer,
+            response,
+        };
+        if endpoint.call(now_ns, session, call).is_ok() {
+            link.calls += 1;
+            lane.sent_to = Some(member);
+            lane.send_at_ns = now_ns + attempt_ns;
+        }
+    }
+}
+
+impl Lane {
+    /// The only member that may be asked, where there is one.
+    fn fixed_member(&self, route: Route) -> Option<usize> {
+        let reads =
+            matches!(&self.request, Some(request) if matches!(request.operation, Operation::Get { .. }));
+        match route {
+            Route::Member(at) if reads => Some(at),
+            _ => None,
+        }
+    }
+
+    fn begin(&mut self, now_ns: u64, operation: Operation) {
+        let counts = !matches!(operation, Operation::Get { .. } | Operation::OpenSession);
+        self.sequence += u64::from(counts);
+        self.number += 1;
+        self.send_at_ns = now_ns;
+        self.sent_to = None;
+        self.request = Some(Request {
+            session: self.session,
+            sequence: self.sequence,
+            operation,
+        });
+    }
+}
+
+/// What a call's tag says: which request of which lane, and whom it was sent to.
+#[derive(Clone, Copy, Debug)]
+struct Tag {
+    lane: usize,
+    member: usize,
+    number: u64,
+}
+
+impl Tag {
+    const NUMBER_MASK: u64 = (1 << 40) - 1;
+
+    fn of(bits: u64) -> Tag {
+        Tag {
+            lane: (bits >> 48) as usize,
+            member: (bits >> 40 & 0xff) as usize,
+            number: bits & Tag::NUMBER_MASK,
+        }
+    }
+
+    fn bits(self) -> u64 {
+        (self.lane as u64) << 48 | (self.member as u64) << 40 | self.number
+    }
+}

@@ -1,0 +1,294 @@
+//! The Raft library's view of a member's log: in memory, behind a journal.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use raft::prelude::{ConfState, Entry, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+
+use crate::journal::{JournalError, Medium, Record, put_record, records};
+
+/// Entries since the last snapshot, the snapshot, and what the member voted.
+#[derive(Debug)]
+pub(crate) struct Log<M> {
+    medium: M,
+    state: HardState,
+    snapshot: Snapshot,
+    /// The first is the one after the snapshot.
+    entries: VecDeque<Entry>,
+    /// What goes to the journal with the next sync.
+    unwritten: Vec<u8>,
+    /// A later snapshot than there is was asked for.
+    later_snapshot_wanted: Cell<bool>,
+}
+
+impl<M: Medium> Log<M> {
+    /// The log that the medium has kept, or an empty one of these voters.
+    pub(crate) fn open(mut medium: M, voters: &[u64]) -> Result<Log<M>, JournalError> {
+        let bytes = medium.load()?;
+        let (records, whole_bytes) = records(&bytes)?;
+        let mut log = Log {
+            medium,
+            state: HardState::default(),
+            snapshot: Snapshot::default(),
+            entries: VecDeque::new(),
+            unwritten: Vec::new(),
+            later_snapshot_wanted: Cell::new(false),
+        };
+        log.snapshot.mut_metadata().set_conf_state(ConfState {
+            voters: voters.to_vec(),
+            ..ConfState::default()
+        });
+        for record in records {
+            match record {
+                Record::State(state) => log.state = state,
+                Record::Entry(entry) => log.put_entry(entry),
+                Record::Snapshot(snapshot) => log.begin_with(snapshot),
+            }
+        }
+        // The commit may have been written before the entries that it is about, which then were not.
+        log.state.commit = log.state.commit.clamp(log.snapshot_index(), log.last());
+        if whole_bytes < bytes.len() {
+            // What is appended must not stand behind half a record.
+            log.rewrite()?;
+        }
+        Ok(log)
+    }
+
+    pub(crate) fn snapshot_index(&self) -> u64 {
+        self.snapshot.get_metadata().index
+    }
+
+    pub(crate) fn current_snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    fn last(&self) -> u64 {
+        self.snapshot_index() + self.entries.len() as u64
+    }
+
+    fn put_entry(&mut self, entry: Entry) {
+        // Entries that are in the snapshot already come again only from before it in the journal.
+        if entry.index > self.snapshot_index() {
+            let place = entry.index - self.snapshot_index() - 1;
+            self.entries.truncate(place as usize);
+            self.entries.push_back(entry);
+        }
+    }
+
+    fn begin_with(&mut self, snapshot: Snapshot) {
+        let index = snapshot.get_metadata().index;
+        let known = self
+            .term(index)
+            .is_ok_and(|term| term == snapshot.get_metadata().term);
+        let covered = index.saturating_sub(self.snapshot_index()) as usize;
+        if known && covered <= self.entries.len() {
+            self.entries.drain(..covered);
+        } else {
+            self.entries.clear();
+        }
+        self.snapshot = snapshot;
+    }
+
+    /// Takes entries, to be kept by the next [`Log::sync`].
+    pub(crate) fn append(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            let record = Record::Entry(entry);
+            put_record(&mut self.unwritten, &record);
+            if let Record::Entry(entry) = record {
+                self.put_entry(entry);
+            }
+        }
+    }
+
+    /// Takes term, vote and commit, to be kept by the next [`Log::sync`].
+    pub(crate) fn set_state(&mut self, state: HardState) {
+        put_record(&mut self.unwritten, &Record::State(state.clone()));
+        self.state = state;
+    }
+
+    /// Takes the commit. It need not survive: the leader tells it again.
+    pub(crate) fn set_commit(&mut self, commit: u64) {
+        self.state.commit = commit;
+    }
+
+    /// Writes what was taken, and has it survive.
+    pub(crate) fn sync(&mut self) -> Result<(), JournalError> {
+        self.write()?;
+        Ok(self.medium.sync()?)
+    }
+
+    /// Writes what was taken.
+    pub(crate) fn write(&mut self) -> Result<(), JournalError> {
+        if !self.unwritten.is_empty() {
+            self.medium.append(&self.unwritten)?;
+            self.unwritten.clear();
+        }
+        Ok(())
+    }
+
+    /// Begins anew with a snapshot that came from the leader.
+    pub(crate) fn install(&mut self, snapshot: Snapshot) -> Result<(), JournalError> {
+        self.state.commit = self.state.commit.max(snapshot.get_metadata().index);
+        self.state.term = self.state.term.max(snapshot.get_metadata().term);
+        self.entries.clear();
+        self.snapshot = snapshot;
+        self.rewrite()
+    }
+
+    /// Puts a snapshot of the store after this entry in the place of the entries up to it.
+    pub(crate) fn compact(&mut self, index: u64, data: Vec<u8>) -> Result<(), JournalError> {
+        let Ok(term) = self.term(index) else {
+            return Ok(());
+        };
+        let mut snapshot = self.snapshot.clone();
+        (snapshot.mut_metadata().index, snapshot.mut_metadata().term) = (index, term);
+        snapshot.data = data.into();
+        self.begin_with(snapshot);
+        self.later_snapshot_wanted.set(false);
+        self.rewrite()
+    }
+
+    pub(crate) fn is_later_snapshot_wanted(&self) -> bool {
+        self.later_snapshot_wanted.get()
+    }
+
+    fn rewrite(&mut self) -> Result<(), JournalError> {
+        let mut bytes = Vec::new();
+        put_record(&mut bytes, &Record::Snapshot(self.snapshot.clone()));
+        put_record(&mut bytes, &Record::State(self.state.clone()));
+        for entry in &self.entries {
+            put_record(&mut bytes, &Record::Entry(entry.clone()));
+        }
+        self.unwritten.clear();
+        Ok(self.medium.replace(&bytes)?)
+    }
+}
+
+impl<M: Medium> Storage for Log<M> {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        let voters = self.snapshot.get_metadata().get_conf_state().clone();
+        Ok(RaftState::new(self.state.clone(), voters))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low <= self.snapshot_index() {
+            return Err(StorageError::Compacted.into());
+        }
+        if high > self.last() + 1 {
+            return Err(StorageError::Unavailable.into());
+        }
+        let first = (low - self.snapshot_index() - 1) as usize;
+        let count = high.saturating_sub(low) as usize;
+        let mut entries: Vec<Entry> = self.entries.iter().skip(first).take(count).cloned().collect();
+        raft::util::limit_size(&mut entries, max_size.into());
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        let metadata = self.snapshot.get_metadata();
+        if index == metadata.index {
+            return Ok(metadata.term);
+        }
+        let Some(place) = index.checked_sub(metadata.index + 1) else {
+            return Err(StorageError::Compacted.into());
+        };
+        match self.entries.get(place as usize) {
+            Some(entry) => Ok(entry.term),
+            None => Err(StorageError::Unavailable.into()),
+        }
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.snapshot_index() + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last())
+    }
+
+    fn snapshot(&self, request_index: u64, _: u64) -> raft::Result<Snapshot> {
+        if self.snapshot_index() == 0 || self.snapshot_index() < request_index {
+            self.later_snapshot_wanted.set(true);
+            return Err(StorageError::SnapshotTemporarilyUnavailable.into());
+        }
+        Ok(self.snapshot.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::{Folder, MemoryOnly};
+
+    fn entries(term: u64, indices: std::ops::RangeInclusive<u64>) -> Vec<Entry> {
+        let entry = |index| {
+            let mut entry = Entry::default();
+            (entry.term, entry.index) = (term, index);
+            entry
+        };
+        indices.map(entry).collect()
+    }
+
+    #[test]
+    fn a_log_comes_back_from_its_folder_with_what_overwrote_what() {
+        let temporary = tempfile::tempdir().unwrap();
+        let open = || Log::open(Folder::open(temporary.path()).unwrap(), &[1, 2, 3]).unwrap();
+        let mut log = open();
+        log.append(entries(1, 1..=5));
+        log.append(entries(2, 4..=6));
+        let mut state = HardState::default();
+        (state.term, state.vote, state.commit) = (2, 3, 4);
+        log.set_state(state.clone());
+        log.sync().unwrap();
+        log.append(entries(2, 7..=7));
+
+        let mut log = open();
+        assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (1, 6));
+        assert_eq!((log.term(3).unwrap(), log.term(4).unwrap()), (1, 2));
+        assert_eq!(log.initial_state().unwrap().hard_state, state);
+
+        log.compact(4, b"four".to_vec()).unwrap();
+        log.append(entries(2, 7..=7));
+        log.sync().unwrap();
+        let log = open();
+        assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (5, 7));
+        assert_eq!((log.term(4).unwrap(), log.term(7).unwrap()), (2, 2));
+        assert_eq!(&log.current_snapshot().data[..], b"four");
+        assert_eq!(log.initial_state().unwrap().conf_state.voters, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_half_written_record_is_forgotten_and_what_follows_is_not() {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut folder = Folder::open(temporary.path()).unwrap();
+        let mut bytes = Vec::new();
+        for entry in entries(1, 1..=2) {
+            put_record(&mut bytes, &Record::Entry(entry));
+        }
+        folder.append(&bytes[..bytes.len() - 1]).unwrap();
+        let mut log = Log::open(folder, &[1]).unwrap();
+        assert_eq!(log.last_index().unwrap(), 1);
+        log.append(entries(3, 2..=2));
+        log.sync().unwrap();
+        let log = Log::open(Folder::open(temporary.path()).unwrap(), &[1]).unwrap();
+        assert_eq!((log.last_index().unwrap(), log.term(2).unwrap()), (2, 3));
+    }
+
+    #[test]
+    fn a_later_snapshot_than_there_is_is_wanted_and_then_made() {
+        let mut log = Log::open(MemoryOnly, &[1]).unwrap();
+        log.append(entries(1, 1..=3));
+        assert!(log.snapshot(0, 2).is_err() && log.is_later_snapshot_wanted());
+        log.compact(3, Vec::new()).unwrap();
+        assert!(!log.is_later_snapshot_wanted());
+        assert_eq!(log.snapshot(3, 2).unwrap().get_metadata().index, 3);
+        assert!(log.entries(3, 4, None, GetEntriesContext::empty(false)).is_err());
+    }
+}

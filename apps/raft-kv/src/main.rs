@@ -1,0 +1,4 @@
+//! Members and clients of the store, as programs.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,199 @@
+//! Members and clients on a UDP wire, each in a thread of its own.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use provost_datagram::{Config, ConfigError, Driver, Turn};
+use provost_packets::Wire;
+use provost_udp::UdpWire;
+
+use crate::client::{Client, ClientConfig, Route};
+use crate::journal::Medium;
+use crate::member::MemberError;
+use crate::operation::{Answer, Operation};
+use crate::replica::Replica;
+
+/// Bytes of a packet: those of an Ethernet frame's.
+pub const PACKET_BYTES: usize = provost_udp::PACKET_BYTES_ETHERNET;
+/// How long a thread that has nothing to do sleeps at most.
+const SLEEP_MAX: Duration = Duration::from_millis(50);
+/// Silence of a peer that owes an answer after which its session ends, in nanoseconds.
+const PEER_TIMEOUT_NS: u64 = 500_000_000;
+
+/// How a thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// It looks again at once, giving its core to whoever else wants it.
+    Spin,
+    /// It sleeps until a packet comes or a time is due.
+    Sleep,
+}
+
+/// Why a member or a client cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// The wire.
+    #[error("the socket is of no use: {0}")]
+    Wire(#[from] io::Error),
+    /// The transport's options.
+    #[error("the transport cannot be set up so: {0}")]
+    Config(#[from] ConfigError),
+    /// The member.
+    #[error("the member cannot go on: {0}")]
+    Member(#[from] MemberError),
+    /// Nobody answered in time.
+    #[error("no member answered in time; are at least two of three running, and reachable from here?")]
+    Unanswered,
+}
+
+/// The transport's options for members and clients.
+///
+/// # Errors
+/// If there is no chance to be had for its secret.
+pub fn transport_config() -> io::Result<Config> {
+    let mut secret = [0; 16];
+    let got = rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
+    if got < secret.len() {
+        return Err(io::Error::other("the kernel has too little chance to give"));
+    }
+    let (first, second) = secret.split_at(8);
+    let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    Ok(Config {
+        peer_timeout_ns: PEER_TIMEOUT_NS,
+        secret: [number(first), number(second)],
+        ..Config::default()
+    })
+}
+
+/// Runs a member until it is told to stop.
+///
+/// # Errors
+/// If the wire or the member cannot go on.
+pub fn serve<W: Wire, M: Medium>(
+    driver: &mut Driver<W>,
+    mut replica: Replica<W::Address, M>,
+    wait: Wait,
+    stop: &AtomicBool,
+) -> Result<(), ProcessError>
+where
+    W::Address: provost_datagram::Address,
+{
+    while !stop.load(Ordering::Relaxed) {
+        let turn = driver.turn(|endpoint, now_ns, event| replica.handle(endpoint, now_ns, event))?;
+        let (now_ns, endpoint) = driver.endpoint();
+        let due_ns = replica.idle(endpoint, now_ns);
+        if let Some(failure) = replica.failure() {
+            return Err(failure.into());
+        }
+        rest(
+            driver,
+            wait,
+            turn,
+            due_ns.map(|due_ns| due_ns.saturating_sub(now_ns)),
+        )?;
+    }
+    Ok(())
+}
+
+fn rest<W: Wire>(driver: &mut Driver<W>, wait: Wait, turn: Turn, due_in_ns: Option<u64>) -> io::Result<()> {
+    if turn == Turn::Busy {
+        return Ok(());
+    }
+    match wait {
+        Wait::Spin => std::thread::yield_now(),
+        Wait::Sleep => {
+            let due_in = due_in_ns.map_or(SLEEP_MAX, Duration::from_nanos);
+            driver.wait(due_in.min(SLEEP_MAX))?;
+        }
+    }
+    Ok(())
+}
+
+/// A client that waits for its answers.
+pub struct BlockingClient<W: Wire> {
+    driver: Driver<W>,
+    client: Client<W::Address>,
+    wait: Wait,
+}
+
+impl BlockingClient<UdpWire> {
+    /// A client of members at these addresses, with so many lanes.
+    ///
+    /// # Errors
+    /// If no socket is to be had.
+    pub fn connect(
+        members: Vec<(u64, SocketAddr)>,
+        lanes: usize,
+        route: Route,
+        wait: Wait,
+    ) -> Result<Self, ProcessError> {
+        let any: SocketAddr = if members.iter().all(|(_, address)| address.is_ipv4()) {
+            ([0, 0, 0, 0], 0).into()
+        } else {
+            ([0u16; 8], 0).into()
+        };
+        let wire = UdpWire::bind(any, PACKET_BYTES)?;
+        let config = ClientConfig {
+            members,
+            lanes,
+            attempt_ns: 400_000_000,
+            pause_ns: 20_000_000,
+            route,
+        };
+        Ok(Self {
+            driver: Driver::new(transport_config()?, wire)?,
+            client: Client::new(config),
+            wait,
+        })
+    }
+}
+
+impl<W: Wire> BlockingClient<W>
+where
+    W::Address: provost_datagram::Address,
+{
+    /// Asks for something, and waits for the answer.
+    ///
+    /// # Errors
+    /// If there is none in this time, or the wire is of no use.
+    pub fn call(&mut self, operation: Operation, at_most: Duration) -> Result<Answer, ProcessError> {
+        self.submit(0, operation);
+        let began = Instant::now();
+        while began.elapsed() < at_most {
+            if let Some((_, answer)) = self.turn()? {
+                return Ok(answer);
+            }
+        }
+        Err(ProcessError::Unanswered)
+    }
+
+    /// Asks for something on a lane that has nothing to do.
+    pub fn submit(&mut self, lane: usize, operation: Operation) {
+        let (now_ns, _) = self.driver.endpoint();
+        // A lane whose last request went unanswered goes on with that one.
+        let _ = self.client.submit(now_ns, lane, operation);
+    }
+
+    /// Sends, receives and waits once; an answer, with its lane, if there is one.
+    ///
+    /// # Errors
+    /// If the wire is of no use.
+    pub fn turn(&mut self) -> Result<Option<(usize, Answer)>, ProcessError> {
+        if let Some(outcome) = self.client.poll_outcome() {
+            return Ok(Some(outcome));
+        }
+        let (now_ns, endpoint) = self.driver.endpoint();
+        let due_ns = self.client.idle(endpoint, now_ns);
+        let turn = self
+            .driver
+            .turn(|_, now_ns, event| self.client.handle(now_ns, event))?;
+        let outcome = self.client.poll_outcome();
+        if outcome.is_none() {
+            let due_in_ns = due_ns.map(|due_ns| due_ns.saturating_sub(now_ns));
+            rest(&mut self.driver, self.wait, turn, due_in_ns)?;
+        }
+        Ok(outcome)
+    }
+}
