@@ -1,6 +1,6 @@
 //! [`Context`]: what handlers and continuations can ask for.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use provost_datagram::{Address, Call, CallError, Endpoint, MsgBuf, Payload, RequestHandle, SessionId};
 
@@ -25,11 +25,15 @@ pub struct Context<'c, A, S> {
     pub(crate) now_ns: u64,
 }
 
+pub(crate) type OnConnected<A, S> =
+    Box<dyn FnOnce(&mut S, &mut Context<'_, A, S>, Result<SessionId, RpcError>) + Send>;
+
 /// What an [`Rpc`](crate::Rpc) knows beside its endpoint.
 pub(crate) struct Tables<A, S> {
     pub(crate) pending: Pending<A, S>,
     pub(crate) buffers: Buffers,
     pub(crate) sessions: HashSet<SessionId>,
+    pub(crate) connecting: HashMap<SessionId, OnConnected<A, S>>,
     pub(crate) stage: Stage,
 }
 
@@ -116,6 +120,20 @@ impl<A: Address, S> Context<'_, A, S> {
         }
         let session = self.endpoint.connect(self.now_ns, to)?;
         self.tables.sessions.insert(session);
+        Ok(session)
+    }
+
+    /// As [`Context::connect`]; the continuation runs, exactly once, when the session is there or cannot be.
+    ///
+    /// # Errors
+    /// As [`Context::connect`]: the continuation does not run.
+    pub fn connect_then(
+        &mut self,
+        to: A,
+        continuation: impl FnOnce(&mut S, &mut Context<'_, A, S>, Result<SessionId, RpcError>) + Send + 'static,
+    ) -> Result<SessionId, RpcError> {
+        let session = self.connect(to)?;
+        self.tables.connecting.insert(session, Box::new(continuation));
         Ok(session)
     }
 

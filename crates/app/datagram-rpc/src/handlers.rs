@@ -21,6 +21,7 @@ pub enum SessionEvent {
 
 pub(crate) type Dispatch<A, S> = Box<dyn FnMut(&mut S, &mut Context<'_, A, S>, &mut Request<'_>) + Send>;
 pub(crate) type OnSession<A, S> = Box<dyn FnMut(&mut S, &mut Context<'_, A, S>, SessionEvent) + Send>;
+pub(crate) type OnRing<A, S> = Box<dyn FnMut(&mut S, &mut Context<'_, A, S>) + Send>;
 pub(crate) type OnWork = Arc<dyn Fn(&mut Work) -> u16 + Send + Sync>;
 
 pub(crate) enum Handler<A, S> {
@@ -33,6 +34,7 @@ pub struct Handlers<A, S> {
     pub(crate) by_type: Vec<Option<Handler<A, S>>>,
     pub(crate) otherwise: Option<Dispatch<A, S>>,
     pub(crate) on_session: Option<OnSession<A, S>>,
+    pub(crate) on_ring: Option<OnRing<A, S>>,
 }
 
 impl<A, S> Default for Handlers<A, S> {
@@ -58,6 +60,7 @@ impl<A, S> Handlers<A, S> {
             by_type: Vec::new(),
             otherwise: None,
             on_session: None,
+            on_ring: None,
         }
     }
 
@@ -95,6 +98,15 @@ impl<A, S> Handlers<A, S> {
         handler: impl FnMut(&mut S, &mut Context<'_, A, S>, SessionEvent) + Send + 'static,
     ) -> &mut Self {
         self.on_session = Some(Box::new(handler));
+        self
+    }
+
+    /// What runs after another thread has called [`Remote::ring`](crate::Remote::ring).
+    pub fn on_ring(
+        &mut self,
+        handler: impl FnMut(&mut S, &mut Context<'_, A, S>) + Send + 'static,
+    ) -> &mut Self {
+        self.on_ring = Some(Box::new(handler));
         self
     }
 

@@ -56,6 +56,18 @@ impl<A, S> Remote<A, S> {
         self.mailbox.push(Box::new(errand)).map_err(|(error, _)| error)
     }
 
+    /// Has the handler run that was registered by [`Handlers::on_ring`](crate::Handlers::on_ring): once, soon, however
+    /// often this is called before it does.
+    pub fn ring(&self) {
+        self.mailbox.bell.call();
+    }
+
+    /// Whether there is an event loop that takes something.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.mailbox.is_closed.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn new(mailbox: Arc<Mailbox<A, S>>) -> Self {
         Self { mailbox }
     }
@@ -121,6 +133,8 @@ impl<A, S> Mailbox<A, S> {
 #[derive(Debug)]
 pub(crate) struct Bell {
     sleeps: AtomicBool,
+    /// Whether somebody wants the handler of [`Remote::ring`] to run.
+    called: AtomicBool,
     waker: Option<Waker>,
 }
 
@@ -128,6 +142,7 @@ impl Bell {
     pub(crate) fn new(waker: Option<Waker>) -> Self {
         Self {
             sleeps: AtomicBool::new(false),
+            called: AtomicBool::new(false),
             waker,
         }
     }
@@ -148,6 +163,21 @@ impl Bell {
         {
             waker.wake_by_ref();
         }
+    }
+
+    fn call(&self) {
+        if !self.called.swap(true, Ordering::SeqCst) {
+            self.ring();
+        }
+    }
+
+    pub(crate) fn is_called(&self) -> bool {
+        self.called.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody has called since the last time.
+    pub(crate) fn answer(&self) -> bool {
+        self.is_called() && self.called.swap(false, Ordering::SeqCst)
     }
 
     /// Says that the event loop is about to sleep; it looks once more after this.

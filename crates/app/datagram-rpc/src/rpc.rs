@@ -1,6 +1,6 @@
 //! [`Rpc`]: an endpoint, its wire and its handlers, owned by one thread.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use provost_packets::Wire;
 use crate::buffers::{Buffers, Origin};
 use crate::config::{ConfigRefused, RpcConfig};
 use crate::context::{Context, Stage, Tables};
-use crate::error::{STATUS_NO_HANDLER, STATUS_OVERLOADED, outcome_of};
+use crate::error::{RpcError, STATUS_NO_HANDLER, STATUS_OVERLOADED, outcome_of};
 use crate::handlers::{Handler, Handlers, Request, SessionEvent};
 use crate::mailbox::{Bell, Mailbox, Remote};
 use crate::pending::{Completion, Pending};
@@ -95,6 +95,7 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
             pending: Pending::default(),
             buffers: Buffers::new(config.buffer_bytes_kept_max),
             sessions: HashSet::new(),
+            connecting: HashMap::new(),
             stage: Stage::Open,
         };
         Ok(Self {
@@ -144,6 +145,19 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
     /// What the protocol has counted.
     pub fn statistics(&mut self) -> Statistics {
         self.driver.endpoint().1.statistics()
+    }
+
+    /// The event loop as a future, for executors: at each poll it takes one turn and asks to be polled again, so it keeps
+    /// its executor's thread busy. It ends when the wire is of no use any more.
+    pub async fn drive(&mut self) -> io::Result<std::convert::Infallible> {
+        std::future::poll_fn(|context| match self.run_once() {
+            Ok(_) => {
+                context.waker().wake_by_ref();
+                std::task::Poll::Pending
+            }
+            Err(error) => std::task::Poll::Ready(Err(error)),
+        })
+        .await
     }
 
     /// The wire.
@@ -216,7 +230,7 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
         };
         bell.sleep();
         let has_answers = workers.is_some_and(Workers::has_answers);
-        let result = match self.mailbox.is_empty() && !has_answers {
+        let result = match self.mailbox.is_empty() && !has_answers && !bell.is_called() {
             true => self.driver.wait(at_most),
             false => Ok(()),
         };
@@ -228,7 +242,8 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
     #[inline]
     fn serve_other_threads(&mut self) -> bool {
         let is_busy = self.handling.workers.as_ref().is_some_and(Workers::is_busy);
-        if !is_busy && self.mailbox.is_empty() && self.handling.tables.buffers.home.is_empty() {
+        let is_called = self.mailbox.bell.answer();
+        if !is_busy && !is_called && self.mailbox.is_empty() && self.handling.tables.buffers.home.is_empty() {
             return false;
         }
         let (now_ns, endpoint) = self.driver.endpoint();
@@ -240,7 +255,10 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
             errand(state, &mut context);
             did = true;
         }
-        did
+        if is_called {
+            self.handling.answer_ring(endpoint, now_ns);
+        }
+        did || is_called
     }
 
     /// Ends all sessions at once, and takes no further ones. The continuations of all calls run, here, before it
@@ -296,7 +314,10 @@ impl<A: Address, S> Handling<A, S> {
             } => self.dispatch(endpoint, now_ns, (handle, method, payload)),
             Event::Completed(completed) => self.go_on(endpoint, now_ns, completed),
             Event::ResponseReturned(buffer) => self.tables.buffers.keep(buffer),
-            Event::Connected(session) => self.tell(endpoint, now_ns, SessionEvent::Connected(session)),
+            Event::Connected(session) => {
+                self.connected(endpoint, now_ns, session, Ok(session));
+                self.tell(endpoint, now_ns, SessionEvent::Connected(session));
+            }
             Event::Accepted(session) if self.tables.stage == Stage::ShutDown => {
                 endpoint.reset(now_ns, session)
             }
@@ -306,9 +327,26 @@ impl<A: Address, S> Handling<A, S> {
             }
             Event::Ended(session, reason) => {
                 self.tables.sessions.remove(&session);
+                let error = RpcError::Call(CallError::Ended(reason));
+                self.connected(endpoint, now_ns, session, Err(error));
                 self.tell(endpoint, now_ns, SessionEvent::Ended(session, reason));
             }
         }
+    }
+
+    #[cold]
+    fn connected(
+        &mut self,
+        endpoint: &mut Endpoint<A>,
+        now_ns: u64,
+        session: SessionId,
+        result: Result<SessionId, RpcError>,
+    ) {
+        let Some(continuation) = self.tables.connecting.remove(&session) else {
+            return;
+        };
+        let (state, mut context) = self.parts(endpoint, now_ns);
+        continuation(state, &mut context, result);
     }
 
     #[cold]
@@ -323,6 +361,19 @@ impl<A: Address, S> Handling<A, S> {
             now_ns,
         };
         handler(&mut self.state, &mut context, event);
+    }
+
+    fn answer_ring(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64) {
+        let Some(handler) = &mut self.handlers.on_ring else {
+            return;
+        };
+        let tables = &mut self.tables;
+        let mut context = Context {
+            endpoint,
+            tables,
+            now_ns,
+        };
+        handler(&mut self.state, &mut context);
     }
 
     #[inline]

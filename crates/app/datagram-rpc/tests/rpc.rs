@@ -62,6 +62,16 @@ fn config() -> RpcConfig {
     RpcConfig::default()
 }
 
+/// Ends an event loop also when a test fails.
+struct Stop<A: 'static, S: 'static>(Remote<A, S>, fn(&mut S));
+
+impl<A: 'static, S: 'static> Drop for Stop<A, S> {
+    fn drop(&mut self) {
+        let stop = self.1;
+        let _ = self.0.run(move |state, _| stop(state));
+    }
+}
+
 /// Serves in a thread until `client` is through.
 fn with_server<W>(server: W, config: RpcConfig, client: impl FnOnce(&Remote<W::Address, ServerState>))
 where
@@ -71,8 +81,8 @@ where
     let remote = rpc.remote();
     std::thread::scope(|scope| {
         scope.spawn(move || rpc.run_until(|state| state.stop).unwrap());
+        let _stop = Stop(remote.clone(), |state| state.stop = true);
         client(&remote);
-        remote.run(|state, _| state.stop = true).unwrap();
     });
 }
 
@@ -270,12 +280,12 @@ fn a_handler_makes_a_call_of_its_own_before_it_answers() {
         state.1 = Some(context.connect(third_at).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(move || middle.run_until(|state| state.0).unwrap());
+            let _stop = Stop(remote, |state| state.0 = true);
             let mut rpc = client(front, config());
             let session = connect(&mut rpc, back_at);
             call(&mut rpc, session, (ECHO, 5), b"stressed");
             wait_for(&mut rpc, 1);
             assert_eq!(rpc.state().outcomes[0], (5, Ok(9), b"desserts".to_vec()));
-            remote.run(|state, _| state.0 = true).unwrap();
         });
     });
 }
@@ -428,6 +438,7 @@ fn requests_that_a_program_keeps_return_their_memory_from_any_thread() {
     let remote = server.remote();
     std::thread::scope(|scope| {
         scope.spawn(move || server.run_until(|stop| *stop).unwrap());
+        let _stop = Stop(remote, |stop| *stop = true);
         scope.spawn(move || {
             for request in kept {
                 assert!(request.iter().all(|byte| *byte == request[0]));
@@ -441,7 +452,6 @@ fn requests_that_a_program_keeps_return_their_memory_from_any_thread() {
             call(&mut rpc, session, (ECHO, tag), &[tag as u8; 10]);
             wait_for(&mut rpc, 2 * tag as usize + 2);
         }
-        remote.run(|stop, _| *stop = true).unwrap();
     });
 }
 
@@ -464,6 +474,7 @@ fn more_than_the_workers_may_queue_is_refused_and_nothing_is_lost() {
     let remote = server.remote();
     std::thread::scope(|scope| {
         scope.spawn(move || server.run_until(|stop| *stop).unwrap());
+        let _stop = Stop(remote, |stop| *stop = true);
         let mut rpc = client(near, few);
         // So many calls at once that neither the workers' queue nor the one behind it has room for all.
         let calls = 20 * 16;
@@ -487,7 +498,6 @@ fn more_than_the_workers_may_queue_is_refused_and_nothing_is_lost() {
             |outcome: &&(u64, Result<u16, RpcError>, Vec<u8>)| outcome.1 == Err(RpcError::Overloaded);
         let refused = rpc.state().outcomes.iter().filter(overloaded).count();
         assert!((1..=calls - 257).contains(&refused), "{refused} were refused");
-        remote.run(|stop, _| *stop = true).unwrap();
     });
 }
 

@@ -1,0 +1,87 @@
+//! One value from the event loop to a future.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// A way for one value.
+pub(crate) fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
+    let shared = Arc::new(Mutex::new(State::Waiting(None)));
+    (
+        Sender {
+            shared: shared.clone(),
+        },
+        Receiver { shared },
+    )
+}
+
+#[derive(Debug)]
+enum State<T> {
+    Waiting(Option<Waker>),
+    There(T),
+    /// It was taken, or will never come.
+    Over,
+}
+
+/// Dropping it says that nothing comes.
+#[derive(Debug)]
+pub(crate) struct Sender<T> {
+    shared: Arc<Mutex<State<T>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Receiver<T> {
+    shared: Arc<Mutex<State<T>>>,
+}
+
+impl<T> Sender<T> {
+    /// Another sender of the same value; the first that sends, or the last that is dropped, decides.
+    pub(crate) fn again(&self) -> Sender<T> {
+        Sender {
+            shared: self.shared.clone(),
+        }
+    }
+
+    pub(crate) fn send(self, value: T) {
+        if matches!(*lock(&self.shared), State::Waiting(_)) {
+            replace(&self.shared, State::There(value));
+        }
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        // The receiver has a count too, unless it is gone.
+        let is_last = Arc::strong_count(&self.shared) <= 2;
+        if is_last && matches!(*lock(&self.shared), State::Waiting(_)) {
+            replace(&self.shared, State::Over);
+        }
+    }
+}
+
+impl<T> Receiver<T> {
+    /// The value; `None` if it never comes.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut state = lock(&self.shared);
+        match &mut *state {
+            State::Waiting(waker) => {
+                *waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+            _ => match std::mem::replace(&mut *state, State::Over) {
+                State::There(value) => Poll::Ready(Some(value)),
+                _ => Poll::Ready(None),
+            },
+        }
+    }
+}
+
+fn replace<T>(shared: &Mutex<State<T>>, with: State<T>) {
+    let before = std::mem::replace(&mut *lock(shared), with);
+    if let State::Waiting(Some(waker)) = before {
+        waker.wake();
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
