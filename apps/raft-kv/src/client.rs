@@ -120,6 +120,12 @@ impl<A: Address> Client<A> {
         self.outcomes.pop_front()
     }
 
+    /// The member that it takes for the leader.
+    #[must_use]
+    pub fn leader(&self) -> u64 {
+        self.config.members.get(self.target).map_or(0, |(id, _)| *id)
+    }
+
     /// Takes what the endpoint tells.
     pub fn handle(&mut self, now_ns: u64, event: Event<'_>) {
         match event {
@@ -164,8 +170,14 @@ impl<A: Address> Client<A> {
         if lane.number & Tag::NUMBER_MASK != tag.number || lane.request.is_none() {
             return;
         }
+        let is_fixed = lane.fixed_member(self.config.route).is_some();
         match answer {
-            Some(answer) if !answer.is_temporary() => self.finish(now_ns, tag.lane, answer),
+            Some(answer) if !answer.is_temporary() => {
+                if !is_fixed {
+                    self.target = tag.member;
+                }
+                self.finish(now_ns, tag.lane, answer);
+            }
             other => self.retry(now_ns, tag, other),
         }
     }

@@ -11,11 +11,13 @@
 //! | [`replica`] | A member on an endpoint of the transport. |
 //! | [`client`] | A client on an endpoint: finds the leader, sends again what was not answered. |
 //! | [`process`] | Both in a thread of their own, on a UDP wire. |
+//! | [`local`] | Three members on this machine, as processes. |
 #![forbid(unsafe_code)]
 
 pub mod client;
 mod codec;
 pub mod journal;
+pub mod local;
 mod log;
 pub mod member;
 pub mod operation;

@@ -169,6 +169,12 @@ where
         Err(ProcessError::Unanswered)
     }
 
+    /// The member that it takes for the leader: the one that answered last.
+    #[must_use]
+    pub fn leader(&self) -> u64 {
+        self.client.leader()
+    }
+
     /// Asks for something on a lane that has nothing to do.
     pub fn submit(&mut self, lane: usize, operation: Operation) {
         let (now_ns, _) = self.driver.endpoint();

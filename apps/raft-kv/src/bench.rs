@@ -1,0 +1,320 @@
+//! Replicated writes, beside what the same wire and the same transport cost without them, in one run.
+//!
+//! All parties are threads of this process, each with a wire of its own. Setups take turns, so that what else runs on the
+//! machine meets all of them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use provost_datagram::{Call, Driver, Event, MsgBuf};
+use provost_figures::{Cells, Latencies, Load, Run};
+use provost_packets::Wire;
+use provost_raft_kv::client::Route;
+use provost_raft_kv::journal::{Folder, Medium, MemoryOnly};
+use provost_raft_kv::member::{Member, MemberConfig, Reads};
+use provost_raft_kv::operation::{Answer, Operation};
+use provost_raft_kv::process::{BlockingClient, PACKET_BYTES, Wait, serve, transport_config};
+use provost_raft_kv::replica::{Replica, ReplicaConfig};
+use provost_udp::UdpWire;
+
+use super::{Outcome, WaitArgument};
+
+/// How much slower than the bare wire a replicated write may be.
+const RATIO_MAX: f64 = 2.5;
+const MEMBERS: u64 = 3;
+/// Until a leader is there, and everything is warm.
+const WARM_UP: Duration = Duration::from_secs(10);
+const WARM_UP_CALLS: usize = 200;
+/// As in eRPC's measurement (NSDI '19, section 7.1), in bytes.
+const KEY_BYTES: usize = 16;
+const VALUE_BYTES: usize = 64;
+const KEYS: u64 = 1_000_000;
+
+/// What is measured.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How long each setup is measured in each round, in seconds.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Rounds, over which medians are taken.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// How threads wait.
+    #[arg(long, value_enum, default_value = "spin")]
+    wait: WaitArgument,
+    /// Requests at a time in the measurement of the rate.
+    #[arg(long, default_value_t = 32)]
+    lanes: usize,
+    /// Also measure members that keep journals in this folder, which is to be on the disk in question.
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    /// Write the figures to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// One short round, to see that everything works.
+    #[arg(long)]
+    quick: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let (rounds, seconds) = if options.quick {
+        (1, 0.3)
+    } else {
+        (options.rounds, options.seconds)
+    };
+    let (wait, length) = (options.wait.into(), Duration::from_secs_f64(seconds));
+    let mut cells = Cells::default();
+    for round in 0..rounds {
+        cells.add(&load("bare udp", "round trip", 1), bare(wait, length)?);
+        cells.add(&load("transport udp", "call", 1), transport(wait, length)?);
+        for lanes in [1, options.lanes] {
+            let what = if lanes == 1 { "put" } else { "put rate" };
+            let run = replicated(wait, length, lanes, |_| Ok(MemoryOnly))?;
+            cells.add(&load("raft-kv udp, memory", what, lanes), run);
+            if let Some(folder) = &options.folder {
+                let medium = |id| Folder::open(&folder.join(format!("{round}-{lanes}-{id}")));
+                let run = replicated(wait, length, lanes, medium)?;
+                cells.add(&load("raft-kv udp, journal", what, lanes), run);
+            }
+        }
+    }
+    print!("{}", cells.table());
+    let p50 = |setup, what| cells.median(setup, what).map(|median| median.p50_us);
+    if let (Some(put), Some(bare)) = (p50("raft-kv udp, memory", "put"), p50("bare udp", "round trip")) {
+        let (ratio, met) = (put / bare, if put <= RATIO_MAX * bare { "met" } else { "missed" });
+        println!(
+            "\nput, p50: {ratio:.2} x the bare round trip; the target of at most {RATIO_MAX} x is {met}"
+        );
+    }
+    if let Some(path) = &options.json {
+        cells.write(path)?;
+    }
+    Ok(())
+}
+
+fn load(setup: &str, what: &str, inflight: usize) -> Load {
+    Load {
+        setup: setup.into(),
+        what: what.into(),
+        size: KEY_BYTES + VALUE_BYTES,
+        conns: 1,
+        inflight,
+    }
+}
+
+fn wire() -> std::io::Result<UdpWire> {
+    UdpWire::bind(SocketAddr::from(([127, 0, 0, 1], 0)), PACKET_BYTES)
+}
+
+fn pause<W: Wire>(wire: &mut W, wait: Wait) -> std::io::Result<()> {
+    match wait {
+        Wait::Spin => std::thread::yield_now(),
+        Wait::Sleep => wire.wait(Some(Duration::from_millis(10)))?,
+    }
+    Ok(())
+}
+
+/// Ends the other threads however this one ends.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A packet there and one back, over the wire alone.
+fn bare(wait: Wait, length: Duration) -> Outcome<Run> {
+    let (mut here, mut there) = (wire()?, wire()?);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let _stopping = Stopping(&stop);
+        let to = there.address();
+        threads.spawn(|| -> std::io::Result<()> {
+            while !stop.load(Ordering::Relaxed) {
+                let mut from = None;
+                there.receive(1, |arrival| from = Some(arrival.from))?;
+                match from {
+                    Some(from) => {
+                        there.transmit(from, &[0; 24], &[0; KEY_BYTES + VALUE_BYTES]);
+                        there.flush()?;
+                    }
+                    None => pause(&mut there, wait)?,
+                }
+            }
+            Ok(())
+        });
+        let (mut latencies, began) = (Latencies::default(), Instant::now());
+        while began.elapsed() < length {
+            let sent = Instant::now();
+            here.transmit(to, &[0; 24], &[0; KEY_BYTES + VALUE_BYTES]);
+            here.flush()?;
+            // A lost packet is not waited for for ever.
+            while here.receive(1, |_| {})? == 0 && sent.elapsed() < length {
+                pause(&mut here, wait)?;
+            }
+            latencies.record(sent.elapsed());
+        }
+        Ok(latencies.run(began.elapsed().as_secs_f64(), 0))
+    })
+}
+
+/// A call of the transport, answered at once.
+fn transport(wait: Wait, length: Duration) -> Outcome<Run> {
+    let mut server = Driver::new(transport_config()?, wire()?)?;
+    let mut client = Driver::new(transport_config()?, wire()?)?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let _stopping = Stopping(&stop);
+        let to = server.wire().address();
+        threads.spawn(|| -> std::io::Result<()> {
+            while !stop.load(Ordering::Relaxed) {
+                let turn = server.turn(|endpoint, now_ns, event| {
+                    if let Event::Request { handle, .. } = event {
+                        // The session is there as long as the client.
+                        let _ = endpoint.respond_inline(now_ns, handle, 0, &[0]);
+                    }
+                })?;
+                if turn == provost_datagram::Turn::Idle {
+                    match wait {
+                        Wait::Spin => std::thread::yield_now(),
+                        Wait::Sleep => server.wait(Duration::from_millis(10))?,
+                    }
+                }
+            }
+            Ok(())
+        });
+        let (now_ns, endpoint) = client.endpoint();
+        let session = endpoint.connect(now_ns, to)?;
+        let mut buffers = Some((
+            MsgBuf::from_slice(&[0; KEY_BYTES + VALUE_BYTES]),
+            MsgBuf::with_capacity(64),
+        ));
+        let mut is_connected = false;
+        let (mut latencies, began, mut sent) = (Latencies::default(), Instant::now(), Instant::now());
+        let mut errors = 0;
+        while began.elapsed() < length {
+            if is_connected && let Some((request, response)) = buffers.take() {
+                sent = Instant::now();
+                let call = Call {
+                    method: 1,
+                    tag: 0,
+                    request,
+                    response,
+                };
+                let (now_ns, endpoint) = client.endpoint();
+                endpoint
+                    .call(now_ns, session, call)
+                    .map_err(|refused| refused.error)?;
+            }
+            let turn = client.turn(|_, _, event| match event {
+                Event::Connected(_) => is_connected = true,
+                Event::Completed(completion) => {
+                    latencies.record(sent.elapsed());
+                    errors += u64::from(completion.outcome.is_err());
+                    buffers = Some((completion.request, completion.response));
+                }
+                _ => {}
+            })?;
+            if turn == provost_datagram::Turn::Idle {
+                match wait {
+                    Wait::Spin => std::thread::yield_now(),
+                    Wait::Sleep => client.wait(Duration::from_millis(10))?,
+                }
+            }
+        }
+        Ok(latencies.run(began.elapsed().as_secs_f64(), errors))
+    })
+}
+
+/// Writes to three members, so many at a time.
+fn replicated<M: Medium>(
+    wait: Wait,
+    length: Duration,
+    lanes: usize,
+    medium: impl Fn(u64) -> std::io::Result<M> + Sync,
+) -> Outcome<Run> {
+    let wires = (0..MEMBERS).map(|_| wire()).collect::<Result<Vec<_>, _>>()?;
+    let addresses = wires.iter().map(Wire::address);
+    let members: Vec<(u64, SocketAddr)> = (1..).zip(addresses).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let _stopping = Stopping(&stop);
+        for (id, wire) in (1..).zip(wires) {
+            let (members, stop, medium) = (&members, &stop, &medium);
+            threads.spawn(move || {
+                if let Err(error) = run_member(id, wire, medium, members, wait, stop) {
+                    eprintln!("member {id}: {error}");
+                }
+            });
+        }
+        let mut client = BlockingClient::connect(members.clone(), lanes, Route::Leader, wait)?;
+        for at in 0..WARM_UP_CALLS {
+            client.call(put(at as u64), WARM_UP)?;
+        }
+        measure(&mut client, lanes, length)
+    })
+}
+
+fn run_member<M: Medium>(
+    id: u64,
+    wire: UdpWire,
+    medium: &impl Fn(u64) -> std::io::Result<M>,
+    members: &[(u64, SocketAddr)],
+    wait: Wait,
+    stop: &AtomicBool,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let config = MemberConfig {
+        id,
+        members: members.iter().map(|(id, _)| *id).collect(),
+        reads: Reads::Linearizable,
+        snapshot_entries: 1_000_000,
+        seed: id,
+    };
+    let others = members.iter().filter(|(other, _)| *other != id);
+    let replica_config = ReplicaConfig {
+        peers: others.copied().collect(),
+        key: [0; 16],
+        tick_ns: 20_000_000,
+    };
+    let replica = Replica::new(Member::new(config, medium(id)?)?, replica_config);
+    let mut driver = Driver::new(transport_config()?, wire)?;
+    Ok(serve(&mut driver, replica, wait, stop)?)
+}
+
+fn put(at: u64) -> Operation {
+    let mut key = vec![0; KEY_BYTES];
+    key[..8].copy_from_slice(&(at.wrapping_mul(0x9e37_79b9_7f4a_7c15) % KEYS).to_le_bytes());
+    Operation::Put {
+        key,
+        value: vec![7; VALUE_BYTES],
+    }
+}
+
+fn measure(client: &mut BlockingClient<UdpWire>, lanes: usize, length: Duration) -> Outcome<Run> {
+    let began = Instant::now();
+    let mut sent = vec![began; lanes];
+    let mut puts = 0;
+    for (lane, sent) in sent.iter_mut().enumerate() {
+        *sent = Instant::now();
+        client.submit(lane, put(lane as u64));
+        puts += 1;
+    }
+    let (mut latencies, mut errors) = (Latencies::default(), 0);
+    while began.elapsed() < length {
+        if let Some((lane, answer)) = client.turn()? {
+            if answer == Answer::Done {
+                latencies.record(sent[lane].elapsed());
+            } else {
+                errors += 1;
+            }
+            sent[lane] = Instant::now();
+            client.submit(lane, put(puts));
+            puts += 1;
+        }
+    }
+    Ok(latencies.run(began.elapsed().as_secs_f64(), errors))
+}

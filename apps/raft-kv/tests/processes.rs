@@ -1,0 +1,123 @@
+//! Three processes on the loopback interface, over UDP, of which the one that leads is killed.
+
+mod support;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use provost_raft_kv::client::Route;
+use provost_raft_kv::local::{Keep, Local};
+use provost_raft_kv::operation::{Answer, Operation};
+use provost_raft_kv::process::{BlockingClient, Wait};
+use support::history::History;
+
+/// An answer takes this long only if the machine is stuck.
+const PATIENCE: Duration = Duration::from_secs(50);
+const CLIENTS: usize = 3;
+/// What each client asks before the leader is killed, and after.
+const OPERATIONS: usize = 20;
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_raft-kv"))
+}
+
+type Shared = Arc<Mutex<History>>;
+
+fn lock(history: &Shared) -> std::sync::MutexGuard<'_, History> {
+    history.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A client that writes, compares and reads until it is told to stop, and has done enough by then.
+fn worker(local: &Local, number: usize, history: &Shared, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
+    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, Wait::Sleep).unwrap();
+    let (history, stop) = (Arc::clone(history), Arc::clone(stop));
+    std::thread::spawn(move || {
+        let (mut done, mut after) = (0, 0);
+        let mut seen = None;
+        while after < OPERATIONS {
+            let key = vec![b'a' + (done % 5) as u8];
+            let value = format!("{number}-{done}").into_bytes();
+            let operation = match done % 3 {
+                0 => Operation::Put { key, value },
+                1 => Operation::Get { key },
+                _ => Operation::CompareAndSet {
+                    key,
+                    expected: std::mem::take(&mut seen),
+                    value,
+                },
+            };
+            lock(&history).ask(number, &operation);
+            let answer = client.call(operation, PATIENCE).expect("two members go on");
+            lock(&history).answer(number, &answer);
+            if let Answer::Value(value) = answer {
+                seen = value;
+            }
+            done += 1;
+            after += usize::from(stop.load(Ordering::Relaxed));
+            // The checker's work grows with the length of the history.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        client.leader()
+    })
+}
+
+#[test]
+fn the_leader_is_killed_and_nobody_sees_anything_old_or_lost() {
+    let mut local = Local::start(program(), 3, &Keep::Memory, &[]).unwrap();
+    let history = Shared::default();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut first = BlockingClient::connect(local.members(), 1, Route::Leader, Wait::Sleep).unwrap();
+    let key = b"first".to_vec();
+    let put = Operation::Put {
+        key: key.clone(),
+        value: b"value".to_vec(),
+    };
+    assert_eq!(first.call(put, PATIENCE).unwrap(), Answer::Done);
+    let leader = first.leader();
+    let workers: Vec<_> = (0..CLIENTS)
+        .map(|number| worker(&local, number, &history, &stop))
+        .collect();
+    while lock(&history).answered() < CLIENTS * OPERATIONS / 2 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    local.kill(leader).unwrap();
+    stop.store(true, Ordering::Relaxed);
+    for worker in workers {
+        assert_ne!(
+            worker.join().unwrap(),
+            leader,
+            "a dead member was taken for the leader"
+        );
+    }
+    let value = first.call(Operation::Get { key }, PATIENCE).unwrap();
+    assert_eq!(value, Answer::Value(Some(b"value".to_vec())));
+    assert_eq!(lock(&history).not_linearizable(), Vec::<Vec<u8>>::new());
+}
+
+#[test]
+fn all_members_are_killed_and_come_back_with_what_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = Keep::Folder(folder.path().to_owned());
+    let start = || Local::start(program(), 3, &keep, &["--snapshot-entries", "20"]).unwrap();
+    let key = |at: usize| at.to_string().into_bytes();
+    {
+        let local = start();
+        let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, Wait::Sleep).unwrap();
+        for at in 0..50 {
+            let put = Operation::Put {
+                key: key(at),
+                value: key(at),
+            };
+            assert_eq!(client.call(put, PATIENCE).unwrap(), Answer::Done);
+        }
+    }
+    let local = start();
+    let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, Wait::Sleep).unwrap();
+    for at in 0..50 {
+        let value = client.call(Operation::Get { key: key(at) }, PATIENCE).unwrap();
+        assert_eq!(value, Answer::Value(Some(key(at))));
+    }
+}
