@@ -143,6 +143,7 @@ impl<'a> Bench<'a> {
         Load {
             size_bytes: measure.size_bytes,
             calls_in_flight: measure.calls_in_flight,
+            interval_us: 0,
             connections: measure.connections,
             warmup_seconds,
             seconds: self.call.seconds.unwrap_or(seconds),

@@ -185,6 +185,7 @@ mod tests {
             watched: Vec::new(),
             cores: vec![0],
             traffic: Default::default(),
+            interval_us: 0,
         };
         let report = measure(&load, |run| {
             let mut latencies = Latencies::new()?;
@@ -215,6 +216,7 @@ mod tests {
             watched: Vec::new(),
             cores: Vec::new(),
             traffic: Default::default(),
+            interval_us: 0,
         };
         assert!(measure(&load, |_| Err(Failure::role("client", "nobody listens"))).is_err());
     }

@@ -7,9 +7,9 @@ use crate::failure::{Doing, Failure};
 use crate::machine;
 use crate::plan::{Chain, Setup};
 use crate::report::{Load, Report, Traffic};
-use crate::stack::Stack;
+use crate::stack::{HasBulk, Stack};
 use crate::summary::{Cell, Cells, Median};
-use crate::table;
+use crate::{table, targets};
 
 const ROUNDS: usize = 7;
 const ROUNDS_QUICK: usize = 3;
@@ -23,6 +23,9 @@ const LONGER_SECONDS: f64 = 0.3;
 const SMALL_BYTES: usize = 32;
 const LARGE_BYTES: usize = 64 << 10;
 const LARGE_IN_FLIGHT: usize = 32;
+/// From one small call to the next: without it, calls that are answered sooner would be more calls, and take more of the
+/// cores.
+const SMALL_INTERVAL_US: u64 = 1000;
 
 const WAYS: [(Way, &str); 3] = [
     (Way::Alone, "small alone"),
@@ -68,6 +71,9 @@ pub(crate) fn run(call: &Call) -> Result<(), Failure> {
         cells: cells.collect(),
     };
     table::print(&cells, &machine::describe());
+    for outcome in targets::outcomes(&cells) {
+        println!("{outcome}");
+    }
     match &call.json {
         Some(path) => bench::write(path, &cells),
         None => Ok(()),
@@ -81,28 +87,30 @@ fn measure(call: &Call, way: Way) -> Result<(Report, Option<Report>), Failure> {
     } else {
         RUN_SECONDS
     });
-    let load = |size_bytes, calls_in_flight, seconds| Load {
+    let load = |traffic, size_bytes, calls_in_flight, interval_us, seconds| Load {
         size_bytes,
         calls_in_flight,
+        interval_us,
         connections: 1,
         warmup_seconds: WARMUP_SECONDS,
         seconds,
         watched: Vec::new(),
         cores: call.cores.clone(),
-        traffic: Traffic::Plain,
+        traffic,
     };
     let setup = match way {
         Way::Alone => Setup::ProvostNull,
         Way::Beside(setup) => setup,
     };
-    let stack = Stack::start(setup, folder.path())?;
+    let stack = Stack::start_with(setup, HasBulk::Yes, folder.path())?;
     let large = match way {
         Way::Alone => None,
         Way::Beside(_) => {
-            Some(stack.start_client(load(LARGE_BYTES, LARGE_IN_FLIGHT, seconds + LONGER_SECONDS))?)
+            let seconds = seconds + LONGER_SECONDS;
+            Some(stack.start_client(load(Traffic::Bulk, LARGE_BYTES, LARGE_IN_FLIGHT, 0, seconds))?)
         }
     };
-    let small = stack.measure(load(SMALL_BYTES, 1, seconds))?;
+    let small = stack.measure(load(Traffic::Plain, SMALL_BYTES, 1, SMALL_INTERVAL_US, seconds))?;
     let large = large.map(Stack::report).transpose()?;
     Ok((small, large))
 }

@@ -11,6 +11,10 @@ pub(crate) struct Load {
     pub(crate) size_bytes: usize,
     /// Calls in flight on each connection.
     pub(crate) calls_in_flight: usize,
+    /// A caller begins its calls so far apart at least, in microseconds. Only one caller of a client can, as its thread
+    /// sleeps.
+    #[serde(default)]
+    pub(crate) interval_us: u64,
     /// Connections, each with a client thread of its own.
     pub(crate) connections: usize,
     /// How long load runs before it is measured.
@@ -34,6 +38,8 @@ pub(crate) enum Traffic {
     Plain,
     /// `Guarded`: a user and a payload. One call in [`BLOCKED_EVERY`] is of a blocked user.
     Guarded(BlockedUser),
+    /// As [`Traffic::Plain`], of a service of its own.
+    Bulk,
 }
 
 /// What becomes of a blocked user's calls.

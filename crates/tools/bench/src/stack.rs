@@ -13,7 +13,7 @@ use crate::node::{Node, Policies, Reach, admin_socket};
 use crate::plan::{Chain, Setup};
 use crate::process::{Environment, Process};
 use crate::report::{Load, Report, Watched};
-use crate::roles::{Role, Waiting};
+use crate::roles::{Role, Served, Waiting};
 
 /// A setup that runs; it ends when this is dropped, the client's side first.
 pub(crate) struct Stack {
@@ -22,17 +22,31 @@ pub(crate) struct Stack {
     address: String,
     environment: Environment,
     folder: PathBuf,
+    has_bulk: HasBulk,
+}
+
+/// Whether an app with large messages has a server of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HasBulk {
+    Yes,
+    No,
 }
 
 impl Stack {
     /// Starts the processes of a setup; files go into `folder`.
     pub(crate) fn start(setup: Setup, folder: &Path) -> Result<Stack, Failure> {
+        Stack::start_with(setup, HasBulk::No, folder)
+    }
+
+    /// As [`Stack::start`].
+    pub(crate) fn start_with(setup: Setup, has_bulk: HasBulk, folder: &Path) -> Result<Stack, Failure> {
         let mut stack = Stack {
             setup,
             processes: Vec::new(),
             address: String::new(),
             environment: Environment::new(),
             folder: folder.into(),
+            has_bulk,
         };
         match setup {
             Setup::RawTcp => stack.server(&Role::RawServer {
@@ -70,7 +84,7 @@ impl Stack {
             }
             Setup::ProvostLocal => {
                 stack.node("service", Reach::Local, &Policies::nulls(1), folder)?;
-                stack.app()?;
+                stack.app(Served::Echo)?;
             }
         }
         Ok(stack)
@@ -161,7 +175,10 @@ impl Stack {
     fn two_nodes(&mut self, egress: &Policies, ingress: &Policies, folder: &Path) -> Result<(), Failure> {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         self.node("ingress", Reach::Listen(address), ingress, folder)?;
-        self.app()?;
+        self.app(Served::Echo)?;
+        if self.has_bulk == HasBulk::Yes {
+            self.app(Served::Bulk)?;
+        }
         self.node("egress", Reach::Peer(address), egress, folder)
     }
 
@@ -174,8 +191,9 @@ impl Stack {
     }
 
     /// The server, on the node that was started last.
-    fn app(&mut self) -> Result<(), Failure> {
-        let (process, _) = Process::start_ready_in("server", &Role::ProvostServer, &self.environment)?;
+    fn app(&mut self, served: Served) -> Result<(), Failure> {
+        let role = Role::ProvostServer { served };
+        let (process, _) = Process::start_ready_in("server", &role, &self.environment)?;
         self.processes.push(process);
         Ok(())
     }

@@ -84,6 +84,7 @@ fn load(measure: &Measure, cores: &[usize]) -> Load {
     Load {
         size_bytes: measure.size_bytes,
         calls_in_flight: measure.calls_in_flight,
+        interval_us: 0,
         connections: measure.connections,
         warmup_seconds: WARMUP_SECONDS,
         seconds: LOAD_SECONDS,

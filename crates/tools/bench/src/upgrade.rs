@@ -166,6 +166,7 @@ impl Client {
         let load = Load {
             size_bytes,
             calls_in_flight,
+            interval_us: 0,
             connections,
             warmup_seconds: 0.0,
             seconds,

@@ -15,6 +15,7 @@ use crate::process;
 use crate::report::Load;
 
 pub(crate) use floor::FloorPart;
+pub(crate) use provost::Served;
 
 /// Bytes of a response's payload, whatever the request's.
 const RESPONSE: &[u8; 8] = b"8 bytes.";
@@ -58,7 +59,7 @@ pub(crate) enum Role {
     /// Makes load on a [`Role::TonicServer`].
     TonicClient { address: String, load: Load },
     /// Answers calls that come through its node's service.
-    ProvostServer,
+    ProvostServer { served: Served },
     /// Makes load on a [`Role::ProvostServer`] through its own node's service.
     ProvostClient { load: Load },
     /// Makes load and keeps every completion, in the file at `path`.
@@ -87,7 +88,7 @@ pub(crate) fn play(role: Role) -> Result<(), Failure> {
         Role::Floor { part } => floor::play(&part),
         Role::TonicServer => tonic::serve(),
         Role::TonicClient { address, load } => print(&tonic::load(&address, &load)?),
-        Role::ProvostServer => provost::serve(),
+        Role::ProvostServer { served } => provost::serve(served),
         Role::ProvostClient { load } => print(&provost::load(&load)?),
         Role::ProvostTimeline { load, path } => print(&timeline::run(&load, &path)?),
         Role::ProvostIdle => provost::idle(),

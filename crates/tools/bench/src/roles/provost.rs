@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use provost::{Code, Received, Request, Response, Status};
+use serde::{Deserialize, Serialize};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::failure::{Doing, Failure};
 use crate::load::{Latencies, Run, measure};
 use crate::process::say_ready;
+use crate::proto::bulk_client::BulkClient;
+use crate::proto::bulk_server::{Bulk, BulkServer};
 use crate::proto::echo_client::EchoClient;
 use crate::proto::echo_server::{Echo, EchoServer};
 use crate::proto::{EchoRequest, EchoResponse, GuardedRequest};
@@ -48,15 +51,30 @@ impl Echo for Answer {
     }
 }
 
+impl Bulk for Answer {
+    async fn call(&self, request: Request<Received<EchoRequest>>) -> Result<Response<EchoResponse>, Status> {
+        Echo::call(self, request).await
+    }
+}
+
+/// Which service a server is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Served {
+    Echo,
+    Bulk,
+}
+
 /// Answers what the node's service brings.
-pub(crate) fn serve() -> Result<(), Failure> {
+pub(crate) fn serve(served: Served) -> Result<(), Failure> {
     runtime()?.block_on(async {
         // A client that comes too early tries again.
         say_ready("");
-        let served = provost::Server::builder()
-            .add_service(EchoServer::new(Answer))
-            .serve()
-            .await;
+        let builder = provost::Server::builder();
+        let builder = match served {
+            Served::Echo => builder.add_service(EchoServer::new(Answer)),
+            Served::Bulk => builder.add_service(BulkServer::new(Answer)),
+        };
+        let served = builder.serve().await;
         served.map_err(|status| Failure::role("server", status.to_string()))
     })
 }
@@ -66,12 +84,19 @@ pub(crate) fn load(load: &Load) -> Result<Report, Failure> {
     measure(load, |run| {
         let runtime = runtime()?;
         LocalSet::new().block_on(&runtime, async {
-            let client = connect().await?;
+            let client = Client::connect(load.traffic).await?;
             let payload: Rc<[u8]> = payload(load.size_bytes).into();
             let latencies = Rc::new(RefCell::new(Latencies::new()?));
             let caller = || {
                 let (client, payload) = (client.clone(), payload.clone());
-                caller(client, payload, run.clone(), latencies.clone(), load.traffic)
+                caller(
+                    client,
+                    payload,
+                    run.clone(),
+                    latencies.clone(),
+                    load.traffic,
+                    load.interval_us,
+                )
             };
             let callers: Vec<_> = (0..load.calls_in_flight).map(|_| spawn_local(caller())).collect();
             run.ready();
@@ -104,20 +129,70 @@ pub(crate) fn idle() -> Result<(), Failure> {
     })
 }
 
+/// What load is made with.
+#[derive(Clone)]
+enum Client {
+    Echo(EchoClient),
+    Bulk(BulkClient),
+}
+
+impl Client {
+    async fn connect(traffic: Traffic) -> Result<Client, Failure> {
+        match traffic {
+            Traffic::Bulk => patiently(async || BulkClient::connect("bench.Bulk").await)
+                .await
+                .map(Client::Bulk),
+            Traffic::Plain | Traffic::Guarded(_) => connect().await.map(Client::Echo),
+        }
+    }
+
+    async fn call(&self, payload: &[u8], traffic: Traffic, number: u64) -> (Result<(), Status>, Expected) {
+        let (client, user, expected) = match self {
+            Client::Bulk(client) => {
+                let payload = payload.into();
+                let answered = client.call(EchoRequest { payload }).await;
+                return (answered.map(drop), Expected::Answered);
+            }
+            Client::Echo(client) if traffic == Traffic::Plain => {
+                let payload = payload.into();
+                let answered = client.call(EchoRequest { payload }).await;
+                return (answered.map(drop), Expected::Answered);
+            }
+            Client::Echo(client) => {
+                let (user, expected) = traffic.user(number);
+                (client, user, expected)
+            }
+        };
+        let request = GuardedRequest {
+            user: user.into(),
+            payload: payload.into(),
+        };
+        (client.guarded(request).await.map(drop), expected)
+    }
+}
+
 /// One call after the other. Each writes its payload into the shared heap, as an application's would be.
 async fn caller(
-    client: EchoClient,
+    client: Client,
     payload: Rc<[u8]>,
     run: Arc<Run>,
     latencies: Rc<RefCell<Latencies>>,
     traffic: Traffic,
+    interval_us: u64,
 ) {
+    let interval = Duration::from_micros(interval_us);
+    let mut next = Instant::now();
     for number in 0.. {
         if run.is_stopped() {
             return;
         }
+        if interval_us > 0 {
+            // The async runtime's own timer counts in milliseconds, and nothing else waits for this thread.
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            next = next.max(Instant::now() - interval) + interval;
+        }
         let began = Instant::now();
-        let (answered, expected) = call(&client, &payload, traffic, number).await;
+        let (answered, expected) = client.call(&payload, traffic, number).await;
         match (answered, expected) {
             (Ok(()), Expected::Answered) => run.record(&mut latencies.borrow_mut(), began),
             (Err(status), Expected::Denied) if status.code() == Code::PermissionDenied => {
@@ -129,30 +204,15 @@ async fn caller(
     }
 }
 
-async fn call(
-    client: &EchoClient,
-    payload: &[u8],
-    traffic: Traffic,
-    number: u64,
-) -> (Result<(), Status>, Expected) {
-    if traffic == Traffic::Plain {
-        let payload = payload.into();
-        let answered = client.call(EchoRequest { payload }).await;
-        return (answered.map(drop), Expected::Answered);
-    }
-    let (user, expected) = traffic.user(number);
-    let request = GuardedRequest {
-        user: user.into(),
-        payload: payload.into(),
-    };
-    (client.guarded(request).await.map(drop), expected)
-}
-
 /// Connects, and tries again while the server has not bound its service yet.
 pub(super) async fn connect() -> Result<EchoClient, Failure> {
+    patiently(async || EchoClient::connect("bench.Echo").await).await
+}
+
+async fn patiently<C>(connect: impl AsyncFn() -> Result<C, Status>) -> Result<C, Failure> {
     let began = Instant::now();
     loop {
-        match EchoClient::connect("bench.Echo").await {
+        match connect().await {
             Ok(client) => return Ok(client),
             Err(_) if began.elapsed() < CONNECT_TIME_MAX => tokio::time::sleep(CONNECT_PAUSE).await,
             Err(status) => return Err(Failure::role("client", format!("connect: {status}"))),
