@@ -2,8 +2,10 @@
 //!
 //! Nothing here allocates, and nothing raises `SIGPIPE`.
 
+mod bell;
 mod gather;
 
+pub use bell::Bell;
 pub use gather::{GATHER_PIECES_MAX, Gather, read_into, write_gather};
 
 use std::io;
