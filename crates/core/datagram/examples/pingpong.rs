@@ -6,8 +6,8 @@
 //!
 //! Times are of the processor, where the kernel tells them, so that other programs on the machine count little. With a
 //! setup, only that is run, with so many calls at a time, by a clock that costs as much as the machine's and tells a time
-//! that does not depend on it: that is for counting instructions, by the difference of two runs (`cargo xtask
-//! instructions`).
+//! that does not depend on it: that is for counting instructions, by the difference of two runs, as
+//! `tests/instructions.rs` does.
 
 use std::io;
 use std::time::Instant;

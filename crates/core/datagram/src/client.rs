@@ -91,13 +91,25 @@ enum Phase {
     Response,
 }
 
-/// Where the single packet of a request is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Sent {
-    #[default]
-    NotYet,
-    Queued,
-    At(u64),
+/// Where the single packet of a request is: when it was sent, or one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sent(u64);
+
+impl Sent {
+    const NOT_YET: Sent = Sent(u64::MAX);
+    const QUEUED: Sent = Sent(u64::MAX - 1);
+
+    /// Whether it was.
+    #[inline]
+    fn is_out(self) -> bool {
+        self.0 < Sent::QUEUED.0
+    }
+}
+
+impl Default for Sent {
+    fn default() -> Self {
+        Sent::NOT_YET
+    }
 }
 
 impl<A: Copy> ClientSession<A> {
@@ -147,7 +159,7 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Takes a call: it begins at once, or waits for a slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn call(&mut self, shared: &mut Shared<A>, call: Call) -> Result<(), (CallError, Call)> {
         if self.state == State::Open
             && call.request.len() <= self.message_bytes_max as usize
@@ -198,7 +210,7 @@ impl<A: Copy> ClientSession<A> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn start(&mut self, shared: &mut Shared<A>, index: u8, call: Call) {
         if self.busy == 0 {
             // An idle server owed nothing: its silence counts from now.
@@ -214,7 +226,7 @@ impl<A: Copy> ClientSession<A> {
         slot.request = call.request;
         slot.response = call.response;
         slot.total = total;
-        slot.sent = Sent::NotYet;
+        slot.sent = Sent::NOT_YET;
         slot.resent = false;
         slot.accepted = false;
         slot.timeouts = 0;
@@ -228,7 +240,7 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Ends a slot's call, and begins the next one that waits.
-    #[inline]
+    #[inline(always)]
     fn complete(
         &mut self,
         shared: &mut Shared<A>,
@@ -237,6 +249,7 @@ impl<A: Copy> ClientSession<A> {
     ) -> Event<'static> {
         let slot = &mut self.slots[usize::from(index)];
         slot.phase = Phase::Idle;
+        slot.sent = Sent::NOT_YET;
         if slot.flight.is_some() {
             shared.land(slot.flight.take());
         }
@@ -386,10 +399,9 @@ impl<A: Copy> ClientSession<A> {
     /// When a slot's call times out; [`NEVER`] if no packet of it is out.
     fn due_ns(&self, index: u8) -> u64 {
         let slot = &self.slots[usize::from(index)];
-        let is_out = match (&slot.flight, slot.sent) {
-            (Some(flight), _) => flight.outstanding() > 0,
-            (None, Sent::At(_)) => true,
-            (None, _) => false,
+        let is_out = match &slot.flight {
+            Some(flight) => flight.outstanding() > 0,
+            None => slot.sent.is_out(),
         };
         if is_out {
             slot.progress_ns + self.trips.timeout_ns(slot.timeouts)

@@ -106,7 +106,7 @@ impl<A: Address> Endpoint<A> {
     ///
     /// # Errors
     /// If it cannot be taken; the buffers come back with the reason.
-    #[inline]
+    #[inline(always)]
     pub fn call(&mut self, now_ns: u64, session: SessionId, call: Call) -> Result<(), Box<CallRefused>> {
         self.shared.clock.advance(now_ns);
         let taken = match self.sessions.get_mut(usize::from(session.number)) {
@@ -155,7 +155,7 @@ impl<A: Address> Endpoint<A> {
     ///
     /// # Errors
     /// If the request waits no longer, or the buffer is too small.
-    #[inline]
+    #[inline(always)]
     pub fn respond_inline(
         &mut self,
         now_ns: u64,
@@ -209,7 +209,7 @@ impl<A: Address> Endpoint<A> {
     }
 
     /// Takes a packet from the wire. All that have arrived should be taken before [`Endpoint::handle_timers`].
-    #[inline]
+    #[inline(always)]
     pub fn receive<'p>(&mut self, now_ns: u64, from: A, mark: Mark, bytes: &'p [u8]) -> Option<Event<'p>> {
         self.shared.clock.advance(now_ns);
         self.shared.statistics.packets_received += 1;
@@ -220,7 +220,7 @@ impl<A: Address> Endpoint<A> {
     }
 
     /// To the session that the packet is for. Requests and responses come first; everything else is rarer.
-    #[inline]
+    #[inline(always)]
     fn dispatch<'p>(&mut self, from: A, marked: bool, header: Header, rest: &'p [u8]) -> Option<Event<'p>> {
         let now_ns = self.shared.clock.now_ns();
         match self.sessions.get_mut(usize::from(header.session)) {
@@ -334,11 +334,13 @@ impl<A: Address> Endpoint<A> {
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit<'_, A>> {
         let now_ns = self.shared.clock.advance(now_ns);
         if let Some(control) = self.shared.control.pop_front() {
+            self.shared.statistics.packets_sent += 1;
             return Some(self.transmit_control(control));
         }
         loop {
-            let outgoing = self.next_outgoing(now_ns)?;
+            let outgoing = self.shared.next_outgoing(now_ns)?;
             if let Some(leaving) = leaving(&mut self.shared, &mut self.sessions, &outgoing) {
+                self.shared.statistics.packets_sent += 1;
                 let Leaving { to, head, source } = leaving;
                 let payload = payload_of(&self.sessions, &outgoing, source);
                 return Some(Transmit { to, head, payload });
@@ -348,7 +350,7 @@ impl<A: Address> Endpoint<A> {
 
     /// Hands over up to so many packets to send, each with where it goes, what goes first and what follows; says how
     /// many there were. The same as [`Endpoint::poll_transmit`], for less.
-    #[inline]
+    #[inline(always)]
     pub fn transmit(
         &mut self,
         now_ns: u64,
@@ -357,29 +359,25 @@ impl<A: Address> Endpoint<A> {
     ) -> usize {
         let now_ns = self.shared.clock.advance(now_ns);
         let mut packets = 0;
-        while packets < packets_max {
+        while packets < packets_max && !self.shared.control.is_empty() {
             if let Some(control) = self.shared.control.pop_front() {
                 let control = self.transmit_control(control);
                 hand_over(control.to, control.head.bytes(), control.payload);
                 packets += 1;
-                continue;
-            }
-            let Some(outgoing) = self.next_outgoing(now_ns) else {
-                break;
-            };
-            if let Some(Leaving { to, head, source }) =
-                leaving(&mut self.shared, &mut self.sessions, &outgoing)
-            {
-                hand_over(to, head.bytes(), payload_of(&self.sessions, &outgoing, source));
-                packets += 1;
             }
         }
+        let (shared, sessions) = (&mut self.shared, &mut self.sessions[..]);
+        while packets < packets_max
+            && let Some(outgoing) = shared.next_outgoing(now_ns)
+        {
+            packets += usize::from(send(shared, sessions, &outgoing, &mut hand_over));
+        }
+        self.shared.statistics.packets_sent += packets as u64;
         packets
     }
 
     #[cold]
     fn transmit_control(&mut self, control: Control<A>) -> Transmit<'_, A> {
-        self.shared.statistics.packets_sent += 1;
         let control = self.current.insert(control);
         let payload = &control.payload[..control.payload_bytes];
         let mut head = control.head;
@@ -388,14 +386,6 @@ impl<A: Address> Endpoint<A> {
             to: control.to,
             head,
             payload,
-        }
-    }
-
-    #[inline]
-    fn next_outgoing(&mut self, now_ns: u64) -> Option<Outgoing> {
-        match self.shared.pacing.pop_due(now_ns) {
-            Some(outgoing) => Some(outgoing),
-            None => self.shared.outgoing.pop_front(),
         }
     }
 
@@ -450,6 +440,32 @@ impl<A: Address> Endpoint<A> {
     }
 }
 
+/// Hands over a packet; says whether whatever it is about has not moved on. A request or a response of one packet takes
+/// the short way.
+#[inline(always)]
+fn send<A: Address>(
+    shared: &mut Shared<A>,
+    sessions: &mut [Session<A>],
+    outgoing: &Outgoing,
+    hand_over: &mut impl FnMut(A, &[u8], &[u8]),
+) -> bool {
+    let whole = match sessions.get_mut(usize::from(outgoing.session)) {
+        Some(Session::Client(client)) => client.transmit_whole(shared, outgoing),
+        Some(Session::Server(server)) => server.transmit_whole(shared, outgoing),
+        _ => return false,
+    };
+    if let Some((to, mut head, payload)) = whole {
+        head.seal(payload, shared.config.checking);
+        hand_over(to, head.bytes(), payload);
+        return true;
+    }
+    let Some(Leaving { to, head, source }) = leaving(shared, sessions, outgoing) else {
+        return false;
+    };
+    hand_over(to, head.bytes(), payload_of(sessions, outgoing, source));
+    true
+}
+
 /// A packet that goes out now, but for its payload.
 struct Leaving<A> {
     to: A,
@@ -458,7 +474,7 @@ struct Leaving<A> {
 }
 
 /// What goes before the packet, and where its payload is; `None` if whatever it was about has moved on.
-#[inline]
+#[inline(never)]
 fn leaving<A: Address>(
     shared: &mut Shared<A>,
     sessions: &mut [Session<A>],
@@ -477,7 +493,6 @@ fn leaving<A: Address>(
         }
         Session::Free => return None,
     };
-    shared.statistics.packets_sent += 1;
     if shared.config.checking == Checking::Packets {
         head.seal(payload.get(source.clone()).unwrap_or_default(), Checking::Packets);
     }

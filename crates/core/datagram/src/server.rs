@@ -85,7 +85,7 @@ impl ServerSlot {
 
 impl<A: Copy> ServerSession<A> {
     /// Takes a piece of a request, which may complete it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn receive_request<'p>(
         &mut self,
         shared: &mut Shared<A>,
@@ -209,7 +209,7 @@ impl<A: Copy> ServerSession<A> {
         Some(self.deliver(shared, &piece, Payload::Owned(request)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn deliver<'p>(&mut self, shared: &mut Shared<A>, piece: &Piece<'p>, payload: Payload<'p>) -> Event<'p> {
         self.slots[usize::from(piece.header.slot)].phase = Phase::Executing;
         shared.statistics.requests_received += 1;
@@ -258,6 +258,42 @@ impl<A: Copy> ServerSession<A> {
         (slot.call == handle.call && slot.phase == Phase::Executing).then_some(slot)
     }
 
+    /// A response of one packet, to be sent now; `None` if it is not one, or the call has moved on.
+    #[inline(always)]
+    pub(crate) fn transmit_whole(
+        &mut self,
+        shared: &Shared<A>,
+        outgoing: &Outgoing,
+    ) -> Option<(A, Head, &[u8])> {
+        let slot = self.slots.get_mut(usize::from(outgoing.slot))?;
+        let bytes = slot.response().len();
+        let is_whole = outgoing.what == What::Response
+            && slot.call == outgoing.call
+            && slot.phase == Phase::Responded
+            && outgoing.packet == 0
+            && bytes <= self.payload_bytes as usize;
+        if !is_whole {
+            return None;
+        }
+        let (flags, held) = slot.flags_and_held(shared);
+        slot.marked = false;
+        let header = Header {
+            kind: Kind::Response,
+            flags,
+            slot: outgoing.slot,
+            session: self.remote_number,
+            token: self.remote_token,
+            call: outgoing.call,
+            packet: 0,
+        };
+        let prefix = Prefix {
+            message_bytes: bytes as u32,
+            code: slot.status,
+            held,
+        };
+        Some((self.remote, Head::of_data(&header, &prefix), slot.response()))
+    }
+
     /// What goes before a packet that is sent now, and the part of the response that follows; `None` if the call has
     /// moved on. The packet tells of congestion marks, which are forgotten with that.
     #[inline]
@@ -296,34 +332,17 @@ impl<A: Copy> ServerSession<A> {
         let packet = u32::from(outgoing.packet);
         let start = (packet * self.payload_bytes) as usize;
         let end = start + payload_of(bytes, packet, self.payload_bytes);
-        let held = if packet == 0 {
-            self.held(shared, slot)
-        } else {
-            Some(0)
+        let (flags, held) = match packet {
+            0 => slot.flags_and_held(shared),
+            _ => (slot.flags(Flags::NONE), 0),
         };
-        let timed = if held.is_none() || slot.late {
-            Flags::UNTIMED
-        } else {
-            Flags::NONE
-        };
-        let marked = if slot.marked { Flags::MARKED } else { Flags::NONE };
         let prefix = Prefix {
             message_bytes: bytes,
             code: slot.status,
-            held: held.unwrap_or(u16::MAX),
+            held,
         };
-        let header = self.header(Kind::Response, outgoing, timed.with(marked));
+        let header = self.header(Kind::Response, outgoing, flags);
         Some((Head::of_data(&header, &prefix), start..end))
-    }
-
-    /// How long the call was here, unless that says nothing.
-    #[inline]
-    fn held(&self, shared: &Shared<A>, slot: &ServerSlot) -> Option<u16> {
-        if shared.clock.stalled_since(slot.received_ns) {
-            return None;
-        }
-        let held_ns = shared.clock.now_ns() - slot.received_ns;
-        u16::try_from(held_ns / HELD_UNIT_NS).ok()
     }
 
     /// A credit return as of now: everything below its packet number is here, and what the bitmap says after it.
@@ -332,9 +351,7 @@ impl<A: Copy> ServerSession<A> {
         if slot.call != outgoing.call || matches!(slot.phase, Phase::Idle | Phase::Responded) {
             return None;
         }
-        let timed = if slot.late { Flags::UNTIMED } else { Flags::NONE };
-        let marked = if slot.marked { Flags::MARKED } else { Flags::NONE };
-        let mut header = self.header(Kind::CreditReturn, outgoing, timed.with(marked));
+        let mut header = self.header(Kind::CreditReturn, outgoing, slot.flags(Flags::NONE));
         // A message may have one packet more than the field can count; the last is answered by the response.
         header.packet = slot.base.min(u16::MAX.into()) as u16;
         let bitmap = match slot.ahead_packets {
@@ -411,6 +428,24 @@ fn release<A: Copy>(slot: &mut ServerSlot, shared: &mut Shared<A>) {
 }
 
 impl ServerSlot {
+    /// What packets of the call say beside these flags.
+    #[inline]
+    fn flags(&self, flags: Flags) -> Flags {
+        let untimed = if self.late { Flags::UNTIMED } else { Flags::NONE };
+        let marked = if self.marked { Flags::MARKED } else { Flags::NONE };
+        flags.with(untimed).with(marked)
+    }
+
+    /// That, and how long the call was here, unless that says nothing.
+    #[inline]
+    fn flags_and_held<A>(&self, shared: &Shared<A>) -> (Flags, u16) {
+        let held_ns = shared.clock.now_ns() - self.received_ns;
+        match u16::try_from(held_ns / HELD_UNIT_NS) {
+            Ok(held) if !shared.clock.stalled_since(self.received_ns) => (self.flags(Flags::NONE), held),
+            _ => (self.flags(Flags::UNTIMED), u16::MAX),
+        }
+    }
+
     /// Whether this is the next call, and the slot is free for it.
     #[inline]
     fn awaits(&self, call: u32) -> bool {
@@ -418,7 +453,7 @@ impl ServerSlot {
     }
 
     /// Begins a call with all of its request.
-    #[inline]
+    #[inline(always)]
     fn take_whole<A: Copy>(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) {
         if matches!(self.response, Response::Given(_)) {
             release(self, shared);
@@ -433,7 +468,7 @@ impl ServerSlot {
 
     /// Answers from the slot's own buffer, which grows to what responses need; says whether that is no more than
     /// `bytes_max`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn respond_inline(&mut self, status: u16, response: &[u8], bytes_max: usize) -> bool {
         if self.inline.capacity() < response.len() {
             if response.len() > bytes_max {

@@ -30,6 +30,78 @@ pub(crate) struct Outgoing {
     pub(crate) flags: Flags,
 }
 
+impl Outgoing {
+    const NONE: Outgoing = Outgoing {
+        call: 0,
+        session: 0,
+        packet: 0,
+        slot: 0,
+        what: What::Request,
+        flags: Flags::NONE,
+    };
+}
+
+/// Packets to send, in order. It grows only if sessions end by the hundred before anything they had queued is sent.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// A power of two of them.
+    items: Box<[Outgoing]>,
+    first: usize,
+    length: usize,
+}
+
+impl Queue {
+    fn new(capacity: usize) -> Self {
+        Self {
+            items: vec![Outgoing::NONE; capacity.next_power_of_two()].into_boxed_slice(),
+            first: 0,
+            length: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, outgoing: Outgoing) {
+        if self.length == self.items.len() {
+            self.grow();
+        }
+        let last = (self.first + self.length) & (self.items.len() - 1);
+        if let Some(place) = self.items.get_mut(last) {
+            *place = outgoing;
+            self.length += 1;
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.items.rotate_left(self.first);
+        self.first = 0;
+        let mut items = std::mem::take(&mut self.items).into_vec();
+        items.resize(2 * items.len(), Outgoing::NONE);
+        self.items = items.into_boxed_slice();
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Outgoing> {
+        if self.length == 0 {
+            return None;
+        }
+        let outgoing = self.items.get(self.first).copied();
+        self.first = (self.first + 1) & (self.items.len() - 1);
+        self.length -= 1;
+        outgoing
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Request,
@@ -54,7 +126,7 @@ pub(crate) struct Shared<A> {
     pub(crate) clock: Clock,
     pub(crate) statistics: Statistics,
     pub(crate) events: VecDeque<Event<'static>>,
-    pub(crate) outgoing: VecDeque<Outgoing>,
+    pub(crate) outgoing: Queue,
     pub(crate) pacing: Wheel<Outgoing>,
     pub(crate) control: VecDeque<Control<A>>,
     pub(crate) timers: Timers,
@@ -71,7 +143,7 @@ impl<A: Copy> Shared<A> {
             clock: Clock::new(config.stall_ns),
             statistics: Statistics::default(),
             events: VecDeque::new(),
-            outgoing: VecDeque::with_capacity(config.transmit_queue_packets),
+            outgoing: Queue::new(config.transmit_queue_packets),
             pacing: Wheel::new(
                 PACING_BUCKET_NS,
                 PACING_BUCKETS,
@@ -86,17 +158,26 @@ impl<A: Copy> Shared<A> {
         }
     }
 
+    /// The next packet to send: one whose time has come, else the first of the queue.
+    #[inline]
+    pub(crate) fn next_outgoing(&mut self, now_ns: u64) -> Option<Outgoing> {
+        match self.pacing.pop_due(now_ns) {
+            Some(outgoing) => Some(outgoing),
+            None => self.outgoing.pop(),
+        }
+    }
+
     /// Queues a packet that holds a credit. There are no more of them than credits.
     #[inline]
     pub(crate) fn send(&mut self, outgoing: Outgoing) {
-        self.outgoing.push_back(outgoing);
+        self.outgoing.push(outgoing);
     }
 
     /// Queues an answer. Whoever waits for it asks again if there is no room.
     #[inline]
     pub(crate) fn answer(&mut self, outgoing: Outgoing) {
         if self.outgoing.len() < self.config.transmit_queue_packets {
-            self.outgoing.push_back(outgoing);
+            self.outgoing.push(outgoing);
         } else {
             self.statistics.dropped.room += 1;
         }
@@ -248,5 +329,25 @@ mod tests {
             "beyond the horizon it is set again"
         );
         assert_eq!(timers.pop_due(90_100_000_000), Some(1));
+    }
+
+    #[test]
+    fn a_queue_keeps_its_order_also_when_it_grows() {
+        let mut queue = Queue::new(4);
+        let (mut pushed, mut popped) = (0, 0);
+        for (push, pop) in [(3, 2), (3, 1), (9, 4), (30, 35), (2, 3)] {
+            for _ in 0..push {
+                queue.push(Outgoing {
+                    call: pushed,
+                    ..Outgoing::NONE
+                });
+                pushed += 1;
+            }
+            for _ in 0..pop {
+                assert_eq!(queue.pop().map(|outgoing| outgoing.call), Some(popped));
+                popped += 1;
+            }
+        }
+        assert_eq!((queue.len(), queue.pop().is_none()), (2, false));
     }
 }

@@ -22,13 +22,13 @@ impl<A: Copy> ClientSession<A> {
         if slot.flight.is_some() {
             return self.pump_flight(shared, index);
         }
-        if slot.phase == Phase::Request && slot.sent == Sent::NotYet {
+        if slot.phase == Phase::Request && slot.sent == Sent::NOT_YET {
             self.pump_single(shared, index);
         }
     }
 
     /// Queues a request of one packet, if there is a credit.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pump_single(&mut self, shared: &mut Shared<A>, index: u8) {
         if !self.may_send() {
             self.starved |= 1 << index;
@@ -36,7 +36,7 @@ impl<A: Copy> ClientSession<A> {
         }
         self.credits -= 1;
         let slot = &mut self.slots[usize::from(index)];
-        slot.sent = Sent::Queued;
+        slot.sent = Sent::QUEUED;
         let bytes = slot.request.len();
         self.queue(shared, index, What::Request, 0, Flags::NONE, bytes);
     }
@@ -112,7 +112,7 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Hands a packet to the queue, or to the timing wheel when it is not its time yet.
-    #[inline]
+    #[inline(always)]
     fn queue(
         &mut self,
         shared: &mut Shared<A>,
@@ -175,8 +175,43 @@ impl<A: Copy> ClientSession<A> {
         }
     }
 
+    /// A request of one packet, to be sent now; `None` if it is not one, or no longer wanted.
+    #[inline(always)]
+    pub(crate) fn transmit_whole(
+        &mut self,
+        shared: &mut Shared<A>,
+        outgoing: &Outgoing,
+    ) -> Option<(A, Head, &[u8])> {
+        let now_ns = shared.clock.now_ns();
+        let slot = self.slots.get_mut(usize::from(outgoing.slot))?;
+        let is_whole = outgoing.what == What::Request
+            && slot.call == outgoing.call
+            && slot.sent == Sent::QUEUED
+            && slot.timeouts == 0;
+        if !is_whole {
+            return None;
+        }
+        (slot.sent, slot.progress_ns) = (Sent(now_ns), now_ns);
+        let due_ns = now_ns + self.trips.timeout_ns(0);
+        shared.timers.arm(self.id.number, now_ns, due_ns);
+        let header = Header {
+            kind: Kind::Request,
+            flags: outgoing.flags,
+            slot: outgoing.slot,
+            session: self.remote_number,
+            token: self.remote_token,
+            call: outgoing.call,
+            packet: 0,
+        };
+        let prefix = Prefix {
+            message_bytes: slot.request.len() as u32,
+            code: slot.method,
+            held: 0,
+        };
+        Some((self.remote, Head::of_data(&header, &prefix), &slot.request))
+    }
+
     /// The header and prefix of a packet that goes out now; `None` if it is no longer wanted.
-    #[inline]
     pub(crate) fn transmit(
         &mut self,
         shared: &mut Shared<A>,
@@ -217,13 +252,38 @@ impl<A: Copy> ClientSession<A> {
         Some((Head::of_data(&header, &prefix), start..end))
     }
 
-    /// Takes a piece of a response, which may complete the call.
-    #[inline]
+    /// Takes a piece of a response, which may complete the call. A request and a response of one packet each take the
+    /// short way.
+    #[inline(always)]
     pub(crate) fn receive_response(
         &mut self,
         shared: &mut Shared<A>,
         piece: Piece<'_>,
     ) -> Option<Event<'static>> {
+        let bytes = piece.payload.len();
+        match self.slots.get_mut(usize::from(piece.header.slot)) {
+            Some(slot)
+                if slot.call == piece.header.call
+                    && slot.sent.is_out()
+                    && !slot.resent
+                    && piece.header.packet == 0
+                    && piece.prefix.message_bytes as usize == bytes
+                    && bytes <= self.payload_bytes as usize
+                    && bytes <= slot.response.capacity() =>
+            {
+                let filled = slot.response.fill(piece.payload);
+                debug_assert!(filled, "there was room");
+                let sent_ns = Some(slot.sent.0);
+                self.measure(shared, &piece, sent_ns, 1);
+                self.regain(1);
+                Some(self.complete(shared, piece.header.slot, Ok(piece.prefix.code)))
+            }
+            _ => self.receive_part(shared, piece),
+        }
+    }
+
+    #[inline(never)]
+    fn receive_part(&mut self, shared: &mut Shared<A>, piece: Piece<'_>) -> Option<Event<'static>> {
         let index = piece.header.slot;
         let slot = match self.slots.get(usize::from(index)) {
             Some(slot) if slot.call == piece.header.call && slot.phase != Phase::Idle => slot,
@@ -255,7 +315,6 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// The first packet of a response: it also says that all of the request is there.
-    #[inline]
     fn begin_response(&mut self, shared: &mut Shared<A>, piece: Piece<'_>) -> Option<Event<'static>> {
         let index = piece.header.slot;
         let total = packets_of(piece.prefix.message_bytes, self.payload_bytes);
@@ -265,17 +324,17 @@ impl<A: Copy> ClientSession<A> {
         }
         let slot = &mut self.slots[usize::from(index)];
         let (sent_ns, credits) = match slot.flight.as_mut() {
-            None => match (slot.sent, slot.resent) {
-                (Sent::At(sent_ns), false) => (Some(sent_ns), 1),
-                (Sent::NotYet, _) => (None, 0),
-                _ => (None, 1),
-            },
+            None => {
+                let sent_ns = (slot.sent.is_out() && !slot.resent).then_some(slot.sent.0);
+                (sent_ns, u32::from(slot.sent != Sent::NOT_YET))
+            }
             Some(flight) => {
                 let out = flight.outstanding();
                 let last = flight.arrive(slot.total - 1, shared.clock.now_ns());
                 (last.and_then(|last| last.sent_ns), out)
             }
         };
+        slot.sent = Sent::NOT_YET;
         slot.status = piece.prefix.code;
         slot.progress_ns = shared.clock.now_ns();
         slot.timeouts = 0;
@@ -341,7 +400,7 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Learns the round trip of a packet, where this says something about the network.
-    #[inline]
+    #[inline(always)]
     fn measure(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>, sent_ns: Option<u64>, packets: u32) {
         let untimed = piece.header.flags.has(Flags::UNTIMED);
         let held_ns = u64::from(piece.prefix.held) * HELD_UNIT_NS;
@@ -350,7 +409,7 @@ impl<A: Copy> ClientSession<A> {
         self.sample(shared, sent_ns, held_ns, marked, packets);
     }
 
-    #[inline]
+    #[inline(always)]
     fn sample(
         &mut self,
         shared: &mut Shared<A>,
@@ -503,7 +562,7 @@ impl<A: Copy> ClientSession<A> {
         let last = slot.total - 1;
         let bytes = payload_of(slot.request.len() as u32, last, self.payload_bytes);
         match slot.flight.as_mut() {
-            None => (slot.sent, slot.resent) = (Sent::Queued, true),
+            None => (slot.sent, slot.resent) = (Sent::QUEUED, true),
             Some(flight) => flight.send_again(last),
         }
         shared.statistics.packets_resent += 1;
@@ -517,8 +576,8 @@ impl ClientSlot {
     fn send(&mut self, outgoing: &Outgoing, now_ns: u64) -> bool {
         let packet = u32::from(outgoing.packet);
         let Some(flight) = self.flight.as_mut() else {
-            let wanted = self.sent == Sent::Queued;
-            self.sent = if wanted { Sent::At(now_ns) } else { self.sent };
+            let wanted = self.sent == Sent::QUEUED;
+            self.sent = if wanted { Sent(now_ns) } else { self.sent };
             return wanted;
         };
         if outgoing.what == What::Request {
