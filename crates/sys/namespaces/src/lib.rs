@@ -53,16 +53,16 @@ impl Namespace {
         })
     }
 
-    /// Runs a command in the namespace: words without quotes.
+    /// Runs a command in the namespace, words without quotes, and returns what it printed.
     ///
     /// # Errors
     /// If it cannot be run, or fails.
-    pub fn command(&self, words: &str) -> io::Result<()> {
+    pub fn command(&self, words: &str) -> io::Result<String> {
         let mut words_of = words.split_whitespace();
         let program = words_of.next().unwrap_or_default();
         let output = self.run(|| Command::new(program).args(words_of).output())?;
         if output.status.success() {
-            return Ok(());
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let told = String::from_utf8_lossy(&output.stderr);
         Err(io::Error::other(format!("{words}: {}", told.trim())))
@@ -80,7 +80,8 @@ impl Namespace {
             "ip link add name {here} {queues} type veth peer name {there} {queues} netns /proc/{process}/fd/{descriptor}"
         ))?;
         self.command(&format!("ip link set {here} up"))?;
-        other.command(&format!("ip link set {there} up"))
+        other.command(&format!("ip link set {there} up"))?;
+        Ok(())
     }
 }
 

@@ -14,10 +14,12 @@ pub use options::{Ecn, UdpOptions, UdpStatistics, Use};
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::task::Waker;
 use std::time::Duration;
 
+use provost_net::Bell;
 use provost_packets::{Arrival, Integrity, Wire};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::receive::ReceiveBatch;
 use crate::send::SendBatch;
@@ -38,6 +40,7 @@ pub struct UdpWire {
     ring_packets: usize,
     arriving: ReceiveBatch,
     leaving: SendBatch,
+    bell: Bell,
     statistics: UdpStatistics,
 }
 
@@ -70,6 +73,7 @@ impl UdpWire {
             arriving: ReceiveBatch::new(packet_bytes_max, granted.coalescing),
             leaving: SendBatch::new(packet_bytes_max, granted.segmentation),
             socket,
+            bell: Bell::new()?,
             statistics: UdpStatistics::default(),
         })
     }
@@ -149,14 +153,11 @@ impl Wire for UdpWire {
         if self.arriving.holds_packets() {
             return Ok(());
         }
-        let timeout = at_most.map(|at_most| Timespec {
-            tv_sec: at_most.as_secs().min(i32::MAX as u64) as i64,
-            tv_nsec: at_most.subsec_nanos().into(),
-        });
-        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.bell.wait(self.socket.as_fd(), at_most)
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        Some(self.bell.waker())
     }
 }
 

@@ -195,6 +195,19 @@ fn class_of_next(socket: &UdpSocket) -> Option<u8> {
     }
 }
 
+#[test]
+fn another_thread_ends_a_wait() {
+    let mut wire = bind(&UdpOptions::default());
+    let waker = wire.waker().unwrap();
+    waker.wake_by_ref();
+    // Without a limit: these return only if they are ended.
+    wire.wait(None).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| waker.wake_by_ref());
+        wire.wait(None).unwrap();
+    });
+}
+
 /// Packets larger than the route's cannot be part of a message of many: they are sent one by one, in fragments.
 #[test]
 fn what_the_kernel_does_not_take_as_one_message_is_sent_packet_by_packet() {
