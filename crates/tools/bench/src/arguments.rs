@@ -104,9 +104,12 @@ pub(crate) struct Upgrade {
     /// Only experiments whose name contains this (several, separated by commas)
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,
-    /// Changes of each experiment [default: 2000 of an engine, 30 of a daemon; with --quick 200 and 6]
+    /// Changes of each experiment [default: 1000 of an engine, 30 of a daemon; with --quick 100 and 6]
     #[arg(long)]
     pub(crate) changes: Option<usize>,
+    /// Time between two changes of an engine, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 50)]
+    pub(crate) every: u64,
 }
 
 impl Call {

@@ -21,8 +21,6 @@ use crate::stack::Stack;
 use crate::summary::{Cell, Cells, Median, median};
 use crate::timeline::{Outline, Timeline, Window, quantiles};
 
-/// Between two changes.
-const BETWEEN: Duration = Duration::from_millis(15);
 /// Between two replacements of a daemon.
 const BETWEEN_DAEMONS: Duration = Duration::from_millis(500);
 /// Load before the first change, after the last, and between the steps of figure 7b.
@@ -31,8 +29,8 @@ const CALM: Duration = Duration::from_millis(1000);
 const SLICE_NS: u64 = 20_000_000;
 /// Engine upgrades and daemon replacements of a run.
 const ENGINES: Counts = Counts {
-    quick: 200,
-    full: 2000,
+    quick: 100,
+    full: 1000,
 };
 const DAEMONS: Counts = Counts { quick: 6, full: 30 };
 /// Calls in flight of the app that makes load, and of the second one.
@@ -68,9 +66,68 @@ pub(crate) fn run(options: &Upgrade) -> Result<(), Failure> {
         cells.extend(outcome.cells(name));
     }
     print(&cells);
+    for target in TARGETS {
+        target.print(&cells);
+    }
     match &options.json {
         Some(path) => crate::bench::write(path, &Cells { cells }),
         None => Ok(()),
+    }
+}
+
+/// What a figure is held against.
+struct Target {
+    experiment: &'static str,
+    what: &'static str,
+    figure: fn(&Median) -> Option<f64>,
+    most: Most,
+}
+
+#[derive(Clone, Copy)]
+enum Most {
+    Us(f64),
+    /// Of the same figure when nothing was changed.
+    Ratio(f64),
+}
+
+const P99: fn(&Median) -> Option<f64> = |median| median.p99_us;
+const P999: fn(&Median) -> Option<f64> = |median| median.p999_us;
+
+#[rustfmt::skip]
+const TARGETS: [Target; 6] = [
+    Target { experiment: "transport upgrade", what: "gap", figure: P999, most: Most::Us(1000.0) },
+    Target { experiment: "policy upgrade", what: "gap", figure: P999, most: Most::Us(1000.0) },
+    Target { experiment: "daemon upgrade", what: "gap", figure: P999, most: Most::Us(50_000.0) },
+    Target { experiment: "transport upgrade", what: "second", figure: P99, most: Most::Ratio(1.2) },
+    Target { experiment: "policy upgrade", what: "second", figure: P99, most: Most::Ratio(1.2) },
+    Target { experiment: "daemon upgrade", what: "second", figure: P99, most: Most::Ratio(1.2) },
+];
+
+impl Target {
+    /// Prints whether it was met, if this run has its figures.
+    fn print(&self, cells: &[Cell]) {
+        let find = |when: &str| {
+            let what = format!("{}, {when}", self.what);
+            let cell = cells
+                .iter()
+                .find(|cell| cell.setup == self.experiment && cell.what == what)?;
+            (self.figure)(&cell.median)
+        };
+        let Some((changes, calm)) = find("changes").zip(find("calm")) else {
+            return;
+        };
+        let (value, bound, unit) = match self.most {
+            Most::Us(us) => (changes, us, "us"),
+            Most::Ratio(ratio) => (changes / calm, ratio, "times the calm one's"),
+        };
+        let quantile = if matches!(self.most, Most::Ratio(_)) {
+            "p99"
+        } else {
+            "p99.9"
+        };
+        let verdict = if value <= bound { "met" } else { "MISSED" };
+        let name = format!("{}: {} {quantile}", self.experiment, self.what);
+        println!("{name:34} {value:>10.2} {unit}, at most {bound}  {verdict}");
     }
 }
 
@@ -106,7 +163,7 @@ impl Experiment {
     fn run(self, options: &Upgrade) -> Result<Outcome, Failure> {
         let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
         let stack = Stack::start(Setup::ProvostBare, folder.path())?;
-        let mut bench = Bench::start(&stack, folder.path(), self.seconds(options))?;
+        let mut bench = Bench::start(&stack, folder.path(), self.seconds(options), options.every)?;
         match self {
             Experiment::Transport => bench.upgrade_engines("transport-tcp", [2, 1], ENGINES.of(options))?,
             Experiment::Limit => bench.limit()?,
@@ -123,7 +180,7 @@ impl Experiment {
     fn seconds(self, options: &Upgrade) -> f64 {
         let changes = match self {
             Experiment::Transport | Experiment::Policy => {
-                ENGINES.of(options) as f64 * (BETWEEN.as_secs_f64() + 0.02)
+                ENGINES.of(options) as f64 * (options.every as f64 / 1e3 + 0.02)
             }
             Experiment::Daemon => DAEMONS.of(options) as f64 * (BETWEEN_DAEMONS.as_secs_f64() + 0.5),
             Experiment::Limit => 4.0 * CALM.as_secs_f64(),
@@ -139,6 +196,7 @@ struct Done {
 }
 
 struct Bench {
+    between: Duration,
     egress: Operator,
     ingress: Operator,
     first: Client,
@@ -188,7 +246,7 @@ impl Client {
 }
 
 impl Bench {
-    fn start(stack: &Stack, folder: &Path, seconds: f64) -> Result<Bench, Failure> {
+    fn start(stack: &Stack, folder: &Path, seconds: f64, every_ms: u64) -> Result<Bench, Failure> {
         let mut ingress = Operator::connect(&stack.admin_socket("ingress"))?;
         let mut egress = Operator::connect(&stack.admin_socket("egress"))?;
         let second = Client::start(stack, folder.join("second"), seconds, SECOND_CALLS_IN_FLIGHT)?;
@@ -205,6 +263,7 @@ impl Bench {
         let connections = [new(0)?, new(1)?];
         std::thread::sleep(CALM);
         Ok(Bench {
+            between: Duration::from_millis(every_ms),
             egress,
             ingress,
             first,
@@ -226,7 +285,7 @@ impl Bench {
                 _ => self.egress.upgrade(kind, version, egress)?,
             };
             self.note("", window);
-            std::thread::sleep(BETWEEN);
+            std::thread::sleep(self.between);
         }
         Ok(())
     }
@@ -347,24 +406,19 @@ impl Outcome {
         cells.into_iter().map(cell).collect()
     }
 
-    /// As many windows without a change, of the changes' own lengths, over the calm time after them.
+    /// Windows without a change, of the changes' own lengths, each half way between two changes.
     fn calm(&self) -> Vec<Window> {
-        let mut from_ns = self.changes.to_ns + CALM.as_nanos() as u64 / 4;
-        let end_ns = from_ns + CALM.as_nanos() as u64;
-        let mut calm = Vec::new();
-        for done in &self.done {
-            let around = done.window.around();
-            let length_ns = (around.to_ns - around.from_ns).min(CALM.as_nanos() as u64 / 4);
-            if from_ns + length_ns > end_ns {
-                break;
-            }
-            calm.push(Window {
+        let between = |pair: &[Done]| {
+            let (before, after) = (pair[0].window.around(), pair[1].window.around());
+            let length_ns = after.to_ns - after.from_ns;
+            let room_ns = after.from_ns.checked_sub(before.to_ns)?.checked_sub(length_ns)?;
+            let from_ns = before.to_ns + room_ns / 2;
+            Some(Window {
                 from_ns,
                 to_ns: from_ns + length_ns,
-            });
-            from_ns += length_ns;
-        }
-        calm
+            })
+        };
+        self.done.windows(2).filter_map(between).collect()
     }
 
     fn plot(&self, name: &str, folder: Option<&Path>) -> Result<(), Failure> {
@@ -423,7 +477,8 @@ fn print(cells: &[Cell]) {
         );
     }
     println!(
-        "\ngap: longest time without a completion around each change, or around as many moments without one; calls and\n\
-         second: latency of the app's and of a second app's calls; pause: how long the daemon says that no call moved."
+        "\ngap: longest time without a completion around each change, or half way between two; calls and second: latency of\n\
+         the app's and of a second app's calls, all of them, or half way between; pause: how long the daemon says that no\n\
+         call moved.\n"
     );
 }
