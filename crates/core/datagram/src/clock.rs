@@ -38,7 +38,7 @@ impl Clock {
         if now_ns > self.told_ns {
             let expected_ns = self.told_ns.max(self.promised_ns);
             if now_ns.saturating_sub(expected_ns) > self.stall_ns {
-                self.stall(now_ns);
+                self.stall(now_ns, expected_ns);
             }
             self.told_ns = now_ns;
             self.promised_ns = 0;
@@ -47,9 +47,10 @@ impl Clock {
     }
 
     #[cold]
-    fn stall(&mut self, now_ns: u64) {
-        // At least one stall's length passes, so that a host that is always late still gets to its timers.
-        let gap_ns = now_ns - self.told_ns;
+    fn stall(&mut self, now_ns: u64, expected_ns: u64) {
+        // At least one stall's length passes, so that a host that is always late still gets to its timers. What it slept
+        // by promise passes too: else a host that wakes late from each sleep would wait for a dead peer for ever.
+        let gap_ns = now_ns - expected_ns;
         self.forgiven_ns += gap_ns - self.stall_ns;
         self.stalled_at_ns = now_ns - self.forgiven_ns;
         self.stalls += 1;
@@ -108,7 +109,20 @@ mod tests {
         assert_eq!(clock.promise(None), None);
         assert_eq!(clock.advance(1_000_000), 1_000_000);
         assert_eq!(clock.promise(Some(1_000_500)), Some(1_000_500));
-        assert_eq!(clock.advance(1_003_000), 1_000_100);
-        assert_eq!(clock.promise(Some(1_000_500)), Some(1_003_400));
+        assert_eq!(clock.advance(1_003_000), 1_000_600);
+        assert_eq!(clock.promise(Some(1_000_900)), Some(1_003_300));
+    }
+
+    #[test]
+    fn a_host_that_wakes_late_from_each_sleep_still_sees_what_it_slept_pass() {
+        let mut clock = Clock::new(100);
+        let mut now_ns = 1_000;
+        clock.advance(now_ns);
+        for sleep in 1..=10 {
+            clock.promise(Some(clock.now_ns() + 5_000));
+            now_ns += 5_000 + 300;
+            assert_eq!(clock.advance(now_ns), 1_000 + sleep * 5_100);
+        }
+        assert_eq!(clock.stalls(), 10);
     }
 }
