@@ -225,6 +225,13 @@ fn ended(step: &Completion, block: &[u8]) -> Ended {
         return Ended { result: Ok(trailers) };
     }
     let code = if code == Code::Ok { Code::Cancelled } else { code };
+    Ended {
+        result: Err(status_of(code, block, trailers)),
+    }
+}
+
+/// A status, of which the block that came with it has the message and the details.
+pub(crate) fn status_of(code: Code, block: &[u8], trailers: MetadataMap) -> Status {
     let (mut message, mut details) = (String::new(), Vec::new());
     for (key, value) in metadata::entries(block) {
         match key {
@@ -233,8 +240,7 @@ fn ended(step: &Completion, block: &[u8]) -> Ended {
             _ => {}
         }
     }
-    let status = Status::with_details_and_metadata(code, message, details, trailers);
-    Ended { result: Err(status) }
+    Status::with_details_and_metadata(code, message, details, trailers)
 }
 
 /// The half of a call that sends steps.

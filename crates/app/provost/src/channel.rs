@@ -15,6 +15,7 @@ use crate::codegen::ServiceDescriptor;
 use crate::context::inherited_deadline_ns;
 use crate::limit::{Limit, Permit};
 use crate::link::{Link, NewCall, Parcel, SubmitError};
+use crate::linked::Transport;
 use crate::reactor::Timer;
 use crate::request::{CallLimits, Readiness};
 use crate::status::Status;
@@ -68,7 +69,16 @@ impl From<String> for Target {
 /// connection and its limit.
 #[derive(Clone)]
 pub struct Channel {
-    inner: Arc<ChannelInner>,
+    way: Way,
+}
+
+/// By what a channel's calls go.
+#[derive(Clone)]
+enum Way {
+    /// The node's service.
+    Managed(Arc<ChannelInner>),
+    /// A transport of the program itself.
+    Linked(Arc<dyn Transport>),
 }
 
 pub(crate) struct ChannelInner {
@@ -124,7 +134,25 @@ impl Channel {
     /// The service that it is connected to.
     #[must_use]
     pub fn service(&self) -> &'static ServiceDescriptor {
-        self.inner.service
+        match &self.way {
+            Way::Managed(inner) => inner.service,
+            Way::Linked(transport) => transport.service(),
+        }
+    }
+
+    /// A channel whose calls go by a transport of the program itself.
+    #[doc(hidden)]
+    pub fn linked(transport: Arc<dyn Transport>) -> Channel {
+        let way = Way::Linked(transport);
+        Channel { way }
+    }
+
+    /// The transport, unless it is the node's service.
+    pub(crate) fn transport(&self) -> Option<&Arc<dyn Transport>> {
+        match &self.way {
+            Way::Managed(_) => None,
+            Way::Linked(transport) => Some(transport),
+        }
     }
 
     /// Begins a call with its first step.
@@ -135,13 +163,18 @@ impl Channel {
         mut parcel: Parcel,
         limits: CallLimits,
     ) -> Result<ClientCall, Status> {
+        let Way::Managed(inner) = &self.way else {
+            return Err(Status::unimplemented(
+                "a transport that the program links carries unary calls only, no streams",
+            ));
+        };
         let deadline_ns = resolve_deadline(limits);
-        let permit = match self.inner.limit.try_acquire() {
+        let permit = match inner.limit.try_acquire() {
             Some(permit) => permit,
-            None => within(deadline_ns, Limit::acquire(&self.inner.limit)).await?,
+            None => within(deadline_ns, Limit::acquire(&inner.limit)).await?,
         };
         loop {
-            let connection = self.inner.connection(limits.readiness, deadline_ns).await?;
+            let connection = inner.connection(limits.readiness, deadline_ns).await?;
             let call = NewCall {
                 connection: connection.number,
                 method,
@@ -152,7 +185,7 @@ impl Channel {
             match begin_on(&connection.link, &call, &mut parcel).await {
                 Ok(id) => return Ok(ClientCall::new(connection, id, permit)),
                 Err(SubmitError::Closed) => {
-                    self.inner.lost(&connection);
+                    inner.lost(&connection);
                     if limits.readiness == Readiness::FailFast {
                         return Err(Status::unavailable("the connection closed"));
                     }
@@ -167,11 +200,14 @@ impl Channel {
 
 impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Channel")
-            .field("service", &self.inner.service.name)
-            .field("target", &self.inner.target)
-            .field("is_connected", &self.inner.is_connected())
-            .finish()
+        let mut fields = f.debug_struct("Channel");
+        fields.field("service", &self.service().name);
+        if let Way::Managed(inner) = &self.way {
+            fields
+                .field("target", &inner.target)
+                .field("is_connected", &inner.is_connected());
+        }
+        fields.finish()
     }
 }
 
@@ -206,7 +242,8 @@ impl ChannelBuilder {
             .ok_or_else(|| Status::unavailable("the node's service is away"))?;
         inner.connect_over(&link).await?;
         inner.app.add_channel(&inner);
-        Ok(Channel { inner })
+        let way = Way::Managed(inner);
+        Ok(Channel { way })
     }
 }
 
@@ -415,7 +452,7 @@ pub(crate) fn deadline_passed() -> Status {
 }
 
 /// When the call must end: its own timeout, or what is left to the handler that it is made in.
-fn resolve_deadline(limits: CallLimits) -> u64 {
+pub(crate) fn resolve_deadline(limits: CallLimits) -> u64 {
     let own_ns = limits.timeout.map_or(u64::MAX, |timeout| {
         now_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
     });

@@ -10,6 +10,7 @@ use crate::call::{ClientCall, Sender, Step};
 use crate::channel::{Channel, check_size};
 use crate::codegen::{Message, MethodKind};
 use crate::link::{LocalEnd, Parcel};
+use crate::linked;
 use crate::metadata::MetadataMap;
 use crate::request::{CallLimits, Payload, Request, Response};
 use crate::shared::Received;
@@ -26,6 +27,9 @@ pub async fn unary<Req: Message, Resp: Message>(
 ) -> Result<Response<Received<Resp>>, Status> {
     check_method::<Req, Resp>(channel, method, MethodKind::Unary)?;
     let (parcel, limits) = whole_request(request)?;
+    if let Some(transport) = channel.transport() {
+        return linked::unary(&**transport, method, parcel, limits).await;
+    }
     let mut call = channel.begin(method, WHOLE_REQUEST, parcel, limits).await?;
     let mut response = SingleResponse::default();
     loop {

@@ -92,6 +92,11 @@ impl ServiceDescriptor {
 }
 
 impl MethodDescriptor {
+    /// The types of request and response.
+    pub(crate) fn message_types(&self) -> [TypeId; 2] {
+        (self.types)()
+    }
+
     /// A method.
     ///
     /// # Safety

@@ -58,6 +58,8 @@ pub mod codegen;
 mod context;
 mod limit;
 mod link;
+#[doc(hidden)]
+pub mod linked;
 mod macros;
 mod metadata;
 mod outgoing;

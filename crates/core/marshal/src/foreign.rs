@@ -76,6 +76,22 @@ impl ForeignRegion {
         Ok(())
     }
 
+    /// Copies a block to `out`, which is as long as the block with its padding to 8 bytes, and zeros behind it.
+    pub(crate) fn copy_padded_to(&self, off8: u32, bytes: u32, out: &mut [u8]) -> Result<(), GatherError> {
+        let from = self.locate(off8, u64::from(bytes))?;
+        let words = (bytes as usize).div_ceil(WORD);
+        assert_eq!(
+            out.len(),
+            words * WORD,
+            "a block is copied to a place of its size"
+        );
+        // SAFETY: `locate` found the block, with its padding, inside the region, which is readable and whose address is
+        // a multiple of 8; `out` has room for as many words.
+        unsafe { read_words(from.get(), words, out.as_mut_ptr()) };
+        out[bytes as usize..].fill(0);
+        Ok(())
+    }
+
     /// Address of a block, if the block with its padding to 8 bytes is inside the region.
     pub(crate) fn locate(&self, off8: u32, bytes: u64) -> Result<NonZeroUsize, GatherError> {
         let outside = GatherError::Outside { offset: off8, bytes };

@@ -54,6 +54,7 @@ impl Tables {
             tail_bytes: 0,
             last_leaf_at: NO_LEAF,
             end: 0,
+            leaves_max: GATHER_SEGMENTS_MAX,
             bytes_max: message_bytes_max.min(MESSAGE_BYTES_MAX),
         };
         let outcome = gatherer.message(index, root);
@@ -63,15 +64,101 @@ impl Tables {
         }
         outcome
     }
+
+    /// Writes the message whose root struct is at window offset `root` to the beginning of `out`, as one linear message
+    /// without a tail, and returns its length: each byte is copied once. `out` needs room for the message's last block
+    /// with its padding.
+    ///
+    /// All that is written has been checked. After an error what is in `out` is worthless.
+    pub fn gather_to(
+        &self,
+        message: MessageId,
+        root: u32,
+        source: &ForeignRegion,
+        out: &mut [u8],
+    ) -> Result<u32, GatherError> {
+        let index = self.message(message).ok_or(MessageError::Unknown(message))?;
+        let bytes_max = (out.len() as u64 / u64::from(UNIT) * u64::from(UNIT)).min(MESSAGE_BYTES_MAX.into());
+        let mut gatherer = Gatherer {
+            tables: self,
+            source,
+            base: 0,
+            head: &mut Place {
+                bytes: out,
+                length: 0,
+            },
+            first_leaf: 0,
+            leaves: &mut Vec::new(),
+            tail_bytes: 0,
+            last_leaf_at: NO_LEAF,
+            end: 0,
+            leaves_max: 0,
+            bytes_max: bytes_max as u32,
+        };
+        gatherer.message(index, root)
+    }
+}
+
+/// Where the head of a message is put together.
+trait Head {
+    fn bytes(&self) -> &[u8];
+    fn bytes_mut(&mut self) -> &mut [u8];
+    fn truncate(&mut self, bytes: usize);
+    /// Copies a block to the end, and zeros up to the next multiple of 8.
+    fn append(&mut self, source: &ForeignRegion, off8: u32, bytes: u32) -> Result<(), GatherError>;
+}
+
+impl Head for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+    fn truncate(&mut self, bytes: usize) {
+        self.truncate(bytes);
+    }
+    fn append(&mut self, source: &ForeignRegion, off8: u32, bytes: u32) -> Result<(), GatherError> {
+        source.copy_padded(off8, bytes, self)
+    }
+}
+
+/// Memory of a fixed size, of which so much is used.
+struct Place<'a> {
+    bytes: &'a mut [u8],
+    length: usize,
+}
+
+impl Head for Place<'_> {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.length]
+    }
+    fn truncate(&mut self, bytes: usize) {
+        self.length = self.length.min(bytes);
+    }
+    fn append(&mut self, source: &ForeignRegion, off8: u32, bytes: u32) -> Result<(), GatherError> {
+        let end = self.length + (bytes as usize).next_multiple_of(UNIT as usize);
+        let max = self.bytes.len() as u32;
+        let room = self
+            .bytes
+            .get_mut(self.length..end)
+            .ok_or(MessageError::TooLong { max })?;
+        source.copy_padded_to(off8, bytes, room)?;
+        self.length = end;
+        Ok(())
+    }
 }
 
 /// The end of the chain of leaves.
 const NO_LEAF: u32 = u32::MAX;
 
-struct Gatherer<'a> {
+struct Gatherer<'a, H> {
     tables: &'a Tables,
     source: &'a ForeignRegion,
-    head: &'a mut Vec<u8>,
+    head: &'a mut H,
     /// Where the message begins in `head`, a multiple of 8. All places are relative to it.
     base: usize,
     leaves: &'a mut Vec<Leaf>,
@@ -84,10 +171,12 @@ struct Gatherer<'a> {
     last_leaf_at: u32,
     /// Where the last block of the head ends, without padding.
     end: u32,
+    /// How many leaves may be left where they are.
+    leaves_max: usize,
     bytes_max: u32,
 }
 
-impl Gatherer<'_> {
+impl<H: Head> Gatherer<'_, H> {
     fn message(&mut self, index: StructIndex, root: u32) -> Result<u32, GatherError> {
         let at = self.block(root, u64::from(self.tables.of(index).size))?;
         self.follow(index, at, 0)?;
@@ -110,7 +199,7 @@ impl Gatherer<'_> {
         let mut reference_at = self.last_leaf_at;
         for leaf in leaves.iter().rev() {
             place -= leaf.bytes.next_multiple_of(UNIT);
-            let slot = &mut self.head[self.base + reference_at as usize..][..WORD_BYTES as usize];
+            let slot = &mut self.head.bytes_mut()[self.base + reference_at as usize..][..WORD_BYTES as usize];
             reference_at = u32::from_le_bytes([slot[0], slot[1], slot[2], slot[3]]);
             slot.copy_from_slice(&(place / UNIT).to_le_bytes());
         }
@@ -153,7 +242,7 @@ impl Gatherer<'_> {
                 Some((place, count)) => self.check_bools(base + at, place, count),
                 None => Ok(()),
             },
-            Op::Texts { at } => self.references(base + at, Gatherer::text),
+            Op::Texts { at } => self.references(base + at, Self::text),
             Op::Blobs { at } => self.references(base + at, |gatherer, at| gatherer.scalars(at, 1)),
             Op::Structs { at, index } => self.structs(base + at, index, depth),
             Op::Pairs { at, index } => self.pairs(base + at, index, depth),
@@ -243,7 +332,7 @@ impl Gatherer<'_> {
             let Op::Padding { at, bytes } = *op else { continue };
             for element in 0..count {
                 for byte in 0..bytes {
-                    self.head[self.base + (place + element * of.size + at + byte) as usize] = 0;
+                    self.head.bytes_mut()[self.base + (place + element * of.size + at + byte) as usize] = 0;
                 }
             }
         }
@@ -259,7 +348,7 @@ impl Gatherer<'_> {
             if pair == place {
                 continue;
             }
-            let message = &self.head[self.base..];
+            let message = &self.head.bytes()[self.base..];
             let order = of
                 .key
                 .and_then(|ty| native::compare_keys(message, 0, ty, pair - of.size, pair));
@@ -282,7 +371,7 @@ impl Gatherer<'_> {
         let (off8, count) = self.reference(at);
         let bytes = u64::from(count) * u64::from(element_bytes);
         let taken = self.leaves.len() - self.first_leaf;
-        if bytes < u64::from(GATHER_SEGMENT_BYTES_MIN) || taken >= GATHER_SEGMENTS_MAX {
+        if bytes < u64::from(GATHER_SEGMENT_BYTES_MIN) || taken >= self.leaves_max {
             return Ok(false);
         }
         let bytes = self.within_budget(bytes)?;
@@ -309,15 +398,15 @@ impl Gatherer<'_> {
     /// Copies a block to the end of the head.
     fn block(&mut self, off8: u32, bytes: u64) -> Result<u32, GatherError> {
         let bytes = self.within_budget(bytes)?;
-        let place = (self.head.len() - self.base) as u32;
-        self.source.copy_padded(off8, bytes, self.head)?;
+        let place = (self.head.bytes().len() - self.base) as u32;
+        self.head.append(self.source, off8, bytes)?;
         self.end = place + bytes;
         Ok(place)
     }
 
     /// Checks that the message stays within its limit with this many bytes more.
     fn within_budget(&self, bytes: u64) -> Result<u32, GatherError> {
-        let so_far = (self.head.len() - self.base) as u64 + u64::from(self.tail_bytes);
+        let so_far = (self.head.bytes().len() - self.base) as u64 + u64::from(self.tail_bytes);
         if so_far + bytes > u64::from(self.bytes_max) {
             return Err(self.too_long());
         }
@@ -352,22 +441,23 @@ impl Gatherer<'_> {
     }
 
     fn clear(&mut self, at: u32, bytes: u32) {
-        self.head[self.base + at as usize..][..bytes as usize].fill(0);
+        self.head.bytes_mut()[self.base + at as usize..][..bytes as usize].fill(0);
     }
 
     fn bytes(&self, at: u32, bytes: u32) -> &[u8] {
-        &self.head[self.base + at as usize..][..bytes as usize]
+        &self.head.bytes()[self.base + at as usize..][..bytes as usize]
     }
 
     fn word(&self, at: u32) -> u32 {
-        native::word(&self.head[self.base..], at).unwrap_or_default()
+        native::word(&self.head.bytes()[self.base..], at).unwrap_or_default()
     }
 
     fn reference(&self, at: u32) -> (u32, u32) {
-        native::reference(&self.head[self.base..], at).unwrap_or_default()
+        native::reference(&self.head.bytes()[self.base..], at).unwrap_or_default()
     }
 
     fn set_word(&mut self, at: u32, word: u32) {
-        self.head[self.base + at as usize..][..WORD_BYTES as usize].copy_from_slice(&word.to_le_bytes());
+        self.head.bytes_mut()[self.base + at as usize..][..WORD_BYTES as usize]
+            .copy_from_slice(&word.to_le_bytes());
     }
 }

@@ -135,8 +135,15 @@ proptest! {
         prop_assert_eq!(case.tables().validate(case.id, &linear), Ok(()));
         prop_assert_eq!(case.encode(&linear), case.encode(&native));
         if leaves.is_empty() {
-            prop_assert_eq!(linear, native);
+            prop_assert_eq!(&linear, &native);
         }
+        // In one piece, where it is to go: nothing is left where it is, and too little room is noticed.
+        let padded = native.len().next_multiple_of(8);
+        let mut place = vec![9; padded + seed as usize % 20];
+        let total = case.tables().gather_to(case.id, heap.root, &heap.region(), &mut place).unwrap();
+        prop_assert_eq!(&place[..total as usize], &native[..]);
+        let short = &mut place[..padded - 1];
+        prop_assert!(case.tables().gather_to(case.id, heap.root, &heap.region(), short).is_err());
     }
 
     #[test]

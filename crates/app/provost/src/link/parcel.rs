@@ -77,6 +77,11 @@ impl Parcel {
         self.message.as_ref().map_or(0, |message| message.window_bytes)
     }
 
+    /// The metadata block.
+    pub(crate) fn metadata_block(&self) -> &[u8] {
+        &self.metadata
+    }
+
     /// Offset and length of the metadata block.
     pub(crate) fn metadata(&self) -> (u32, u32) {
         (self.metadata.offset(), self.metadata.len() as u32)

@@ -13,6 +13,7 @@ use crate::call::{Reader, Sender, Step};
 use crate::channel::check_size;
 use crate::codegen::Message;
 use crate::link::{CANCELLED, CallId, Link, LocalEnd, Parcel, WireCall};
+use crate::linked::{self, LinkedCall};
 use crate::metadata::MetadataMap;
 use crate::request::{CallLimits, Request, Response};
 use crate::shared::Received;
@@ -22,8 +23,54 @@ use crate::streaming::Streaming;
 /// A message for people that is longer is cut, in bytes.
 const STATUS_MESSAGE_BYTES_MAX: usize = 4 << 10;
 
+/// A call as its handler has it, by whatever way it came.
+pub(crate) enum ServerCall {
+    /// By the node's service.
+    Managed(ManagedCall),
+    /// By a transport of the program itself.
+    Linked(LinkedCall),
+}
+
+impl ServerCall {
+    /// The one request of the call.
+    pub(crate) async fn single_request<Req: Message>(&mut self) -> Result<Request<Received<Req>>, Status> {
+        match self {
+            ServerCall::Managed(call) => call.single_request().await,
+            ServerCall::Linked(call) => call.request(),
+        }
+    }
+
+    /// The requests of the call.
+    pub(crate) fn request_stream<Req: Message>(&mut self) -> Result<Request<Streaming<Req>>, Status> {
+        match self {
+            ServerCall::Managed(call) => call.request_stream(),
+            ServerCall::Linked(_) => Err(linked::no_streams()),
+        }
+    }
+
+    /// Answers with one message, or with an error.
+    pub(crate) async fn answer<Resp: Message>(self, result: Result<Response<Resp>, Status>) {
+        match self {
+            ServerCall::Managed(call) => call.answer(result).await,
+            ServerCall::Linked(call) => call.answer(result),
+        }
+    }
+
+    /// Answers with a stream of messages, or with an error.
+    pub(crate) async fn answer_stream<Resp, S>(self, result: Result<Response<S>, Status>)
+    where
+        Resp: Message,
+        S: Stream<Item = Result<Resp, Status>>,
+    {
+        match self {
+            ServerCall::Managed(call) => call.answer_stream(result).await,
+            ServerCall::Linked(call) => call.fail(&linked::no_streams()),
+        }
+    }
+}
+
 /// A call that must be answered. Dropping it without an answer answers with why its handler was dropped.
-pub(crate) struct ServerCall {
+pub(crate) struct ManagedCall {
     link: Arc<Link>,
     id: CallId,
     wire: WireCall,
@@ -32,15 +79,15 @@ pub(crate) struct ServerCall {
     is_answered: bool,
 }
 
-impl ServerCall {
+impl ManagedCall {
     /// The call that this step has begun; `None` if it is over already.
-    pub(crate) fn new(link: &Arc<Link>, begin: Completion) -> Option<ServerCall> {
+    pub(crate) fn new(link: &Arc<Link>, begin: Completion) -> Option<ManagedCall> {
         let id = CallId(begin.call);
         let Some(wire) = link.calls.state(id).map(|state| state.wire) else {
             link.reclaim(begin.block);
             return None;
         };
-        Some(ServerCall {
+        Some(ManagedCall {
             link: link.clone(),
             id,
             wire,
@@ -227,7 +274,7 @@ impl ServerCall {
     }
 }
 
-impl Drop for ServerCall {
+impl Drop for ManagedCall {
     fn drop(&mut self) {
         if let Some(begin) = self.begin.take() {
             self.link.reclaim(begin.block);
@@ -252,7 +299,7 @@ fn status_of(end: LocalEnd) -> Status {
 }
 
 /// A handler that fails with `OK` has failed all the same.
-fn error_code(status: &Status) -> Code {
+pub(crate) fn error_code(status: &Status) -> Code {
     match status.code() {
         Code::Ok => Code::Unknown,
         code => code,
@@ -260,7 +307,7 @@ fn error_code(status: &Status) -> Code {
 }
 
 /// A status's message, details and metadata as they travel. What does not fit is left out: first the details.
-fn trailers_of(status: &Status) -> Parcel {
+pub(crate) fn trailers_of(status: &Status) -> Parcel {
     let mut trailers = status.metadata().as_block().to_vec();
     let message = status.message();
     if !message.is_empty() {

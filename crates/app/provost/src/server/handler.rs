@@ -14,7 +14,7 @@ use crate::shared::Received;
 use crate::status::Status;
 use crate::streaming::Streaming;
 
-pub(super) type BoxedHandler = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type BoxedHandler = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The handlers of a service, by the index of their methods.
 pub struct Methods {
@@ -149,13 +149,13 @@ impl std::fmt::Debug for Methods {
 
 /// A service with its handlers.
 #[derive(Clone)]
-pub(super) struct Bound {
-    pub(super) descriptor: &'static ServiceDescriptor,
+pub(crate) struct Bound {
+    pub(crate) descriptor: &'static ServiceDescriptor,
     methods: Arc<Methods>,
 }
 
 impl Bound {
-    pub(super) fn new(service: &impl Service) -> Bound {
+    pub(crate) fn new(service: &impl Service) -> Bound {
         let descriptor = service.descriptor();
         let mut methods = Methods {
             service: descriptor,
@@ -168,13 +168,13 @@ impl Bound {
         }
     }
 
-    pub(super) fn handler(&self, method: u16) -> Option<&dyn Handler> {
+    pub(crate) fn handler(&self, method: u16) -> Option<&dyn Handler> {
         self.methods.handlers.get(usize::from(method))?.as_deref()
     }
 }
 
 /// Makes the futures that handle calls of one method.
-pub(super) trait Handler: Send + Sync {
+pub(crate) trait Handler: Send + Sync {
     /// A place in which they can run, one after the other.
     fn place(&self) -> Box<dyn Place>;
     /// One of them.
@@ -182,7 +182,7 @@ pub(super) trait Handler: Send + Sync {
 }
 
 /// Where one future of a handler runs at a time.
-pub(super) trait Place: Send {
+pub(crate) trait Place: Send {
     /// Puts the future for a call in.
     fn start(&mut self, call: ServerCall);
     /// Polls it, and drops it when it is ready.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-pub(crate) use call::ServerCall;
-use handler::Bound;
+pub(crate) use call::{ManagedCall, ServerCall, error_code, trailers_of};
 pub use handler::Methods;
+pub(crate) use handler::{Bound, BoxedHandler, Place};
 use serving::{Outcome, Serving};
 
 use crate::app::App;

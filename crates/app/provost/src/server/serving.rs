@@ -14,7 +14,7 @@ use provost_wire::descriptor::Completion;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
 use super::handler::{Bound, BoxedHandler, Place};
-use super::{ServerBuilder, ServerCall, Spawn};
+use super::{ManagedCall, ServerBuilder, ServerCall, Spawn};
 use crate::channel::request_with_schema;
 use crate::context::with_deadline;
 use crate::link::{CallId, Half, Link, LocalEnd, Waiter, WireCall};
@@ -195,7 +195,7 @@ impl Serving {
 
     fn start(&mut self, begin: Completion) {
         let (service, method) = (begin.reserved[0] as usize, begin.method);
-        let Some(call) = ServerCall::new(&self.link, begin) else {
+        let Some(call) = ManagedCall::new(&self.link, begin) else {
             return;
         };
         let Some(handler) = self.services.get(service).and_then(|bound| bound.handler(method)) else {
@@ -218,7 +218,7 @@ impl Serving {
         if let Some(mut state) = self.link.calls.state(call.id()) {
             state.register(Half::Owner, &task.waker);
         }
-        place.start(call);
+        place.start(ServerCall::Managed(call));
         task.place = Some(place);
         self.poll_task(index);
     }
@@ -397,14 +397,14 @@ impl Spawned {
         link: Arc<Link>,
         ready: Arc<Ready>,
         handler: &dyn super::handler::Handler,
-        call: ServerCall,
+        call: ManagedCall,
     ) -> Spawned {
         ready.spawned.fetch_add(1, Ordering::SeqCst);
         Spawned {
             link,
             call: call.id(),
             deadline_ns: call.deadline_ns(),
-            handler: Some(handler.boxed(call)),
+            handler: Some(handler.boxed(ServerCall::Managed(call))),
             ready,
         }
     }
@@ -418,7 +418,7 @@ impl Spawned {
             _ => return Poll::Ready(()),
         }
         let poll = || with_deadline(self.deadline_ns, || handler.as_mut().poll(context));
-        // What the call came to, `ServerCall` says when it is dropped.
+        // What the call came to, `ManagedCall` says when it is dropped.
         catch_unwind(AssertUnwindSafe(poll)).unwrap_or(Poll::Ready(()))
     }
 }

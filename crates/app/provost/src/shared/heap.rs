@@ -82,7 +82,7 @@ pub(crate) fn window() -> &'static Window {
 }
 
 /// A block of at least `bytes` bytes, aligned to 8: its offset in the window.
-pub(super) fn allocate(bytes: usize) -> Result<u32, HeapFull> {
+pub(crate) fn allocate(bytes: usize) -> Result<u32, HeapFull> {
     if bytes as u64 > REGION_BYTES_MAX {
         return Err(HeapFull { bytes });
     }
@@ -104,7 +104,7 @@ pub(super) fn allocate(bytes: usize) -> Result<u32, HeapFull> {
 /// # Safety
 ///
 /// `at` must have come from [`allocate`] and not been freed since, and nobody may use the block after this.
-pub(super) unsafe fn free(at: u32) {
+pub(crate) unsafe fn free(at: u32) {
     if at == 0 {
         return;
     }

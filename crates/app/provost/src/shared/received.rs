@@ -17,8 +17,8 @@ pub struct Received<T> {
     root: u32,
     /// The block that is given back.
     block: u32,
-    /// Keeps the memory mapped.
-    link: Arc<Link>,
+    /// Keeps the memory mapped; `None` for a block of the send heap, which stays.
+    link: Option<Arc<Link>>,
     message: PhantomData<T>,
 }
 
@@ -31,7 +31,20 @@ impl<T: Message> Received<T> {
         Received {
             root,
             block,
-            link,
+            link: Some(link),
+            message: PhantomData,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `block` must have come from [`heap::allocate`], begin with a message that was validated as a `T` and relocated to
+    /// there, be written by nobody, and be freed by nobody else.
+    pub(crate) unsafe fn in_send_heap(block: u32) -> Received<T> {
+        Received {
+            root: block,
+            block,
+            link: None,
             message: PhantomData,
         }
     }
@@ -53,7 +66,7 @@ impl<T> Deref for Received<T> {
     #[inline]
     fn deref(&self) -> &T {
         // SAFETY: by the promise of `new`, a valid `T` lies there (contract of `Message`), in memory that nobody writes
-        // to until the block is given back and that stays mapped as long as `link` lives.
+        // to until the block is given back and that stays mapped as long as `link` lives, or for ever.
         unsafe { &*heap::address(self.root).cast::<T>() }
     }
 }
@@ -61,7 +74,11 @@ impl<T> Deref for Received<T> {
 impl<T> Drop for Received<T> {
     fn drop(&mut self) {
         // The message itself is not dropped: what it refers to lies in the block too, and was never allocated here.
-        self.link.reclaim(self.block);
+        match &self.link {
+            Some(link) => link.reclaim(self.block),
+            // SAFETY: by the promise of `in_send_heap`, the block is ours.
+            None => unsafe { heap::free(self.block) },
+        }
     }
 }
 
