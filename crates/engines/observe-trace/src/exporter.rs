@@ -131,8 +131,8 @@ pub(crate) struct Options {
     pub(crate) node: Arc<str>,
 }
 
-/// Checks where the collector is.
-pub(crate) fn endpoint(address: &str) -> Result<Endpoint, String> {
+/// Where a collector takes OTLP over gRPC: `http://HOST:PORT`. The error says what is wrong with the address.
+pub fn endpoint(address: &str) -> Result<Endpoint, String> {
     if !address.starts_with("http://") {
         return Err(format!(
             "\"{address}\" is no http://HOST:PORT; TLS is for an agent on this node to add"

@@ -21,6 +21,7 @@ use provost_engine::{
 };
 use serde::Deserialize;
 
+pub use exporter::endpoint;
 pub use filter::{TraceFilter, TracedCall};
 
 use exporter::{Counts, Exporter, Options, Queue};

@@ -573,6 +573,9 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
         tracing::info!(address = %listener.address(), "serving metrics and health");
         tokio::task::spawn_local(observe::serve(Rc::clone(&shared), listener))
     });
+    if let Ok(Some((collector, interval))) = shared.config.observe.collector() {
+        tokio::task::spawn_local(observe::export(Rc::clone(&shared), collector, interval));
+    }
     let mut accepting = vec![tokio::task::spawn_local(apps::accept(
         Rc::clone(&shared),
         listeners.control,

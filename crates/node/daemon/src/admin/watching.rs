@@ -151,6 +151,8 @@ pub(crate) async fn watch(
             at_unix_us: unix_us(),
             interval_s,
             methods,
+            counted_by: counting(desk),
+            calls_in_flight: calls_in_flight(desk),
         };
         if answers.send(Ok(snapshot)).await.is_err() {
             return Ok(());
@@ -177,6 +179,18 @@ fn counted(desk: &Desk) -> HashMap<Key, MethodCalls> {
     };
     let counted = observe::calls(&desk.shared).into_iter();
     counted.map(|calls| (key(&calls), calls)).collect()
+}
+
+/// The policies that count, by name.
+fn counting(desk: &Desk) -> Vec<String> {
+    let live = desk.shared.policies.live().into_iter();
+    let counting = live.filter(|live| live.policy.calls().is_some());
+    counting.map(|live| live.name.to_string()).collect()
+}
+
+fn calls_in_flight(desk: &Desk) -> u64 {
+    let runtimes = desk.shared.runtimes.iter();
+    runtimes.map(|runtime| runtime.traffic().calls_under_way).sum()
 }
 
 fn stats(all: &MethodCalls, since: &MethodCalls, interval_s: f64) -> v1::MethodStats {

@@ -28,6 +28,9 @@ impl Config {
         if let Err(problem) = self.observe.address() {
             problems.add("observe.listen", problem);
         }
+        if let Err((key, problem)) = self.observe.collector() {
+            problems.add(key, problem);
+        }
         if problems.0.is_empty() {
             Ok(())
         } else {

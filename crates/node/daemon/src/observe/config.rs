@@ -2,21 +2,41 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tonic::transport::Endpoint;
 
+/// What can be between two exports of metrics.
+const OTLP_INTERVALS_MS: RangeInclusive<u64> = 100..=3_600_000;
 /// What begins the name of a Unix socket.
 const UNIX: &str = "unix:";
 
 /// `[observe]`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObserveConfig {
     /// Where `/metrics`, `/healthz` and `/readyz` are: `ip:port` or `unix:PATH`; empty: nowhere.
     pub listen: String,
     /// The file to which audit records are appended; empty: they go to the log.
     pub audit_file: String,
+    /// Where a collector takes metrics (OTLP over gRPC), `http://HOST:PORT`; empty: nowhere.
+    pub otlp_endpoint: String,
+    /// Between two exports, in milliseconds.
+    pub otlp_interval_ms: u64,
+}
+
+impl Default for ObserveConfig {
+    fn default() -> ObserveConfig {
+        ObserveConfig {
+            listen: String::new(),
+            audit_file: String::new(),
+            otlp_endpoint: String::new(),
+            otlp_interval_ms: 60_000,
+        }
+    }
 }
 
 /// Where HTTP is served.
@@ -47,6 +67,21 @@ impl ObserveConfig {
                 self.listen
             )),
         }
+    }
+
+    /// Where metrics are exported to, if anywhere, and how often. The error has the key, and says what is wrong with it.
+    pub fn collector(&self) -> Result<Option<(Endpoint, Duration)>, (&'static str, String)> {
+        if !OTLP_INTERVALS_MS.contains(&self.otlp_interval_ms) {
+            let (from, to) = (OTLP_INTERVALS_MS.start(), OTLP_INTERVALS_MS.end());
+            let problem = format!("{} is out of range: {from} to {to}", self.otlp_interval_ms);
+            return Err(("observe.otlp_interval_ms", problem));
+        }
+        if self.otlp_endpoint.is_empty() {
+            return Ok(None);
+        }
+        let endpoint = provost_observe_trace::endpoint(&self.otlp_endpoint);
+        let endpoint = endpoint.map_err(|problem| ("observe.otlp_endpoint", problem))?;
+        Ok(Some((endpoint, Duration::from_millis(self.otlp_interval_ms))))
     }
 }
 
@@ -79,5 +114,24 @@ mod tests {
         }
         assert!(address("9464").unwrap_err().contains("\"9464\""));
         assert!(address("unix:").is_err());
+    }
+
+    #[test]
+    fn a_collector_is_named_by_its_address_and_asked_now_and_then() {
+        let config = |endpoint: &str, interval_ms| ObserveConfig {
+            otlp_endpoint: endpoint.into(),
+            otlp_interval_ms: interval_ms,
+            ..ObserveConfig::default()
+        };
+        assert!(ObserveConfig::default().collector().unwrap().is_none());
+        let (endpoint, interval) = config("http://localhost:4317", 500).collector().unwrap().unwrap();
+        assert_eq!(endpoint.uri(), "http://localhost:4317");
+        assert_eq!(interval, Duration::from_millis(500));
+        let key = |config: ObserveConfig| config.collector().unwrap_err().0;
+        assert_eq!(key(config("localhost", 500)), "observe.otlp_endpoint");
+        assert_eq!(
+            key(config("http://localhost:4317", 1)),
+            "observe.otlp_interval_ms"
+        );
     }
 }

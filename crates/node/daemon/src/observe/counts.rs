@@ -35,4 +35,8 @@ pub(crate) struct Counts {
     pub(crate) rollbacks: Count,
     /// Changes that were taken back because an engine failed on trial.
     pub(crate) taken_back: Count,
+    /// Exports of metrics that the collector took.
+    pub(crate) exports: Count,
+    /// Those that it did not.
+    pub(crate) exports_failed: Count,
 }

@@ -61,11 +61,13 @@ pub(crate) fn restore(shared: &Shared, saved: &[u8]) -> Result<(), RestoreError>
 }
 
 /// In this order. (Replacements are counted in the state itself.)
-fn handed_over(counts: &Counts) -> [&Count; 4] {
+fn handed_over(counts: &Counts) -> [&Count; 6] {
     [
         &counts.upgrades,
         &counts.upgrades_undone,
         &counts.rollbacks,
         &counts.taken_back,
+        &counts.exports,
+        &counts.exports_failed,
     ]
 }

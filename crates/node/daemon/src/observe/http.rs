@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
 use super::config::ListenAddress;
-use super::{ObserveError, node_metrics};
+use super::{ObserveError, exposition, node_metrics};
 use crate::node::Shared;
 
 /// Connections at once; a scraper that finds none free waits.
@@ -81,6 +81,13 @@ impl HttpListener {
         })
     }
 
+    async fn accept(&self) -> std::io::Result<Stream> {
+        Ok(match self {
+            HttpListener::Tcp(listener, _) => Stream::Tcp(listener.accept().await?.0),
+            HttpListener::Unix(listener, _) => Stream::Unix(listener.accept().await?.0),
+        })
+    }
+
     /// What a process that replaces this one takes over.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
@@ -114,12 +121,8 @@ pub(crate) async fn serve(shared: Rc<Shared>, listener: HttpListener) {
     loop {
         // The semaphore is never closed.
         let permit = Rc::clone(&permits);
-        let accepted = match &listener {
-            HttpListener::Tcp(listener, _) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
-            HttpListener::Unix(listener, _) => {
-                listener.accept().await.map(|(stream, _)| Stream::Unix(stream))
-            }
-        };
+        // Who comes while another process takes over waits for the one that goes on: this one may be about to end.
+        let (accepted, _) = shared.gate.enter_with(|| listener.accept()).await;
         let Ok(stream) = accepted else {
             tokio::time::sleep(ACCEPT_RETRY).await;
             continue;
@@ -163,7 +166,7 @@ fn answer(shared: &Shared, request: &Request<Incoming>) -> Response<Full<Bytes>>
     }
     match request.uri().path() {
         "/metrics" => {
-            let mut response = Response::new(Full::from(node_metrics::page(shared)));
+            let mut response = Response::new(Full::from(exposition::print(&node_metrics::collect(shared))));
             let content = HeaderValue::from_static(METRICS_TYPE);
             response.headers_mut().insert(CONTENT_TYPE, content);
             response

@@ -2,18 +2,21 @@
 //!
 //! ```text
 //! policies ──audit──► bounded queue ──► writer thread ──► audit file, or the log
-//! control plane, runtimes, policies ──scrape──► exposition ──► /metrics   (tasks of the control plane)
+//! control plane, runtimes, policies ──► collected ──scrape──► exposition ──► /metrics   (tasks of the control plane)
+//!                                          └──at each interval──► otlp ──► collector
 //! ```
 //!
 //! `docs/observability.md` lists everything that is reported; a test holds it against the code.
 
 mod audit;
+mod collected;
 mod config;
 mod counts;
 mod exposition;
 pub(crate) mod handover;
 mod http;
 mod node_metrics;
+mod otlp;
 mod process;
 
 use std::collections::BTreeMap;
@@ -28,6 +31,7 @@ pub use config::{ListenAddress, ObserveConfig};
 pub(crate) use counts::Counts;
 pub(crate) use http::{HttpListener, serve};
 pub use node_metrics::NODE_METRICS;
+pub(crate) use otlp::export;
 
 /// Why what a node tells cannot be had.
 #[derive(Debug, thiserror::Error)]

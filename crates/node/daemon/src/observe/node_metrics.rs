@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use provost_engine::{MetricDescription, MetricSink, MetricType};
 
-use super::exposition::Exposition;
+use super::collected::Collected;
 use super::process;
 use crate::node::Shared;
 use crate::runtime::{QUEUEING_SECONDS, Traffic};
@@ -60,6 +60,8 @@ metrics! {
     AUDIT_WRITTEN = "provost_audit_records_total", Counter, "{record}", "Records of the audit log that were written.";
     AUDIT_DROPPED = "provost_audit_dropped_total", Counter, "{record}",
         "Records of the audit log that found no room in its queue.";
+    EXPORTS = "provost_otlp_exports_total", Counter, "{export}",
+        "Exports of metrics over OTLP that the collector took (success), and that it did not (failure).";
     CPU = "process_cpu_seconds_total", Counter, "s", "User and system time of the process.";
     RESIDENT = "process_resident_memory_bytes", Gauge, "By", "Resident memory of the process.";
     THREADS = "process_threads", Gauge, "{thread}", "Threads of the process.";
@@ -67,9 +69,9 @@ metrics! {
     STARTED = "process_start_time_seconds", Gauge, "s", "When the process started, in seconds since 1970.";
 }
 
-/// The page of `/metrics`.
-pub(crate) fn page(shared: &Shared) -> String {
-    let mut out = Exposition::default();
+/// All metrics of the node and its policies, as they are now.
+pub(crate) fn collect(shared: &Shared) -> Collected {
+    let mut out = Collected::default();
     node(shared, &mut out);
     connections(shared, &mut out);
     policies(shared, &mut out);
@@ -79,10 +81,10 @@ pub(crate) fn page(shared: &Shared) -> String {
         instance.policy.metrics(&mut out);
         instance.verdicts.report(&mut out);
     }
-    out.print()
+    out
 }
 
-fn node(shared: &Shared, out: &mut Exposition) {
+fn node(shared: &Shared, out: &mut Collected) {
     out.number(
         &BUILD,
         &[
@@ -126,7 +128,7 @@ fn node(shared: &Shared, out: &mut Exposition) {
     out.number(&AUDIT_DROPPED, &[], dropped as f64);
 }
 
-fn traffic(traffic: &Traffic, labels: &[(&str, &str)], out: &mut Exposition) {
+fn traffic(traffic: &Traffic, labels: &[(&str, &str)], out: &mut Collected) {
     out.number(&IN_FLIGHT, labels, traffic.calls_under_way as f64);
     let bounds = QUEUEING_SECONDS.into_iter().chain([f64::INFINITY]);
     let mut count = 0;
@@ -146,7 +148,7 @@ fn traffic(traffic: &Traffic, labels: &[(&str, &str)], out: &mut Exposition) {
     );
 }
 
-fn changes(shared: &Shared, out: &mut Exposition) {
+fn changes(shared: &Shared, out: &mut Collected) {
     let counts = &shared.counts;
     let by_outcome = [
         (&TAKEOVERS, "committed", &counts.takeovers),
@@ -160,9 +162,15 @@ fn changes(shared: &Shared, out: &mut Exposition) {
     for (cause, count) in [("operator", &counts.rollbacks), ("failure", &counts.taken_back)] {
         out.number(&ROLLBACKS, &[("cause", cause)], count.get() as f64);
     }
+    if shared.config.observe.otlp_endpoint.is_empty() {
+        return;
+    }
+    for (outcome, count) in [("success", &counts.exports), ("failure", &counts.exports_failed)] {
+        out.number(&EXPORTS, &[("outcome", outcome)], count.get() as f64);
+    }
 }
 
-fn connections(shared: &Shared, out: &mut Exposition) {
+fn connections(shared: &Shared, out: &mut Collected) {
     let connections = shared.connections.borrow();
     let mut open: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     let mut services: BTreeMap<&str, ()> = BTreeMap::new();
@@ -183,7 +191,7 @@ fn connections(shared: &Shared, out: &mut Exposition) {
     out.number(&SCHEMAS, &[], services.len() as f64);
 }
 
-fn policies(shared: &Shared, out: &mut Exposition) {
+fn policies(shared: &Shared, out: &mut Collected) {
     let mut attached: BTreeMap<&str, u64> = BTreeMap::new();
     let table = shared.policies.table();
     for entry in &table.entries {
@@ -201,7 +209,7 @@ fn policies(shared: &Shared, out: &mut Exposition) {
     out.number(&POLICY_ABSENT, &[], without as f64);
 }
 
-fn of_process(out: &mut Exposition) {
+fn of_process(out: &mut Collected) {
     let Some(numbers) = process::read() else { return };
     out.number(&CPU, &[], numbers.cpu_seconds);
     out.number(&RESIDENT, &[], numbers.resident_bytes);

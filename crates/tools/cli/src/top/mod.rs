@@ -180,7 +180,7 @@ async fn keep_looking(
 fn draw(view: &View, canvas: Canvas) -> String {
     let rows = view.rows();
     if rows.is_empty() {
-        return "no calls (is a policy of the kind metrics attached?)\n".to_owned();
+        return view.nothing_shown() + "\n";
     }
     let columns: Vec<_> = COLUMNS
         .iter()

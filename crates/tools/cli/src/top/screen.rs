@@ -6,7 +6,7 @@ use crossterm::event::{Event, KeyEvent, KeyEventKind};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Row, Table};
+use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 use ratatui::{DefaultTerminal, Frame};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -125,6 +125,7 @@ fn heading_line(view: &View, colour: Colour) -> Line<'static> {
         numbers::rate(rate),
         numbers::rate(error_rate)
     ));
+    line.push_span(format!(", {} in flight", view.calls_in_flight()));
     if view.paused {
         line.push_span(Span::styled("  PAUSED", bold()));
     }
@@ -156,6 +157,10 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, view: &mut View, colour: Colour
     view.scrolled = view.scrolled.min(count.saturating_sub(rows_shown.max(1)));
     let scrolled = view.scrolled;
     let rows = view.rows();
+    if rows.is_empty() {
+        let why = Paragraph::new(view.nothing_shown()).wrap(Wrap { trim: true });
+        return frame.render_widget(why, area);
+    }
     let shown: Vec<_> = rows
         .iter()
         .skip(scrolled)
@@ -235,7 +240,7 @@ mod tests {
         view.take(snapshot());
         let wide = drawn(&mut view, 120, 10);
         for word in [
-            "1543 calls/s, 10.0 errors/s",
+            "1543 calls/s, 10.0 errors/s, 7 in flight",
             "RATE/S*",
             "shop",
             "25.0 %",
@@ -246,6 +251,17 @@ mod tests {
         for (width, height) in [(1, 1), (20, 3), (40, 2), (300, 100)] {
             drawn(&mut view, width, height);
         }
+    }
+
+    #[test]
+    fn an_empty_screen_says_why_it_is_empty() {
+        let mut view = View::new(SortKey::Rate, String::new());
+        view.take(provost_admin::v1::Snapshot {
+            at_unix_us: 1,
+            ..Default::default()
+        });
+        let drawn = drawn(&mut view, 100, 10);
+        assert!(drawn.contains("provost policy attach --kind metrics"), "{drawn}");
     }
 
     #[test]

@@ -12,6 +12,9 @@ use crate::table::clean;
 /// Characters of a filter, at most.
 const FILTER_MAX: usize = 64;
 
+/// How calls come to be counted.
+const ATTACH: &str = "provost policy attach --kind metrics --name metrics";
+
 /// A column of the table.
 pub(crate) struct Column {
     pub(crate) heading: &'static str,
@@ -148,6 +151,25 @@ impl View {
         rows
     }
 
+    /// Calls of all apps that have begun and not ended, whoever counts them.
+    pub(crate) fn calls_in_flight(&self) -> u64 {
+        self.snapshot.calls_in_flight
+    }
+
+    /// Why there are no rows, and what to do.
+    pub(crate) fn nothing_shown(&self) -> String {
+        let snapshot = &self.snapshot;
+        if snapshot.at_unix_us == 0 {
+            "the first interval is not over yet".to_owned()
+        } else if snapshot.methods.is_empty() && snapshot.counted_by.is_empty() {
+            format!("nobody counts the calls of this node: {ATTACH}")
+        } else if self.filter.is_empty() {
+            "no calls since the policies that count them were attached".to_owned()
+        } else {
+            format!("no app, service or method contains \"{}\"", clean(&self.filter))
+        }
+    }
+
     /// Calls and errors per second over all rows that are shown. (A call within the node counts at both its ends.)
     pub(crate) fn sums(&self) -> (f64, f64) {
         let rows = self.rows();
@@ -270,13 +292,15 @@ pub(crate) mod tests {
             ..MethodStats::default()
         };
         Snapshot {
+            at_unix_us: 1,
             interval_s: 1.0,
+            counted_by: vec!["metrics".into()],
+            calls_in_flight: 7,
             methods: vec![
                 row("bank", "Scan", 3.0, 0.0, 9000.0),
                 row("shop", "Get", 1500.0, 0.0, 120.0),
                 row("shop", "Put", 40.0, 10.0, 300.0),
             ],
-            ..Snapshot::default()
         }
     }
 
@@ -324,6 +348,26 @@ pub(crate) mod tests {
         assert_eq!((view.filter.as_str(), view.keys), ("q", Keys::Filter));
         press(&mut view, "\x1b");
         assert_eq!(methods(&view).len(), 3);
+    }
+
+    #[test]
+    fn an_empty_table_says_why_it_is_empty() {
+        let mut view = View::new(SortKey::Rate, String::new());
+        assert!(view.nothing_shown().contains("interval"));
+        let mut look = Snapshot {
+            at_unix_us: 1,
+            ..Snapshot::default()
+        };
+        view.take(look.clone());
+        assert!(
+            view.nothing_shown()
+                .contains("provost policy attach --kind metrics")
+        );
+        look.counted_by.push("metrics".into());
+        view.take(look);
+        assert!(view.nothing_shown().starts_with("no calls"));
+        press(&mut view, "/shop\n");
+        assert!(view.nothing_shown().contains("\"shop\""));
     }
 
     #[test]
