@@ -8,12 +8,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+    MetricsService, MetricsServiceServer,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
+use opentelemetry_proto::tonic::metrics::v1::{HistogramDataPoint, Metric, ResourceMetrics, metric};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use provost_e2e::driver::PATIENCE;
@@ -22,6 +29,7 @@ use provost_e2e::script::{Ask, Echo, Hold, Metadatum, StatusParts};
 use provost_e2e::{NodeOptions, Setting, eventually, watched};
 use rustix::process::Signal;
 use serde_json::Value;
+use tonic::service::Routes;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 
@@ -282,21 +290,89 @@ impl TraceService for Collector {
     }
 }
 
-impl Collector {
-    /// Serves for as long as the runtime is there, and says where.
-    fn serve(&self, runtime: &tokio::runtime::Runtime) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let service = TraceServiceServer::new(self.clone());
-        runtime.spawn(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            let incoming = tonic::transport::server::TcpIncoming::from(listener);
-            let server = tonic::transport::Server::builder().add_service(service);
-            server.serve_with_incoming(incoming).await
-        });
-        format!("http://{address}")
+/// Serves for as long as the runtime is there, and says where.
+fn serve(runtime: &tokio::runtime::Runtime, routes: Routes) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    runtime.spawn(async move {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let incoming = tonic::transport::server::TcpIncoming::from(listener);
+        let server = tonic::transport::Server::builder().add_routes(routes);
+        server.serve_with_incoming(incoming).await
+    });
+    format!("http://{address}")
+}
+
+/// A collector that keeps the metrics that it gets, each time anew.
+#[derive(Clone, Default)]
+struct MetricsCollector(Arc<Mutex<Vec<ResourceMetrics>>>);
+
+#[tonic::async_trait]
+impl MetricsService for MetricsCollector {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportMetricsServiceRequest>,
+    ) -> Result<tonic::Response<ExportMetricsServiceResponse>, tonic::Status> {
+        *self.0.lock().unwrap() = request.into_inner().resource_metrics;
+        Ok(tonic::Response::new(ExportMetricsServiceResponse::default()))
     }
+}
+
+impl MetricsCollector {
+    fn metric(&self, name: &str) -> Option<Metric> {
+        let resources = self.0.lock().unwrap();
+        let scopes = resources.iter().flat_map(|resource| &resource.scope_metrics);
+        let mut metrics = scopes.flat_map(|scope| &scope.metrics);
+        metrics.find(|metric| metric.name == name).cloned()
+    }
+
+    /// How many calls of `Echo` were counted.
+    fn echoes(&self) -> Option<u64> {
+        let Some(metric::Data::Histogram(histogram)) = self.metric("grpc_client_call_duration_seconds")?.data
+        else {
+            return None;
+        };
+        let is_echo = |point: &&HistogramDataPoint| format!("{:?}", point.attributes).contains("/Echo");
+        histogram
+            .data_points
+            .iter()
+            .find(is_echo)
+            .map(|point| point.count)
+    }
+}
+
+#[test]
+fn a_collector_receives_the_metrics_also_of_the_process_that_takes_over() {
+    watched(|| {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let collector = MetricsCollector::default();
+        let address = serve(
+            &runtime,
+            Routes::new(MetricsServiceServer::new(collector.clone())),
+        );
+        let observe = format!("[observe]\notlp_endpoint = \"{address}\"\notlp_interval_ms = 100\n");
+        let options = tables(observe + &policy("metrics", ""));
+        let mut setting = Setting::with(ROLE, &options, &NodeOptions::default());
+        setting.agent.succeeds(echo(12));
+        eventually("the calls are exported", PATIENCE, || {
+            collector.echoes() == Some(12)
+        });
+        setting.a.replace();
+        setting.agent.succeeds(echo(3));
+        eventually("those of the new process are added", PATIENCE, || {
+            collector.echoes() == Some(15)
+        });
+        let exports = collector.metric("provost_otlp_exports_total").unwrap();
+        assert!(matches!(&exports.data, Some(metric::Data::Sum(sum)) if sum.is_monotonic));
+        let resources = collector.0.lock().unwrap().clone();
+        let resource = format!("{:?}", resources[0].resource);
+        assert!(
+            resource.contains("\"provostd\"") && resource.contains("service.instance.id"),
+            "{resource}"
+        );
+        runtime.shutdown_background();
+    });
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -310,7 +386,7 @@ fn a_trace_goes_from_the_client_through_both_nodes_to_the_handler() {
         let collector = Collector::default();
         let config = format!(
             "endpoint = \"{}\"\nschedule_delay_ms = 10\nphases = false",
-            collector.serve(&runtime)
+            serve(&runtime, Routes::new(TraceServiceServer::new(collector.clone())))
         );
         let options = tables(policy("tracing", &config));
         let mut setting = Setting::with(ROLE, &options, &options);
