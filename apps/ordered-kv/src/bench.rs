@@ -1,0 +1,268 @@
+//! Reads, alone and mixed with scans of 128 keys, which run in workers or in the event loop, in one run.
+//!
+//! Server and client are threads of this process. Setups take turns, so that what else runs on the machine meets all of
+//! them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use provost_datagram_rpc::{Completion, Context, Handlers, Rpc, RpcConfig, SessionId, Wire};
+use provost_figures::{Cells, Latencies, Load};
+use provost_ordered_kv::protocol::{DONE, GET, SCAN, span};
+use provost_ordered_kv::server::{Scans, handlers};
+use provost_ordered_kv::tree::Tree;
+use provost_packets::InProcess;
+use provost_udp::{PACKET_BYTES_ETHERNET, UdpWire};
+
+use super::Outcome;
+
+/// How many of a hundred requests are scans, as in eRPC's measurement (NSDI '19, section 7.2).
+const SCANS_PER_CENT: u64 = 1;
+const SCAN_KEYS: u32 = 128;
+const RING_PACKETS: usize = 4096;
+const RESPONSE_BYTES: usize = 16;
+
+/// What is measured.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How long each setup is measured in each round, in seconds.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Rounds, over which medians are taken.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Keys in the store.
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    /// Requests at a time.
+    #[arg(long, default_value_t = 8)]
+    inflight: usize,
+    /// Worker threads.
+    #[arg(long, default_value_t = 1)]
+    workers: usize,
+    /// Write the figures to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// One short round over few keys, to see that everything works.
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Mix {
+    name: &'static str,
+    scans_per_cent: u64,
+    scans: Scans,
+}
+
+const MIXES: [Mix; 3] = [
+    Mix {
+        name: "gets alone",
+        scans_per_cent: 0,
+        scans: Scans::InWorkers,
+    },
+    Mix {
+        name: "scans in workers",
+        scans_per_cent: SCANS_PER_CENT,
+        scans: Scans::InWorkers,
+    },
+    Mix {
+        name: "scans in dispatch",
+        scans_per_cent: SCANS_PER_CENT,
+        scans: Scans::InDispatch,
+    },
+];
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let (rounds, seconds, keys) = if options.quick {
+        (1, 0.2, 10_000)
+    } else {
+        (options.rounds, options.seconds, options.keys.max(1))
+    };
+    let tree = Arc::new(Tree::default());
+    for key in 0..keys {
+        tree.put(key, key)?;
+    }
+    let mut cells = Cells::default();
+    for _ in 0..rounds {
+        for mix in MIXES {
+            let bench = Bench {
+                tree: &tree,
+                mix,
+                keys,
+                inflight: options.inflight.max(1),
+                workers: options.workers,
+                length: Duration::from_secs_f64(seconds),
+            };
+            let (near, far) = InProcess::pair(PACKET_BYTES_ETHERNET, RING_PACKETS);
+            bench.measure("process", (near, far), &mut cells)?;
+            let wire = || UdpWire::bind(SocketAddr::from(([127, 0, 0, 1], 0)), PACKET_BYTES_ETHERNET);
+            bench.measure("udp", (wire()?, wire()?), &mut cells)?;
+        }
+    }
+    print!("{}", cells.table());
+    if let Some(path) = &options.json {
+        cells.write(path)?;
+    }
+    Ok(())
+}
+
+struct Bench<'b> {
+    tree: &'b Arc<Tree>,
+    mix: Mix,
+    keys: u64,
+    inflight: usize,
+    workers: usize,
+    length: Duration,
+}
+
+/// What the client's continuations share.
+struct Client {
+    session: Option<SessionId>,
+    sent: Vec<Instant>,
+    gets: Latencies,
+    scans: Latencies,
+    errors: u64,
+    chance: u64,
+    keys: u64,
+    scans_per_cent: u64,
+    ends: Instant,
+}
+
+impl Client {
+    fn below(&mut self, end: u64) -> u64 {
+        self.chance = self
+            .chance
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (self.chance >> 33) % end
+    }
+}
+
+impl Bench<'_> {
+    fn measure<W: Wire + Send>(&self, name: &str, (near, far): (W, W), cells: &mut Cells) -> Outcome
+    where
+        W::Address: 'static,
+    {
+        let stop = AtomicBool::new(false);
+        let to = far.address();
+        let config = RpcConfig {
+            workers: self.workers,
+            ..RpcConfig::default()
+        };
+        let handlers = handlers::<W>(self.tree, self.mix.scans);
+        std::thread::scope(|threads| {
+            let _stopping = Stopping(&stop);
+            threads.spawn(|| -> Result<(), String> {
+                let told = |error: &dyn std::error::Error| error.to_string();
+                let mut rpc = Rpc::new(config, far, (), handlers).map_err(|error| told(&error))?;
+                while !stop.load(Ordering::Relaxed) {
+                    rpc.turn_and_rest(Duration::from_millis(10))
+                        .map_err(|error| told(&error))?;
+                }
+                Ok(())
+            });
+            self.drive(name, near, to, cells)
+        })
+    }
+
+    fn drive<W: Wire>(&self, name: &str, wire: W, to: W::Address, cells: &mut Cells) -> Outcome
+    where
+        W::Address: 'static,
+    {
+        let now = Instant::now();
+        let client = Client {
+            session: None,
+            sent: vec![now; self.inflight],
+            gets: Latencies::default(),
+            scans: Latencies::default(),
+            errors: 0,
+            chance: 1,
+            keys: self.keys,
+            scans_per_cent: self.mix.scans_per_cent,
+            ends: now + self.length,
+        };
+        let mut rpc = Rpc::new(RpcConfig::default(), wire, client, Handlers::new())?;
+        let (client, mut context) = rpc.parts();
+        client.session = Some(context.connect(to)?);
+        for lane in 0..self.inflight {
+            ask(client, &mut context, lane as u64);
+        }
+        let began = Instant::now();
+        while began.elapsed() < self.length {
+            rpc.turn_and_rest(Duration::from_millis(10))?;
+        }
+        let (seconds, client) = (began.elapsed().as_secs_f64(), rpc.state());
+        let load = |what: &str, size| Load {
+            setup: format!("{}, {name}", self.mix.name),
+            what: what.into(),
+            size,
+            conns: 1,
+            inflight: self.inflight,
+        };
+        cells.add(&load("get", 8), client.gets.run(seconds, client.errors));
+        if client.scans.count() > 0 {
+            cells.add(&load("scan 128", 12), client.scans.run(seconds, 0));
+        }
+        Ok(())
+    }
+}
+
+/// Asks for a random key, or a scan from one on; when it is answered, asks again.
+fn ask<A: Copy + Eq + std::hash::Hash + std::fmt::Debug + 'static>(
+    client: &mut Client,
+    context: &mut Context<'_, A, Client>,
+    lane: u64,
+) {
+    let (key, is_scan) = (
+        client.below(client.keys),
+        client.below(100) < client.scans_per_cent,
+    );
+    let mut call = if is_scan {
+        context.call_of(SCAN, &span(key, SCAN_KEYS), RESPONSE_BYTES)
+    } else {
+        context.call_of(GET, &key.to_le_bytes(), RESPONSE_BYTES)
+    };
+    call.tag = lane << 1 | u64::from(is_scan);
+    let Some(session) = client.session else {
+        return;
+    };
+    if let Some(sent) = client.sent.get_mut(lane as usize) {
+        *sent = Instant::now();
+    }
+    if context.enqueue_request(session, call, go_on).is_err() {
+        client.errors += 1;
+    }
+}
+
+fn go_on<A: Copy + Eq + std::hash::Hash + std::fmt::Debug + 'static>(
+    client: &mut Client,
+    context: &mut Context<'_, A, Client>,
+    completion: Completion,
+) {
+    let (lane, is_scan) = (completion.tag >> 1, completion.tag & 1 == 1);
+    let took = client.sent.get(lane as usize).map(Instant::elapsed);
+    match (completion.outcome, took) {
+        (Ok(DONE), Some(took)) if is_scan => client.scans.record(took),
+        (Ok(DONE), Some(took)) => client.gets.record(took),
+        _ => client.errors += 1,
+    }
+    context.recycle(completion.request);
+    context.recycle(completion.response);
+    if Instant::now() < client.ends {
+        ask(client, context, lane);
+    }
+}
+
+/// Ends the server however the client ends.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
