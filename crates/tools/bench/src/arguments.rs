@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::datagram::{self, Depth};
 use crate::failure::Failure;
 use crate::plan::{Scope, Suite};
 use crate::roles::{self, Role};
@@ -35,6 +36,9 @@ enum Command {
         #[arg(long, value_delimiter = ',', default_value = "0,1")]
         cores: Vec<usize>,
     },
+    /// The datagram transport over wires between two processes, beside the bare wires (eRPC, section 6)
+    #[command(after_help = DATAGRAM_EXAMPLES)]
+    Datagram(Datagram),
     /// One short run of each setup, to see that all of them work
     Smoke,
     /// System calls and context switches of each process for each call (needs perf)
@@ -112,6 +116,60 @@ pub(crate) struct Upgrade {
     pub(crate) every: u64,
 }
 
+const DATAGRAM_EXAMPLES: &str = "Examples:
+  cargo xtask bench datagram --quick                           the ends of every scale, under 2 minutes
+  cargo xtask bench datagram --only lat                        latency alone (table 2)
+  cargo xtask bench datagram --only 'rate b',sessions          rates by batch and by sessions (figures 4 and 5)
+  cargo xtask bench datagram --json d.json --plots plots       everything, kept
+  cargo xtask bench datagram --only sim                        the simulated network: loss and incast (tables 4 and 5)";
+
+/// How the datagram transport is measured.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Datagram {
+    /// The ends of every scale, and shorter runs: under 2 minutes
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Draw plots into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plots: Option<PathBuf>,
+    /// The cores of the two processes: the first and the last of these. With one core they take turns on it
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub(crate) cores: Vec<usize>,
+    /// Only what contains this in its setup and name (several, separated by commas)
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Rounds [default: 3]
+    #[arg(long)]
+    pub(crate) rounds: Option<usize>,
+    /// Length of a run in seconds [default: 1, with --quick 0.35]
+    #[arg(long)]
+    pub(crate) seconds: Option<f64>,
+}
+
+impl Datagram {
+    fn smoke() -> Datagram {
+        Datagram {
+            quick: true,
+            json: None,
+            plots: None,
+            cores: vec![0, 1],
+            only: Vec::new(),
+            rounds: None,
+            seconds: None,
+        }
+    }
+
+    fn depth(&self) -> Depth {
+        match self.quick {
+            true => Depth::Quick,
+            false => Depth::Full,
+        }
+    }
+}
+
 impl Call {
     fn smoke() -> Call {
         Call {
@@ -143,13 +201,15 @@ fn scope(call: &Call) -> Scope {
 pub(crate) fn run() -> Result<(), Failure> {
     match Arguments::parse().command {
         Command::Call(call) => bench::run(&call, Suite::Call, scope(&call)),
+        Command::Datagram(options) => datagram::run(&options, options.depth()),
         Command::Upgrade(options) => upgrade::run(&options),
         Command::Qos(call) => qos::run(&call),
         Command::Policy(call) => bench::run(&call, Suite::Policy, scope(&call)),
         Command::Bind { cores } => bind::run(&cores),
         Command::Smoke => {
             bench::run(&Call::smoke(), Suite::Call, Scope::Smoke)?;
-            bench::run(&Call::smoke(), Suite::Policy, Scope::Smoke)
+            bench::run(&Call::smoke(), Suite::Policy, Scope::Smoke)?;
+            datagram::run(&Datagram::smoke(), Depth::Smoke)
         }
         Command::Syscalls { cores, only } => syscalls::run(&cores, &only),
         Command::Role { role } => {

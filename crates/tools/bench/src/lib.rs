@@ -3,12 +3,13 @@
 //! `call` runs every setup of [`plan`] in turn, round after round, so that a noisy minute does not hit all runs of one
 //! cell. Each role (server, sidecar, service, client) is a process of its own: this program started again with a
 //! hidden subcommand. A client measures itself by HDR histogram over a window in the middle of its load, and the CPU
-//! time of every process over the same window.
+//! time of every process over the same window. `datagram` has setups of its own.
 #![deny(unsafe_code)]
 
 mod arguments;
 mod bench;
 mod bind;
+mod datagram;
 mod envoy;
 mod envoy_policy;
 mod failure;

@@ -45,6 +45,13 @@ impl Run {
         }
     }
 
+    /// Counts calls that began and ended together, and ended well.
+    pub(crate) fn record_batch(&self, latencies: &mut Latencies, took_ns: u64, calls: u64) {
+        if self.measuring.load(Relaxed) {
+            latencies.0.saturating_record_n(took_ns, calls);
+        }
+    }
+
     /// Counts a call that failed, and says so for the first few.
     pub(crate) fn error(&self, why: &dyn std::fmt::Display) {
         const SHOWN: u64 = 3;
@@ -166,6 +173,7 @@ impl Window {
             p999_us: latencies.us_at(0.999),
             foreign_cores: (self.busy_seconds - own_seconds).max(0.0) / self.seconds,
             cpu_seconds: self.cpu_seconds,
+            counters: BTreeMap::new(),
         }
     }
 }

@@ -139,6 +139,26 @@ impl Drop for AwakeCores {
     }
 }
 
+/// One process on each core that computes without pause, as an ordinary neighbour would.
+pub(crate) struct BusyCores(#[expect(dead_code, reason = "ends them when it is dropped")] AwakeCores);
+
+impl BusyCores {
+    /// Starts the loops.
+    pub(crate) fn start(cores: &[usize]) -> Result<BusyCores, Failure> {
+        let mut busy = AwakeCores(Vec::new());
+        for core in cores {
+            let child = Command::new("taskset")
+                .args(["-c", &core.to_string(), "sh", "-c", "while :; do :; done"])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .spawn();
+            busy.0
+                .push(child.doing(|| "start a busy loop by taskset (util-linux)".into())?);
+        }
+        Ok(BusyCores(busy))
+    }
+}
+
 /// A port of the loopback interface that nobody listens on at the moment.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").doing(|| "bind a loopback port".into())?;

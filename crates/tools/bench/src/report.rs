@@ -115,4 +115,7 @@ pub(crate) struct Report {
     pub(crate) cpu_seconds: BTreeMap<String, f64>,
     /// Cores' worth of the bench's cores that something else used.
     pub(crate) foreign_cores: f64,
+    /// What the client's endpoint counted from its beginning on, where it has one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) counters: BTreeMap<String, u64>,
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::datagram;
 use crate::summary::{Cell, Cells, Median};
 
 /// A figure of a cell.
@@ -18,11 +19,12 @@ struct Target {
 }
 
 #[derive(Clone, Copy)]
-enum Bound {
+pub(crate) enum Bound {
     RatioAtMost(f64),
     RatioAtLeast(f64),
     DifferenceAtMost(f64),
     ValueAtMost(f64),
+    ValueAtLeast(f64),
 }
 
 const P50: Figure = |median| median.p50_us;
@@ -37,7 +39,7 @@ const ENVOY: &str = "tonic+envoy null";
 /// Goodputs that the targets are about.
 const LARGE: [&str; 4] = ["gp 64K", "gp 512K", "gp 1M", "gp 8M"];
 
-use Bound::{DifferenceAtMost, RatioAtLeast, RatioAtMost, ValueAtMost};
+use Bound::{DifferenceAtMost, RatioAtLeast, RatioAtMost, ValueAtLeast, ValueAtMost};
 
 /// Bounds on single processes of a setup with an idle client: a figure by process, and the most it may be. Cores are
 /// held against a thousandth of one, a millisecond in a second, for timers.
@@ -132,7 +134,8 @@ pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
         let (over, under) = (figure(cells, target.over)?, figure(cells, target.under)?);
         Outcome::new(target.what.into(), over, under, target.bound)
     });
-    named.chain(large).chain(rest).collect()
+    let datagram = datagram::targets::outcomes(cells);
+    named.chain(large).chain(rest).chain(datagram).collect()
 }
 
 fn figure(cells: &Cells, (setup, what, figure): (&str, &str, Figure)) -> Option<f64> {
@@ -144,10 +147,10 @@ fn figure(cells: &Cells, (setup, what, figure): (&str, &str, Figure)) -> Option<
 }
 
 impl Outcome {
-    fn new(what: String, over: f64, under: f64, bound: Bound) -> Option<Outcome> {
+    pub(crate) fn new(what: String, over: f64, under: f64, bound: Bound) -> Option<Outcome> {
         let value = match bound {
             DifferenceAtMost(_) => over - under,
-            ValueAtMost(_) => over,
+            ValueAtMost(_) | ValueAtLeast(_) => over,
             RatioAtMost(_) | RatioAtLeast(_) => over / under,
         };
         value.is_finite().then_some(Outcome { what, value, bound })
@@ -156,7 +159,7 @@ impl Outcome {
     fn is_met(&self) -> bool {
         match self.bound {
             RatioAtMost(most) | DifferenceAtMost(most) | ValueAtMost(most) => self.value <= most,
-            RatioAtLeast(least) => self.value >= least,
+            RatioAtLeast(least) | ValueAtLeast(least) => self.value >= least,
         }
     }
 }
@@ -165,7 +168,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (relation, bound) = match self.bound {
             RatioAtMost(bound) | DifferenceAtMost(bound) | ValueAtMost(bound) => ("at most", bound),
-            RatioAtLeast(bound) => ("at least", bound),
+            RatioAtLeast(bound) | ValueAtLeast(bound) => ("at least", bound),
         };
         let verdict = if self.is_met() { "met" } else { "MISSED" };
         write!(

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::datagram;
 use crate::failure::Failure;
 use crate::process;
 use crate::report::Load;
@@ -66,6 +67,10 @@ pub(crate) enum Role {
     ProvostTimeline { load: Load, path: PathBuf },
     /// Has made calls and makes no more.
     ProvostIdle,
+    /// Answers over a wire.
+    DatagramServer { part: datagram::Part },
+    /// Makes load on a [`Role::DatagramServer`].
+    DatagramClient { part: datagram::Part, load: Load },
 }
 
 /// Plays a role to its end.
@@ -92,6 +97,8 @@ pub(crate) fn play(role: Role) -> Result<(), Failure> {
         Role::ProvostClient { load } => print(&provost::load(&load)?),
         Role::ProvostTimeline { load, path } => print(&timeline::run(&load, &path)?),
         Role::ProvostIdle => provost::idle(),
+        Role::DatagramServer { part } => datagram::serve(&part),
+        Role::DatagramClient { part, load } => print(&datagram::load(&part, &load)?),
     }
 }
 

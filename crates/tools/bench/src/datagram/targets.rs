@@ -1,0 +1,82 @@
+//! What the figures are held against (within one run, as all targets are).
+
+use super::plan::{CALLS_IN_FLIGHT, Without};
+use crate::summary::{Cell, Cells, Median};
+use crate::targets::{Bound, Outcome};
+
+use Bound::{DifferenceAtMost, RatioAtLeast, RatioAtMost, ValueAtLeast, ValueAtMost};
+
+type Figure = fn(&Median) -> Option<f64>;
+type Place = (&'static str, &'static str, Figure);
+
+const P50: Figure = |median| median.p50_us;
+const P99: Figure = |median| median.p99_us;
+const RPS: Figure = |median| median.rps;
+/// Of two closed loops with as many calls on their way, the rates are as these are, and a moment in which one of the
+/// processes was off its core does not count.
+const PACE: Figure = |median| Some(1.0 / median.p50_us?);
+const GBPS: Figure = |median| median.gbps;
+/// What a core handles, in millions a second, while both processes have theirs: of calls whose client it is, and as many
+/// whose server it is. So many are on their way, and half of them end in less than the median time.
+const HANDLED: Figure = |median| Some(2.0 * CALLS_IN_FLIGHT as f64 / median.p50_us?);
+
+const SHM: &str = "provost shm";
+
+#[rustfmt::skip]
+const RATIOS: [(&str, Place, Place, Bound); 8] = [
+    ("p50 over shared memory, us above bare", (SHM, "lat", P50), ("bare shm", "lat", P50), DifferenceAtMost(0.5)),
+    ("p50 over UDP to bare", ("provost udp", "lat", P50), ("bare udp", "lat", P50), RatioAtMost(1.3)),
+    ("rate with congestion control to without", (SHM, "all on", PACE), (SHM, "no CC", PACE), RatioAtLeast(0.91)),
+    ("rate of 20,000 sessions to that of 20", (SHM, "sessions 20000", PACE), (SHM, "sessions 20", PACE), RatioAtLeast(0.95)),
+    ("pace of 8 MB requests to two copies by a core", (SHM, "gp 8M", PACE), ("two copies", "gp 8M", PACE), RatioAtLeast(0.8)),
+    ("rate beside busy processes to alone", (SHM, "crowded b=3", RPS), (SHM, "rate b=3", RPS), RatioAtLeast(0.1)),
+    ("8 MB at a loss of 1e-3 to without loss", ("sim selective", "gp loss 1e-3", GBPS), ("sim selective", "gp loss 0", GBPS), RatioAtLeast(0.5)),
+    ("the same, the paper's recovery", ("sim go-back-N", "gp loss 1e-3", GBPS), ("sim go-back-N", "gp loss 0", GBPS), RatioAtLeast(0.03)),
+];
+
+#[rustfmt::skip]
+const VALUES: [(&str, Place, Bound); 5] = [
+    ("M calls handled by a core, batches of 3", (SHM, "rate b=3", HANDLED), ValueAtLeast(10.0)),
+    ("M calls handled by a core, batches of 5", (SHM, "rate b=5", HANDLED), ValueAtLeast(10.0)),
+    ("p99 queueing, incast of 100, timely, us", ("sim timely", "gp incast 100", P99), ValueAtMost(969.0)),
+    ("p99 queueing, incast of 100, swift, us", ("sim swift", "gp incast 100", P99), ValueAtMost(969.0)),
+    ("p99 queueing, incast of 100, dctcp, us", ("sim dctcp", "gp incast 100", P99), ValueAtMost(969.0)),
+];
+
+/// Every target of which this run has the figures.
+pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
+    let find = |setup: &str, what: &str| {
+        cells
+            .cells
+            .iter()
+            .find(|cell| cell.setup == setup && cell.what == what)
+    };
+    let figure = |(setup, what, figure): Place| figure(&find(setup, what)?.median);
+    let ratios = RATIOS.iter().filter_map(|(what, over, under, bound)| {
+        Outcome::new((*what).into(), figure(*over)?, figure(*under)?, *bound)
+    });
+    let values = VALUES
+        .iter()
+        .filter_map(|(what, place, bound)| Outcome::new((*what).into(), figure(*place)?, 1.0, *bound));
+    let in_place = find(SHM, Without::Nothing.name()).and_then(requests_in_place);
+    let in_place = in_place.and_then(|part| {
+        Outcome::new(
+            "part of requests handed over in place".into(),
+            part,
+            1.0,
+            ValueAtLeast(1.0),
+        )
+    });
+    ratios.chain(values).chain(in_place).collect()
+}
+
+fn requests_in_place(cell: &Cell) -> Option<f64> {
+    let count = |name: &str| {
+        cell.runs
+            .iter()
+            .map(|run| run.counters.get(name).copied().unwrap_or(0))
+            .sum::<u64>()
+    };
+    let part = count("requests in place") as f64 / count("requests") as f64;
+    part.is_finite().then_some(part)
+}
