@@ -130,3 +130,20 @@ fn a_read_overtakes_a_scan_that_a_worker_runs_and_no_other() {
     let overtakes = (0..100).any(|_| order(&tree, Scans::InWorkers) == [GET, SCAN]);
     assert!(overtakes, "every scan held up the read behind it");
 }
+
+#[test]
+fn the_benchmark_writes_what_it_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("figures.json");
+    let mut bench = std::process::Command::new(env!("CARGO_BIN_EXE_ordered-kv"));
+    bench.args(["bench", "--quick", "--json"]).arg(&json);
+    assert!(bench.status().unwrap().success());
+    let figures = std::fs::read_to_string(json).unwrap();
+    for setup in [
+        "gets alone, udp",
+        "scans in workers, process",
+        "scans in dispatch, udp",
+    ] {
+        assert!(figures.contains(setup), "no figures of {setup}");
+    }
+}

@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use raft::prelude::{Entry, HardState, Snapshot};
+use rustix::fs::{FlockOperation, flock};
 use siphasher::sip::SipHasher13;
 
 use crate::codec::{Put, Reader};
@@ -19,6 +20,7 @@ use crate::peer_message::{put_entry, put_snapshot, take_entry, take_snapshot};
 const HEAD_BYTES: usize = 12;
 const FILE_NAME: &str = "journal";
 const FILE_NAME_NEXT: &str = "journal.next";
+const FILE_NAME_LOCK: &str = "lock";
 
 /// What keeps a journal's bytes.
 pub trait Medium {
@@ -75,6 +77,8 @@ impl Medium for MemoryOnly {
 pub struct Folder {
     path: PathBuf,
     file: File,
+    /// Held, so that no other process writes here.
+    _lock: File,
 }
 
 impl Folder {
@@ -84,6 +88,11 @@ impl Folder {
     /// If the folder or the file cannot be made, or another process has it.
     pub fn open(path: &Path) -> io::Result<Folder> {
         std::fs::create_dir_all(path)?;
+        let lock = File::create(path.join(FILE_NAME_LOCK))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
+            let told = format!("{}: is another member using this folder? {error}", path.display());
+            io::Error::new(io::Error::from(error).kind(), told)
+        })?;
         let file = OpenOptions::new()
             .create(true)
             .read(true)
@@ -92,6 +101,7 @@ impl Folder {
         let folder = Folder {
             path: path.to_owned(),
             file,
+            _lock: lock,
         };
         folder.sync_folder()?;
         Ok(folder)
@@ -289,6 +299,7 @@ mod tests {
         folder.replace(b"two").unwrap();
         folder.append(b" and three").unwrap();
         folder.sync().unwrap();
+        assert!(Folder::open(temporary.path()).is_err(), "it is in use");
         drop(folder);
         let mut folder = Folder::open(temporary.path()).unwrap();
         assert_eq!(folder.load().unwrap(), b"two and three");

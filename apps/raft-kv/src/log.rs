@@ -248,6 +248,7 @@ mod tests {
         log.set_state(state.clone());
         log.sync().unwrap();
         log.append(entries(2, 7..=7));
+        drop(log);
 
         let mut log = open();
         assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (1, 6));
@@ -257,6 +258,7 @@ mod tests {
         log.compact(4, b"four".to_vec()).unwrap();
         log.append(entries(2, 7..=7));
         log.sync().unwrap();
+        drop(log);
         let log = open();
         assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (5, 7));
         assert_eq!((log.term(4).unwrap(), log.term(7).unwrap()), (2, 2));
@@ -277,6 +279,7 @@ mod tests {
         assert_eq!(log.last_index().unwrap(), 1);
         log.append(entries(3, 2..=2));
         log.sync().unwrap();
+        drop(log);
         let log = Log::open(Folder::open(temporary.path()).unwrap(), &[1]).unwrap();
         assert_eq!((log.last_index().unwrap(), log.term(2).unwrap()), (2, 3));
     }

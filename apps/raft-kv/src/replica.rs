@@ -286,7 +286,9 @@ impl<A: Address, M: Medium> Replica<A, M> {
         peer.link = Link::Greeting(session);
         let (mut request, response) = buffers(peer, GREETING_BYTES);
         let _ = request.fill(&greeting);
-        call(endpoint, now_ns, peer, (at, Sort::Greeting), (request, response));
+        if call(endpoint, now_ns, peer, (at, Sort::Greeting), (request, response)).is_err() {
+            endpoint.reset(now_ns, session);
+        }
     }
 
     fn peer_of(&mut self, session: SessionId) -> Option<(usize, &mut Peer<A>)> {
@@ -415,12 +417,23 @@ impl<A: Address, M: Medium> Replica<A, M> {
             .iter()
             .for_each(|message| peer_message::encode(message, &mut bytes));
         if !bytes.is_empty() {
-            send_call(endpoint, now_ns, peer, (at, Sort::Messages), &bytes);
+            // What is not taken now is as good as lost on its way.
+            let _ = send_call(endpoint, now_ns, peer, (at, Sort::Messages), &bytes);
         }
         for message in large {
             bytes.clear();
             peer_message::encode(&message, &mut bytes);
-            send_call(endpoint, now_ns, peer, (at, Sort::Snapshot), &bytes);
+            let sent = send_call(
+                endpoint,
+                now_ns,
+                &mut self.peers[at],
+                (at, Sort::Snapshot),
+                &bytes,
+            );
+            if sent.is_err() {
+                // The library sends this member nothing until it knows what became of the snapshot.
+                self.member.report_snapshot(message.to, SnapshotStatus::Failure);
+            }
         }
     }
 }
@@ -431,10 +444,10 @@ fn send_call<A: Address>(
     peer: &mut Peer<A>,
     tag: (usize, Sort),
     bytes: &[u8],
-) {
+) -> Result<(), CallError> {
     let (mut request, response) = buffers(peer, bytes.len());
     let _ = request.fill(bytes);
-    call(endpoint, now_ns, peer, tag, (request, response));
+    call(endpoint, now_ns, peer, tag, (request, response))
 }
 
 /// Buffers for a request of so many bytes and its response.
@@ -454,10 +467,8 @@ fn call<A: Address>(
     peer: &mut Peer<A>,
     (at, sort): (usize, Sort),
     (request, response): (MsgBuf, MsgBuf),
-) {
-    let Some(session) = peer.link.session() else {
-        return;
-    };
+) -> Result<(), CallError> {
+    let session = peer.link.session().ok_or(CallError::NoSession)?;
     let method = if sort == Sort::Greeting {
         method::GREET
     } else {
@@ -469,10 +480,11 @@ fn call<A: Address>(
         request,
         response,
     };
-    // What is not taken now is as good as lost on its way.
-    if endpoint.call(now_ns, session, call).is_ok() {
-        peer.calls += 1;
-    }
+    endpoint
+        .call(now_ns, session, call)
+        .map_err(|refused| refused.error)?;
+    peer.calls += 1;
+    Ok(())
 }
 
 fn answer<A: Address>(endpoint: &mut Endpoint<A>, now_ns: u64, handle: RequestHandle, answer: &Answer) {

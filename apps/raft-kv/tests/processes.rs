@@ -121,3 +121,18 @@ fn all_members_are_killed_and_come_back_with_what_was_written() {
         assert_eq!(value, Answer::Value(Some(key(at))));
     }
 }
+
+#[test]
+fn the_benchmark_writes_what_it_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("figures.json");
+    let mut bench = std::process::Command::new(program());
+    bench
+        .args(["bench", "--quick", "--wait", "sleep", "--json"])
+        .arg(&json);
+    assert!(bench.status().unwrap().success());
+    let figures = std::fs::read_to_string(json).unwrap();
+    for setup in ["bare udp", "transport udp", "raft-kv udp, memory"] {
+        assert!(figures.contains(setup), "no figures of {setup}");
+    }
+}
