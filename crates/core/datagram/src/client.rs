@@ -17,6 +17,7 @@ use crate::event::{Call, CallError, Completion, EndReason, Event, SessionId};
 use crate::flight::Flight;
 use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, MESSAGE_PACKETS_MAX, Piece, Prefix};
 use crate::rtt::RoundTrips;
+use crate::seal::{Seal, Share};
 use crate::server::{packets_of, payload_of};
 use crate::shared::{NEVER, Outgoing, Shared, What};
 
@@ -52,6 +53,9 @@ pub(crate) struct ClientSession<A> {
     starved: u16,
     pub(crate) heard_ns: u64,
     pub(crate) asked_ns: u64,
+    /// Of the keys of a sealed session that is asked for.
+    pub(crate) share: Option<Box<Share>>,
+    pub(crate) seal: Option<Box<Seal>>,
     trips: RoundTrips,
     reordering_scale: u64,
     pub(crate) congestion: Controller,
@@ -126,6 +130,8 @@ impl<A: Copy> ClientSession<A> {
                 attempts: 0,
             },
             nonce,
+            share: None,
+            seal: None,
             payload_bytes: 0,
             message_bytes_max: u32::MAX,
             credits: 0,
@@ -307,7 +313,7 @@ impl<A: Copy> ClientSession<A> {
 
     fn say_goodbye(&mut self, shared: &mut Shared<A>) {
         let header = Header::of_session(Kind::Close, self.remote_number, self.remote_token);
-        shared.control(self.remote, &header, &[]);
+        shared.control_of(self.seal.as_deref_mut(), self.remote, &header);
         let State::Closing { attempts } = &mut self.state else {
             return;
         };
@@ -362,7 +368,7 @@ impl<A: Copy> ClientSession<A> {
         }
         let due_ns = if silence_ns >= keepalive_ns {
             let header = Header::of_session(Kind::Ping, self.remote_number, self.remote_token);
-            shared.control(self.remote, &header, &[]);
+            shared.control_of(self.seal.as_deref_mut(), self.remote, &header);
             now_ns + patience_ns / 4
         } else {
             self.heard_ns + keepalive_ns
@@ -428,6 +434,12 @@ impl<A: Copy> ClientSession<A> {
         let in_slots = self.slots.iter().filter(|slot| slot.phase != Phase::Idle);
         let waiting = self.backlog.iter().map(|call| &*call.request);
         in_slots.map(|slot| &*slot.request).chain(waiting)
+    }
+
+    /// The request of a call whose packet is to be sent, and what seals it.
+    pub(crate) fn request_and_seal(&mut self, slot: u8) -> (&[u8], Option<&mut Seal>) {
+        let request = self.slots.get(usize::from(slot)).map(|slot| &*slot.request);
+        (request.unwrap_or_default(), self.seal.as_deref_mut())
     }
 
     /// The smoothed round trip, zero before the first.

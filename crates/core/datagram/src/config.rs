@@ -3,7 +3,9 @@
 use crate::checksum::Checking;
 use crate::congestion::CongestionConfig;
 use crate::flight::WINDOW_PACKETS;
-use crate::packet::{DATA_HEADER_BYTES, MESSAGE_PACKETS_MAX};
+use crate::handshake::CONTROL_BYTES_MAX;
+use crate::packet::{DATA_HEADER_BYTES, HEADER_BYTES, MESSAGE_PACKETS_MAX};
+use crate::seal::{SEAL_BYTES, Security};
 
 /// Slots of a session at most.
 pub const SLOTS_MAX: u8 = 16;
@@ -11,6 +13,7 @@ pub const SLOTS_MAX: u8 = 16;
 pub const SESSIONS_MAX: usize = 65_000;
 /// The smallest packet that a wire must be able to carry, in bytes.
 pub const PACKET_BYTES_MIN: usize = 128;
+const _: () = assert!(HEADER_BYTES + CONTROL_BYTES_MAX <= PACKET_BYTES_MIN);
 
 /// How losses are made good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +84,8 @@ pub struct Config {
     pub stall_ns: u64,
     /// What tokens and cookies are made of. It must be random and secret.
     pub secret: [u64; 2],
+    /// Whether sessions are sealed. If they are, all of this endpoint's are, in both directions.
+    pub security: Security,
 }
 
 impl Default for Config {
@@ -109,6 +114,7 @@ impl Default for Config {
             idle_ns_max: 60_000_000_000,
             stall_ns: 200_000,
             secret: [0; 2],
+            security: Security::Plain,
         }
     }
 }
@@ -178,9 +184,17 @@ impl Config {
         within("stall_ns", self.stall_ns, 1, self.peer_timeout_ns)
     }
 
+    /// Bytes of a packet with message data that are not message data.
+    pub(crate) fn overhead_bytes(&self) -> usize {
+        match self.security {
+            Security::Plain => DATA_HEADER_BYTES,
+            Security::Sealed(_) => DATA_HEADER_BYTES + SEAL_BYTES,
+        }
+    }
+
     /// Bytes of a message that packet numbers can count at this packet size.
     fn message_bytes_possible(&self) -> u64 {
-        let payload = self.packet_bytes_max.saturating_sub(DATA_HEADER_BYTES) as u64;
+        let payload = self.packet_bytes_max.saturating_sub(self.overhead_bytes()) as u64;
         (payload * u64::from(MESSAGE_PACKETS_MAX)).min(u32::MAX.into())
     }
 }

@@ -14,13 +14,11 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::buffer::MsgBuf;
-use crate::checksum::Checking;
 use crate::client::ClientSession;
 use crate::config::{Config, ConfigError};
 use crate::event::{Call, CallError, CallRefused, EndReason, Event, RequestHandle, SessionId};
-use crate::packet::{
-    Body, DATA_HEADER_BYTES, Head, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Piece, Prefix,
-};
+use crate::packet::{Body, HEADER_BYTES, Head, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Piece, Prefix};
+use crate::seal::Broken;
 use crate::server::{self, ServerSession};
 use crate::shared::{Control, Outgoing, Shared, What};
 use crate::statistics::Statistics;
@@ -75,6 +73,13 @@ pub struct Endpoint<A> {
     current: Option<Control<A>>,
     /// Packets that named unknown sessions and were looked into in this millisecond.
     unknown: (u64, u32),
+}
+
+/// Whether what a packet of a sealed session carries has been unsealed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unsealed {
+    NotYet,
+    Already,
 }
 
 #[derive(Debug)]
@@ -214,17 +219,29 @@ impl<A: Address> Endpoint<A> {
         self.shared.clock.advance(now_ns);
         self.shared.statistics.packets_received += 1;
         match Header::read(bytes, self.shared.config.checking) {
-            Ok((header, rest)) => self.dispatch(from, mark == Mark::Congested, header, rest),
+            Ok((header, rest)) => {
+                self.dispatch(from, mark == Mark::Congested, header, rest, Unsealed::NotYet)
+            }
             Err(malformed) => self.count_malformed(malformed),
         }
     }
 
     /// To the session that the packet is for. Requests and responses come first; everything else is rarer.
     #[inline(always)]
-    fn dispatch<'p>(&mut self, from: A, marked: bool, header: Header, rest: &'p [u8]) -> Option<Event<'p>> {
+    fn dispatch<'p>(
+        &mut self,
+        from: A,
+        marked: bool,
+        header: Header,
+        rest: &'p [u8],
+        unsealed: Unsealed,
+    ) -> Option<Event<'p>> {
         let now_ns = self.shared.clock.now_ns();
         match self.sessions.get_mut(usize::from(header.session)) {
             Some(Session::Server(server)) if server.local_token == header.token && server.remote == from => {
+                if server.seal.is_some() && unsealed == Unsealed::NotYet {
+                    return self.receive_sealed(from, marked, header, rest);
+                }
                 server.heard_ns = now_ns;
                 match (header.kind, Prefix::read(rest)) {
                     (Kind::Request, Ok((prefix, payload))) => {
@@ -240,6 +257,9 @@ impl<A: Address> Endpoint<A> {
                 }
             }
             Some(Session::Client(client)) if client.id.token == header.token && client.remote == from => {
+                if client.seal.is_some() && unsealed == Unsealed::NotYet {
+                    return self.receive_sealed(from, marked, header, rest);
+                }
                 match (header.kind, Prefix::read(rest)) {
                     (Kind::Response, Ok((prefix, payload))) if client.is_open() => {
                         client.heard_ns = now_ns;
@@ -256,6 +276,40 @@ impl<A: Address> Endpoint<A> {
             }
             _ => self.receive_without_session(from, &header, rest),
         }
+    }
+
+    /// A packet for a sealed session, which takes nothing else.
+    #[inline(never)]
+    fn receive_sealed(
+        &mut self,
+        from: A,
+        marked: bool,
+        header: Header,
+        rest: &[u8],
+    ) -> Option<Event<'static>> {
+        let seal = match self.sessions.get_mut(usize::from(header.session)) {
+            Some(Session::Server(server)) => server.seal.as_deref_mut(),
+            Some(Session::Client(client)) => client.seal.as_deref_mut(),
+            _ => None,
+        };
+        let mut body = std::mem::take(&mut self.shared.sealing);
+        body.clear();
+        body.extend_from_slice(rest);
+        let event = match seal?.unseal(&header.encode(), &mut body) {
+            Ok(range) => self
+                .dispatch(from, marked, header, &body[range], Unsealed::Already)
+                .map(|event| event.owned(&mut self.shared.pool)),
+            Err(Broken::Forged) => {
+                self.shared.statistics.dropped.forged += 1;
+                None
+            }
+            Err(Broken::Replayed) => {
+                self.shared.statistics.dropped.replayed += 1;
+                None
+            }
+        };
+        self.shared.sealing = body;
+        event
     }
 
     #[cold]
@@ -342,7 +396,7 @@ impl<A: Address> Endpoint<A> {
             if let Some(leaving) = leaving(&mut self.shared, &mut self.sessions, &outgoing) {
                 self.shared.statistics.packets_sent += 1;
                 let Leaving { to, head, source } = leaving;
-                let payload = payload_of(&self.sessions, &outgoing, source);
+                let payload = payload_of(&self.shared, &self.sessions, &outgoing, source);
                 return Some(Transmit { to, head, payload });
             }
         }
@@ -436,7 +490,7 @@ impl<A: Address> Endpoint<A> {
     /// Bytes of a message that one packet of this endpoint can carry.
     #[must_use]
     pub fn packet_payload_bytes(&self) -> usize {
-        self.shared.config.packet_bytes_max - DATA_HEADER_BYTES
+        self.shared.config.packet_bytes_max - self.shared.config.overhead_bytes()
     }
 }
 
@@ -450,9 +504,9 @@ fn send<A: Address>(
     hand_over: &mut impl FnMut(A, &[u8], &[u8]),
 ) -> bool {
     let whole = match sessions.get_mut(usize::from(outgoing.session)) {
-        Some(Session::Client(client)) => client.transmit_whole(shared, outgoing),
-        Some(Session::Server(server)) => server.transmit_whole(shared, outgoing),
-        _ => return false,
+        Some(Session::Client(client)) if client.seal.is_none() => client.transmit_whole(shared, outgoing),
+        Some(Session::Server(server)) if server.seal.is_none() => server.transmit_whole(shared, outgoing),
+        _ => None,
     };
     if let Some((to, mut head, payload)) = whole {
         head.seal(payload, shared.config.checking);
@@ -462,7 +516,7 @@ fn send<A: Address>(
     let Some(Leaving { to, head, source }) = leaving(shared, sessions, outgoing) else {
         return false;
     };
-    hand_over(to, head.bytes(), payload_of(sessions, outgoing, source));
+    hand_over(to, head.bytes(), payload_of(shared, sessions, outgoing, source));
     true
 }
 
@@ -470,7 +524,8 @@ fn send<A: Address>(
 struct Leaving<A> {
     to: A,
     head: Head,
-    source: std::ops::Range<usize>,
+    /// The part of the message; `None` if the packet was sealed.
+    source: Option<std::ops::Range<usize>>,
 }
 
 /// What goes before the packet, and where its payload is; `None` if whatever it was about has moved on.
@@ -480,32 +535,48 @@ fn leaving<A: Address>(
     sessions: &mut [Session<A>],
     outgoing: &Outgoing,
 ) -> Option<Leaving<A>> {
-    let (to, mut head, source, payload) = match sessions.get_mut(usize::from(outgoing.session))? {
+    let (to, mut head, source, whole, seal) = match sessions.get_mut(usize::from(outgoing.session))? {
         Session::Client(client) => {
             let (head, source) = client.transmit(shared, outgoing)?;
-            let payload = client.request(outgoing.slot);
-            (client.remote, head, source, payload)
+            let to = client.remote;
+            let (whole, seal) = client.request_and_seal(outgoing.slot);
+            (to, head, source, whole, seal)
         }
         Session::Server(server) => {
             let (head, source) = server.transmit(shared, outgoing)?;
-            let payload = server.response(outgoing.slot);
-            (server.remote, head, source, payload)
+            let to = server.remote;
+            let (whole, seal) = server.response_and_seal(outgoing.slot);
+            (to, head, source, whole, seal)
         }
         Session::Free => return None,
     };
-    if shared.config.checking == Checking::Packets {
-        head.seal(payload.get(source.clone()).unwrap_or_default(), Checking::Packets);
-    }
+    let payload = whole.get(source.clone()).unwrap_or_default();
+    let checking = shared.config.checking;
+    let Some(seal) = seal else {
+        head.seal(payload, checking);
+        let source = Some(source);
+        return Some(Leaving { to, head, source });
+    };
+    let (header, prefix) = head.bytes().split_at(HEADER_BYTES);
+    shared.sealing.clear();
+    seal.seal(header, prefix, payload, &mut shared.sealing);
+    let mut head = head.header_alone();
+    head.seal(&shared.sealing, checking);
+    let source = None;
     Some(Leaving { to, head, source })
 }
 
 /// The payload of a packet that goes out now.
 #[inline]
 fn payload_of<'e, A: Address>(
+    shared: &'e Shared<A>,
     sessions: &'e [Session<A>],
     outgoing: &Outgoing,
-    source: std::ops::Range<usize>,
+    source: Option<std::ops::Range<usize>>,
 ) -> &'e [u8] {
+    let Some(source) = source else {
+        return &shared.sealing;
+    };
     let whole = match sessions.get(usize::from(outgoing.session)) {
         Some(Session::Client(client)) => client.request(outgoing.slot),
         Some(Session::Server(server)) => server.response(outgoing.slot),

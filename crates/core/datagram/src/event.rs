@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use crate::buffer::MsgBuf;
+use crate::buffer::{MsgBuf, Pool};
 
 /// A session of an endpoint. It names that one for ever; numbers are used again, tokens are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -124,6 +124,9 @@ pub enum Refusal {
     /// A reason that this version does not know.
     #[error("for a reason unknown here")]
     Other = 5,
+    /// One end seals its sessions and the other does not, or their keys differ.
+    #[error("one end seals its sessions and the other does not, or they do not have the same key")]
+    Security = 6,
 }
 
 /// Why a session could not even be asked for.
@@ -158,7 +161,7 @@ impl RequestHandle {
 pub enum Payload<'p> {
     /// Of one packet: still where the wire put them. Whoever wants them for longer copies them.
     Borrowed(&'p [u8]),
-    /// Of several packets, put together. [`Endpoint::recycle`](crate::Endpoint::recycle) takes the buffer back.
+    /// Of several packets, put together, or of a sealed session. [`Endpoint::recycle`](crate::Endpoint::recycle) takes the buffer back.
     Owned(MsgBuf),
 }
 
@@ -169,6 +172,43 @@ impl Deref for Payload<'_> {
         match self {
             Payload::Borrowed(bytes) => bytes,
             Payload::Owned(buffer) => buffer,
+        }
+    }
+}
+
+impl Event<'_> {
+    /// The same, with a copy of a request that is still where the wire put it.
+    pub(crate) fn owned(self, pool: &mut Pool) -> Event<'static> {
+        match self {
+            Event::Request {
+                handle,
+                method,
+                payload,
+            } => Event::Request {
+                handle,
+                method,
+                payload: Payload::Owned(payload.owned(pool)),
+            },
+            Event::Connected(session) => Event::Connected(session),
+            Event::Accepted(session) => Event::Accepted(session),
+            Event::Completed(completion) => Event::Completed(completion),
+            Event::ResponseReturned(buffer) => Event::ResponseReturned(buffer),
+            Event::Ended(session, reason) => Event::Ended(session, reason),
+        }
+    }
+}
+
+impl Payload<'_> {
+    fn owned(self, pool: &mut Pool) -> MsgBuf {
+        match self {
+            Payload::Owned(buffer) => buffer,
+            Payload::Borrowed(bytes) => {
+                let buffer = pool.take(bytes.len());
+                let mut buffer = buffer.unwrap_or_else(|| MsgBuf::with_capacity(bytes.len()));
+                let filled = buffer.fill(bytes);
+                debug_assert!(filled, "it was made for them");
+                buffer
+            }
         }
     }
 }

@@ -13,11 +13,12 @@
 use std::hash::{Hash, Hasher};
 
 use crate::event::Refusal;
+use crate::seal::KEY_BYTES;
 use crate::siphash::SipHasher;
 
 /// The version of the protocol that this crate speaks.
 pub const VERSION: u8 = 1;
-/// Bytes of an Open's payload. A Challenge, an Accept and a Refuse are shorter.
+/// Bytes of an Open's payload, if it is not sealed. A Challenge, an Accept and a Refuse are shorter.
 pub const OPEN_BYTES: usize = 48;
 /// Bytes of an Accept's payload.
 pub const ACCEPT_BYTES: usize = 32;
@@ -25,6 +26,12 @@ pub const ACCEPT_BYTES: usize = 32;
 pub const CHALLENGE_BYTES: usize = 24;
 /// Bytes of a Refuse's payload.
 pub const REFUSE_BYTES: usize = 16;
+/// Bytes that follow in an Open and an Accept of a sealed session: a public key, and a proof.
+pub const SEALING_BYTES: usize = 2 * KEY_BYTES;
+/// Bytes of the longest payload of session management.
+pub(crate) const CONTROL_BYTES_MAX: usize = OPEN_BYTES + SEALING_BYTES;
+/// Where in an Open its cookie is.
+const COOKIE_AT: std::ops::Range<usize> = 24..32;
 /// Every Open begins with this.
 const MAGIC: [u8; 4] = *b"PVDG";
 /// How long a cookie is good, as a power of two of nanoseconds: about a second; it is taken in the period after too.
@@ -51,6 +58,8 @@ pub struct Open {
     pub nonce: u64,
     /// The cookie of the server's challenge; zero at first.
     pub cookie: u64,
+    /// What the session is to be sealed with ([`Cipher`](crate::Cipher)); zero if it is not.
+    pub cipher: u8,
 }
 
 /// What a server agrees to.
@@ -116,13 +125,15 @@ impl Open {
         fields.put(self.nonce.to_le_bytes());
         fields.put(self.cookie.to_le_bytes());
         fields.put(self.packet_bytes.to_le_bytes());
+        fields.put([self.cipher]);
         fields.bytes
     }
 
-    /// Reads one.
+    /// Reads one. What a sealed one carries beyond is not looked at.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Open> {
-        let mut fields = Fields::<OPEN_BYTES>::new(bytes.try_into().ok()?);
+        let (bytes, sealing) = bytes.split_first_chunk()?;
+        let mut fields = Fields::<OPEN_BYTES>::new(*bytes);
         if fields.get() != MAGIC {
             return None;
         }
@@ -137,8 +148,24 @@ impl Open {
             nonce: u64::from_le_bytes(fields.get()),
             cookie: u64::from_le_bytes(fields.get()),
             packet_bytes: u16::from_le_bytes(fields.get()),
+            cipher: u8::from_le_bytes(fields.get()),
         })
+        .filter(|open| sealing.len() == open.sealing_bytes())
     }
+
+    /// Bytes that follow: a public key and a proof, if it is sealed.
+    fn sealing_bytes(&self) -> usize {
+        if self.cipher == 0 { 0 } else { SEALING_BYTES }
+    }
+}
+
+/// What proofs cover of an Open: everything as it came, but for the cookie, which comes later.
+pub(crate) fn said(open: &[u8]) -> Vec<u8> {
+    let mut said = open[..open.len().min(OPEN_BYTES + KEY_BYTES)].to_vec();
+    if let Some(cookie) = said.get_mut(COOKIE_AT) {
+        cookie.fill(0);
+    }
+    said
 }
 
 impl Accept {
@@ -156,10 +183,11 @@ impl Accept {
         fields.bytes
     }
 
-    /// Reads one.
+    /// Reads one. What a sealed one carries beyond is not looked at.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Accept> {
-        let mut fields = Fields::<ACCEPT_BYTES>::new(bytes.try_into().ok()?);
+        let (bytes, _) = bytes.split_first_chunk()?;
+        let mut fields = Fields::<ACCEPT_BYTES>::new(*bytes);
         let nonce = u64::from_le_bytes(fields.get());
         let [version, slots] = fields.get();
         Some(Accept {
@@ -208,9 +236,41 @@ pub(crate) fn decode_refuse(bytes: &[u8]) -> Option<(u64, Refusal)> {
         2 => Refusal::RingFull,
         3 => Refusal::TooManySessions,
         4 => Refusal::Parameters,
+        6 => Refusal::Security,
         _ => Refusal::Other,
     };
     Some((nonce, reason))
+}
+
+/// A public key, and the proof that whoever sent it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// The ephemeral X25519 key.
+    pub public: [u8; KEY_BYTES],
+    /// Over everything that was said so far, with the pre-shared key in it.
+    pub proof: [u8; KEY_BYTES],
+}
+
+impl Sealed {
+    /// What follows an Open or an Accept of so many bytes, if anything does.
+    pub(crate) fn after(payload: &[u8], bytes: usize) -> Option<Sealed> {
+        let rest = payload.get(bytes..)?;
+        let (public, proof) = rest.split_first_chunk()?;
+        let proof = proof.try_into().ok()?;
+        Some(Sealed {
+            public: *public,
+            proof,
+        })
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; SEALING_BYTES] {
+        let mut fields = Fields::new([0; SEALING_BYTES]);
+        fields.put(self.public);
+        fields.put(self.proof);
+        fields.bytes
+    }
 }
 
 /// What only this endpoint can compute.
@@ -277,6 +337,7 @@ mod tests {
             packet_bytes: 1472,
             nonce: 9,
             cookie: 0,
+            cipher: 0,
         }
     }
 
@@ -284,6 +345,11 @@ mod tests {
     fn what_is_written_reads_back() {
         assert_eq!(Open::decode(&open().encode()), Some(open()));
         assert_eq!(Open::decode(&open().encode()[1..]), None);
+        let with_cookie = Open {
+            cookie: u64::MAX,
+            ..open()
+        };
+        assert_eq!(said(&with_cookie.encode()), open().encode());
         let mut other = open().encode();
         other[0] = b'Q';
         assert_eq!(Open::decode(&other), None);

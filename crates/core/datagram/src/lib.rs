@@ -28,6 +28,7 @@ mod flight;
 pub mod handshake;
 pub mod packet;
 mod rtt;
+pub mod seal;
 mod server;
 mod shared;
 mod siphash;
@@ -46,4 +47,5 @@ pub use event::{
     Call, CallError, CallRefused, Completion, ConnectError, EndReason, Event, Payload, Refusal,
     RequestHandle, SessionId,
 };
+pub use seal::{Cipher, Sealing, Security};
 pub use statistics::{Drops, Statistics};

@@ -302,6 +302,12 @@ impl Head {
         self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
 
+    /// The header alone.
+    pub(crate) fn header_alone(mut self) -> Head {
+        self.length = HEADER_BYTES as u8;
+        self
+    }
+
     /// Writes the check over this head and the payload that follows, where the wire has none of its own.
     #[inline]
     pub fn seal(&mut self, payload: &[u8], checking: Checking) {

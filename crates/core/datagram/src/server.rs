@@ -12,7 +12,9 @@ use crate::buffer::MsgBuf;
 use crate::config::Recovery;
 use crate::event::{EndReason, Event, Payload, RequestHandle, SessionId};
 use crate::flight::{WINDOW_PACKETS, Window};
+use crate::handshake::Sealed;
 use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, Piece, Prefix};
+use crate::seal::Seal;
 use crate::shared::{Outgoing, Shared, What};
 
 /// Bytes of the smallest buffer that a slot has of its own.
@@ -25,6 +27,9 @@ pub(crate) struct ServerSession<A> {
     pub(crate) remote_number: u16,
     pub(crate) remote_token: u32,
     pub(crate) local_token: u32,
+    pub(crate) seal: Option<Box<Seal>>,
+    /// What of an Accept follows it, so that it can be repeated.
+    pub(crate) sealed: Option<Box<Sealed>>,
     pub(crate) credits: u16,
     pub(crate) payload_bytes: u32,
     pub(crate) recovery: Recovery,
@@ -316,6 +321,12 @@ impl<A: Copy> ServerSession<A> {
         self.slots
             .get(usize::from(slot))
             .map_or(&[], ServerSlot::response)
+    }
+
+    /// That, and what seals it.
+    pub(crate) fn response_and_seal(&mut self, slot: u8) -> (&[u8], Option<&mut Seal>) {
+        let response = self.slots.get(usize::from(slot)).map(ServerSlot::response);
+        (response.unwrap_or_default(), self.seal.as_deref_mut())
     }
 
     #[inline]

@@ -7,8 +7,9 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::event::Event;
 use crate::flight::Flight;
-use crate::handshake::{OPEN_BYTES, Secrets};
+use crate::handshake::{CONTROL_BYTES_MAX, Secrets};
 use crate::packet::{Flags, Head, Header};
+use crate::seal::{Keyring, Seal, Security};
 use crate::statistics::Statistics;
 use crate::wheel::Wheel;
 
@@ -115,7 +116,7 @@ pub(crate) enum What {
 pub(crate) struct Control<A> {
     pub(crate) to: A,
     pub(crate) head: Head,
-    pub(crate) payload: [u8; OPEN_BYTES],
+    pub(crate) payload: [u8; CONTROL_BYTES_MAX],
     pub(crate) payload_bytes: usize,
 }
 
@@ -132,14 +133,29 @@ pub(crate) struct Shared<A> {
     pub(crate) timers: Timers,
     pub(crate) pool: Pool,
     pub(crate) secrets: Secrets,
+    /// Where sessions are sealed.
+    pub(crate) keyring: Option<Keyring>,
+    /// A packet that is being sealed or unsealed.
+    pub(crate) sealing: Vec<u8>,
     /// Spare ones. They stay in their boxes, for the slots hold those.
     #[expect(clippy::vec_box, reason = "moving a box is cheaper than moving two kilobytes")]
     flights: Vec<Box<Flight>>,
 }
 
 impl<A: Copy> Shared<A> {
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(mut config: Config) -> Self {
+        let keyring = match &mut config.security {
+            Security::Plain => None,
+            Security::Sealed(sealing) => {
+                let keyring = Keyring::new(sealing);
+                // Whoever reads this memory later learns nothing about keys of the past.
+                sealing.seed = Default::default();
+                Some(keyring)
+            }
+        };
         Self {
+            keyring,
+            sealing: Vec::with_capacity(config.packet_bytes_max),
             clock: Clock::new(config.stall_ns),
             statistics: Statistics::default(),
             events: VecDeque::new(),
@@ -191,11 +207,23 @@ impl<A: Copy> Shared<A> {
         let mut control = Control {
             to,
             head: Head::bare(header),
-            payload: [0; OPEN_BYTES],
+            payload: [0; CONTROL_BYTES_MAX],
             payload_bytes: payload.len(),
         };
         control.payload[..payload.len()].copy_from_slice(payload);
         self.control.push_back(control);
+    }
+
+    /// Queues a packet of session management of a session, sealed if that is.
+    pub(crate) fn control_of(&mut self, seal: Option<&mut Seal>, to: A, header: &Header) {
+        let Some(seal) = seal else {
+            return self.control(to, header, &[]);
+        };
+        let mut body = std::mem::take(&mut self.sealing);
+        body.clear();
+        seal.seal(&header.encode(), &[], &[], &mut body);
+        self.control(to, header, &body);
+        self.sealing = body;
     }
 
     pub(crate) fn flight(&mut self, first: u32, total: u32) -> Box<Flight> {

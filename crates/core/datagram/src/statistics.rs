@@ -50,6 +50,10 @@ pub struct Drops {
     pub stale: u64,
     /// Out of order, with go-back-N.
     pub order: u64,
+    /// Of a sealed session, but not from who has its keys.
+    pub forged: u64,
+    /// Of a sealed session, and here before, or too old to tell.
+    pub replayed: u64,
     /// With a wrong or expired cookie.
     pub cookie: u64,
     /// For want of room: of the transmit queue or the assembly memory.

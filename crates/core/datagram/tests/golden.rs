@@ -41,6 +41,7 @@ fn packets() -> Vec<(&'static str, Head, Vec<u8>, Checking)> {
         packet_bytes: 1472,
         nonce: 0x1112_1314_1516_1718,
         cookie: 0x2122_2324_2526_2728,
+        cipher: 0,
     };
     let accept = Accept {
         nonce: 0x1112_1314_1516_1718,

@@ -1,7 +1,11 @@
-//! Whoever is not on the path, and whatever is not a packet, changes nothing.
+//! Whoever is not on the path, and whatever is not a packet, changes nothing; nor, where sessions are sealed, does whoever
+//! is on the path.
 
 use provost_datagram::packet::{Flags, HEADER_BYTES, Head, Header, Kind, Prefix};
-use provost_datagram::{Call, Config, EndReason, Endpoint, Event, Mark, MsgBuf, SessionId};
+use provost_datagram::{
+    Call, Cipher, Config, EndReason, Endpoint, Event, Mark, MsgBuf, Payload, Refusal, Sealing, Security,
+    SessionId,
+};
 
 const CLIENT: u8 = 0;
 const SERVER: u8 = 1;
@@ -18,18 +22,37 @@ struct Pair {
     connected: Option<SessionId>,
 }
 
+/// How ends can be secured, with seeds of their own.
+fn securities(cipher: Option<Cipher>) -> [Security; 2] {
+    [5, 6].map(|seed| match cipher {
+        None => Security::Plain,
+        Some(cipher) => Security::Sealed(Sealing {
+            cipher,
+            pre_shared_key: [7; 32],
+            seed: [seed; 32],
+        }),
+    })
+}
+
+const CIPHERS: [Option<Cipher>; 3] = [None, Some(Cipher::ChaCha20Poly1305), Some(Cipher::Aes128Gcm)];
+
 impl Pair {
     fn new() -> Pair {
-        let end = |secret| {
+        Pair::secured(securities(None))
+    }
+
+    fn secured([client, server]: [Security; 2]) -> Pair {
+        let end = |secret, security| {
             Endpoint::new(Config {
                 secret,
+                security,
                 ..Config::default()
             })
             .unwrap()
         };
         Pair {
             now_ns: 1_000_000,
-            ends: [end([1, 2]), end([3, 4])],
+            ends: [end([1, 2], client), end([3, 4], server)],
             seen: Vec::new(),
             completed: Vec::new(),
             executed: Vec::new(),
@@ -38,8 +61,8 @@ impl Pair {
         }
     }
 
-    fn connected() -> (Pair, SessionId) {
-        let mut pair = Pair::new();
+    fn connected(cipher: Option<Cipher>) -> (Pair, SessionId) {
+        let mut pair = Pair::secured(securities(cipher));
         let session = pair.ends[0].connect(pair.now_ns, SERVER).unwrap();
         pair.settle();
         assert_eq!(pair.connected, Some(session));
@@ -58,6 +81,9 @@ impl Pair {
                 self.ends[usize::from(to)]
                     .respond_inline(self.now_ns, handle, 0, &payload)
                     .unwrap();
+                if let Payload::Owned(buffer) = payload {
+                    self.ends[usize::from(to)].recycle(buffer);
+                }
             }
             Some(Event::Completed(completion)) => self.completed.push(completion.tag),
             Some(Event::Connected(session)) => self.connected = Some(session),
@@ -112,53 +138,57 @@ impl Pair {
 
 #[test]
 fn packets_seen_before_are_not_acted_on_again() {
-    let (mut pair, session) = Pair::connected();
-    for tag in 0..20 {
-        pair.call(session, tag);
+    for cipher in CIPHERS {
+        let (mut pair, session) = Pair::connected(cipher);
+        for tag in 0..20 {
+            pair.call(session, tag);
+        }
+        let recorded = pair.seen.clone();
+        for (from, bytes) in &recorded {
+            pair.deliver(*from, 1 - *from, bytes);
+            pair.settle();
+        }
+        assert_eq!(pair.executed, (0..20).collect::<Vec<u16>>());
+        assert_eq!(pair.completed, (0..20).collect::<Vec<u64>>());
+        pair.call(session, 20);
+        assert_eq!(pair.completed.len(), 21);
+        assert_eq!(pair.ended, []);
     }
-    let recorded = pair.seen.clone();
-    for (from, bytes) in &recorded {
-        pair.deliver(*from, 1 - *from, bytes);
-        pair.settle();
-    }
-    assert_eq!(pair.executed, (0..20).collect::<Vec<u16>>());
-    assert_eq!(pair.completed, (0..20).collect::<Vec<u64>>());
-    pair.call(session, 20);
-    assert_eq!(pair.completed.len(), 21);
-    assert_eq!(pair.ended, []);
 }
 
 #[test]
 fn a_stranger_with_every_packet_but_another_address_or_token_gets_nowhere() {
-    let (mut pair, session) = Pair::connected();
-    pair.call(session, 1);
-    for (from, bytes) in pair.seen.clone() {
-        pair.deliver(STRANGER, 1 - from, &bytes);
-        let mut guess = bytes;
-        guess[4] ^= 1;
-        pair.deliver(from, 1 - from, &guess);
-        pair.settle();
-    }
-    for kind in [
-        Kind::Reset,
-        Kind::Close,
-        Kind::Closed,
-        Kind::Unknown,
-        Kind::Ping,
-        Kind::Pong,
-    ] {
-        for token in 0..1000 {
-            let head = Head::bare(&Header::of_session(kind, 0, token));
-            pair.deliver(SERVER, CLIENT, head.bytes());
-            pair.deliver(CLIENT, SERVER, head.bytes());
+    for cipher in CIPHERS {
+        let (mut pair, session) = Pair::connected(cipher);
+        pair.call(session, 1);
+        for (from, bytes) in pair.seen.clone() {
+            pair.deliver(STRANGER, 1 - from, &bytes);
+            let mut guess = bytes;
+            guess[4] ^= 1;
+            pair.deliver(from, 1 - from, &guess);
+            pair.settle();
         }
+        for kind in [
+            Kind::Reset,
+            Kind::Close,
+            Kind::Closed,
+            Kind::Unknown,
+            Kind::Ping,
+            Kind::Pong,
+        ] {
+            for token in 0..1000 {
+                let head = Head::bare(&Header::of_session(kind, 0, token));
+                pair.deliver(SERVER, CLIENT, head.bytes());
+                pair.deliver(CLIENT, SERVER, head.bytes());
+            }
+        }
+        pair.settle();
+        assert_eq!((pair.executed.len(), pair.completed.len()), (1, 1));
+        assert_eq!(pair.ended, []);
+        assert!(pair.ends[0].statistics().dropped.token >= 3000);
+        pair.call(session, 2);
+        assert_eq!(pair.completed, [1, 2]);
     }
-    pair.settle();
-    assert_eq!((pair.executed.len(), pair.completed.len()), (1, 1));
-    assert_eq!(pair.ended, []);
-    assert!(pair.ends[0].statistics().dropped.token >= 3000);
-    pair.call(session, 2);
-    assert_eq!(pair.completed, [1, 2]);
 }
 
 #[test]
@@ -185,7 +215,7 @@ fn an_open_without_its_cookie_costs_the_server_nothing() {
 
 #[test]
 fn a_peer_that_breaks_the_rules_gets_nowhere_either() {
-    let (mut pair, session) = Pair::connected();
+    let (mut pair, session) = Pair::connected(None);
     pair.call(session, 1);
     let valid = pair
         .seen
@@ -234,4 +264,93 @@ fn a_peer_that_breaks_the_rules_gets_nowhere_either() {
     }
     assert_eq!(pair.ended, []);
     assert_eq!(pair.completed, [1], "the client's own calls are not touched");
+}
+
+#[test]
+fn who_reads_the_packets_of_a_sealed_session_can_neither_read_nor_change_it() {
+    for cipher in [Cipher::ChaCha20Poly1305, Cipher::Aes128Gcm] {
+        let (mut pair, session) = Pair::connected(Some(cipher));
+        for tag in 0..5 {
+            pair.call(session, tag);
+        }
+        let question = b"question";
+        let shows = |bytes: &[u8]| bytes.windows(question.len()).any(|part| part == question);
+        assert!(!pair.seen.iter().any(|(_, bytes)| shows(bytes)));
+        // Every bit of every packet, one by one, to its receiver, from the right address.
+        for (from, bytes) in pair.seen.clone() {
+            for at in 0..bytes.len() {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << (at % 8);
+                pair.deliver(from, 1 - from, &changed);
+                pair.settle();
+            }
+        }
+        forge_everything(&mut pair);
+        assert_eq!(pair.ended, []);
+        assert_eq!(pair.executed, [0, 1, 2, 3, 4]);
+        assert_eq!(pair.completed, [0, 1, 2, 3, 4]);
+        let drops = pair.ends.each_ref().map(|end| end.statistics().dropped);
+        assert!(drops.iter().all(|dropped| dropped.forged > 100), "{drops:?}");
+        pair.call(session, 5);
+        assert_eq!(pair.completed.len(), 6);
+    }
+}
+
+/// Sends both ends packets of every kind, with the right session and token, which any packet shows.
+fn forge_everything(pair: &mut Pair) {
+    for (from, bytes) in pair.seen.clone() {
+        for kind in 1..=14 {
+            let mut forged = bytes.clone();
+            forged[0] = forged[0] & 0xf0 | kind;
+            for length in [HEADER_BYTES, HEADER_BYTES + 8, HEADER_BYTES + 24, bytes.len()] {
+                pair.deliver(from, 1 - from, &forged[..length.min(forged.len())]);
+            }
+        }
+        pair.settle();
+    }
+}
+
+#[test]
+fn ends_that_are_not_secured_alike_have_no_session() {
+    let sealed = |key, seed| {
+        Security::Sealed(Sealing {
+            cipher: Cipher::Aes128Gcm,
+            pre_shared_key: [key; 32],
+            seed: [seed; 32],
+        })
+    };
+    for securities in [
+        [Security::Plain, sealed(1, 2)],
+        [sealed(1, 2), Security::Plain],
+        [sealed(1, 2), sealed(3, 4)],
+    ] {
+        let mut pair = Pair::secured(securities);
+        pair.ends[0].connect(pair.now_ns, SERVER).unwrap();
+        pair.settle();
+        assert_eq!(pair.connected, None);
+        assert_eq!(pair.ended, [EndReason::Refused(Refusal::Security)]);
+        assert_eq!(pair.ends[1].ring_packets_free(), pair.ends[0].ring_packets_free());
+    }
+}
+
+#[test]
+fn a_server_without_the_key_cannot_accept() {
+    let (mut real, _) = Pair::connected(Some(Cipher::Aes128Gcm));
+    let accept = real
+        .seen
+        .iter()
+        .find(|(_, bytes)| bytes[0] & 15 == Kind::Accept as u8);
+    let accept = accept.unwrap().1.clone();
+    // The same client again, before anybody has answered: all that it says is the same.
+    let mut pair = Pair::secured(securities(Some(Cipher::Aes128Gcm)));
+    pair.ends[0].connect(pair.now_ns, SERVER).unwrap();
+    for at in HEADER_BYTES..accept.len() {
+        let mut changed = accept.clone();
+        changed[at] ^= 1;
+        pair.deliver(SERVER, CLIENT, &changed);
+        assert_eq!(pair.connected, None, "byte {at}");
+    }
+    pair.deliver(SERVER, CLIENT, &accept);
+    assert!(pair.connected.is_some());
+    real.settle();
 }

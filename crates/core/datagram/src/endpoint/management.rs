@@ -5,9 +5,11 @@ use crate::client::State;
 use crate::config::{PACKET_BYTES_MIN, Recovery, SLOTS_MAX};
 use crate::event::{ConnectError, Refusal};
 use crate::handshake::{
-    Accept, Open, VERSION, decode_challenge, decode_refuse, encode_challenge, encode_refuse,
+    ACCEPT_BYTES, Accept, OPEN_BYTES, Open, Sealed, VERSION, decode_challenge, decode_refuse,
+    encode_challenge, encode_refuse, said,
 };
 use crate::packet::NO_SESSION;
+use crate::seal::{Cipher, End, Exchanged, KEY_BYTES, Keyring, Seal};
 
 /// Claims that a session is unknown which are looked into in one millisecond; each costs a look at every session.
 const UNKNOWN_PER_MS_MAX: u32 = 16;
@@ -29,7 +31,12 @@ impl<A: Address> Endpoint<A> {
         let id = SessionId { number, token };
         let nonce = self.shared.secrets.draw();
         self.ring_packets_taken += u32::from(credits);
-        let client = ClientSession::new(&self.shared, to, id, nonce);
+        let mut client = ClientSession::new(&self.shared, to, id, nonce);
+        client.share = self
+            .shared
+            .keyring
+            .as_mut()
+            .map(|keyring| Box::new(keyring.share()));
         self.sessions[usize::from(number)] = Session::Client(Box::new(client));
         self.send_open(number);
         Ok(id)
@@ -59,18 +66,19 @@ impl<A: Address> Endpoint<A> {
     /// Ends a session, of either direction, at once, and tells the peer. Calls on it fail.
     pub fn reset(&mut self, now_ns: u64, session: SessionId) {
         self.shared.clock.advance(now_ns);
-        let (to, header) = match self.sessions.get(usize::from(session.number)) {
+        let (to, seal, number, token) = match self.sessions.get_mut(usize::from(session.number)) {
             Some(Session::Client(client)) if client.id == session => {
-                let (number, token) = (client.remote_number, client.remote_token);
-                (client.remote, Header::of_session(Kind::Reset, number, token))
+                let seal = client.seal.as_deref_mut();
+                (client.remote, seal, client.remote_number, client.remote_token)
             }
             Some(Session::Server(server)) if server.local_token == session.token => {
-                let (number, token) = (server.remote_number, server.remote_token);
-                (server.remote, Header::of_session(Kind::Reset, number, token))
+                let seal = server.seal.as_deref_mut();
+                (server.remote, seal, server.remote_number, server.remote_token)
             }
             _ => return,
         };
-        self.shared.control(to, &header, &[]);
+        let header = Header::of_session(Kind::Reset, number, token);
+        self.shared.control_of(seal, to, &header);
         self.end(session.number, EndReason::ResetHere);
     }
 
@@ -134,23 +142,24 @@ impl<A: Address> Endpoint<A> {
         let State::Opening { cookie, attempts } = &mut client.state else {
             return;
         };
-        let config = &self.shared.config;
-        let open = Open {
-            versions: (VERSION, VERSION),
-            selective: config.recovery == Recovery::Selective,
-            slots: config.slots,
-            session: number,
-            token: client.id.token,
-            credits: config.credits,
-            packet_bytes: config.packet_bytes_max as u16,
-            nonce: client.nonce,
-            cookie: *cookie,
-        };
+        let (config, cookie) = (&self.shared.config, *cookie);
         let pause_ns = (config.timeout_ns_initial << (*attempts).min(10)).min(config.timeout_ns_max);
         *attempts = attempts.saturating_add(1);
         let header = Header::of_session(Kind::Open, NO_SESSION, 0);
         let now_ns = self.shared.clock.now_ns();
-        self.shared.control(client.remote, &header, &open.encode());
+        let open = open_of(&self.shared, client, cookie);
+        let sealed = self.shared.keyring.as_ref().zip(client.share.as_ref());
+        let sealed = sealed.map(|(keyring, share)| {
+            let public = share.public();
+            let proof = keyring.prove(&said(&[&open.encode()[..], &public].concat()));
+            Sealed { public, proof }.encode()
+        });
+        let payload = [
+            &open.encode()[..],
+            sealed.as_ref().map_or(&[], |sealed| &sealed[..]),
+        ]
+        .concat();
+        self.shared.control(client.remote, &header, &payload);
         self.shared.timers.arm(number, now_ns, now_ns + pause_ns);
     }
 
@@ -173,7 +182,7 @@ impl<A: Address> Endpoint<A> {
             self.send_accept(number, open.nonce);
             return None;
         }
-        match self.accept(from, &open) {
+        match self.accept(from, &open, payload) {
             Ok(number) => {
                 self.send_accept(number, open.nonce);
                 let token = self.token_of_server(number)?;
@@ -187,7 +196,7 @@ impl<A: Address> Endpoint<A> {
         }
     }
 
-    pub(super) fn accept(&mut self, from: A, open: &Open) -> Result<u16, Refusal> {
+    pub(super) fn accept(&mut self, from: A, open: &Open, payload: &[u8]) -> Result<u16, Refusal> {
         if !(open.versions.0..=open.versions.1).contains(&VERSION) {
             return Err(Refusal::Version);
         }
@@ -201,6 +210,7 @@ impl<A: Address> Endpoint<A> {
         if self.ring_packets_free() < credits.into() {
             return Err(Refusal::RingFull);
         }
+        let exchange = exchange(&mut self.shared, open, payload)?;
         let number = self.number().ok_or(Refusal::TooManySessions)?;
         let recovery = if open.selective {
             Recovery::Selective
@@ -213,8 +223,10 @@ impl<A: Address> Endpoint<A> {
             remote_number: open.session,
             remote_token: open.token,
             local_token: self.shared.secrets.draw() as u32,
+            seal: None,
+            sealed: None,
             credits,
-            payload_bytes: (packet_bytes - DATA_HEADER_BYTES) as u32,
+            payload_bytes: (packet_bytes - self.shared.config.overhead_bytes()) as u32,
             recovery,
             heard_ns: now_ns,
             slots: (0..slots).map(|_| server::ServerSlot::default()).collect(),
@@ -224,7 +236,26 @@ impl<A: Address> Endpoint<A> {
         self.opened.insert((from, open.session, open.token), number);
         let due_ns = now_ns + self.shared.config.idle_ns_max;
         self.shared.timers.arm(number, now_ns, due_ns);
+        if let Some(exchange) = exchange {
+            self.seal_accepted(number, open.nonce, &exchange);
+        }
         Ok(number)
+    }
+
+    /// Agrees on the keys of a session that a client has asked for.
+    fn seal_accepted(&mut self, number: u16, nonce: u64, exchange: &Exchange) {
+        let Some(Session::Server(server)) = self.sessions.get_mut(usize::from(number)) else {
+            return;
+        };
+        let accept = accept_of(&self.shared.config, number, server, nonce);
+        let agreement = exchange
+            .exchanged
+            .agree([&exchange.said, &[&accept.encode()[..], &exchange.public].concat()]);
+        server.seal = Some(Box::new(agreement.seal(exchange.cipher, End::Server)));
+        server.sealed = Some(Box::new(Sealed {
+            public: exchange.public,
+            proof: agreement.proof(),
+        }));
     }
 
     pub(super) fn token_of_server(&self, number: u16) -> Option<u32> {
@@ -238,18 +269,11 @@ impl<A: Address> Endpoint<A> {
         let Some(Session::Server(server)) = self.sessions.get(usize::from(number)) else {
             return;
         };
-        let accept = Accept {
-            nonce,
-            version: VERSION,
-            slots: server.slots.len() as u8,
-            session: number,
-            token: server.local_token,
-            credits: server.credits,
-            packet_bytes: (server.payload_bytes as usize + DATA_HEADER_BYTES) as u16,
-            message_bytes_max: self.shared.config.message_bytes_max,
-        };
+        let accept = accept_of(&self.shared.config, number, server, nonce).encode();
+        let sealed = server.sealed.as_ref().map(|sealed| sealed.encode());
+        let payload = [&accept[..], sealed.as_ref().map_or(&[], |sealed| &sealed[..])].concat();
         let header = Header::of_session(Kind::Accept, server.remote_number, server.remote_token);
-        self.shared.control(server.remote, &header, &accept.encode());
+        self.shared.control(server.remote, &header, &payload);
     }
 
     /// A packet of session management for a client session, whose token is right.
@@ -275,7 +299,7 @@ impl<A: Address> Endpoint<A> {
             }
             (Kind::Accept, Body::Control(payload), State::Opening { .. }) => {
                 match Accept::decode(payload).filter(|accept| accept.nonce == nonce) {
-                    Some(accept) => self.accepted(header.session, &accept),
+                    Some(accept) => self.accepted(header.session, &accept, payload),
                     None => {
                         self.shared.statistics.dropped.cookie += 1;
                         None
@@ -308,7 +332,7 @@ impl<A: Address> Endpoint<A> {
         }
     }
 
-    fn accepted(&mut self, number: u16, accept: &Accept) -> Option<Event<'static>> {
+    fn accepted(&mut self, number: u16, accept: &Accept, payload: &[u8]) -> Option<Event<'static>> {
         let config = &self.shared.config;
         let possible = accept.version == VERSION
             && (1..=config.slots).contains(&accept.slots)
@@ -321,11 +345,25 @@ impl<A: Address> Endpoint<A> {
         let Some(Session::Client(client)) = self.sessions.get_mut(usize::from(number)) else {
             return None;
         };
+        let seal = match &self.shared.keyring {
+            None if payload.len() == ACCEPT_BYTES => None,
+            None => return None,
+            Some(keyring) => {
+                let seal = seal_of_client(&self.shared, keyring, client, payload);
+                if seal.is_none() {
+                    self.shared.statistics.dropped.forged += 1;
+                    return None;
+                }
+                seal
+            }
+        };
+        client.seal = seal;
+        client.share = None;
         let now_ns = self.shared.clock.now_ns();
         self.ring_packets_taken -= u32::from(config.credits - accept.credits);
         client.remote_number = accept.session;
         client.remote_token = accept.token;
-        client.payload_bytes = u32::from(accept.packet_bytes) - DATA_HEADER_BYTES as u32;
+        client.payload_bytes = u32::from(accept.packet_bytes) - config.overhead_bytes() as u32;
         let bytes_possible = u64::from(client.payload_bytes) * u64::from(MESSAGE_PACKETS_MAX);
         let bytes_possible = u32::try_from(bytes_possible).unwrap_or(u32::MAX);
         client.message_bytes_max = accept.message_bytes_max.min(bytes_possible);
@@ -338,15 +376,16 @@ impl<A: Address> Endpoint<A> {
 
     /// A packet of session management for a server session, whose token is right.
     pub(super) fn receive_management_as_server(&mut self, header: &Header) -> Option<Event<'static>> {
-        let Some(Session::Server(server)) = self.sessions.get(usize::from(header.session)) else {
+        let Some(Session::Server(server)) = self.sessions.get_mut(usize::from(header.session)) else {
             return None;
         };
-        let to = server.remote;
-        let answer = |kind| Header::of_session(kind, server.remote_number, server.remote_token);
+        let (to, number, token) = (server.remote, server.remote_number, server.remote_token);
+        let seal = server.seal.as_deref_mut();
+        let answer = |kind| Header::of_session(kind, number, token);
         match header.kind {
-            Kind::Ping => self.shared.control(to, &answer(Kind::Pong), &[]),
+            Kind::Ping => self.shared.control_of(seal, to, &answer(Kind::Pong)),
             Kind::Close => {
-                self.shared.control(to, &answer(Kind::Closed), &[]);
+                self.shared.control_of(seal, to, &answer(Kind::Closed));
                 self.end(header.session, EndReason::Closed);
             }
             Kind::Reset => self.end(header.session, EndReason::Reset),
@@ -380,7 +419,9 @@ impl<A: Address> Endpoint<A> {
         self.unknown.1 += 1;
         let known = |session: &Session<A>| match session {
             Session::Client(client) => {
+                // In a sealed session anybody on the path could say so, and nobody is believed.
                 !matches!(client.state, State::Opening { .. })
+                    && client.seal.is_none()
                     && client.remote == from
                     && client.remote_number == header.session
                     && client.remote_token == header.token
@@ -401,4 +442,94 @@ impl<A: Address> Endpoint<A> {
         self.end(number as u16, reason);
         None
     }
+}
+
+/// What a client asks for.
+fn open_of<A>(shared: &Shared<A>, client: &ClientSession<A>, cookie: u64) -> Open {
+    let config = &shared.config;
+    Open {
+        versions: (VERSION, VERSION),
+        selective: config.recovery == Recovery::Selective,
+        slots: config.slots,
+        session: client.id.number,
+        token: client.id.token,
+        credits: config.credits,
+        packet_bytes: config.packet_bytes_max as u16,
+        nonce: client.nonce,
+        cookie,
+        cipher: shared
+            .keyring
+            .as_ref()
+            .map_or(0, |keyring| keyring.cipher() as u8),
+    }
+}
+
+/// What a server agrees to.
+fn accept_of<A>(config: &Config, number: u16, server: &ServerSession<A>, nonce: u64) -> Accept {
+    Accept {
+        nonce,
+        version: VERSION,
+        slots: server.slots.len() as u8,
+        session: number,
+        token: server.local_token,
+        credits: server.credits,
+        packet_bytes: (server.payload_bytes as usize + config.overhead_bytes()) as u16,
+        message_bytes_max: config.message_bytes_max,
+    }
+}
+
+/// A server's side of an exchange of keys.
+struct Exchange {
+    cipher: Cipher,
+    /// What the client said.
+    said: Vec<u8>,
+    public: [u8; KEY_BYTES],
+    exchanged: Exchanged,
+}
+
+/// Exchanges keys with a client, if sessions are sealed here and there.
+fn exchange<A>(shared: &mut Shared<A>, open: &Open, payload: &[u8]) -> Result<Option<Exchange>, Refusal> {
+    let Some(keyring) = shared.keyring.as_mut() else {
+        return if open.cipher == 0 {
+            Ok(None)
+        } else {
+            Err(Refusal::Security)
+        };
+    };
+    let cipher = Cipher::parse(open.cipher).ok_or(Refusal::Security)?;
+    let sealed = Sealed::after(payload, OPEN_BYTES).ok_or(Refusal::Security)?;
+    let said = said(payload);
+    if !keyring.is_proven(&said, &sealed.proof) {
+        shared.statistics.dropped.forged += 1;
+        return Err(Refusal::Security);
+    }
+    let share = keyring.share();
+    let exchanged = keyring
+        .exchange(&share, sealed.public)
+        .ok_or(Refusal::Parameters)?;
+    Ok(Some(Exchange {
+        cipher,
+        said,
+        public: share.public(),
+        exchanged,
+    }))
+}
+
+/// What a client's session is sealed with, if the server has shown that it agrees.
+fn seal_of_client<A>(
+    shared: &Shared<A>,
+    keyring: &Keyring,
+    client: &ClientSession<A>,
+    payload: &[u8],
+) -> Option<Box<Seal>> {
+    let share = client.share.as_ref()?;
+    let sealed = Sealed::after(payload, ACCEPT_BYTES)?;
+    let open = open_of(shared, client, 0).encode();
+    let agreement = keyring.exchange(share, sealed.public)?.agree([
+        &[&open[..], &share.public()].concat(),
+        payload.get(..ACCEPT_BYTES + KEY_BYTES)?,
+    ]);
+    agreement
+        .is_proven(&sealed.proof)
+        .then(|| Box::new(agreement.seal(keyring.cipher(), End::Client)))
 }

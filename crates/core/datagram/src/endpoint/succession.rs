@@ -12,23 +12,23 @@ impl<A: Address> Endpoint<A> {
         self.shared.clock.advance(now_ns);
         let now_ns = self.shared.clock.now_ns();
         let open = self.open_of(bytes);
-        open.is_some_and(|open| self.shared.secrets.recognizes(now_ns, &from, &open))
+        open.is_some_and(|(open, _)| self.shared.secrets.recognizes(now_ns, &from, &open))
     }
 
     /// Takes a packet that asks for a session, and whose sender another endpoint recognized.
     pub fn welcome(&mut self, now_ns: u64, from: A, bytes: &[u8]) -> Option<Event<'static>> {
         self.shared.clock.advance(now_ns);
-        let open = self.open_of(bytes)?;
-        let number = self.accept(from, &open).ok()?;
+        let (open, payload) = self.open_of(bytes)?;
+        let number = self.accept(from, &open, payload).ok()?;
         self.send_accept(number, open.nonce);
         let token = self.token_of_server(number)?;
         Some(Event::Accepted(SessionId { number, token }))
     }
 
-    fn open_of(&self, bytes: &[u8]) -> Option<Open> {
+    fn open_of<'p>(&self, bytes: &'p [u8]) -> Option<(Open, &'p [u8])> {
         let packet = Packet::parse(bytes, self.shared.config.checking).ok()?;
         match (packet.header.kind, packet.body) {
-            (Kind::Open, Body::Control(payload)) => Open::decode(payload),
+            (Kind::Open, Body::Control(payload)) => Some((Open::decode(payload)?, payload)),
             _ => None,
         }
     }
