@@ -73,6 +73,29 @@ pub(crate) fn fuzz_deep(workspace: &Workspace, target: Option<&str>, seconds: u6
     Ok(())
 }
 
+/// Lints and tests the wire over DPDK, where there is one to build against; says so where there is none.
+pub(crate) fn dpdk(workspace: &Workspace) -> Result<(), Complaints> {
+    const WANTED: &str = "libdpdk >= 22.11";
+    let found = std::process::Command::new("pkg-config")
+        .args(["--exists", "--print-errors", WANTED])
+        .output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        eprintln!(
+            "xtask: skipped: pkg-config finds no {WANTED} (Debian: apt-get install libdpdk-dev pkg-config)"
+        );
+        return Ok(());
+    }
+    let package = ["--package", "provost-dpdk", "--features", "dpdk"];
+    let lints = [
+        &["clippy", "--quiet", "--all-targets"][..],
+        &package,
+        &["--", "-D", "warnings"],
+    ]
+    .concat();
+    reported(run(&mut workspace.cargo(&lints)))?;
+    reported(run(&mut workspace.cargo(&[&["test"][..], &package].concat())))
+}
+
 fn libfuzzer_targets(workspace: &Workspace) -> Result<Vec<String>, Complaints> {
     let folder = workspace.root.join("fuzz/libfuzzer/fuzz_targets");
     let entries =

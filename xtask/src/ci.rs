@@ -15,7 +15,7 @@ const HOSTILE_SECONDS: &str = "10";
 type Step = (&'static str, fn(&Workspace) -> Result<(), Complaints>);
 
 /// The tests come last, so that their counts end the log.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("format", |workspace| {
         cargo(workspace, &["fmt", "--all", "--check"])
     }),
@@ -43,6 +43,7 @@ const STEPS: [Step; 11] = [
     ("bench smoke", |workspace| {
         chores::bench(workspace, &["smoke".into()])
     }),
+    ("dpdk", chores::dpdk),
     ("tests", |workspace| cargo(workspace, &["test", "--workspace"])),
 ];
 

@@ -65,6 +65,8 @@ enum Chore {
         #[arg(long, default_value_t = 60)]
         minutes: u64,
     },
+    /// Lints and tests the wire over DPDK, where pkg-config finds libdpdk
+    Dpdk,
     /// Everything that continuous integration checks
     Ci,
 }
@@ -106,6 +108,7 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
         } => chores::fuzz_deep(workspace, target.as_deref(), seconds),
         Chore::Bench { arguments } => chores::bench(workspace, &arguments),
         Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
+        Chore::Dpdk => chores::dpdk(workspace),
         Chore::Ci => ci::check_all(workspace),
     }
 }

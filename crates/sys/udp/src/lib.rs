@@ -21,7 +21,7 @@ use std::time::Duration;
 use provost_net::Bell;
 use provost_packets::{Arrival, Integrity, Wire};
 
-use crate::receive::ReceiveBatch;
+use crate::receive::{RECEIVE_MESSAGES_MAX, ReceiveBatch};
 use crate::send::SendBatch;
 
 /// What IPv4 and UDP leave of an Ethernet frame of 1500 bytes.
@@ -115,14 +115,16 @@ impl Wire for UdpWire {
         packets_max: usize,
         mut take: impl FnMut(Arrival<'_, SocketAddr>),
     ) -> io::Result<usize> {
-        let (mut packets, mut more) = (0, true);
+        // Packets that are dropped must not keep the caller from its timers.
+        let (mut packets, mut calls_left) = (0, 2 + packets_max / RECEIVE_MESSAGES_MAX);
         while packets < packets_max {
             let Some(arrival) = self.arriving.next(&mut self.statistics) else {
-                // A call that brought less than it could has emptied the socket: another would bring nothing.
-                if !more {
+                if calls_left == 0 {
                     break;
                 }
-                more = self.arriving.fill(&self.socket, &mut self.statistics)?;
+                // A call that brought less than it could has emptied the socket: another would bring nothing.
+                let more = self.arriving.fill(&self.socket, &mut self.statistics)?;
+                calls_left = if more { calls_left - 1 } else { 0 };
                 continue;
             };
             take(arrival);
