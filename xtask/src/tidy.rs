@@ -64,10 +64,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ),
     ("crates/core/plugin/", "the C ABI, on the side of the service"),
     ("crates/engines/frontend/", "reads memory an app can write"),
-    (
-        "crates/node/daemon/tests/afresh.rs",
-        "an allocator that counts",
-    ),
+    ("crates/node/daemon/tests/afresh.rs", "an allocator that counts"),
     (
         "crates/node/daemon/tests/allocations.rs",
         "an allocator that counts",
