@@ -31,6 +31,10 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("crates/base/ring/", "slots shared between two processes"),
     ("crates/sys/shm/", "mapping memory"),
     ("crates/sys/shared-wire/", "packets in shared memory"),
+    (
+        "crates/sys/registered/",
+        "mapping memory and cutting it into blocks",
+    ),
     ("crates/sys/net/", "system calls that have no safe wrapper"),
     ("crates/sys/namespaces/", "moving a thread into a namespace"),
     (

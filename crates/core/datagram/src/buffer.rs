@@ -2,13 +2,16 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// Memory for one message: as many bytes as it can hold, and how many it does.
+use provost_registered::Block;
+
+/// Memory for one message: as many bytes as it can hold, and how many it does. It is in huge pages when the system has
+/// some (`provost-registered`).
 ///
 /// Whoever has a `MsgBuf` owns it. While a call has it, nothing outside the endpoint can touch it, and when its
 /// completion returns it, nothing inside can: the endpoint's queues name packets, never memory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MsgBuf {
-    bytes: Box<[u8]>,
+    bytes: Block,
     length: usize,
 }
 
@@ -17,7 +20,7 @@ impl MsgBuf {
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
-            bytes: vec![0; bytes].into_boxed_slice(),
+            bytes: Block::new(bytes),
             length: 0,
         }
     }

@@ -1,0 +1,297 @@
+//! Memory for messages: few large regions, in huge pages when the system has some, cut into blocks.
+//!
+//! A message of megabytes, or the buffers of thousands of sessions, span more ordinary pages than a core can remember
+//! the addresses of. So blocks come from regions of [`REGION_BYTES`], for which the system is asked for reserved huge pages
+//! (`MAP_HUGETLB`), else for transparent ones (`madvise`), else it gives what it gives. Regions stay where they are and are
+//! never given back, so that a device can be told of them once.
+//!
+//! All blocks of a process together are bounded by [`BYTES_MAX`]; past that, and where the system gives no region, a block is
+//! of the ordinary heap. Taking a block and giving it back takes a lock: it is for beginnings, not for every call.
+
+mod region;
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use region::Pages;
+use region::Region;
+
+/// Bytes of all regions of a process.
+pub const BYTES_MAX: usize = 16 << 30;
+/// Bytes of a region, unless it holds a single larger block.
+pub const REGION_BYTES: usize = 8 << 20;
+/// Bytes of the smallest block: a cache line.
+const BLOCK_BYTES_MIN: usize = 64;
+/// Blocks have sizes from [`BLOCK_BYTES_MIN`] to [`BYTES_MAX`], each twice the one before.
+const CLASSES: usize = (BYTES_MAX / BLOCK_BYTES_MIN).trailing_zeros() as usize + 1;
+
+/// Bytes that belong to whoever has the block. They begin on a cache line, and as zeros or as what an earlier block left.
+pub struct Block {
+    address: NonNull<u8>,
+    bytes: usize,
+    origin: Origin,
+}
+
+/// Where a block's memory goes back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Nowhere,
+    Heap,
+    Region { class: usize },
+}
+
+// SAFETY: a block owns its bytes alone, and they are valid from any thread.
+unsafe impl Send for Block {}
+// SAFETY: as above; a shared block is only read.
+unsafe impl Sync for Block {}
+
+/// What a process has taken of the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of regions in reserved huge pages.
+    pub reserved_huge_bytes: usize,
+    /// Bytes of regions for which the system was asked for huge pages.
+    pub transparent_huge_bytes: usize,
+    /// Bytes of other regions.
+    pub ordinary_bytes: usize,
+}
+
+impl Block {
+    /// A block of so many bytes.
+    #[must_use]
+    pub fn new(bytes: usize) -> Block {
+        if bytes == 0 {
+            return Block::default();
+        }
+        let class = class_of(bytes);
+        let taken = (class < CLASSES).then(|| regions().take(class)).flatten();
+        match taken {
+            Some(address) => Block {
+                address,
+                bytes,
+                origin: Origin::Region { class },
+            },
+            None => Block::of_heap(vec![0; bytes].into_boxed_slice()),
+        }
+    }
+
+    fn of_heap(memory: Box<[u8]>) -> Block {
+        let bytes = memory.len();
+        let address = NonNull::from(Box::leak(memory)).cast();
+        Block {
+            address,
+            bytes,
+            origin: Origin::Heap,
+        }
+    }
+}
+
+/// What regions there are, and in which pages.
+#[must_use]
+pub fn usage() -> Usage {
+    regions().usage
+}
+
+fn class_of(bytes: usize) -> usize {
+    let lines = bytes.div_ceil(BLOCK_BYTES_MIN);
+    lines.next_power_of_two().trailing_zeros() as usize
+}
+
+/// All regions of the process.
+struct Regions {
+    /// Free blocks, by class.
+    free: [Vec<NonNull<u8>>; CLASSES],
+    usage: Usage,
+    bytes_max: usize,
+}
+
+// SAFETY: the addresses are of memory that nobody has while they are in here, valid from any thread.
+unsafe impl Send for Regions {}
+
+static REGIONS: Mutex<Regions> = Mutex::new(Regions::new(BYTES_MAX));
+
+/// Nothing panics while it holds the lock in the middle of a change.
+fn regions() -> MutexGuard<'static, Regions> {
+    REGIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Regions {
+    const fn new(bytes_max: usize) -> Regions {
+        Regions {
+            free: [const { Vec::new() }; CLASSES],
+            usage: Usage {
+                reserved_huge_bytes: 0,
+                transparent_huge_bytes: 0,
+                ordinary_bytes: 0,
+            },
+            bytes_max,
+        }
+    }
+
+    fn take(&mut self, class: usize) -> Option<NonNull<u8>> {
+        let found = (class..CLASSES).find(|class| !self.free[*class].is_empty());
+        let (mut have, block) = match found {
+            Some(larger) => (larger, self.free[larger].pop()?),
+            None => self.add_region(class)?,
+        };
+        // The upper half of each block that is too large stays.
+        while have > class {
+            have -= 1;
+            // SAFETY: the block is twice as long as those of this class.
+            let half = unsafe { block.add(BLOCK_BYTES_MIN << have) };
+            self.free[have].push(half);
+        }
+        Some(block)
+    }
+
+    /// A new region, as one block of the class returned with it.
+    fn add_region(&mut self, class: usize) -> Option<(usize, NonNull<u8>)> {
+        let bytes = (BLOCK_BYTES_MIN << class).max(REGION_BYTES);
+        let Usage {
+            reserved_huge_bytes: reserved,
+            transparent_huge_bytes: transparent,
+            ordinary_bytes: ordinary,
+        } = self.usage;
+        if reserved + transparent + ordinary + bytes > self.bytes_max {
+            return None;
+        }
+        let region = Region::take(bytes)?;
+        *match region.pages {
+            Pages::ReservedHuge => &mut self.usage.reserved_huge_bytes,
+            Pages::TransparentHuge => &mut self.usage.transparent_huge_bytes,
+            Pages::Ordinary => &mut self.usage.ordinary_bytes,
+        } += bytes;
+        Some((class_of(bytes), region.address))
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        match self.origin {
+            Origin::Nowhere => {}
+            Origin::Heap => {
+                let memory = std::ptr::slice_from_raw_parts_mut(self.address.as_ptr(), self.bytes);
+                // SAFETY: it was leaked from a box of this length, and nobody else has it.
+                drop(unsafe { Box::from_raw(memory) });
+            }
+            Origin::Region { class } => regions().free[class].push(self.address),
+        }
+    }
+}
+
+impl Default for Block {
+    /// No bytes.
+    fn default() -> Block {
+        Block {
+            address: NonNull::dangling(),
+            bytes: 0,
+            origin: Origin::Nowhere,
+        }
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block's bytes, which it owns alone and which were initialized as the system, or the heap, gave them.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for Block {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.bytes) }
+    }
+}
+
+impl From<&[u8]> for Block {
+    fn from(bytes: &[u8]) -> Block {
+        let mut block = Block::new(bytes.len());
+        block.copy_from_slice(bytes);
+        block
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Block").field(&self.deref()).finish()
+    }
+}
+
+impl PartialEq for Block {
+    fn eq(&self, other: &Block) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Block {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_apart_and_hold_what_is_written_to_them() {
+        let sizes = [1, 63, 64, 65, 1000, 4096, 70_000, 1 << 20, 3 << 20, 9 << 20];
+        let mut blocks: Vec<Block> = sizes.map(Block::new).into();
+        for (number, block) in blocks.iter_mut().enumerate() {
+            assert_eq!(block.as_ptr() as usize % BLOCK_BYTES_MIN, 0);
+            block.fill(number as u8 + 1);
+        }
+        for (number, (block, bytes)) in blocks.iter().zip(sizes).enumerate() {
+            assert_eq!(block.len(), bytes);
+            assert!(
+                block.iter().all(|byte| *byte == number as u8 + 1),
+                "of {bytes} bytes"
+            );
+        }
+        let Usage {
+            reserved_huge_bytes,
+            transparent_huge_bytes,
+            ordinary_bytes,
+        } = usage();
+        assert!(reserved_huge_bytes + transparent_huge_bytes + ordinary_bytes >= 9 << 20);
+    }
+
+    #[test]
+    fn blocks_that_come_back_are_used_again_and_regions_are_bounded() {
+        let mut regions = Regions::new(2 * REGION_BYTES);
+        let class = class_of(REGION_BYTES / 2);
+        let blocks: Vec<_> = std::iter::from_fn(|| regions.take(class)).collect();
+        assert_eq!(blocks.len(), 4, "two halves of each of two regions");
+        assert!(regions.take(0).is_none());
+        regions.free[class].push(blocks[0]);
+        assert_eq!(regions.take(0), Some(blocks[0]));
+        assert!(regions.take(class).is_none(), "its rest is smaller");
+        assert!(regions.take(class - 1).is_some());
+    }
+
+    #[test]
+    fn no_bytes_need_no_memory_and_equal_bytes_are_equal() {
+        assert!(Block::new(0).is_empty() && Block::default().is_empty());
+        assert_eq!(Block::from(&b"same"[..]), Block::of_heap((*b"same").into()));
+        assert_ne!(Block::from(&b"same"[..]), Block::from(&b"other"[..]));
+    }
+
+    #[test]
+    fn blocks_can_be_taken_and_given_back_by_many_threads() {
+        std::thread::scope(|scope| {
+            for thread in 0..4_u8 {
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let mut block = Block::new(64 << (round % 8));
+                        block.fill(thread);
+                        std::thread::yield_now();
+                        assert!(block.iter().all(|byte| *byte == thread));
+                    }
+                });
+            }
+        });
+    }
+}
