@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use provost_datagram::{Call, Driver, Event, MsgBuf};
+use provost_datagram::{Call, Driver, Event, MsgBuf, Turn};
 use provost_figures::{Cells, Latencies, Load, Run};
 use provost_packets::Wire;
 use provost_raft_kv::client::Route;
 use provost_raft_kv::journal::{Folder, Medium, MemoryOnly};
-use provost_raft_kv::member::{Member, MemberConfig, Reads};
-use provost_raft_kv::operation::{Answer, Operation};
-use provost_raft_kv::process::{BlockingClient, PACKET_BYTES, Wait, serve, transport_config};
+use provost_raft_kv::member::{Member, MemberConfig, Outbox, Reads};
+use provost_raft_kv::operation::{Answer, Operation, Request};
+use provost_raft_kv::process::{BlockingClient, PACKET_BYTES, Wait, Waiting, serve, transport_config};
 use provost_raft_kv::replica::{Replica, ReplicaConfig};
 use provost_udp::UdpWire;
 
@@ -43,7 +43,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// How threads wait.
-    #[arg(long, value_enum, default_value = "spin")]
+    #[arg(long, value_enum, default_value = "spin-then-sleep")]
     wait: WaitArgument,
     /// Requests at a time in the measurement of the rate.
     #[arg(long, default_value_t = 32)]
@@ -70,6 +70,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     for round in 0..rounds {
         cells.add(&load("bare udp", "round trip", 1), bare(wait, length)?);
         cells.add(&load("transport udp", "call", 1), transport(wait, length)?);
+        cells.add(&load("members alone", "put", 1), alone(length)?);
         for lanes in [1, options.lanes] {
             let what = if lanes == 1 { "put" } else { "put rate" };
             let run = replicated(wait, length, lanes, |_| Ok(MemoryOnly))?;
@@ -109,10 +110,10 @@ fn wire() -> std::io::Result<UdpWire> {
     UdpWire::bind(SocketAddr::from(([127, 0, 0, 1], 0)), PACKET_BYTES)
 }
 
-fn pause<W: Wire>(wire: &mut W, wait: Wait) -> std::io::Result<()> {
-    match wait {
-        Wait::Spin => std::thread::yield_now(),
-        Wait::Sleep => wire.wait(Some(Duration::from_millis(10)))?,
+/// Nothing was there: waits for what comes.
+fn pause<W: Wire>(wire: &mut W, waiting: &mut Waiting) -> std::io::Result<()> {
+    if waiting.sleeps_after(Turn::Idle) {
+        wire.wait(Some(Duration::from_millis(10)))?;
     }
     Ok(())
 }
@@ -134,6 +135,7 @@ fn bare(wait: Wait, length: Duration) -> Outcome<Run> {
         let _stopping = Stopping(&stop);
         let to = there.address();
         threads.spawn(|| -> std::io::Result<()> {
+            let mut waiting = Waiting::new(wait);
             while !stop.load(Ordering::Relaxed) {
                 let mut from = None;
                 there.receive(1, |arrival| from = Some(arrival.from))?;
@@ -141,20 +143,23 @@ fn bare(wait: Wait, length: Duration) -> Outcome<Run> {
                     Some(from) => {
                         there.transmit(from, &[0; 24], &[0; KEY_BYTES + VALUE_BYTES]);
                         there.flush()?;
+                        let _ = waiting.sleeps_after(Turn::Busy);
                     }
-                    None => pause(&mut there, wait)?,
+                    None => pause(&mut there, &mut waiting)?,
                 }
             }
             Ok(())
         });
         let (mut latencies, began) = (Latencies::default(), Instant::now());
+        let mut waiting = Waiting::new(wait);
         while began.elapsed() < length {
             let sent = Instant::now();
             here.transmit(to, &[0; 24], &[0; KEY_BYTES + VALUE_BYTES]);
             here.flush()?;
+            let _ = waiting.sleeps_after(Turn::Busy);
             // A lost packet is not waited for for ever.
             while here.receive(1, |_| {})? == 0 && sent.elapsed() < length {
-                pause(&mut here, wait)?;
+                pause(&mut here, &mut waiting)?;
             }
             latencies.record(sent.elapsed());
         }
@@ -171,6 +176,7 @@ fn transport(wait: Wait, length: Duration) -> Outcome<Run> {
         let _stopping = Stopping(&stop);
         let to = server.wire().address();
         threads.spawn(|| -> std::io::Result<()> {
+            let mut waiting = Waiting::new(wait);
             while !stop.load(Ordering::Relaxed) {
                 let turn = server.turn(|endpoint, now_ns, event| {
                     if let Event::Request { handle, .. } = event {
@@ -178,12 +184,7 @@ fn transport(wait: Wait, length: Duration) -> Outcome<Run> {
                         let _ = endpoint.respond_inline(now_ns, handle, 0, &[0]);
                     }
                 })?;
-                if turn == provost_datagram::Turn::Idle {
-                    match wait {
-                        Wait::Spin => std::thread::yield_now(),
-                        Wait::Sleep => server.wait(Duration::from_millis(10))?,
-                    }
-                }
+                waiting.rest(&mut server, turn, None)?;
             }
             Ok(())
         });
@@ -194,6 +195,7 @@ fn transport(wait: Wait, length: Duration) -> Outcome<Run> {
             MsgBuf::with_capacity(64),
         ));
         let mut is_connected = false;
+        let mut waiting = Waiting::new(wait);
         let (mut latencies, began, mut sent) = (Latencies::default(), Instant::now(), Instant::now());
         let mut errors = 0;
         while began.elapsed() < length {
@@ -219,15 +221,78 @@ fn transport(wait: Wait, length: Duration) -> Outcome<Run> {
                 }
                 _ => {}
             })?;
-            if turn == provost_datagram::Turn::Idle {
-                match wait {
-                    Wait::Spin => std::thread::yield_now(),
-                    Wait::Sleep => client.wait(Duration::from_millis(10))?,
-                }
-            }
+            waiting.rest(&mut client, turn, None)?;
         }
         Ok(latencies.run(began.elapsed().as_secs_f64(), errors))
     })
+}
+
+/// Writes to three members in one thread, whose messages go from one to the other at once: what all three compute for a
+/// write, without transport or wire.
+fn alone(length: Duration) -> Outcome<Run> {
+    let ids: Vec<u64> = (1..=MEMBERS).collect();
+    let mut members = (ids
+        .iter()
+        .map(|id| Member::new(member_config(*id, &ids), MemoryOnly)))
+    .collect::<Result<Vec<_>, _>>()?;
+    let mut outbox = Outbox::default();
+    while !members.iter().any(Member::is_leader) {
+        members.iter_mut().for_each(Member::tick);
+        exchange(&mut members, &mut outbox)?;
+    }
+    let leader = members.iter().position(Member::is_leader).unwrap_or(0);
+    let submit = |members: &mut Vec<Member<MemoryOnly>>, sequence, operation| {
+        let request = Request {
+            // The first entry is the new leader's own, the second opened the session.
+            session: 2,
+            sequence,
+            operation,
+        };
+        members[leader].submit(sequence, request);
+    };
+    submit(&mut members, 0, Operation::OpenSession);
+    exchange(&mut members, &mut outbox)?;
+    outbox.answers.clear();
+    let (mut latencies, mut errors, mut puts) = (Latencies::default(), 0, 0);
+    let began = Instant::now();
+    while began.elapsed() < length {
+        puts += 1;
+        let sent = Instant::now();
+        submit(&mut members, puts, put(puts));
+        exchange(&mut members, &mut outbox)?;
+        match outbox.answers.pop() {
+            Some((_, Answer::Done)) => latencies.record(sent.elapsed()),
+            _ => errors += 1,
+        }
+    }
+    Ok(latencies.run(began.elapsed().as_secs_f64(), errors))
+}
+
+/// Has messages go to and fro until there are no more.
+fn exchange(members: &mut [Member<MemoryOnly>], outbox: &mut Outbox) -> Outcome {
+    loop {
+        for member in members.iter_mut() {
+            member.advance(outbox)?;
+        }
+        if outbox.messages.is_empty() {
+            return Ok(());
+        }
+        for message in std::mem::take(&mut outbox.messages) {
+            if let Some(member) = members.iter_mut().find(|member| member.id() == message.to) {
+                member.step(message);
+            }
+        }
+    }
+}
+
+fn member_config(id: u64, members: &[u64]) -> MemberConfig {
+    MemberConfig {
+        id,
+        members: members.to_vec(),
+        reads: Reads::Linearizable,
+        snapshot_entries: 1_000_000,
+        seed: id,
+    }
 }
 
 /// Writes to three members, so many at a time.
@@ -267,13 +332,8 @@ fn run_member<M: Medium>(
     wait: Wait,
     stop: &AtomicBool,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let config = MemberConfig {
-        id,
-        members: members.iter().map(|(id, _)| *id).collect(),
-        reads: Reads::Linearizable,
-        snapshot_entries: 1_000_000,
-        seed: id,
-    };
+    let ids: Vec<u64> = members.iter().map(|(id, _)| *id).collect();
+    let config = member_config(id, &ids);
     let others = members.iter().filter(|(other, _)| *other != id);
     let replica_config = ReplicaConfig {
         peers: others.copied().collect(),

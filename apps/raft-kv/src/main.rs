@@ -121,8 +121,10 @@ enum ReadsArgument {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum WaitArgument {
-    /// Look again at once.
+    /// Look again at once, for as long as it takes: for cores that nobody else wants.
     Spin,
+    /// Look again for a while after something came, then sleep.
+    SpinThenSleep,
     /// Sleep until something comes.
     Sleep,
 }
@@ -131,6 +133,7 @@ impl From<WaitArgument> for Wait {
     fn from(argument: WaitArgument) -> Wait {
         match argument {
             WaitArgument::Spin => Wait::Spin,
+            WaitArgument::SpinThenSleep => Wait::SpinThenSleep,
             WaitArgument::Sleep => Wait::Sleep,
         }
     }

@@ -22,13 +22,70 @@ const SLEEP_MAX: Duration = Duration::from_millis(50);
 /// Silence of a peer that owes an answer after which its session ends, in nanoseconds.
 const PEER_TIMEOUT_NS: u64 = 500_000_000;
 
+/// How long a thread looks again and again, before it sleeps.
+const LOOK_FOR: Duration = Duration::from_micros(50);
+
 /// How a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It looks again at once, giving its core to whoever else wants it.
+    /// It looks again at once, for as long as it takes. It wants a core for itself.
     Spin,
+    /// It looks again for a while after something came, then sleeps.
+    SpinThenSleep,
     /// It sleeps until a packet comes or a time is due.
     Sleep,
+}
+
+/// A thread's waiting.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    how: Wait,
+    busy_at: Instant,
+}
+
+impl Waiting {
+    /// Waiting so.
+    #[must_use]
+    pub fn new(how: Wait) -> Self {
+        Self {
+            how,
+            busy_at: Instant::now(),
+        }
+    }
+
+    /// After a turn: whether to sleep now.
+    #[must_use]
+    pub fn sleeps_after(&mut self, turn: Turn) -> bool {
+        if turn == Turn::Busy {
+            self.busy_at = Instant::now();
+            return false;
+        }
+        let sleeps = match self.how {
+            Wait::Spin => false,
+            Wait::SpinThenSleep => self.busy_at.elapsed() >= LOOK_FOR,
+            Wait::Sleep => true,
+        };
+        if !sleeps {
+            std::hint::spin_loop();
+        }
+        sleeps
+    }
+
+    /// Waits after a turn, until there is something, or this is due, or a while has passed.
+    ///
+    /// # Errors
+    /// If the wire is of no use.
+    pub fn rest<W: Wire>(
+        &mut self,
+        driver: &mut Driver<W>,
+        turn: Turn,
+        due_in: Option<Duration>,
+    ) -> io::Result<()> {
+        if self.sleeps_after(turn) {
+            driver.wait(due_in.unwrap_or(SLEEP_MAX).min(SLEEP_MAX))?;
+        }
+        Ok(())
+    }
 }
 
 /// Why a member or a client cannot go on.
@@ -80,6 +137,7 @@ pub fn serve<W: Wire, M: Medium>(
 where
     W::Address: provost_datagram::Address,
 {
+    let mut waiting = Waiting::new(wait);
     while !stop.load(Ordering::Relaxed) {
         let turn = driver.turn(|endpoint, now_ns, event| replica.handle(endpoint, now_ns, event))?;
         let (now_ns, endpoint) = driver.endpoint();
@@ -87,35 +145,26 @@ where
         if let Some(failure) = replica.failure() {
             return Err(failure.into());
         }
-        rest(
-            driver,
-            wait,
-            turn,
-            due_ns.map(|due_ns| due_ns.saturating_sub(now_ns)),
-        )?;
+        let sent = driver.transmit()?;
+        waiting.rest(driver, busy_if(turn, sent), due_in(due_ns, now_ns))?;
     }
     Ok(())
 }
 
-fn rest<W: Wire>(driver: &mut Driver<W>, wait: Wait, turn: Turn, due_in_ns: Option<u64>) -> io::Result<()> {
-    if turn == Turn::Busy {
-        return Ok(());
-    }
-    match wait {
-        Wait::Spin => std::thread::yield_now(),
-        Wait::Sleep => {
-            let due_in = due_in_ns.map_or(SLEEP_MAX, Duration::from_nanos);
-            driver.wait(due_in.min(SLEEP_MAX))?;
-        }
-    }
-    Ok(())
+/// What a turn did, and what was sent beside it.
+fn busy_if(turn: Turn, sent: usize) -> Turn {
+    if sent > 0 { Turn::Busy } else { turn }
+}
+
+fn due_in(due_ns: Option<u64>, now_ns: u64) -> Option<Duration> {
+    due_ns.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)))
 }
 
 /// A client that waits for its answers.
 pub struct BlockingClient<W: Wire> {
     driver: Driver<W>,
     client: Client<W::Address>,
-    wait: Wait,
+    waiting: Waiting,
 }
 
 impl BlockingClient<UdpWire> {
@@ -145,7 +194,7 @@ impl BlockingClient<UdpWire> {
         Ok(Self {
             driver: Driver::new(transport_config()?, wire)?,
             client: Client::new(config),
-            wait,
+            waiting: Waiting::new(wait),
         })
     }
 }
@@ -192,13 +241,15 @@ where
         }
         let (now_ns, endpoint) = self.driver.endpoint();
         let due_ns = self.client.idle(endpoint, now_ns);
+        let sent = self.driver.transmit()?;
         let turn = self
             .driver
             .turn(|_, now_ns, event| self.client.handle(now_ns, event))?;
         let outcome = self.client.poll_outcome();
         if outcome.is_none() {
-            let due_in_ns = due_ns.map(|due_ns| due_ns.saturating_sub(now_ns));
-            rest(&mut self.driver, self.wait, turn, due_in_ns)?;
+            let turn = busy_if(turn, sent);
+            self.waiting
+                .rest(&mut self.driver, turn, due_in(due_ns, now_ns))?;
         }
         Ok(outcome)
     }
