@@ -85,15 +85,22 @@ pub(crate) fn dpdk(workspace: &Workspace) -> Result<(), Complaints> {
         );
         return Ok(());
     }
-    let package = ["--package", "provost-dpdk", "--features", "dpdk"];
+    let packages = [
+        "--package",
+        "provost-dpdk",
+        "--package",
+        "provost-wire-tests",
+        "--features",
+        "dpdk",
+    ];
     let lints = [
         &["clippy", "--quiet", "--all-targets"][..],
-        &package,
+        &packages,
         &["--", "-D", "warnings"],
     ]
     .concat();
     reported(run(&mut workspace.cargo(&lints)))?;
-    reported(run(&mut workspace.cargo(&[&["test"][..], &package].concat())))
+    reported(run(&mut workspace.cargo(&[&["test"][..], &packages].concat())))
 }
 
 fn libfuzzer_targets(workspace: &Workspace) -> Result<Vec<String>, Complaints> {

@@ -1,5 +1,5 @@
 //! Round trips over wires between two hosts, which are network namespaces of this machine: of bare packets, and of calls of
-//! the datagram transport. It needs root.
+//! the datagram transport. It needs root. With `--features dpdk` also over rings of DPDK, within the process.
 //!
 //! ```text
 //! cargo run --release -p provost-wire-tests --example pingpong [-- ROUNDS]
@@ -24,11 +24,22 @@ fn main() -> io::Result<()> {
         .unwrap_or(50_000);
     let cable = Cable::new()?;
     println!("{MESSAGE_BYTES} bytes there and back, {rounds} times; microseconds");
-    println!("{:16} {:>8} {:>8} {:>8}", "", "p50", "p99", "least");
+    println!("{:20} {:>8} {:>8} {:>8}", "", "p50", "p99", "least");
     print("bare udp", bare(cable.udp()?, rounds)?);
     print("provost udp", calls(cable.udp()?, rounds)?);
     print("bare xdp", bare(cable.xdp()?, rounds)?);
     print("provost xdp", calls(cable.xdp()?, rounds)?);
+    #[cfg(feature = "dpdk")]
+    {
+        print(
+            "bare dpdk rings",
+            bare(provost_wire_tests::dpdk_rings()?, rounds)?,
+        );
+        print(
+            "provost dpdk rings",
+            calls(provost_wire_tests::dpdk_rings()?, rounds)?,
+        );
+    }
     Ok(())
 }
 
@@ -38,7 +49,7 @@ fn print(name: &str, mut round_trips_ns: Vec<u64>) {
         let index = (round_trips_ns.len() - 1) as f64 * share;
         round_trips_ns[index as usize] as f64 / 1000.0
     };
-    println!("{name:16} {:8.2} {:8.2} {:8.2}", at(0.5), at(0.99), at(0.0));
+    println!("{name:20} {:8.2} {:8.2} {:8.2}", at(0.5), at(0.99), at(0.0));
 }
 
 /// Runs `serve` in a thread of its own until `measure` is done.

@@ -2,7 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+#[cfg(feature = "dpdk")]
+mod devices;
 mod hosts;
 
 pub use calls::{calls_go_over, echo_bytes};
+#[cfg(feature = "dpdk")]
+pub use devices::dpdk_rings;
 pub use hosts::{Cable, Routed};
