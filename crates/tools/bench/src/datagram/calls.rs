@@ -17,7 +17,7 @@ use crate::load::{Latencies, Run};
 
 /// The method whose request is the name of the client's end, to which the server shall make calls too.
 const CALL_BACK: u16 = 1;
-const ECHO: u16 = 2;
+pub(crate) const ECHO: u16 = 2;
 /// Sessions that are being opened at once.
 const OPENING_MAX: usize = 64;
 /// Sessions beside those that make calls.
@@ -43,7 +43,7 @@ impl Rules {
         }
     }
 
-    fn config(&self) -> Config {
+    pub(crate) fn config(&self) -> Config {
         let Work {
             wire,
             sessions,

@@ -6,6 +6,7 @@
 
 mod calls;
 mod floor;
+mod library;
 mod part;
 mod plan;
 mod simulated;
@@ -232,7 +233,7 @@ fn plot(folder: &Path, cells: &Cells) -> Result<(), Failure> {
     const GBPS: Figure = |median| median.gbps;
     let is_factor = |what: &str| plan::Without::ALL.iter().any(|without| without.name() == what);
     type Chosen<'c> = &'c dyn Fn(&Cell) -> bool;
-    let plots: [(&str, &str, &str, Figure, Chosen<'_>); 7] = [
+    let plots: [(&str, &str, &str, Figure, Chosen<'_>); 8] = [
         (
             "latency",
             "p50 of 32-byte calls, one at a time",
@@ -253,6 +254,13 @@ fn plot(folder: &Path, cells: &Cells) -> Result<(), Failure> {
             "calls/s",
             RPS,
             &|cell| is_factor(&cell.what),
+        ),
+        (
+            "workers",
+            "p50 by who answers, one call at a time",
+            "us",
+            P50,
+            &|cell| cell.what == "answered",
         ),
         (
             "sessions",

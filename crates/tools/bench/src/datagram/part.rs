@@ -5,9 +5,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::calls::{self, Rules};
-use super::plan::{Carrier, Talk, Work};
+use super::plan::{Answers, Carrier, Talk, Work};
 use super::wires::{self, Named};
-use super::{floor, plan};
+use super::{floor, library, plan};
 use crate::failure::Failure;
 use crate::load::{Latencies, Run, measure};
 use crate::machine;
@@ -48,7 +48,10 @@ impl Pause {
 
 /// Serves until the client has ended, or the bench ends this process.
 pub(crate) fn serve(part: &Part) -> Result<(), Failure> {
-    machine::pin(&[part.core])?;
+    // A thread that answers may be on any of the bench's cores; the endpoint is on its own.
+    if part.work.answers != Answers::Worker {
+        machine::pin(&[part.core])?;
+    }
     let shape = part.work.wire;
     match part.carrier {
         Carrier::Tcp => floor::echo_tcp(part.pause),
@@ -65,10 +68,17 @@ pub(crate) fn serve(part: &Part) -> Result<(), Failure> {
     }
 }
 
-fn answer<W: Named>(wire: W, part: &Part) -> Result<(), Failure> {
+fn answer<W>(wire: W, part: &Part) -> Result<(), Failure>
+where
+    W: Named + 'static,
+    W::Address: Send + 'static,
+{
     match part.talk {
         Talk::Bare => floor::echo(wire, part.pause),
-        Talk::Provost => calls::serve(wire, &Rules::of(part)),
+        Talk::Provost => match part.work.answers {
+            Answers::Endpoint => calls::serve(wire, &Rules::of(part)),
+            Answers::Dispatch | Answers::Worker => library::serve(wire, part),
+        },
     }
 }
 

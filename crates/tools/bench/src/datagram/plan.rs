@@ -91,10 +91,22 @@ pub(crate) enum Callers {
     Both,
 }
 
+/// Who answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answers {
+    /// Whoever drives the endpoint.
+    Endpoint,
+    /// A handler of the library, in its event loop.
+    Dispatch,
+    /// A handler of the library, in a thread of its own.
+    Worker,
+}
+
 /// What two processes do.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Work {
     pub(crate) callers: Callers,
+    pub(crate) answers: Answers,
     pub(crate) request_bytes: usize,
     /// Calls that begin together, when all of their batch before have ended.
     pub(crate) batch: usize,
@@ -159,6 +171,7 @@ pub(crate) fn experiments(depth: Depth) -> Vec<Experiment> {
         Depth::Quick | Depth::Full => {
             all.extend(rates());
             all.extend(factors());
+            all.extend(workers());
             all.push(crowded());
             all.extend(sessions(depth));
             all.extend(bandwidths(depth));
@@ -169,6 +182,7 @@ pub(crate) fn experiments(depth: Depth) -> Vec<Experiment> {
 
 const CALL: Work = Work {
     callers: Callers::Client,
+    answers: Answers::Endpoint,
     request_bytes: SMALL_BYTES,
     batch: 1,
     batches: 1,
@@ -242,6 +256,30 @@ fn factors() -> impl Iterator<Item = Experiment> {
         };
         experiment("provost shm", without.name(), carrier, work)
     })
+}
+
+/// What it costs to have a thread of its own answer (sRPC's figure 5).
+fn workers() -> impl Iterator<Item = Experiment> {
+    let of = |(setup, answers)| {
+        let call = Work { answers, ..CALL };
+        let calls = Work {
+            batch: FACTOR_BATCH,
+            batches: CALLS_IN_FLIGHT / FACTOR_BATCH,
+            sessions: RATE_SESSIONS,
+            ..call
+        };
+        [
+            experiment(setup, "answered", Carrier::Shm, call),
+            experiment(setup, "answered b=3", Carrier::Shm, calls),
+        ]
+    };
+    [
+        ("shm endpoint", Answers::Endpoint),
+        ("shm dispatch", Answers::Dispatch),
+        ("shm worker", Answers::Worker),
+    ]
+    .into_iter()
+    .flat_map(of)
 }
 
 fn crowded() -> Experiment {
