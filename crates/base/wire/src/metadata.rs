@@ -158,10 +158,17 @@ fn check_entry(at: usize, key: &[u8], value: &[u8]) -> Result<(), MetadataError>
     if key.is_empty() || key.len() > usize::from(u16::MAX) || !(reserved || key.iter().all(allowed)) {
         return Err(MetadataError::Key { at });
     }
-    if !reserved && !key.ends_with(b"-bin") && !value.iter().all(|byte| (0x20..=0x7e).contains(byte)) {
+    if !reserved && !key.ends_with(b"-bin") && !is_printable(value) {
         return Err(MetadataError::Value { at });
     }
     Ok(())
+}
+
+/// Whether all of it is printable ASCII. Looked at to the end, as most metadata is good: a loop that cannot stop early goes
+/// over whole registers.
+fn is_printable(value: &[u8]) -> bool {
+    let is_good = |byte: &u8| (0x20..=0x7e).contains(byte);
+    value.iter().fold(true, |good, byte| good & is_good(byte))
 }
 
 #[cfg(test)]
@@ -176,6 +183,21 @@ mod tests {
         check(&block).unwrap();
         let got: Vec<_> = entries(&block).collect();
         assert_eq!(got, [("x-user", &b"ann"[..]), ("trace-bin", &[0, 255][..])]);
+    }
+
+    #[test]
+    fn every_byte_of_a_value_is_looked_at() {
+        for length in 0..40 {
+            let good = vec![b'~'; length];
+            assert_eq!(entry_bytes("a", &good), Ok(ENTRY_HEADER_BYTES + 1 + length));
+            for at in 0..length {
+                for bad in [0, 0x1f, 0x7f, 0xff] {
+                    let mut value = good.clone();
+                    value[at] = bad;
+                    assert_eq!(entry_bytes("a", &value), Err(MetadataError::Value { at: 0 }));
+                }
+            }
+        }
     }
 
     #[test]

@@ -13,6 +13,10 @@ const ROUNDS: usize = 30;
 const CALLS: [usize; 3] = [1, 8, 32];
 
 /// A variable of the environment that names one candidate, to be run alone and once: for `valgrind --tool=callgrind`.
+///
+/// A policy whose own thread reads the clock (access log, tracing) has to be built with
+/// `RUSTFLAGS="--cfg rustix_use_libc"` for that. Otherwise rustix asks the kernel where the vDSO is, and valgrind has
+/// mapped nothing there.
 const ONLY: &str = "PROVOST_COST_ONLY";
 
 /// A policy that is measured, with a name for people.
