@@ -60,6 +60,7 @@ mod mailbox;
 mod oneshot;
 mod pending;
 mod rpc;
+mod stubs;
 mod workers;
 
 pub use config::{ConfigRefused, RpcConfig};
@@ -70,6 +71,7 @@ pub use handlers::{Handlers, OwnedRequest, Request, SessionEvent};
 pub use mailbox::{MailboxFull, Remote};
 pub use pending::Completion;
 pub use rpc::Rpc;
+pub use stubs::{RpcThread, RpcThreadBuilder, StartError};
 pub use workers::Work;
 
 pub use provost_datagram::{

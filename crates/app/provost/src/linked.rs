@@ -82,6 +82,12 @@ pub fn metadata_of(received: &[u8]) -> Result<MetadataMap, Status> {
     Ok(MetadataMap::from_block(received))
 }
 
+/// A metadata block to send.
+#[must_use]
+pub fn block_of(metadata: &MetadataMap) -> &[u8] {
+    metadata.as_block()
+}
+
 /// A status that somebody sent: its code, and the block with its message, details and metadata.
 pub fn status_of(code: Code, received: &[u8]) -> Status {
     match metadata_of(received) {

@@ -1,0 +1,369 @@
+//! Generated clients and servers over datagram: within a process, over UDP, and between processes.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use provost::{Code, Received, Request, Response, Status};
+use provost_datagram_rpc::{RpcConfig, RpcThread, Wire};
+use provost_hello::greeter_client::{self, GreeterClient, SERVICE};
+use provost_hello::greeter_server::{Greeter, GreeterServer};
+use provost_hello::{GreetReply, GreetRequest};
+use provost_kv::service::KvService;
+use provost_kv::store::Store;
+use provost_packets::InProcess;
+use provost_udp::UdpWire;
+
+/// Says hello.
+struct Polite;
+
+impl Greeter for Polite {
+    async fn greet(&self, request: Request<Received<GreetRequest>>) -> Result<Response<GreetReply>, Status> {
+        let text = format!("Hello, {}!", request.get_ref().name);
+        Ok(Response::new(GreetReply { text: text.into() }))
+    }
+}
+
+/// A greeter that does what the name says.
+#[derive(Clone, Default)]
+struct Moody(Arc<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    asleep: AtomicUsize,
+    dropped: AtomicUsize,
+    had_deadline: AtomicBool,
+}
+
+struct Asleep<'s>(&'s Seen);
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.0.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Greeter for Moody {
+    async fn greet(&self, request: Request<Received<GreetRequest>>) -> Result<Response<GreetReply>, Status> {
+        let name = request.get_ref().name.to_string();
+        match name.split_once(' ').unwrap_or((&name, "")) {
+            ("fail", why) => {
+                let mut status = Status::with_details(Code::Aborted, why, vec![1, 2, 3]);
+                status.metadata_mut().insert("mood", "bad").unwrap();
+                Err(status)
+            }
+            ("panic", why) => std::panic::panic_any(why.to_owned()),
+            ("sleep", _) => {
+                let left = request.time_left();
+                self.0.had_deadline.store(left.is_some(), Ordering::SeqCst);
+                let _asleep = Asleep(&self.0);
+                self.0.asleep.fetch_add(1, Ordering::SeqCst);
+                std::future::pending::<()>().await;
+                unreachable!()
+            }
+            ("repeat", count) => {
+                let text = "ho ".repeat(count.parse().unwrap());
+                Ok(Response::new(GreetReply {
+                    text: text.as_str().into(),
+                }))
+            }
+            ("echo", key) => {
+                let value = request.metadata().get(key).unwrap_or("nothing").to_owned();
+                let mut response = Response::new(GreetReply {
+                    text: value.as_str().into(),
+                });
+                response.metadata_mut().insert("before", &value).unwrap();
+                response.trailers_mut().insert("after", &value).unwrap();
+                Ok(response)
+            }
+            _ => Polite.greet(request).await,
+        }
+    }
+}
+
+fn ask(name: impl AsRef<str>) -> GreetRequest {
+    GreetRequest {
+        name: name.as_ref().into(),
+    }
+}
+
+fn udp() -> UdpWire {
+    UdpWire::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1472).unwrap()
+}
+
+/// A server, and a client's thread, over two wires.
+fn pair<W>(near: W, far: W, moody: &Moody) -> (RpcThread<W::Address>, RpcThread<W::Address>)
+where
+    W: Wire<Address: Send + Sync + 'static> + Send + 'static,
+{
+    let server = RpcThread::builder().add_service(GreeterServer::new(moody.clone()));
+    (
+        RpcThread::builder().start(near).unwrap(),
+        server.start(far).unwrap(),
+    )
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).enable_time().build().unwrap()
+}
+
+fn everything<W>(near: W, far: W)
+where
+    W: Wire<Address: Send + Sync + 'static> + Send + 'static,
+{
+    let moody = Moody::default();
+    let (near, far) = pair(near, far, &moody);
+    runtime().block_on(async {
+        let client = GreeterClient::new(near.channel(&SERVICE, far.address()).await.unwrap());
+        let reply = client.greet(ask("Ann")).await.unwrap();
+        assert_eq!(reply.get_ref().text, "Hello, Ann!");
+
+        let failed = client.greet(ask("fail out of spite")).await.unwrap_err();
+        assert_eq!((failed.code(), failed.message()), (Code::Aborted, "out of spite"));
+        assert_eq!(
+            (failed.details(), failed.metadata().get("mood")),
+            (&[1, 2, 3][..], Some("bad"))
+        );
+        let panicked = client.greet(ask("panic now")).await.unwrap_err();
+        assert_eq!(panicked.code(), Code::Internal);
+
+        let mut request = Request::new(ask("echo user"));
+        request.metadata_mut().insert("user", "ann").unwrap();
+        let reply = client.greet(request).await.unwrap();
+        assert_eq!(
+            (reply.metadata().get("before"), reply.trailers().get("after")),
+            (Some("ann"), Some("ann"))
+        );
+        assert_eq!(reply.get_ref().text, "ann");
+
+        // Of one packet, of several, larger than any buffer that is kept ready; there and back.
+        for count in [1, 500, 5_000, 200_000, 500, 200_000] {
+            let reply = client.greet(ask(format!("repeat {count}"))).await.unwrap();
+            assert_eq!(reply.get_ref().text.len(), 3 * count);
+            let long = "x".repeat(count);
+            let reply = client.greet(ask(&long)).await.unwrap();
+            assert_eq!(reply.get_ref().text, format!("Hello, {long}!").as_str());
+        }
+
+        let calls = (0..300).map(|number| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let reply = client.greet(ask(format!("number {number}"))).await.unwrap();
+                assert_eq!(reply.get_ref().text, format!("Hello, number {number}!").as_str());
+            })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            call.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_same_stubs_work_within_a_process() {
+    let (near, far) = InProcess::pair(1500, 1024);
+    everything(near, far);
+}
+
+#[test]
+fn the_same_stubs_work_over_udp() {
+    everything(udp(), udp());
+}
+
+/// Waits until this holds.
+async fn until(holds: impl Fn() -> bool) {
+    while !holds() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn a_call_that_is_given_up_has_its_handler_dropped() {
+    let moody = Moody::default();
+    let (near, far) = InProcess::pair(1500, 1024);
+    let (near, _far) = pair(near, far, &moody);
+    runtime().block_on(async {
+        let client = GreeterClient::new(near.channel(&SERVICE, 1).await.unwrap());
+        let mut request = Request::new(ask("sleep"));
+        request.set_timeout(Duration::from_millis(50));
+        let late = client.greet(request).await.unwrap_err();
+        assert_eq!(late.code(), Code::DeadlineExceeded);
+        until(|| moody.0.dropped.load(Ordering::SeqCst) == 1).await;
+        assert!(moody.0.had_deadline.load(Ordering::SeqCst));
+
+        let sleeping = tokio::spawn({
+            let client = client.clone();
+            async move { client.greet(ask("sleep")).await.map(drop) }
+        });
+        until(|| moody.0.asleep.load(Ordering::SeqCst) == 2).await;
+        assert!(!moody.0.had_deadline.load(Ordering::SeqCst));
+        sleeping.abort();
+        until(|| moody.0.dropped.load(Ordering::SeqCst) == 2).await;
+        assert_eq!(
+            client.greet(ask("Ann")).await.unwrap().get_ref().text,
+            "Hello, Ann!"
+        );
+    });
+}
+
+#[test]
+fn calls_end_as_unavailable_when_the_server_goes_and_go_on_when_it_is_back() {
+    let moody = Moody::default();
+    let (near, far) = (udp(), udp());
+    let at = far.address();
+    let (near, far) = pair(near, far, &moody);
+    runtime().block_on(async {
+        let client = GreeterClient::new(near.channel(&SERVICE, at).await.unwrap());
+        let sleeping = tokio::spawn({
+            let client = client.clone();
+            async move { client.greet(ask("sleep")).await.map(drop) }
+        });
+        until(|| moody.0.asleep.load(Ordering::SeqCst) == 1).await;
+        drop(far);
+        let lost = sleeping.await.unwrap().unwrap_err();
+        assert_eq!(lost.code(), Code::Unavailable);
+        assert_eq!(moody.0.dropped.load(Ordering::SeqCst), 1);
+
+        let again = UdpWire::bind(at, 1472).unwrap();
+        let builder = RpcThread::builder().add_service(GreeterServer::new(Polite));
+        let _far = builder.start(again).unwrap();
+        assert_eq!(
+            client.greet(ask("again")).await.unwrap().get_ref().text,
+            "Hello, again!"
+        );
+
+        drop(near);
+        assert_eq!(
+            client.greet(ask("nobody")).await.unwrap_err().code(),
+            Code::Unavailable
+        );
+    });
+}
+
+#[test]
+fn what_is_not_there_is_refused() {
+    let (near, far) = (udp(), udp());
+    let silent = udp();
+    let mut config = RpcConfig::default();
+    config.datagram.peer_timeout_ns = 200_000_000;
+    let near = RpcThread::builder().config(config).start(near).unwrap();
+    let far = RpcThread::builder()
+        .add_service(GreeterServer::new(Polite))
+        .start(far)
+        .unwrap();
+    runtime().block_on(async {
+        let other = near
+            .channel(&provost_kv::proto::kv_client::SERVICE, far.address())
+            .await;
+        assert_eq!(other.unwrap_err().code(), Code::Unimplemented);
+        let nobody = near.channel(&SERVICE, silent.address()).await;
+        assert_eq!(nobody.unwrap_err().code(), Code::Unavailable);
+    });
+}
+
+/// The demonstration's key-value service, as the node's service offers it too.
+#[test]
+fn messages_of_all_shapes_pass_and_streams_are_refused() {
+    use provost_kv::proto::{Entry, GetRequest, PutRequest, ScanRequest, kv_client, kv_server};
+    let (near, far) = InProcess::pair(1500, 1024);
+    let near = RpcThread::builder().start(near).unwrap();
+    let kv = KvService::new(Arc::new(Store::default()));
+    let server = RpcThread::builder().add_service(kv_server::KvServer::new(kv));
+    let _far = server.start(far).unwrap();
+    runtime().block_on(async {
+        let channel = near.channel(&kv_client::SERVICE, 1).await.unwrap();
+        let client = kv_client::KvClient::new(channel);
+        for bytes in [0, 10, 5_000, 100_000] {
+            let mut entry = Entry {
+                key: "ann".into(),
+                value: vec![7; bytes].as_slice().into(),
+                ..Entry::default()
+            };
+            entry.labels.insert("colour".into(), "blue".into());
+            entry.labels.insert("age".into(), "old".into());
+            let put = PutRequest {
+                entry: Some(provost::shared::Box::new(entry)).into(),
+                ..PutRequest::default()
+            };
+            client.put(put).await.unwrap();
+            let reply = client.get(GetRequest { key: "ann".into() }).await.unwrap();
+            let entry = reply.get_ref().entry.as_ref().unwrap();
+            assert_eq!((entry.value.len(), entry.labels.len()), (bytes, 2));
+            assert_eq!(entry.labels.get("colour").unwrap(), "blue");
+        }
+        let missing = client.get(GetRequest { key: "bob".into() }).await;
+        assert_eq!(missing.map(drop).unwrap_err().code(), Code::NotFound);
+        let scan = client.scan(ScanRequest::default()).await;
+        assert_eq!(scan.map(drop).unwrap_err().code(), Code::Unimplemented);
+    });
+}
+
+#[test]
+fn handlers_run_where_they_are_spawned() {
+    let runtime = runtime();
+    let tasks = runtime.handle().clone();
+    let moody = Moody::default();
+    let (near, far) = InProcess::pair(1500, 1024);
+    let near = RpcThread::builder().start(near).unwrap();
+    let server = RpcThread::builder().add_service(GreeterServer::new(moody.clone()));
+    let server = server.spawn(move |handler| {
+        tasks.spawn(handler);
+    });
+    let _far = server.start(far).unwrap();
+    runtime.block_on(async {
+        let client = GreeterClient::new(near.channel(&SERVICE, 1).await.unwrap());
+        for number in 0..50 {
+            let reply = client.greet(ask(format!("task {number}"))).await.unwrap();
+            assert_eq!(reply.get_ref().text, format!("Hello, task {number}!").as_str());
+        }
+        assert_eq!(
+            client.greet(ask("panic now")).await.unwrap_err().code(),
+            Code::Internal
+        );
+    });
+}
+
+#[test]
+fn a_blocking_client_needs_no_executor() {
+    let (near, far) = InProcess::pair(1500, 1024);
+    let (near, _far) = pair(near, far, &Moody::default());
+    let channel = provost::blocking::block_on(near.channel(&SERVICE, 1)).unwrap();
+    let client = greeter_client::blocking::GreeterClient::new(channel);
+    assert_eq!(client.greet(ask("Ann")).unwrap().get_ref().text, "Hello, Ann!");
+}
+
+/// A process that is ended when the test is over, however that was.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn two_processes_greet_each_other() {
+    let server = Command::new(env!("CARGO_BIN_EXE_hello-datagram-server"))
+        .args(["--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut server = Process(server);
+    let mut address = String::new();
+    let stdout = server.0.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut address).unwrap();
+    let client = Command::new(env!("CARGO_BIN_EXE_hello-datagram-client"))
+        .args(["--server", address.trim(), "Ann"])
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&client.stdout),
+        "Hello, Ann!\n",
+        "{client:?}"
+    );
+    assert!(client.status.success());
+}

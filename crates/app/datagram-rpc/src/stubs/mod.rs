@@ -1,0 +1,251 @@
+//! Generated clients and servers over datagram: the same types, the same code, another constructor.
+//!
+//! | | by the node's service | by a thread of this program |
+//! |---|---|---|
+//! | server | `provost::Server::builder().add_service(s).serve().await` | `RpcThread::builder().add_service(s).start(wire)?` |
+//! | client | `GreeterClient::connect("hello.Greeter").await?` | `GreeterClient::new(thread.channel(&SERVICE, address).await?)` |
+//!
+//! Unary methods are carried, with metadata, deadlines, statuses and cancellation. Streams are refused as
+//! `UNIMPLEMENTED`.
+
+mod client;
+mod format;
+mod server;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use provost::codegen::{Service, ServiceDescriptor};
+use provost::linked::{Codec, Offered};
+use provost::{Channel, Spawn, Status};
+use provost_datagram::{Address, CallError, MsgBuf, SessionId};
+use provost_packets::Wire;
+
+use crate::config::{ConfigRefused, RpcConfig};
+use crate::error::RpcError;
+use crate::handlers::{Handlers, SessionEvent};
+use crate::mailbox::{MailboxFull, Remote};
+use crate::oneshot::{Sender, oneshot};
+use crate::rpc::Rpc;
+use client::{ChannelState, LinkedChannel};
+use server::Tasks;
+
+/// A thread with an [`Rpc`] of its own, which serves generated services and carries the calls of generated clients.
+/// Dropping it stops both.
+#[derive(Debug)]
+pub struct RpcThread<A: Address + Send + Sync + 'static> {
+    address: A,
+    remote: Remote<A, Stubs<A>>,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+/// Says what an [`RpcThread`] serves, and how.
+#[must_use = "nothing is served before `start` is called"]
+#[derive(Default)]
+pub struct RpcThreadBuilder {
+    config: RpcConfig,
+    services: Vec<Result<Offered, Status>>,
+    spawner: Option<Arc<dyn Spawn>>,
+}
+
+/// Why an [`RpcThread`] cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An option, or the system.
+    #[error(transparent)]
+    Config(#[from] ConfigRefused),
+    /// A service's generated code.
+    #[error("a service cannot be offered: {0}")]
+    Service(Status),
+    /// The system gives no thread.
+    #[error("cannot start the thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// What the event loop knows of generated code.
+pub(crate) struct Stubs<A> {
+    tasks: Tasks<A>,
+    channels: HashMap<u64, ChannelState>,
+    channels_made: u64,
+    is_over: bool,
+}
+
+impl std::fmt::Debug for RpcThreadBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RpcThreadBuilder")
+            .field("config", &self.config)
+            .field("services", &self.services)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RpcThreadBuilder {
+    /// Sets the options of its [`Rpc`].
+    pub fn config(mut self, config: RpcConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Offers a service. Its handlers run in the event loop: those that wait let others go on, those that compute for
+    /// long belong to another thread, see [`RpcThreadBuilder::spawn`].
+    pub fn add_service(mut self, service: impl Service) -> Self {
+        self.services.push(Offered::new(&service));
+        self
+    }
+
+    /// Runs each handler as a task elsewhere, for instance with `|handler| { tokio::spawn(handler); }`.
+    pub fn spawn(mut self, spawner: impl Spawn) -> Self {
+        self.spawner = Some(Arc::new(spawner));
+        self
+    }
+
+    /// Starts the thread, on this wire.
+    ///
+    /// # Errors
+    /// If an option is out of its range, a service's generated code is broken, or there is no thread to be had.
+    pub fn start<W>(self, wire: W) -> Result<RpcThread<W::Address>, StartError>
+    where
+        W: Wire<Address: Send + Sync + 'static> + Send + 'static,
+    {
+        let services: Result<Vec<Offered>, Status> = self.services.into_iter().collect();
+        let services = services.map_err(StartError::Service)?;
+        let stubs = Stubs {
+            tasks: Tasks::new(services, self.spawner),
+            channels: HashMap::new(),
+            channels_made: 0,
+            is_over: false,
+        };
+        let mut rpc = Rpc::new(self.config, wire, stubs, handlers())?;
+        let (address, remote) = (rpc.address(), rpc.remote());
+        rpc.parts().0.tasks.set_remote(remote.clone());
+        let thread = std::thread::Builder::new().name("datagram-rpc".to_owned());
+        let thread = thread.spawn(move || rpc.run_until(|stubs| stubs.is_over))?;
+        Ok(RpcThread {
+            address,
+            remote,
+            thread: Some(thread),
+        })
+    }
+}
+
+fn handlers<A: Address + Send + Sync + 'static>() -> Handlers<A, Stubs<A>> {
+    let mut handlers: Handlers<A, Stubs<A>> = Handlers::new();
+    handlers
+        .dispatch(format::BIND, |stubs, context, request| {
+            stubs.tasks.bind(context, request)
+        })
+        .dispatch(format::CALL, |stubs, context, request| {
+            stubs.tasks.begin(context, request)
+        })
+        .dispatch(format::FETCH, |stubs, context, request| {
+            stubs.tasks.fetch(context, request)
+        })
+        .dispatch(format::CANCEL, |stubs, context, request| {
+            stubs.tasks.cancel(context, request)
+        })
+        .on_ring(|stubs, context| stubs.tasks.poll_ready(context))
+        .on_session(|stubs, context, event| {
+            if let SessionEvent::Ended(session, _) = event {
+                stubs.tasks.session_ended(context, session);
+                for channel in stubs.channels.values_mut() {
+                    channel.session_ended(session);
+                }
+            }
+        });
+    handlers
+}
+
+impl RpcThread<()> {
+    /// Says what to serve; a thread that only calls serves nothing. The wire that it is given decides what its addresses
+    /// are.
+    pub fn builder() -> RpcThreadBuilder {
+        RpcThreadBuilder::default()
+    }
+}
+
+impl<A: Address + Send + Sync + 'static> RpcThread<A> {
+    /// Where others reach it.
+    #[must_use]
+    pub fn address(&self) -> A {
+        self.address
+    }
+
+    /// A channel to a service of whoever is at this address, for the generated client of that service. It opens its
+    /// session again when that was lost.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` if nobody answers, `UNIMPLEMENTED` if they do not offer the service, `FAILED_PRECONDITION` if theirs
+    /// is of another schema.
+    pub async fn channel(&self, service: &'static ServiceDescriptor, to: A) -> Result<Channel, Status> {
+        let codec = Arc::new(Codec::new(service)?);
+        let (sender, mut receiver) = oneshot();
+        let asked = {
+            let codec = codec.clone();
+            self.remote.run(move |stubs, context| {
+                let number = stubs.channels_made;
+                stubs.channels_made += 1;
+                let told: Sender<Result<u64, Status>> = sender;
+                let opened = move |result: Result<(), Status>| told.send(result.map(|()| number));
+                let channel = ChannelState::new(service, codec);
+                stubs.channels.insert(number, channel);
+                client::open(stubs, context, (number, to), Box::new(opened));
+            })
+        };
+        asked.map_err(|error| status_of_mailbox(&error))?;
+        let number = std::future::poll_fn(|context| receiver.poll(context)).await;
+        let number = number.unwrap_or_else(|| Err(gone()))?;
+        let channel = LinkedChannel::new(service, (number, to), self.remote.clone());
+        Ok(Channel::linked(Arc::new(channel)))
+    }
+
+    /// Waits until the thread ends, which it does when its wire is of no use any more.
+    ///
+    /// # Errors
+    /// What is wrong with the wire.
+    pub fn join(mut self) -> std::io::Result<()> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            _ => Err(std::io::Error::other("the thread panicked")),
+        }
+    }
+}
+
+impl<A: Address + Send + Sync + 'static> Drop for RpcThread<A> {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        while let Err(MailboxFull::Full) = self.remote.run(|stubs, _| stubs.is_over = true) {
+            std::thread::yield_now();
+        }
+        // What went wrong with the wire, its calls have told.
+        let _ = thread.join();
+    }
+}
+
+fn gone() -> Status {
+    Status::unavailable("the thread of the transport has ended")
+}
+
+fn status_of_mailbox(error: &MailboxFull) -> Status {
+    match error {
+        MailboxFull::Full => Status::resource_exhausted(error.to_string()),
+        MailboxFull::Gone => gone(),
+    }
+}
+
+fn status_of_error(error: RpcError) -> Status {
+    match error {
+        RpcError::Call(CallError::Ended(_) | CallError::NoSession)
+        | RpcError::Connect(_)
+        | RpcError::ShutDown => Status::unavailable(error.to_string()),
+        RpcError::NoHandler => Status::unimplemented("the peer serves no generated services"),
+        RpcError::HandlerPanicked => Status::internal(error.to_string()),
+        _ => Status::resource_exhausted(error.to_string()),
+    }
+}
+
+/// A call by what both ends know it.
+type CallName = (SessionId, u64);
+
+/// A response that waits to be fetched.
+type Kept = (u16, MsgBuf);

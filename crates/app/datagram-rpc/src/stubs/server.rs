@@ -1,0 +1,379 @@
+//! Services: calls that arrive become handlers that run, in the event loop or elsewhere, and their answers responses.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context as TaskContext, Wake, Waker};
+
+use crossbeam_queue::ArrayQueue;
+use provost::linked::{Answer, Answering, Handling, InboundCall, Offered, Side, block_of, metadata_of};
+use provost::{Code, Spawn, Status};
+use provost_datagram::{Address, MsgBuf, RequestHandle, SessionId};
+use provost_shm::now_ns;
+
+use super::format::{self, CallHead, HASH_BYTES, LARGE};
+use super::{CallName, Kept, Stubs};
+use crate::context::Context;
+use crate::handlers::Request;
+use crate::mailbox::Remote;
+
+/// Calls that are handled at a time; further ones are refused.
+const TASKS_MAX: usize = 4096;
+/// Bytes of responses that wait to be fetched; a further one is answered as an error.
+const KEPT_BYTES_MAX: usize = 256 << 20;
+
+type Loop<'c, A> = Context<'c, A, Stubs<A>>;
+
+/// Services and the calls that they handle.
+pub(super) struct Tasks<A> {
+    services: Vec<Offered>,
+    tasks: Vec<Task<A>>,
+    idle: Vec<u32>,
+    ready: Arc<ArrayQueue<u32>>,
+    remote: Option<Remote<A, Stubs<A>>>,
+    spawner: Option<Arc<dyn Spawn>>,
+    kept: HashMap<CallName, Kept>,
+    kept_bytes: usize,
+}
+
+/// Room for a call that is handled.
+struct Task<A> {
+    /// The call; `None` if there is none, or nobody waits for it any more.
+    call: Option<Origin>,
+    /// Its handler, if it runs here.
+    handling: Option<Handling>,
+    cell: Arc<Cell<A>>,
+    waker: Waker,
+}
+
+/// Where a call came from.
+#[derive(Clone, Copy)]
+struct Origin {
+    handle: RequestHandle,
+    name: CallName,
+    service: usize,
+    method: u16,
+    response_bytes_max: u32,
+}
+
+/// What other threads reach of a task.
+struct Cell<A> {
+    index: u32,
+    is_queued: AtomicBool,
+    ready: Arc<ArrayQueue<u32>>,
+    remote: Remote<A, Stubs<A>>,
+    answer: Mutex<Option<Answer>>,
+}
+
+impl<A: Send + 'static> Wake for Cell<A> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.queue();
+    }
+}
+
+impl<A> Cell<A> {
+    fn queue(&self) {
+        if !self.is_queued.swap(true, Ordering::SeqCst) {
+            // Each task is in the queue once at most, and the queue has room for all.
+            let _ = self.ready.push(self.index);
+            self.remote.ring();
+        }
+    }
+
+    fn take(&self) -> Option<Answer> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl<A> Answering for Cell<A> {
+    fn answer(&self, answer: Answer) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        self.queue();
+    }
+}
+
+impl<A: Address + Send + Sync + 'static> Tasks<A> {
+    pub(super) fn new(services: Vec<Offered>, spawner: Option<Arc<dyn Spawn>>) -> Self {
+        Self {
+            services,
+            tasks: Vec::new(),
+            idle: Vec::new(),
+            ready: Arc::new(ArrayQueue::new(TASKS_MAX)),
+            remote: None,
+            spawner,
+            kept: HashMap::new(),
+            kept_bytes: 0,
+        }
+    }
+
+    pub(super) fn set_remote(&mut self, remote: Remote<A, Stubs<A>>) {
+        self.remote = Some(remote);
+    }
+
+    /// Tells the number of a service.
+    pub(super) fn bind(&mut self, context: &mut Loop<'_, A>, request: &mut Request<'_>) {
+        let (status, number) = match request.bytes().split_first_chunk::<HASH_BYTES>() {
+            Some((hash, name)) => self.number_of(name, hash),
+            None => (Code::InvalidArgument, 0),
+        };
+        let number = (number as u16).to_le_bytes();
+        // If the session is over by now, nobody waits for this.
+        let _ = context.respond(request.handle(), status.number() as u16, &number);
+    }
+
+    fn number_of(&self, name: &[u8], hash: &[u8; HASH_BYTES]) -> (Code, usize) {
+        let is_meant = |offered: &Offered| offered.descriptor().name.as_bytes() == name;
+        match self.services.iter().position(is_meant) {
+            None => (Code::Unimplemented, 0),
+            Some(number) if self.services[number].descriptor().schema_hash == hash => (Code::Ok, number),
+            Some(_) => (Code::FailedPrecondition, 0),
+        }
+    }
+
+    /// Begins to handle a call.
+    pub(super) fn begin(&mut self, context: &mut Loop<'_, A>, request: &mut Request<'_>) {
+        let handle = request.handle();
+        let begun = match CallHead::split(request.bytes()) {
+            None => Err((Status::invalid_argument("a call without its head"), None)),
+            Some((head, metadata, message)) => {
+                let origin = Origin {
+                    handle,
+                    name: (handle.session(), head.call),
+                    service: usize::from(head.service),
+                    method: head.method,
+                    response_bytes_max: head.response_bytes_max,
+                };
+                self.start(&origin, head.timeout_ns, metadata, message)
+                    .map_err(|status| (status, Some(origin)))
+            }
+        };
+        match begun {
+            Ok(index) => self.poll(context, index),
+            Err((status, Some(origin))) => self.respond(context, &origin, Answer::error(&status)),
+            Err((status, None)) => {
+                let _ = context.respond(handle, status.code().number() as u16, &[0; 8]);
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        origin: &Origin,
+        timeout_ns: u64,
+        metadata: &[u8],
+        message: &[u8],
+    ) -> Result<u32, Status> {
+        let service = self
+            .services
+            .get(origin.service)
+            .ok_or_else(|| Status::unimplemented("there is no such service here"))?;
+        service.check(origin.method)?;
+        let request = service.codec().read(origin.method, Side::Request, message)?;
+        let metadata = metadata_of(metadata)?;
+        let index = self.room()?;
+        let task = &mut self.tasks[index as usize];
+        let call = InboundCall {
+            request,
+            metadata,
+            deadline_ns: match timeout_ns {
+                0 => 0,
+                timeout_ns => now_ns().saturating_add(timeout_ns),
+            },
+            answering: task.cell.clone(),
+        };
+        task.call = Some(*origin);
+        let service = &mut self.services[origin.service];
+        match &self.spawner {
+            Some(spawner) => {
+                let handler = service.spawnable(origin.method, call);
+                handler.into_iter().for_each(|handler| spawner.spawn(handler));
+            }
+            None => task.handling = service.start(origin.method, call),
+        }
+        Ok(index)
+    }
+
+    fn room(&mut self) -> Result<u32, Status> {
+        if let Some(index) = self.idle.pop() {
+            return Ok(index);
+        }
+        let remote = self.remote.clone().filter(|_| self.tasks.len() < TASKS_MAX);
+        let remote = remote.ok_or_else(|| Status::resource_exhausted("the server handles too many calls"))?;
+        let index = self.tasks.len() as u32;
+        let cell = Arc::new(Cell {
+            index,
+            is_queued: AtomicBool::new(false),
+            ready: self.ready.clone(),
+            remote,
+            answer: Mutex::new(None),
+        });
+        self.tasks.push(Task {
+            call: None,
+            handling: None,
+            waker: cell.clone().into(),
+            cell,
+        });
+        Ok(index)
+    }
+
+    /// Lets those go on that want to.
+    pub(super) fn poll_ready(&mut self, context: &mut Loop<'_, A>) {
+        for _ in 0..self.ready.len() {
+            let Some(index) = self.ready.pop() else { return };
+            self.tasks[index as usize]
+                .cell
+                .is_queued
+                .store(false, Ordering::SeqCst);
+            self.poll(context, index);
+        }
+    }
+
+    /// Lets a handler go on, and sends its answer if there is one.
+    fn poll(&mut self, context: &mut Loop<'_, A>, index: u32) {
+        let task = &mut self.tasks[index as usize];
+        let is_through = match &mut task.handling {
+            Some(handling) => handling
+                .poll(&mut TaskContext::from_waker(&task.waker))
+                .is_ready(),
+            None => false,
+        };
+        // A handler that runs elsewhere is through when it answers.
+        let answer = task.cell.take();
+        if !is_through && (answer.is_none() || task.handling.is_some()) {
+            return;
+        }
+        let call = task.call;
+        self.finish(index);
+        if let (Some(origin), Some(answer)) = (call, answer) {
+            self.respond(context, &origin, answer);
+        }
+    }
+
+    /// Makes room for another call.
+    fn finish(&mut self, index: u32) {
+        let task = &mut self.tasks[index as usize];
+        let (call, handling) = (task.call.take(), task.handling.take());
+        if let (Some(origin), Some(handling)) = (call, handling) {
+            self.services[origin.service].finished(handling);
+        }
+        self.idle.push(index);
+    }
+
+    fn respond(&mut self, context: &mut Loop<'_, A>, origin: &Origin, answer: Answer) {
+        let code = answer.code;
+        let (code, response) = match self.encode(context, origin, answer) {
+            Ok(response) => (code, response),
+            Err(status) => {
+                let error = Answer::error(&status);
+                let error = self.encode(context, origin, error);
+                (status.code(), error.unwrap_or_default())
+            }
+        };
+        let status = code.number() as u16;
+        if response.len() <= origin.response_bytes_max as usize {
+            // If the session is over by now, nobody waits for this.
+            let _ = context.respond_buffer(origin.handle, status, response);
+            return;
+        }
+        let bytes = response.len();
+        if self.kept_bytes + bytes > KEPT_BYTES_MAX {
+            let full = Code::ResourceExhausted.number() as u16;
+            let _ = context.respond(origin.handle, full, &[0; format::ANSWER_HEAD_BYTES]);
+            return;
+        }
+        self.kept_bytes += bytes;
+        self.kept.insert(origin.name, (status, response));
+        let _ = context.respond(origin.handle, LARGE, &(bytes as u32).to_le_bytes());
+    }
+
+    /// Writes an answer straight to a message buffer.
+    fn encode(&self, context: &mut Loop<'_, A>, origin: &Origin, answer: Answer) -> Result<MsgBuf, Status> {
+        let (metadata, trailers) = (block_of(&answer.metadata), answer.message.metadata());
+        let message_bytes = match answer.message.has_message() {
+            true => answer.message.message_bytes_max()?,
+            false => 0,
+        };
+        let room =
+            format::ANSWER_HEAD_BYTES + format::padded(metadata) + format::padded(trailers) + message_bytes;
+        let mut buffer = context.buffer(room);
+        buffer.set_length(room);
+        let head = format::answer_head(metadata, trailers);
+        let at = format::write_parts(&mut buffer, &[&head, metadata, trailers])?;
+        let written = match (message_bytes, self.services.get(origin.service)) {
+            (0, _) | (_, None) => 0,
+            (_, Some(service)) => {
+                let codec = service.codec();
+                codec.write(origin.method, Side::Response, &answer.message, &mut buffer[at..])?
+            }
+        };
+        buffer.set_length(at + written);
+        Ok(buffer)
+    }
+
+    /// Sends a response that was larger than its first buffer.
+    pub(super) fn fetch(&mut self, context: &mut Loop<'_, A>, request: &mut Request<'_>) {
+        let handle = request.handle();
+        let kept = format::long(request.bytes()).and_then(|call| self.kept.remove(&(handle.session(), call)));
+        match kept {
+            Some((status, response)) => {
+                self.kept_bytes -= response.len();
+                let _ = context.respond_buffer(handle, status, response);
+            }
+            None => {
+                let lost = Code::DataLoss.number() as u16;
+                let _ = context.respond(handle, lost, &[0; format::ANSWER_HEAD_BYTES]);
+            }
+        }
+    }
+
+    /// Stops a call for which nobody waits any more.
+    pub(super) fn cancel(&mut self, context: &mut Loop<'_, A>, request: &mut Request<'_>) {
+        let handle = request.handle();
+        if let Some(call) = format::long(request.bytes()) {
+            let name = (handle.session(), call);
+            self.stop(context, |other| other == name);
+            if let Some((_, response)) = self.kept.remove(&name) {
+                self.kept_bytes -= response.len();
+                context.recycle(response);
+            }
+        }
+        let _ = context.respond(handle, 0, &[]);
+    }
+
+    pub(super) fn session_ended(&mut self, context: &mut Loop<'_, A>, session: SessionId) {
+        self.stop(context, |(other, _)| other == session);
+        let kept_bytes = &mut self.kept_bytes;
+        self.kept.retain(|name, (_, response)| {
+            let stays = name.0 != session;
+            *kept_bytes -= if stays { 0 } else { response.len() };
+            stays
+        });
+    }
+
+    /// Drops the handlers of these calls, and answers them as cancelled.
+    fn stop(&mut self, context: &mut Loop<'_, A>, is_meant: impl Fn(CallName) -> bool) {
+        for index in 0..self.tasks.len() {
+            let task = &mut self.tasks[index];
+            let Some(origin) = task.call.filter(|origin| is_meant(origin.name)) else {
+                continue;
+            };
+            if let Some(handling) = &mut task.handling {
+                handling.stop();
+                // What it said when it was dropped is not what the client is told.
+                let _ = task.cell.take();
+                self.finish(index as u32);
+            } else {
+                task.call = None;
+            }
+            self.respond(
+                context,
+                &origin,
+                Answer::error(&Status::cancelled("the client gave it up")),
+            );
+        }
+    }
+}
