@@ -436,12 +436,17 @@ fn requests_that_a_program_keeps_return_their_memory_from_any_thread() {
     });
     let mut server = Rpc::new(config.clone(), far, false, handlers).unwrap();
     let remote = server.remote();
+    let (tell, returned) = std::sync::mpsc::sync_channel(100);
     std::thread::scope(|scope| {
         scope.spawn(move || server.run_until(|stop| *stop).unwrap());
         let _stop = Stop(remote, |stop| *stop = true);
         scope.spawn(move || {
             for request in kept {
-                assert!(request.iter().all(|byte| *byte == request[0]));
+                let first = request[0];
+                let bytes: &[u8] = &request;
+                assert!(bytes.iter().all(|byte| *byte == first));
+                drop(request);
+                tell.send(()).unwrap();
             }
         });
         let mut rpc = client(near, config);
@@ -451,6 +456,7 @@ fn requests_that_a_program_keeps_return_their_memory_from_any_thread() {
             call(&mut rpc, session, (ECHO, tag), &vec![tag as u8; 65_536]);
             call(&mut rpc, session, (ECHO, tag), &[tag as u8; 10]);
             wait_for(&mut rpc, 2 * tag as usize + 2);
+            (0..2).for_each(|_| returned.recv_timeout(PATIENCE).unwrap());
         }
     });
 }
@@ -524,4 +530,24 @@ fn an_empty_message_is_one_too() {
         wait_for(&mut rpc, 1);
         assert_eq!(rpc.state().outcomes[0], (3, Ok(7), Vec::new()));
     });
+}
+
+#[test]
+fn a_request_of_one_packet_is_handled_where_the_wire_put_it() {
+    let (near, far) = InProcess::pair(1500, 64);
+    let mut server = Rpc::new(config(), far, ServerState::default(), handlers()).unwrap();
+    let mut rpc = client(near, config());
+    let session = connect(&mut rpc, 1);
+    for tag in 0..100 {
+        let bytes = [tag as u8; 1000];
+        call(&mut rpc, session, (ECHO, tag), &bytes);
+        while rpc.state().outcomes.len() <= tag as usize {
+            let _ = (rpc.run_once().unwrap(), server.run_once().unwrap());
+        }
+    }
+    let statistics = server.statistics();
+    assert_eq!(
+        (statistics.requests_received, statistics.requests_borrowed),
+        (100, 100)
+    );
 }
