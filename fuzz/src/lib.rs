@@ -9,6 +9,7 @@ mod configuration;
 mod datagram;
 pub mod driver;
 mod expression;
+mod frames;
 mod message;
 mod random;
 mod saved;
@@ -73,6 +74,11 @@ pub const TARGETS: &[Target] = &[
         name: "connection",
         run: session::connection,
         seeds: session::connection_seeds,
+    },
+    Target {
+        name: "frames",
+        run: frames::frames,
+        seeds: frames::frames_seeds,
     },
     Target {
         name: "datagram",
