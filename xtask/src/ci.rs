@@ -7,8 +7,8 @@ use crate::{Complaints, chores, layering, licences, none, tidy};
 
 /// Each fuzz target's share of a CI run.
 const FUZZ_SECONDS: u64 = 3;
-/// The simulator's share of a CI run.
-const SIMULATOR_SECONDS: &str = "60";
+/// The share of a CI run of each simulator: of nodes, and of the datagram transport.
+const SIMULATOR_SECONDS: &str = "30";
 /// The hostile app's share of a CI run.
 const HOSTILE_SECONDS: &str = "10";
 
@@ -75,18 +75,21 @@ fn loom(workspace: &Workspace) -> Result<(), Complaints> {
 }
 
 fn simulator(workspace: &Workspace) -> Result<(), Complaints> {
-    cargo(
-        workspace,
-        &[
-            "run",
-            "--quiet",
-            "--package",
-            "provost-sim",
-            "--",
-            "--seconds",
-            SIMULATOR_SECONDS,
-        ],
-    )
+    for package in ["provost-sim", "provost-datagram-sim"] {
+        cargo(
+            workspace,
+            &[
+                "run",
+                "--quiet",
+                "--package",
+                package,
+                "--",
+                "--seconds",
+                SIMULATOR_SECONDS,
+            ],
+        )?;
+    }
+    Ok(())
 }
 
 fn hostile(workspace: &Workspace) -> Result<(), Complaints> {

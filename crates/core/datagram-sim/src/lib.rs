@@ -8,6 +8,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod chaos;
 mod network;
 mod random;
 pub mod traffic;
@@ -17,7 +18,7 @@ pub use random::Random;
 
 use std::collections::VecDeque;
 
-use provost_datagram::{Config, Endpoint, Event, Mark};
+use provost_datagram::{Config, Endpoint, Event, Mark, Security};
 
 use network::{Happening, Schedule};
 
@@ -72,11 +73,7 @@ impl<P: Application> Simulation<P> {
         let mut random = Random::new(seed);
         let mut nodes = Vec::new();
         for application in applications {
-            let secret = [random.next(), random.next()];
-            let config = Config {
-                secret,
-                ..config.clone()
-            };
+            let config = of_host(config, &mut random);
             nodes.push(Node {
                 inbox_frames_max: config.receive_ring_packets as usize,
                 endpoint: Endpoint::new(config).expect("the configuration is one to work with"),
@@ -138,11 +135,7 @@ impl<P: Application> Simulation<P> {
     /// # Panics
     /// If the configuration is wrong.
     pub fn restart(&mut self, host: Host, config: &Config, application: P) -> P {
-        let secret = [self.network.random.next(), self.network.random.next()];
-        let config = Config {
-            secret,
-            ..config.clone()
-        };
+        let config = of_host(config, &mut self.network.random);
         let node = &mut self.nodes[usize::from(host)];
         node.endpoint = Endpoint::new(config).expect("the configuration is one to work with");
         node.inbox.clear();
@@ -264,4 +257,14 @@ impl<P: Application> Simulation<P> {
             .iter()
             .fold(0, |all, node| all.rotate_left(7) ^ node.digest)
     }
+}
+
+/// The configuration, with secrets of its own.
+fn of_host(config: &Config, random: &mut Random) -> Config {
+    let mut config = config.clone();
+    config.secret = [random.next(), random.next()];
+    if let Security::Sealed(sealing) = &mut config.security {
+        sealing.seed.fill_with(|| random.next() as u8);
+    }
+    config
 }

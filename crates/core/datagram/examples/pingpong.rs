@@ -182,7 +182,7 @@ fn main() -> io::Result<()> {
             ShortCut::On,
         ),
         (
-            "no Timely bypass",
+            "no congestion bypass",
             Config {
                 congestion: paced,
                 ..Config::default()

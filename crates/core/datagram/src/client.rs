@@ -11,7 +11,7 @@ mod transfer;
 use std::collections::VecDeque;
 
 use crate::buffer::MsgBuf;
-use crate::config::{Recovery, ShortCut};
+use crate::config::{Recovery, SLOTS_MAX, ShortCut};
 use crate::congestion::{Controller, Sample};
 use crate::event::{Call, CallError, Completion, EndReason, Event, SessionId};
 use crate::flight::Flight;
@@ -51,6 +51,8 @@ pub(crate) struct ClientSession<A> {
     busy: u16,
     /// Slots that have something to send and no credit, one bit each.
     starved: u16,
+    /// The slot that is first to get credits when several have none.
+    turn: u8,
     pub(crate) heard_ns: u64,
     pub(crate) asked_ns: u64,
     /// Of the keys of a sealed session that is asked for.
@@ -138,6 +140,7 @@ impl<A: Copy> ClientSession<A> {
             credits_total: config.credits,
             busy: 0,
             starved: 0,
+            turn: 0,
             heard_ns: now_ns,
             asked_ns: now_ns,
             trips: RoundTrips::new(

@@ -373,6 +373,7 @@ impl<A: Address> Endpoint<A> {
     pub fn handle_timers(&mut self, now_ns: u64) {
         let now_ns = self.shared.clock.advance(now_ns);
         while let Some(number) = self.shared.timers.pop_due(now_ns) {
+            self.shared.statistics.timers_fired += 1;
             self.expire(number);
         }
     }

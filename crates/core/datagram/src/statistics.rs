@@ -21,6 +21,8 @@ pub struct Statistics {
     pub losses_spurious: u64,
     /// Retransmission time-outs.
     pub timeouts: u64,
+    /// Timers of sessions that were looked at.
+    pub timers_fired: u64,
     /// Gaps in which nobody polled the endpoint.
     pub stalls: u64,
     /// Packets that went through the timing wheel.

@@ -95,6 +95,13 @@ impl<T: Copy> Wheel<T> {
         Ok(())
     }
 
+    /// The same, for what must not be refused: the wheel takes more than it was made for if it has to.
+    pub(crate) fn insert_or_grow(&mut self, now_ns: u64, at_ns: u64, item: T) {
+        self.nodes_max = self.nodes_max.max(self.length + 1);
+        let inserted = self.insert(now_ns, at_ns, item);
+        debug_assert!(inserted.is_ok(), "there is room for one more");
+    }
+
     fn index(&self, bucket: u64) -> usize {
         bucket as usize & (self.buckets.len() - 1)
     }
@@ -212,6 +219,8 @@ mod tests {
         assert_eq!(wheel.next_due_ns(), Some(wheel.horizon_ns()));
         assert_eq!(wheel.pop_due(wheel.horizon_ns()), Some(1));
         assert_eq!(wheel.insert(504, 5, 2), Ok(()));
+        wheel.insert_or_grow(504, 5, 3);
+        assert_eq!((wheel.pop_due(504), wheel.pop_due(504)), (Some(2), Some(3)));
     }
 
     proptest! {

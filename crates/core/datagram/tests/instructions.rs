@@ -13,7 +13,7 @@ use std::process::Command;
 
 /// Calls at a time, and the most instructions that each may cost in the profile of tests.
 const BUDGETS: [(u64, u64); 3] = [(3, 4_700), (5, 3_700), (11, 3_300)];
-const CALLS: u64 = 2_000;
+const CALLS: u64 = 500;
 
 /// The example, which cargo builds beside the tests.
 fn example() -> Option<PathBuf> {
@@ -48,7 +48,12 @@ fn a_call_stays_within_its_budget_of_instructions() {
     let folder = std::env::temp_dir().join(format!("provost-instructions-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let count = |calls, batch| instructions(&program, calls, batch, &folder.join("callgrind.out"));
-    let counts = BUDGETS.map(|(batch, budget)| {
+    // Callgrind takes its time: a common run of the tests counts one batch.
+    let batches = match std::env::var_os("PINGPONG") {
+        None => &BUDGETS[1..2],
+        Some(_) => &BUDGETS[..],
+    };
+    let counts = batches.iter().map(|&(batch, budget)| {
         let per_call = count(CALLS, batch).zip(count(3 * CALLS, batch));
         (
             batch,
@@ -56,6 +61,7 @@ fn a_call_stays_within_its_budget_of_instructions() {
             per_call.map(|(some, more)| (more - some) / (2 * CALLS)),
         )
     });
+    let counts: Vec<_> = counts.collect();
     std::fs::remove_dir_all(&folder).unwrap();
     for (batch, budget, per_call) in counts {
         let Some(per_call) = per_call else {

@@ -146,17 +146,29 @@ impl<A: Copy> ClientSession<A> {
         let now_ns = shared.clock.now_ns();
         let at_ns = self.transmit_next_ns.max(now_ns);
         self.transmit_next_ns = at_ns + pace_ns;
-        if bypass && at_ns <= now_ns || shared.pacing.insert(now_ns, at_ns, outgoing).is_err() {
+        if bypass && at_ns <= now_ns {
             return shared.send(outgoing);
         }
+        // The wheel has a place for each packet of the receive ring, and so for each credit; only what sessions that have
+        // ended left behind can fill it. What has to be paced is not sent at once for that: the wheel grows.
+        shared.pacing.insert_or_grow(now_ns, at_ns, outgoing);
         shared.statistics.packets_paced += 1;
     }
 
     pub(super) fn pump_starved(&mut self, shared: &mut Shared<A>) {
-        let mut waiting = std::mem::take(&mut self.starved);
-        while waiting != 0 {
-            let index = waiting.trailing_zeros() as u8;
-            waiting &= waiting - 1;
+        let waiting = std::mem::take(&mut self.starved);
+        // In turn, from the slot after the one that was first the last time: else high slots starve.
+        let first = if waiting >> self.turn != 0 { self.turn } else { 0 };
+        let (mut from_first, mut before) = (waiting >> first << first, waiting & !(u16::MAX << first));
+        self.turn = (from_first.trailing_zeros() as u8 + 1) % SLOTS_MAX;
+        while from_first | before != 0 {
+            let of = if from_first != 0 {
+                &mut from_first
+            } else {
+                &mut before
+            };
+            let index = of.trailing_zeros() as u8;
+            *of &= *of - 1;
             self.pump(shared, index);
         }
     }

@@ -1,0 +1,274 @@
+//! Calls over a network where everything goes wrong: each ends once, is executed once at most, carries the right bytes,
+//! and all buffers come back ([`Traffic`] asserts it). A seed determines all of it.
+
+use provost_datagram::{
+    Algorithm, Checking, Cipher, Config, CongestionConfig, DctcpConfig, Recovery, Sealing, Security,
+    SwiftConfig, TimelyConfig,
+};
+
+use crate::traffic::{Answer, Traffic, Wish};
+use crate::{Faults, Host, Links, Random, Simulation};
+
+const MS_NS: u64 = 1_000_000;
+/// Hosts of a common run.
+const HOSTS: Host = 4;
+/// Hosts of one run in sixteen.
+const HOSTS_MANY: Host = 100;
+
+/// A network and load of chance: hosts that call each other.
+struct Chaos {
+    hosts: Host,
+    simulation: Simulation<Traffic>,
+    config: Config,
+    random: Random,
+}
+
+/// Most runs are sealed or not as chance has it.
+fn security(random: &mut Random) -> Security {
+    let cipher = match random.below(3) {
+        0 => Cipher::ChaCha20Poly1305,
+        1 => Cipher::Aes128Gcm,
+        _ => return Security::Plain,
+    };
+    let pre_shared_key = [random.next() as u8; 32];
+    // Each host gets a seed of its own when it starts.
+    Security::Sealed(Sealing {
+        cipher,
+        pre_shared_key,
+        seed: [0; 32],
+    })
+}
+
+fn algorithm(random: &mut Random) -> Algorithm {
+    match random.below(4) {
+        0 => Algorithm::Off,
+        1 => Algorithm::Timely(TimelyConfig::default()),
+        2 => Algorithm::Swift(SwiftConfig::default()),
+        _ => Algorithm::Dctcp(DctcpConfig::default()),
+    }
+}
+
+impl Chaos {
+    fn new(seed: u64) -> Chaos {
+        let mut random = Random::new(seed);
+        let recovery = if random.chance(0.7) {
+            Recovery::Selective
+        } else {
+            Recovery::GoBackN
+        };
+        let config = Config {
+            recovery,
+            checking: Checking::Packets,
+            slots: 1 + random.below(8) as u8,
+            credits: 1 + random.below(64) as u16,
+            message_bytes_max: 1 << 20,
+            packet_bytes_max: 200 + random.below(3000) as usize,
+            congestion: CongestionConfig {
+                algorithm: algorithm(&mut random),
+                ..CongestionConfig::default()
+            },
+            peer_timeout_ns: 400 * MS_NS,
+            keepalive_ns: 300 * MS_NS,
+            idle_ns_max: 3_000 * MS_NS,
+            timeout_ns_max: 20 * MS_NS,
+            receive_ring_packets: 8192,
+            security: security(&mut random),
+            ..Config::default()
+        };
+        let hosts = if random.chance(1.0 / 16.0) {
+            HOSTS_MANY
+        } else {
+            HOSTS
+        };
+        let links = Links {
+            mark_bytes: 5_000 + random.below(100_000) as usize,
+            buffer_bytes: 20_000 + random.below(500_000) as usize,
+            latency_ns: 200 + random.below(20_000),
+            ..Links::default()
+        };
+        let applications = (0..hosts).map(Traffic::on).collect();
+        let mut simulation = Simulation::new(seed, links, &config, applications);
+        simulation.network.faults = faults(&mut random);
+        Chaos {
+            hosts,
+            simulation,
+            config,
+            random,
+        }
+    }
+
+    fn connect_all(&mut self) {
+        let hosts = self.hosts;
+        for client in 0..self.hosts {
+            self.simulation.with(client, |traffic, endpoint, now_ns| {
+                traffic.upstream = endpoint.connect(now_ns, (client + 1) % hosts).ok();
+            });
+            for server in self.servers(client) {
+                self.simulation.with(client, |traffic, endpoint, now_ns| {
+                    let session = endpoint.connect(now_ns, server).unwrap();
+                    traffic.connected.insert(session);
+                });
+            }
+        }
+    }
+
+    /// Whom a host calls: all where they are few, else its neighbours and the first, which has more clients than a
+    /// switch likes.
+    fn servers(&self, client: Host) -> Vec<Host> {
+        if self.hosts == HOSTS {
+            return (0..HOSTS).collect();
+        }
+        vec![0, (client + 2) % self.hosts, (client + 3) % self.hosts]
+    }
+
+    fn call_some(&mut self) {
+        let client = self.random.below(self.hosts.into()) as Host;
+        let (random, simulation) = (&mut self.random, &mut self.simulation);
+        simulation.with(client, |traffic, endpoint, now_ns| {
+            let sessions: Vec<_> = traffic.connected.iter().copied().collect();
+            if sessions.is_empty() {
+                return;
+            }
+            let session = sessions[random.below(sessions.len() as u64) as usize];
+            for _ in 0..1 + random.below(12) {
+                let wish = wish(random);
+                // A session that is on its way out takes no calls.
+                let _ = traffic.call(endpoint, now_ns, session, wish);
+            }
+        });
+    }
+
+    /// Everything that can happen to hosts.
+    fn disturb(&mut self) {
+        let host = self.random.below(self.hosts.into()) as Host;
+        let other = self.random.below(self.hosts.into()) as Host;
+        match self.random.below(12) {
+            0 => self.simulation.stop(host, self.random.below(30 * MS_NS)),
+            1 if host != other => self.simulation.network.part(host, other, true),
+            2..5 => {
+                for other in 0..self.hosts {
+                    self.simulation.network.part(host, other, false);
+                }
+            }
+            5 => {
+                let random = &mut self.random;
+                self.simulation.with(host, |traffic, endpoint, now_ns| {
+                    let pick = random.below(1 + traffic.connected.len() as u64) as usize;
+                    if let Some(session) = traffic.connected.iter().nth(pick).copied() {
+                        match random.below(2) {
+                            0 => endpoint.disconnect(now_ns, session),
+                            _ => endpoint.reset(now_ns, session),
+                        }
+                    }
+                    let session = endpoint.connect(now_ns, other).unwrap();
+                    traffic.connected.insert(session);
+                });
+            }
+            6 => {
+                let bytes = (0..self.random.below(64))
+                    .map(|_| self.random.next() as u8)
+                    .collect();
+                self.simulation.inject(host, other, bytes);
+            }
+            7 => self.simulation.network.faults = faults(&mut self.random),
+            _ => {}
+        }
+    }
+
+    /// Mends everything, waits until all calls have ended, and all sessions after that.
+    fn settle(&mut self, seed: u64) {
+        self.simulation.network.faults = Faults::default();
+        for one in 0..self.hosts {
+            for other in 0..self.hosts {
+                self.simulation.network.part(one, other, false);
+            }
+        }
+        let (hosts, until_ns) = (self.hosts, self.simulation.now_ns() + 20_000 * MS_NS);
+        let ended = self.simulation.run_until(until_ns, |all| {
+            (0..hosts).all(|host| all.application(host).calls_open() == 0)
+        });
+        for host in 0..self.hosts {
+            let open = self.simulation.application(host).calls_open();
+            assert!(ended, "seed {seed}: host {host} has {open} calls that never end");
+            self.simulation.with(host, |traffic, endpoint, now_ns| {
+                for session in traffic.connected.iter().copied().chain(traffic.upstream) {
+                    endpoint.disconnect(now_ns, session);
+                }
+            });
+        }
+        self.simulation.run_for(self.config.idle_ns_max * 2);
+        for host in 0..self.hosts {
+            let endpoint = self.simulation.endpoint(host);
+            let lent = self.simulation.application(host).responses_lent();
+            assert_eq!(lent, 0, "seed {seed}: responses of host {host} never came back");
+            let ring = self.config.receive_ring_packets;
+            assert_eq!(
+                endpoint.ring_packets_free(),
+                ring,
+                "seed {seed}: host {host} keeps ring room"
+            );
+        }
+    }
+}
+
+fn faults(random: &mut Random) -> Faults {
+    let mut probability = |most: f64| match random.below(3) {
+        0 => 0.0,
+        _ => most * random.below(1000) as f64 / 1000.0,
+    };
+    Faults {
+        loss: probability(0.1),
+        duplication: probability(0.1),
+        delay: probability(0.2),
+        corruption: probability(0.05),
+        delay_ns_max: 1 + random.below(300_000),
+    }
+}
+
+fn wish(random: &mut Random) -> Wish {
+    let mut bytes = || match random.below(4) {
+        0 => random.below(60_000) as usize,
+        1 => random.below(4_000) as usize,
+        _ => random.below(100) as usize,
+    };
+    let (request_bytes, response_bytes) = (bytes(), bytes());
+    let answers = [Answer::AtOnce, Answer::Lent, Answer::Later, Answer::Nested];
+    Wish {
+        request_bytes,
+        response_bytes,
+        answer: answers[random.below(4) as usize],
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Calls that were answered.
+    pub answered: u64,
+    /// Every packet that every host received, and when, in one number.
+    pub digest: u64,
+}
+
+/// Runs a seed.
+///
+/// # Panics
+/// If anything is not as it must be.
+#[must_use]
+pub fn run(seed: u64) -> Outcome {
+    let mut chaos = Chaos::new(seed);
+    chaos.connect_all();
+    for _ in 0..60 {
+        for _ in 0..chaos.random.below(4) {
+            chaos.call_some();
+        }
+        chaos.disturb();
+        let pause_ns = chaos.random.below(5 * MS_NS);
+        chaos.simulation.run_for(pause_ns);
+    }
+    chaos.settle(seed);
+    let answered = (0..chaos.hosts).map(|host| chaos.simulation.application(host).answered);
+    Outcome {
+        answered: answered.sum(),
+        digest: chaos.simulation.digest(),
+    }
+}
