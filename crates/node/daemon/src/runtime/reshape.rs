@@ -124,8 +124,7 @@ impl Trial {
     /// Begins it, against an engine that has saved this and had this guard. If that one was on trial itself, it stays so
     /// should it come back.
     fn begin(&mut self, saved: Option<&SavedState>, guard: Option<Guard>, now: Nanos, calls: u64) {
-        self.until = now + TRIAL_NS;
-        self.until_calls = calls + TRIAL_CALLS;
+        self.set_end(now, calls);
         let unproved = guard
             .and_then(|guard| guard.trial)
             .filter(|trial| !trial.is_over(now, calls));
@@ -142,6 +141,17 @@ impl Trial {
         self.checkpoints.extend(saved.cloned());
     }
 
+    fn set_end(&mut self, now: Nanos, calls: u64) {
+        self.until = now + TRIAL_NS;
+        self.until_calls = calls + TRIAL_CALLS;
+    }
+
+    /// Begins it again, for an engine that has come back: it did not prove itself while it was away.
+    fn begun_again(mut self, now: Nanos, calls: u64) -> Trial {
+        self.set_end(now, calls);
+        self
+    }
+
     /// Engines on trial that would come back one after the other.
     fn depth(&self) -> usize {
         let before = self.before.as_ref();
@@ -150,9 +160,13 @@ impl Trial {
     }
 
     /// The trial that an engine is on that comes back in the place of the one that is on this trial.
-    fn handed_back(self, to: Tag) -> Option<Trial> {
+    fn handed_back(self, to: Tag, now: Nanos, calls: u64) -> Option<Trial> {
         match self.is_against(to) {
-            true => self.before?.guard.trial,
+            true => self
+                .before?
+                .guard
+                .trial
+                .map(|trial| trial.begun_again(now, calls)),
             false => Some(self),
         }
     }
@@ -442,7 +456,9 @@ impl Path {
                         trial.begin(saved, guard, now, self.calls_begun);
                     } else {
                         let trial = guard.and_then(|guard| guard.trial);
-                        fitted.guard.trial = trial.and_then(|trial| trial.handed_back(fitted.tag));
+                        let calls = self.calls_begun;
+                        fitted.guard.trial =
+                            trial.and_then(|trial| trial.handed_back(fitted.tag, now, calls));
                     }
                     self.fitted.push(fitted);
                 }
@@ -474,7 +490,7 @@ impl Path {
         let before = trial
             .as_ref()
             .and_then(|trial| Some(Arc::clone(&trial.before.as_ref()?.instance)));
-        let went_back = trial.and_then(|trial| self.go_back(at, trial));
+        let went_back = trial.and_then(|trial| self.go_back(at, trial, now));
         let remedy = went_back.unwrap_or_else(|| self.stand_in(at, guard.stand_in));
         self.note_trials();
         self.revision += 1;
@@ -490,8 +506,8 @@ impl Path {
     }
 
     /// The engine before takes the failed one's place, with what it had saved; none, if there was none.
-    fn go_back(&mut self, at: usize, trial: Trial) -> Option<Remedy> {
-        let Some(before) = trial.before else {
+    fn go_back(&mut self, at: usize, trial: Trial, now: Nanos) -> Option<Remedy> {
+        let Some(mut before) = trial.before else {
             self.swap(at, None).ok()?;
             return Some(Remedy::Withdrawn);
         };
@@ -504,6 +520,8 @@ impl Path {
                 break;
             }
         }
+        let unproved = before.guard.trial.take();
+        before.guard.trial = unproved.map(|trial| trial.begun_again(now, self.calls_begun));
         self.fitted[at] = Fitted::new(before.instance.tag, before.guard);
         Some(Remedy::WentBack)
     }
