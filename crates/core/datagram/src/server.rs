@@ -124,11 +124,14 @@ impl<A: Copy> ServerSession<A> {
                 self.repeat(shared, &piece);
                 return None;
             }
-            1 if slot.phase != Phase::Executing => {
-                if !begin(slot, shared, &piece, self.payload_bytes) {
+            1 if slot.phase != Phase::Executing => match begin(slot, shared, &piece, self.payload_bytes) {
+                Begun::Yes => {}
+                Begun::NoRoom => {
+                    self.ask_for_patience(shared, &piece);
                     return None;
                 }
-            }
+                Begun::TooLarge => return None,
+            },
             ahead => {
                 let dropped = &mut shared.statistics.dropped;
                 *(if ahead < 0 {
@@ -140,6 +143,15 @@ impl<A: Copy> ServerSession<A> {
             }
         }
         self.add(shared, piece)
+    }
+
+    /// There is no room for a request now: says at least that somebody is here, or the client, which hears nothing else,
+    /// would take this end for dead. It sends the request again until there is room.
+    fn ask_for_patience(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) {
+        if piece.header.packet == 0 || piece.header.flags.has(Flags::RETURN) {
+            let header = Header::of_session(Kind::Pong, self.remote_number, self.remote_token);
+            shared.control_of(self.seal.as_deref_mut(), self.remote, &header);
+        }
     }
 
     /// Answers a request packet of a call whose request is complete.
@@ -395,24 +407,34 @@ impl<A: Copy> ServerSession<A> {
     }
 }
 
-/// Begins the slot's next call; says whether there is room for its request.
+/// Whether a call has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begun {
+    Yes,
+    /// Not now: no memory is free to put its request together in.
+    NoRoom,
+    /// Never: its request is larger than was agreed.
+    TooLarge,
+}
+
+/// Begins the slot's next call.
 #[inline]
 fn begin<A: Copy>(
     slot: &mut ServerSlot,
     shared: &mut Shared<A>,
     piece: &Piece<'_>,
     payload_bytes: u32,
-) -> bool {
+) -> Begun {
     let bytes = piece.prefix.message_bytes;
     if bytes > shared.config.message_bytes_max {
         shared.statistics.dropped.protocol += 1;
-        return false;
+        return Begun::TooLarge;
     }
     let total = packets_of(bytes, payload_bytes);
     if total > 1 {
         let Some(buffer) = shared.pool.take(bytes as usize) else {
             shared.statistics.dropped.room += 1;
-            return false;
+            return Begun::NoRoom;
         };
         // An earlier request that the client gave up on half-way has left its buffer here.
         shared
@@ -427,7 +449,7 @@ fn begin<A: Copy>(
     (slot.total, slot.base) = (total, 0);
     slot.method = piece.prefix.code;
     slot.marked = false;
-    true
+    Begun::Yes
 }
 
 /// Gives back what the slot's last response was in.

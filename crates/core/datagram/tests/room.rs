@@ -1,0 +1,120 @@
+//! A server whose memory for requests of several packets is taken: who calls it waits, and does not take it for dead.
+
+use provost_datagram::{Call, Config, EndReason, Endpoint, Event, Mark, MsgBuf, Payload, RequestHandle};
+
+const SERVER: usize = 0;
+/// Two of them, as calls of one would keep each other's session alive.
+const CLIENTS: [usize; 2] = [1, 2];
+const REQUEST_BYTES: usize = 100_000;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Clients, and a server that keeps every request until it is told to answer.
+struct Network {
+    now_ns: u64,
+    ends: [Endpoint<usize>; 3],
+    kept: Vec<(RequestHandle, MsgBuf)>,
+    completed: Vec<u64>,
+    ended: Option<EndReason>,
+}
+
+impl Network {
+    fn new() -> Network {
+        let end = |secret, assembly_bytes_max| {
+            let config = Config {
+                secret,
+                assembly_bytes_max,
+                ..Config::default()
+            };
+            Endpoint::new(config).unwrap()
+        };
+        Network {
+            now_ns: 1,
+            ends: [
+                end([1, 2], REQUEST_BYTES * 3 / 2),
+                end([3, 4], 64 << 20),
+                end([5, 6], 64 << 20),
+            ],
+            kept: Vec::new(),
+            completed: Vec::new(),
+            ended: None,
+        }
+    }
+
+    /// Carries packets and lets time pass for so long.
+    fn run(&mut self, for_ns: u64) {
+        let end_ns = self.now_ns + for_ns;
+        while self.now_ns < end_ns {
+            for side in 0..self.ends.len() {
+                self.ends[side].handle_timers(self.now_ns);
+                while let Some(transmit) = self.ends[side].poll_transmit(self.now_ns) {
+                    let bytes = [transmit.head.bytes(), transmit.payload].concat();
+                    let to = transmit.to;
+                    match self.ends[to].receive(self.now_ns, side, Mark::None, &bytes) {
+                        Some(Event::Request {
+                            handle,
+                            payload: Payload::Owned(request),
+                            ..
+                        }) => self.kept.push((handle, request)),
+                        Some(Event::Completed(completion)) => self.completed.push(completion.tag),
+                        _ => {}
+                    }
+                }
+                while let Some(event) = self.ends[side].poll_event() {
+                    match event {
+                        Event::Completed(completion) => self.completed.push(completion.tag),
+                        Event::Ended(_, reason) => self.ended = Some(reason),
+                        _ => {}
+                    }
+                }
+            }
+            self.now_ns += 20_000;
+        }
+    }
+
+    fn call(&mut self, client: usize, tag: u64) {
+        let session = self.ends[client].connect(self.now_ns, SERVER).unwrap();
+        let call = Call {
+            method: 1,
+            tag,
+            request: MsgBuf::from_slice(&vec![tag as u8; REQUEST_BYTES]),
+            response: MsgBuf::with_capacity(64),
+        };
+        self.ends[client].call(self.now_ns, session, call).unwrap();
+    }
+
+    fn answer_oldest(&mut self) {
+        let (handle, request) = self.kept.remove(0);
+        self.ends[SERVER].recycle(request);
+        let response = MsgBuf::from_slice(b"done");
+        self.ends[SERVER]
+            .respond(self.now_ns, handle, 7, response)
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_server_without_room_for_a_request_is_not_taken_for_dead() {
+    let mut network = Network::new();
+    network.call(CLIENTS[0], 1);
+    network.run(SECOND_NS / 10);
+    assert_eq!(network.kept.len(), 1, "the first request is there");
+    network.call(CLIENTS[1], 2);
+    // Much longer than a client waits for a peer that says nothing.
+    let patience_ns = Config::default().peer_timeout_ns;
+    network.run(patience_ns * 3);
+    assert_eq!((network.kept.len(), network.ended), (1, None));
+    assert!(
+        network.ends[SERVER].statistics().dropped.room > 0,
+        "there was no room"
+    );
+    network.answer_oldest();
+    network.run(patience_ns);
+    assert_eq!(
+        (network.kept.len(), network.ended),
+        (1, None),
+        "there is room now"
+    );
+    network.answer_oldest();
+    network.run(SECOND_NS / 10);
+    assert_eq!((network.completed, network.ended), (vec![1, 2], None));
+}
