@@ -356,6 +356,12 @@ impl Connection {
     /// Ends the connection: nothing more is sent or received, [`Connection::poll_step`] ends the open calls.
     pub fn end(&mut self, code: Code, reason: &str, context: &mut Context<'_>) {
         if self.ending.is_none() {
+            // No call waits for its turn any more, as a successor would expect of one that does.
+            for slot in 0..self.calls.slots() {
+                if let Some(call) = self.calls.get_mut(slot) {
+                    self.outgoing.forget(call, context);
+                }
+            }
             self.outgoing.abandon(context);
             self.ending = Some(Ending {
                 code,
