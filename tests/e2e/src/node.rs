@@ -30,7 +30,7 @@ pub enum Beginning {
 }
 
 /// Runs a node with this configuration until it is told to stop by SIGTERM, or another process has taken over. SIGUSR2
-/// has it replaced.
+/// has it replaced, SIGHUP has it read its configuration again.
 pub fn run(path: &Path, beginning: Beginning) -> Result<(), String> {
     if beginning == Beginning::TakeOver {
         end_with_the_test();
@@ -42,6 +42,7 @@ pub fn run(path: &Path, beginning: Beginning) -> Result<(), String> {
         // Before the node starts: from its first moment on it can be told things.
         let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
         let mut replace = signal(SignalKind::user_defined2()).map_err(|error| error.to_string())?;
+        let mut hang_up = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
         let node = start(path, beginning)?;
         let ended = node.ended();
         tokio::pin!(ended);
@@ -52,6 +53,7 @@ pub fn run(path: &Path, beginning: Beginning) -> Result<(), String> {
                     return Ok(node);
                 }
                 _ = &mut ended => return Ok(node),
+                _ = hang_up.recv() => node.ask_to_reload(),
                 _ = replace.recv() => drop(node.begin_upgrade(UpgradeRequest {
                     binary: successor(),
                     ready_within: successor().map(|_| READY_WITHIN),

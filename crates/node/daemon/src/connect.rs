@@ -9,11 +9,8 @@ use provost_datapath::{Engine, Link};
 use provost_engine::{AppIdentity, PeerIdentity, Site};
 use provost_frontend::{AppRole, SendHeap};
 use provost_marshalling as marshalling;
-use provost_shm::now_ns;
 use provost_transport_local::End;
-use provost_transport_tcp::{
-    ConnectParams, Encoding, Established, Hello, Role, TcpTransport, TcpVersion, TransportConfig,
-};
+use provost_transport_tcp::{Encoding, Hello};
 use provost_wire::Code;
 use provost_wire::control::Connect;
 use provost_wire::limits::NAME_BYTES_MAX;
@@ -21,12 +18,13 @@ use tokio::sync::oneshot;
 
 use crate::apps::{App, Outcome, Refusal, schema_hash};
 use crate::compose::{self, Plan, Whereabouts};
-use crate::config::{Config, RouteTransport};
+use crate::config::RouteTransport;
 use crate::gate::Pass;
 use crate::node::{OpenConnection, Shared, Terms};
 use crate::permits::{Permit, TooMany};
 use crate::policies::chain::Chain;
-use crate::policies::{ChangeError, Policies, transports};
+use crate::policies::{ChangeError, Policies};
+use crate::remote::{self, Reached};
 use crate::runtime::{Command, ConnectionId, NewConnection, PathWaker};
 use crate::schemas::BoundSchema;
 use crate::services::{self, Match, Offer};
@@ -68,13 +66,14 @@ pub(crate) async fn connect<'a>(
             *pass = Some(shared.gate.enter().await);
             connect_local(shared, app, &schema, permit).await?
         }
-        Way::Tcp(endpoints) => {
+        Way::Remote(over, endpoints) => {
             let attempt = Attempt {
+                over,
                 endpoints,
                 timeout_ns: connect.timeout_ns,
                 permit,
             };
-            connect_tcp(shared, app, &schema, attempt, pass).await?
+            connect_remote(shared, app, &schema, attempt, pass).await?
         }
     };
     let (number, peer) = opened;
@@ -100,14 +99,32 @@ impl From<TooMany> for Refusal {
 /// How a connection goes.
 enum Way {
     Local,
-    Tcp(Vec<String>),
+    Remote(Over, Vec<String>),
+}
+
+/// What carries a connection to another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    Tcp,
+    Datagram,
+}
+
+impl Over {
+    /// What a route's transport means for a service that is on another node.
+    pub(crate) fn of(transport: RouteTransport) -> Option<Over> {
+        match transport {
+            RouteTransport::Auto | RouteTransport::Tcp => Some(Over::Tcp),
+            RouteTransport::Datagram => Some(Over::Datagram),
+            RouteTransport::Local => None,
+        }
+    }
 }
 
 fn way(shared: &Shared, connect: &Connect) -> Result<Way, Refusal> {
     let config = shared.live();
     if !connect.address.is_empty() {
         return match config.control.allow_app_addresses {
-            true => Ok(Way::Tcp(vec![connect.address.clone()])),
+            true => Ok(Way::Remote(Over::Tcp, vec![connect.address.clone()])),
             false => Err(Refusal::new(
                 Code::PermissionDenied,
                 "apps may not name addresses here: connect by the service's name alone, or set \
@@ -118,9 +135,11 @@ fn way(shared: &Shared, connect: &Connect) -> Result<Way, Refusal> {
     let is_bound = shared.services.is_bound(&connect.service);
     match config.route(&connect.service) {
         Some(route) => match route.transport {
-            RouteTransport::Local => Ok(Way::Local),
             RouteTransport::Auto if is_bound || route.endpoints.is_empty() => Ok(Way::Local),
-            RouteTransport::Auto | RouteTransport::Tcp => Ok(Way::Tcp(turned(&route.endpoints))),
+            transport => Ok(match Over::of(transport) {
+                None => Way::Local,
+                Some(over) => Way::Remote(over, turned(&route.endpoints)),
+            }),
         },
         None if is_bound => Ok(Way::Local),
         None => Err(Refusal::new(
@@ -143,13 +162,14 @@ fn turned(endpoints: &[String]) -> Vec<String> {
 
 /// An attempt to reach another node.
 struct Attempt {
+    over: Over,
     endpoints: Vec<String>,
     /// 0 for the configured one.
     timeout_ns: u64,
     permit: Permit,
 }
 
-async fn connect_tcp<'a>(
+async fn connect_remote<'a>(
     shared: &'a Rc<Shared>,
     app: &App,
     schema: &Arc<BoundSchema>,
@@ -157,6 +177,7 @@ async fn connect_tcp<'a>(
     pass: &mut Option<Pass<'a>>,
 ) -> Result<(u32, String), Refusal> {
     let Attempt {
+        over,
         endpoints,
         timeout_ns,
         permit,
@@ -168,35 +189,26 @@ async fn connect_tcp<'a>(
     let deadline = Instant::now() + timeout;
     let mut failure = Refusal::new(Code::Unavailable, "the route has no endpoints");
     for endpoint in &endpoints {
-        let params = ConnectParams {
-            address: endpoint.clone(),
-            hello: Hello {
-                service: schema.service.clone(),
-                schema_hash: schema.hash.0,
-                methods: services::methods(schema),
-                limits: shared.services.limits(),
-            },
-            descriptor_set: Arc::clone(&schema.descriptor_set),
-            tls: shared.tls_client.clone(),
+        let target = Target {
+            over,
+            endpoint: endpoint.clone(),
             deadline,
         };
-        let attempt = tokio::task::spawn_blocking(move || provost_transport_tcp::connect(&params));
-        match attempt.await {
-            Ok(Ok(established)) => {
+        match reach(shared, schema, target).await {
+            Ok(reached) => {
                 *pass = Some(shared.gate.enter().await);
-                let peer = established.peer.name().to_owned();
-                let end = TcpEnd {
+                let peer = reached.identity.clone();
+                let end = RemoteEnd {
                     app: &app.identity,
                     runtime: app.runtime,
                     send_heap: &app.send_heap,
                     schema,
                     offer: None,
                 };
-                let number = open_tcp(shared, &end, established, permit).await?;
+                let number = open_remote(shared, &end, reached, permit).await?;
                 return Ok((number, peer));
             }
-            Ok(Err(error)) => failure = Refusal::new(error.code, error.message),
-            Err(_) => failure = Refusal::new(Code::Internal, "the connection attempt was cut short"),
+            Err(refusal) => failure = refusal,
         }
         if Instant::now() >= deadline {
             break;
@@ -205,8 +217,46 @@ async fn connect_tcp<'a>(
     Err(failure)
 }
 
-/// The app's end of a connection over TCP.
-pub(crate) struct TcpEnd<'a> {
+/// Where to go, and until when to try.
+pub(crate) struct Target {
+    pub(crate) over: Over,
+    pub(crate) endpoint: String,
+    pub(crate) deadline: Instant,
+}
+
+/// Shakes hands with another node, off this thread.
+pub(crate) async fn reach(
+    shared: &Shared,
+    schema: &Arc<BoundSchema>,
+    target: Target,
+) -> Result<Reached, Refusal> {
+    let hello = Hello {
+        service: schema.service.clone(),
+        schema_hash: schema.hash.0,
+        methods: services::methods(schema),
+        limits: shared.services.limits(),
+    };
+    let call = remote::Call {
+        over: target.over,
+        address: target.endpoint,
+        hello,
+        descriptor_set: Arc::clone(&schema.descriptor_set),
+        tls: shared.tls_client.clone(),
+        packets: remote::packets(&shared.config),
+        deadline: target.deadline,
+    };
+    match tokio::task::spawn_blocking(move || call.make()).await {
+        Ok(Ok(reached)) => Ok(reached),
+        Ok(Err((code, message))) => Err(Refusal::new(code, message)),
+        Err(_) => Err(Refusal::new(
+            Code::Internal,
+            "the connection attempt was cut short",
+        )),
+    }
+}
+
+/// The app's end of a connection to another node.
+pub(crate) struct RemoteEnd<'a> {
     pub(crate) app: &'a Arc<AppIdentity>,
     pub(crate) runtime: usize,
     pub(crate) send_heap: &'a SendHeap,
@@ -216,16 +266,16 @@ pub(crate) struct TcpEnd<'a> {
 }
 
 /// Puts a connection's datapath on its app's runtime, and says which number it has there.
-pub(crate) async fn open_tcp(
+pub(crate) async fn open_remote(
     shared: &Shared,
-    end: &TcpEnd<'_>,
-    established: Established,
+    end: &RemoteEnd<'_>,
+    reached: Reached,
     permit: Permit,
 ) -> Result<u32, Refusal> {
     let link = Arc::new(Link::new());
-    let (role, app_role) = match end.offer {
-        None => (Role::Client, AppRole::Client),
-        Some(_) => (Role::Server, AppRole::Server),
+    let app_role = match end.offer {
+        None => AppRole::Client,
+        Some(_) => AppRole::Server,
     };
     let site = compose::site(Whereabouts {
         node: &shared.config.node.name,
@@ -233,34 +283,28 @@ pub(crate) async fn open_tcp(
         role: app_role,
         schema: end.schema,
         peer: PeerIdentity {
-            identity: established.peer.name().into(),
-            address: established.peer_address.to_string().into(),
-            transport: "tcp",
+            identity: reached.identity.as_str().into(),
+            address: reached.peer_address.to_string().into(),
+            transport: reached.transport(),
             app: None,
         },
         connection: shared.new_connection(),
         runtime: end.runtime,
     });
     let chain = shared.policies.chain(&site).await?;
-    let agreement = &established.agreement;
-    let encoding = encoding(agreement.encoding);
-    let peer_limits = agreement.peer_limits;
+    let encoding = encoding(reached.agreement().encoding);
+    let peer_limits = reached.agreement().peer_limits;
     let own = shared.services.limits();
     let calls_max = match end.offer {
         None => own.calls_in_flight_max.min(peer_limits.calls_in_flight_max),
         Some(_) => own.calls_in_flight_max,
     };
-    let version = transport_version(shared, &site);
-    let transport = TcpTransport::new(
-        established,
-        role,
-        transport_config(&shared.config, version),
-        Arc::clone(&link),
-        now_ns(),
-    );
+    let wanted = shared.policies.transport_version(reached.kind(), &site);
+    let version = wanted.unwrap_or(1);
+    let transport = reached.into_engine(&shared.config, version, Arc::clone(&link));
     let opening = Opening {
         site,
-        transport_version: version.number(),
+        transport_version: version,
         encoding,
         link: Arc::clone(&link),
         waker: shared.runtimes[end.runtime].new_waker(),
@@ -277,7 +321,7 @@ pub(crate) async fn open_tcp(
         calls_max,
         quota: end.offer.map(|offer| Arc::clone(&offer.quota)),
         policies: Vec::new(),
-        transport: Box::new(transport),
+        transport,
         link,
     };
     opening.enter(shared, chain, plan, permit)?.open(shared).await
@@ -557,24 +601,9 @@ impl From<ChangeError> for Refusal {
     }
 }
 
-/// The version of the TCP transport that a datapath gets.
-fn transport_version(shared: &Shared, site: &Site) -> TcpVersion {
-    let wanted = shared.policies.transport_version(transports::TCP, site);
-    wanted.and_then(TcpVersion::from_number).unwrap_or_default()
-}
-
-fn encoding(agreed: Encoding) -> marshalling::Encoding {
+pub(crate) fn encoding(agreed: Encoding) -> marshalling::Encoding {
     match agreed {
         Encoding::Native => marshalling::Encoding::Native,
         Encoding::Protobuf => marshalling::Encoding::Protobuf,
-    }
-}
-
-fn transport_config(config: &Config, version: TcpVersion) -> TransportConfig {
-    TransportConfig {
-        version,
-        keepalive_interval_ns: config.timeouts.keepalive_interval_ms * 1_000_000,
-        keepalive_timeout_ns: config.timeouts.keepalive_timeout_ms * 1_000_000,
-        ..TransportConfig::default()
     }
 }

@@ -23,11 +23,13 @@ pub mod observe;
 mod permits;
 pub mod policies;
 mod reload;
+mod remote;
 pub mod runtime;
 pub mod schemas;
 mod segments;
 mod services;
 mod sockets;
+mod switch;
 pub mod takeover;
 
 pub use admin::{AdminConfig, Denied, Role};

@@ -1,19 +1,22 @@
 //! Letting other nodes in.
 
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost_transport_tcp::{AcceptError, Decision, Established, Greeting, PeerIdentity};
+use provost_transport_datagram::Caller;
+use provost_transport_tcp::{AcceptError, Decision, Established, Greeting, PeerIdentity, Role};
 use provost_wire::Code;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::connect::{TcpEnd, open_tcp};
+use crate::connect::{RemoteEnd, open_remote};
 use crate::node::Shared;
 use crate::permits::{AppConnections, Permit};
+use crate::remote::{self, Reached};
 use crate::services::Match;
+use crate::sockets::PeerListener;
 
 /// After an error of accept, such as having no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -21,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// Lets peers in at one listener, for ever.
-pub(crate) async fn accept(shared: Rc<Shared>, listener: TcpListener) {
+pub(crate) async fn accept(shared: Rc<Shared>, listener: PeerListener) {
     let handshakes = Arc::new(Semaphore::new(shared.config.limits.handshakes));
     let mut complained: Option<Instant> = None;
     loop {
@@ -29,15 +32,19 @@ pub(crate) async fn accept(shared: Rc<Shared>, listener: TcpListener) {
         let Ok(place) = Arc::clone(&handshakes).acquire_owned().await else {
             return;
         };
-        let (accepted, pass) = shared.peers_gate.enter_with(|| listener.accept()).await;
+        let (accepted, pass) = shared.peers_gate.enter_with(|| come(&listener)).await;
         match accepted {
-            Ok((stream, peer)) => {
+            Ok((comer, peer)) => {
                 let shared = Rc::clone(&shared);
                 let under_way = UnderWay::note(&shared);
                 tokio::task::spawn_local(async move {
                     let _place = place;
                     let _under_way = under_way;
-                    if let Err(refusal) = welcome(&shared, stream).await {
+                    let welcomed = match comer {
+                        Comer::Tcp(stream) => welcome(&shared, stream).await,
+                        Comer::Datagram(caller) => welcome_datagram(&shared, *caller).await,
+                    };
+                    if let Err(refusal) = welcomed {
                         tracing::info!(%peer, reason = refusal, "refused a peer");
                     }
                 });
@@ -50,6 +57,26 @@ pub(crate) async fn accept(shared: Rc<Shared>, listener: TcpListener) {
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
+        }
+    }
+}
+
+/// A peer that has come.
+enum Comer {
+    Tcp(tokio::net::TcpStream),
+    Datagram(Box<Caller>),
+}
+
+async fn come(listener: &PeerListener) -> io::Result<(Comer, SocketAddr)> {
+    match listener {
+        PeerListener::Tcp(listener) => {
+            let (stream, peer) = listener.accept().await?;
+            Ok((Comer::Tcp(stream), peer))
+        }
+        PeerListener::Datagram(peers) => {
+            let caller = peers.accept().await?;
+            let peer = caller.address();
+            Ok((Comer::Datagram(Box::new(caller)), peer))
         }
     }
 }
@@ -99,7 +126,30 @@ async fn welcome(shared: &Shared, stream: tokio::net::TcpStream) -> Result<(), S
         Err(_) => return Err("the handshake was cut short".to_owned()),
     };
     let found = found.ok_or("no service was agreed on")?;
-    serve(shared, established, &found).await
+    serve(shared, Reached::tcp(established, Role::Server), &found).await
+}
+
+async fn welcome_datagram(shared: &Shared, caller: Caller) -> Result<(), String> {
+    let services = Arc::clone(&shared.services);
+    let packets = remote::packets(&shared.config);
+    let deadline = Instant::now() + Duration::from_millis(shared.live().timeouts.handshake_ms);
+    let handshake = tokio::task::spawn_blocking(move || {
+        let mut found = None;
+        let decide = |hello: &_, schema: Option<&[u8]>| {
+            let (decision, with) = services.decide(hello, schema);
+            found = with;
+            decision
+        };
+        let established = provost_transport_datagram::accept(caller, packets, deadline, decide);
+        established.map(|established| (established, found))
+    });
+    let (established, found) = match handshake.await {
+        Ok(Ok(shaken)) => shaken,
+        Ok(Err(error)) => return Err(error.to_string()),
+        Err(_) => return Err("the handshake was cut short".to_owned()),
+    };
+    let found = found.ok_or("no service was agreed on")?;
+    serve(shared, Reached::datagram(established, Role::Server), &found).await
 }
 
 fn shake_hands(
@@ -124,9 +174,9 @@ fn check_identity(allowed: &[String], peer: &PeerIdentity) -> Result<(), String>
     }
 }
 
-async fn serve(shared: &Shared, established: Established, found: &Match) -> Result<(), String> {
-    let peer: SocketAddr = established.peer_address;
-    let identity = established.peer.name().to_owned();
+async fn serve(shared: &Shared, reached: Reached, found: &Match) -> Result<(), String> {
+    let peer: SocketAddr = reached.peer_address;
+    let identity = reached.identity.clone();
     let _pass = shared.gate.enter().await;
     let offer = &found.offer;
     let (app, runtime, send_heap, connections) = {
@@ -142,14 +192,14 @@ async fn serve(shared: &Shared, established: Established, found: &Match) -> Resu
         )
     };
     let permit = take_permit(shared, &connections)?;
-    let end = TcpEnd {
+    let end = RemoteEnd {
         app: &app,
         runtime,
         send_heap: &send_heap,
         schema: &offer.schema,
         offer: Some(offer),
     };
-    let number = open_tcp(shared, &end, established, permit)
+    let number = open_remote(shared, &end, reached, permit)
         .await
         .map_err(|refusal| refusal.message)?;
     tracing::info!(

@@ -581,7 +581,7 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
         listeners.control,
         came.unattached,
     ))];
-    for listener in listeners.tcp {
+    for listener in listeners.peers {
         accepting.push(tokio::task::spawn_local(listen::accept(
             Rc::clone(&shared),
             listener,
@@ -706,9 +706,9 @@ type Begun = (
 );
 
 fn start(parts: NodeParts, upgrades: takeover::UpgradeSender) -> Result<Begun, StartError> {
-    let (tcp, addresses) = sockets::open_tcp(&parts.config)?;
+    let (peers, addresses) = sockets::open_peers(&parts.config)?;
     let (shared, events) = make(parts, addresses, upgrades)?;
-    let listeners = Listeners::open(&shared.config, tcp)?;
+    let listeners = Listeners::open(&shared.config, peers)?;
     shared.sockets.replace(listeners.duplicate(&shared.config)?);
     Ok((shared, listeners, takeover::Restored::default(), events))
 }

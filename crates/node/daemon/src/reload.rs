@@ -128,7 +128,8 @@ async fn take_up(shared: &Rc<Shared>) -> Result<Reloaded, ReloadError> {
     shared
         .permits
         .set_bounds(next.limits.connections, next.limits.connections_per_app);
-    shared.live.replace(Rc::new(next));
+    let before = shared.live.replace(Rc::new(next));
+    crate::switch::follow_routes(shared, before);
     for change in &changes {
         if change.takes_effect == TakesEffect::Restarted {
             let (before, after) = (&change.before, &change.after);

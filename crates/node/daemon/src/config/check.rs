@@ -4,7 +4,9 @@ use std::fmt;
 
 use provost_wire::limits;
 
-use super::{Config, ConfigError, Problem, RouteConfig, RouteTransport, parse_mode};
+use provost_transport_datagram::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
+
+use super::{Config, ConfigError, ListenerTransport, Problem, RouteConfig, RouteTransport, parse_mode};
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
 
 /// Runtime threads, at most.
@@ -25,6 +27,7 @@ impl Config {
         self.check_limits(&mut problems);
         self.check_timeouts(&mut problems);
         self.check_paths_of_calls(&mut problems);
+        self.check_datagram(&mut problems);
         if let Err(problem) = self.observe.address() {
             problems.add("observe.listen", problem);
         }
@@ -191,6 +194,26 @@ impl Config {
         }
     }
 
+    fn check_datagram(&self, problems: &mut Problems) {
+        let bytes = self.datagram.packet_bytes;
+        problems.range("datagram.packet_bytes", bytes, PACKET_BYTES_MIN, PACKET_BYTES_MAX);
+        if self.tls.is_none() {
+            return;
+        }
+        let message = "the datagram transport does not encrypt, and this node has [tls]: use transport = \"tcp\" here, or \
+                       remove [tls]";
+        for (at, listener) in self.listeners.iter().enumerate() {
+            if listener.transport == ListenerTransport::Datagram {
+                problems.add(format!("listener[{at}].transport"), message.into());
+            }
+        }
+        for (at, route) in self.routes.iter().enumerate() {
+            if route.transport == RouteTransport::Datagram {
+                problems.add(format!("route[{at}].transport"), message.into());
+            }
+        }
+    }
+
     fn check_paths_of_calls(&self, problems: &mut Problems) {
         self.check_policies(problems);
         problems.range("listener", self.listeners.len(), 0, ENTRIES_MAX);
@@ -219,8 +242,15 @@ fn check_route(key: &str, route: &RouteConfig, problems: &mut Problems) {
         );
     }
     match (route.transport, route.endpoints.is_empty()) {
-        (RouteTransport::Tcp, true) => {
-            let message = format!("tcp needs at least one \"host:port\" for \"{}\"", route.service);
+        (RouteTransport::Tcp | RouteTransport::Datagram, true) => {
+            let transport = match route.transport {
+                RouteTransport::Datagram => "datagram",
+                _ => "tcp",
+            };
+            let message = format!(
+                "{transport} needs at least one \"host:port\" for \"{}\"",
+                route.service
+            );
             problems.add(format!("{key}.endpoints"), message);
         }
         (RouteTransport::Local, false) => {

@@ -29,6 +29,8 @@ pub struct Config {
     /// This node's identity towards others; without it, connections are plain TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsFiles>,
+    /// How the datagram transport makes its packets.
+    pub datagram: DatagramConfig,
     /// Where schemas come from and are kept.
     pub schemas: SchemasConfig,
     /// What is logged, and how.
@@ -153,6 +155,25 @@ pub struct TlsFiles {
     pub allow_peers: Vec<String>,
 }
 
+/// `[datagram]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DatagramConfig {
+    /// What carries the packets.
+    pub wire: DatagramWire,
+    /// Bytes of the largest packet, without the headers of IP and UDP; both ends use the lesser of theirs.
+    pub packet_bytes: u32,
+}
+
+/// What carries the packets of the datagram transport.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DatagramWire {
+    /// UDP sockets.
+    #[default]
+    Udp,
+}
+
 /// `[schemas]`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -202,6 +223,8 @@ pub enum ListenerTransport {
     /// The native protocol over TCP.
     #[default]
     Tcp,
+    /// The native protocol over the datagram transport.
+    Datagram,
 }
 
 /// `[[route]]`.
@@ -229,6 +252,17 @@ pub enum RouteTransport {
     Local,
     /// The native protocol over TCP.
     Tcp,
+    /// The native protocol over the datagram transport.
+    Datagram,
+}
+
+impl Default for DatagramConfig {
+    fn default() -> DatagramConfig {
+        DatagramConfig {
+            wire: DatagramWire::Udp,
+            packet_bytes: provost_transport_datagram::PACKET_BYTES_ETHERNET,
+        }
+    }
 }
 
 impl Default for NodeConfig {

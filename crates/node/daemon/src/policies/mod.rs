@@ -35,7 +35,7 @@ pub(crate) mod closed;
 pub(crate) mod handover;
 pub(crate) mod heal;
 mod listing;
-mod plan;
+pub(crate) mod plan;
 pub mod registry;
 pub(crate) mod table;
 #[cfg(test)]

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use provost_datapath::{EngineStart, Predecessor, RestoreError};
+use provost_datapath::EngineStart;
 use provost_engine::{SavedState, Site, Start};
-use provost_transport_tcp::{Handover, TcpTransport, TcpVersion};
 
 use super::ChangeError;
 use super::chain::{stand_in, unfit};
@@ -126,7 +125,7 @@ impl Order {
             false => Planned::Replace {
                 was: Tag::TRANSPORT,
                 tag: Tag::TRANSPORT,
-                start: tcp(self.to.transport_version),
+                start: transports::start_tcp(self.to.transport_version),
                 guard: Guard::default(),
             },
         });
@@ -206,25 +205,5 @@ fn resumed([first, second]: [Start; 2], checkpoint: Option<SavedState>) -> Engin
             return first(checkpoint.as_ref());
         };
         first(Some(saved)).or_else(|_| second(checkpoint.as_ref()))
-    })
-}
-
-/// Starts a TCP transport from what another version of it has saved.
-fn tcp(version: u32) -> EngineStart {
-    Box::new(move |predecessor: Predecessor<'_>| {
-        let damaged = |reason: &str| RestoreError::Damaged {
-            kind: transports::TCP,
-            reason: reason.to_owned(),
-        };
-        let version = TcpVersion::from_number(version).ok_or_else(|| damaged("the version is unknown"))?;
-        let saved = predecessor
-            .saved
-            .ok_or_else(|| damaged("there is no saved state"))?;
-        let handover = Handover {
-            descriptors: predecessor.descriptors,
-            link: predecessor.link,
-            restorer: predecessor.restorer,
-        };
-        Ok(Box::new(TcpTransport::restore(version, saved, handover)?))
     })
 }

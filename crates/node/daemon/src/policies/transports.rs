@@ -1,6 +1,11 @@
-//! Which versions of the transports' code datapaths have.
+//! Which versions of the transports' code datapaths have, and how each is started from what another one has saved.
+
+use provost_datapath::{Engine, EngineStart, Predecessor, RestoreError};
+use provost_transport_datagram as datagram;
+use provost_transport_tcp as tcp;
 
 use super::change::{ChangeError, Reach};
+use crate::switch::{self, Switch};
 
 /// Apps and connections for which a transport has another version than for the rest, at most.
 const EXCEPTIONS_MAX: usize = 256;
@@ -122,5 +127,53 @@ impl Transports {
 
     pub(crate) fn retain_exceptions(&mut self, stays: impl Fn(&Reach) -> bool) {
         self.tcp.exceptions.retain(|(reach, _)| stays(reach));
+    }
+}
+
+/// How a transport of this kind and version goes on from what it has saved, if there is one.
+pub(crate) fn restoring(kind: &str, version: u32) -> Option<EngineStart> {
+    match kind {
+        TCP => Some(start_tcp(version)),
+        datagram::KIND => Some(Box::new(start_datagram)),
+        switch::KIND => Some(Box::new(|predecessor: Predecessor<'_>| {
+            Ok(Box::new(Switch::restore(predecessor)?) as Box<dyn Engine>)
+        })),
+        _ => None,
+    }
+}
+
+/// Starts a TCP transport from what another version of it has saved.
+pub(crate) fn start_tcp(version: u32) -> EngineStart {
+    Box::new(move |predecessor: Predecessor<'_>| {
+        let version =
+            tcp::TcpVersion::from_number(version).ok_or_else(|| damaged(TCP, "the version is unknown"))?;
+        let saved = predecessor
+            .saved
+            .ok_or_else(|| damaged(TCP, "there is no saved state"))?;
+        let handover = tcp::Handover {
+            descriptors: predecessor.descriptors,
+            link: predecessor.link,
+            restorer: predecessor.restorer,
+        };
+        Ok(Box::new(tcp::TcpTransport::restore(version, saved, handover)?))
+    })
+}
+
+fn start_datagram(predecessor: Predecessor<'_>) -> Result<Box<dyn Engine>, RestoreError> {
+    let saved = predecessor
+        .saved
+        .ok_or_else(|| damaged(datagram::KIND, "there is no saved state"))?;
+    let handover = datagram::Handover {
+        descriptors: predecessor.descriptors,
+        link: predecessor.link,
+        restorer: predecessor.restorer,
+    };
+    Ok(Box::new(datagram::DatagramTransport::restore(saved, handover)?))
+}
+
+fn damaged(kind: &'static str, reason: &str) -> RestoreError {
+    RestoreError::Damaged {
+        kind,
+        reason: reason.to_owned(),
     }
 }

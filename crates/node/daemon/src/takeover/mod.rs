@@ -115,3 +115,18 @@ pub enum UpgradeError {
         status: String,
     },
 }
+
+/// What a listener is called between two processes: its address alone where it is of the first transport.
+fn listener_name(transport: crate::config::ListenerTransport, address: std::net::SocketAddr) -> String {
+    match transport {
+        crate::config::ListenerTransport::Tcp => address.to_string(),
+        crate::config::ListenerTransport::Datagram => format!("{DATAGRAM}{address}"),
+    }
+}
+
+/// The address in such a name.
+fn listener_address(name: &str) -> Option<std::net::SocketAddr> {
+    name.strip_prefix(DATAGRAM).unwrap_or(name).parse().ok()
+}
+
+const DATAGRAM: &str = "datagram:";

@@ -16,7 +16,6 @@ use provost_marshalling::{Encoding, Marshalling};
 use provost_schema::SchemaHash;
 use provost_shm::{Doorbell, Memfd, MemfdLimits, PacketSocket, SEALS_FIXED_SIZE};
 use provost_transport_local::{End, LocalTransport, SavedEnd};
-use provost_transport_tcp::{Handover, TcpTransport, TcpVersion};
 use provost_wire::limits::REGION_BYTES_MAX;
 use tokio::sync::{Notify, oneshot};
 
@@ -521,6 +520,7 @@ impl<'a> Builder<'a> {
                 address: connection.peer_address.as_str().into(),
                 transport: match connection.transport.as_str() {
                     "local" => "local",
+                    "datagram" => "datagram",
                     _ => "tcp",
                 },
                 app: peer_app.map(|at| Arc::clone(&self.apps[*at].identity)),
@@ -598,20 +598,11 @@ fn transport(engine: &state::Engine, local: Option<LocalTransport>) -> Result<En
             Ok(Box::new(local) as Box<dyn Engine>)
         }));
     }
-    if engine.kind != crate::policies::transports::TCP {
-        return Err(format!("this version has no transport {}", engine.kind));
+    let kind = engine.kind.as_str();
+    match crate::policies::transports::restoring(kind, engine.version) {
+        Some(start) => Ok(start),
+        None => Err(format!("this version has no transport {kind}")),
     }
-    let version = TcpVersion::from_number(engine.version).unwrap_or_default();
-    Ok(Box::new(move |predecessor: Predecessor<'_>| {
-        let saved = predecessor.saved.ok_or_else(|| nothing_saved("transport-tcp"))?;
-        let handover = Handover {
-            descriptors: predecessor.descriptors,
-            link: predecessor.link,
-            restorer: predecessor.restorer,
-        };
-        let transport = TcpTransport::restore(version, saved, handover)?;
-        Ok(Box::new(transport) as Box<dyn Engine>)
-    }))
 }
 
 fn policy(

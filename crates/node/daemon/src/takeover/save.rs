@@ -41,8 +41,8 @@ pub(super) fn preview(shared: &Shared) -> io::Result<(state::Preview, Known)> {
             .iter()
             .zip(&shared.addresses)
             .map(|((configured, _), bound)| state::Listener {
-                configured: configured.to_string(),
-                bound: bound.to_string(),
+                configured: super::listener_name(configured.transport, configured.address),
+                bound: super::listener_name(configured.transport, *bound),
             })
             .collect(),
         policies: Some(policies(shared)?),

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use super::channel::{Body, Channel, ChannelError, Committed, Failed, Ready, Rest
 use super::restore::{self, Descriptors, NotRestored};
 use super::save::{ADMIN_PART, HTTP_PART};
 use super::state::{self, FORMAT};
-use crate::config::Config;
+use crate::config::{Config, ListenerConfig};
 use crate::node::Shared;
 use crate::observe;
 use crate::policies::handover::{SavedInstance, SavedPolicies};
 use crate::policies::{Attachment, load_engines};
-use crate::sockets::Sockets;
+use crate::sockets::{Sockets, open_socket};
 
 /// How long the old process may take for what it does while it goes on. It ends this process when it gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -152,12 +152,12 @@ pub(crate) struct Prepared {
     pub(crate) addresses: Vec<SocketAddr>,
     preview: state::Preview,
     /// For each listener of the configuration: the socket to come that it has, or a fresh one.
-    listeners: Vec<(SocketAddr, ListenerOrigin)>,
+    listeners: Vec<(ListenerConfig, ListenerOrigin)>,
 }
 
 enum ListenerOrigin {
     ToCome(usize),
-    Fresh(TcpListener),
+    Fresh(OwnedFd),
 }
 
 /// Reads what the old process tells of itself, and opens what only this one has.
@@ -174,7 +174,7 @@ pub(crate) fn begin(seat: &Seat, config: &Config) -> Result<Prepared, SeatError>
     let mut taken = vec![false; preview.listeners.len()];
     let (mut addresses, mut listeners) = (Vec::new(), Vec::new());
     for listener in &config.listeners {
-        let wanted = listener.address.to_string();
+        let wanted = super::listener_name(listener.transport, listener.address);
         let mut old = preview.listeners.iter().zip(&taken);
         let to_come = old.position(|(listener, taken)| {
             !taken && (listener.configured == wanted || listener.bound == wanted)
@@ -182,14 +182,14 @@ pub(crate) fn begin(seat: &Seat, config: &Config) -> Result<Prepared, SeatError>
         let (address, origin) = match to_come {
             Some(at) => {
                 taken[at] = true;
-                let bound = preview.listeners[at].bound.parse();
+                let bound = super::listener_address(&preview.listeners[at].bound);
                 (bound.unwrap_or(listener.address), ListenerOrigin::ToCome(at))
             }
-            None => open(listener.address)
+            None => open(listener)
                 .map_err(|error| SeatError::Configuration(format!("listener {wanted}: {error}")))?,
         };
         addresses.push(address);
-        listeners.push((listener.address, origin));
+        listeners.push((listener.clone(), origin));
     }
     Ok(Prepared {
         addresses,
@@ -198,9 +198,9 @@ pub(crate) fn begin(seat: &Seat, config: &Config) -> Result<Prepared, SeatError>
     })
 }
 
-fn open(address: SocketAddr) -> io::Result<(SocketAddr, ListenerOrigin)> {
-    let listener = TcpListener::bind(address)?;
-    Ok((listener.local_addr()?, ListenerOrigin::Fresh(listener)))
+fn open(listener: &ListenerConfig) -> io::Result<(SocketAddr, ListenerOrigin)> {
+    let (socket, address) = open_socket(listener)?;
+    Ok((address, ListenerOrigin::Fresh(socket)))
 }
 
 /// Everything is there, and nothing has been touched.
@@ -236,17 +236,19 @@ pub(crate) fn complete(seat: &Seat, prepared: Prepared, shared: &Rc<Shared>) -> 
         control: control.into(),
         admin: None,
         http: None,
-        tcp: Vec::with_capacity(prepared.listeners.len()),
+        peers: Vec::with_capacity(prepared.listeners.len()),
     };
-    for (address, origin) in prepared.listeners {
-        sockets.tcp.push(match origin {
-            ListenerOrigin::Fresh(listener) => listener,
+    for (listener, origin) in prepared.listeners {
+        let socket = match origin {
+            ListenerOrigin::Fresh(socket) => socket,
             ListenerOrigin::ToCome(at) => {
+                let address = listener.address;
                 let socket = old.get_mut(at).and_then(Option::take);
                 let missing = || SeatError::State(format!("the socket of listener {address} is missing"));
-                TcpListener::from(socket.ok_or_else(missing)?)
+                socket.ok_or_else(missing)?
             }
-        });
+        };
+        sockets.peers.push((listener.transport, socket));
     }
     let unattached = descriptors.take(node.unattached, "processes that have not attached")?;
     let unattached = unattached.into_iter().map(PacketSocket::from).collect();

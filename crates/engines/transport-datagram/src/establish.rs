@@ -1,0 +1,327 @@
+//! Opening connections: a lane, and the native handshake on it. Blocking, off the data plane.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use provost_session::handshake::{
+    Agreement, ClientEvent, ClientHandshake, Decision, HandshakeError, Hello, Limits, ServerEvent,
+    ServerHandshake,
+};
+use provost_wire::Code;
+
+use crate::lane::{Lane, Lost, Next, PARCEL_BYTES_MAX, Reading, Terms};
+use crate::listener::Caller;
+use crate::socket::{PACKET_BYTES_MAX, PacketOptions, Socket};
+
+/// How long a peer that was refused may take to hear it.
+const PARTING: Duration = Duration::from_millis(300);
+/// The longest sleep between two looks.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// Silence of a peer in the handshake after which it counts as gone; the deadline is mostly earlier.
+const SILENCE_NS: u64 = 10_000_000_000;
+
+/// A connection on which both ends agree what they speak.
+#[derive(Debug)]
+pub struct Established {
+    pub(crate) lane: Lane,
+    /// What the two ends agreed on.
+    pub agreement: Agreement,
+    /// What this end said it is ready to receive.
+    pub limits: Limits,
+    /// Full name of the service.
+    pub service: String,
+    /// Where the peer is.
+    pub peer_address: SocketAddr,
+}
+
+/// Where to connect, and what to say there.
+#[derive(Clone, Debug)]
+pub struct ConnectParams {
+    /// `host:port`.
+    pub address: String,
+    /// What to say.
+    pub hello: Hello,
+    /// The serialized `FileDescriptorSet`, for a server that asks for it.
+    pub descriptor_set: Arc<[u8]>,
+    /// How packets are made.
+    pub packets: PacketOptions,
+    /// When to give up.
+    pub deadline: Instant,
+}
+
+/// Why no connection came about.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ConnectError {
+    /// The status of calls that wait for the connection.
+    pub code: Code,
+    /// What is wrong, where, and what to do.
+    pub message: String,
+}
+
+/// Why a peer was not let in.
+#[derive(Debug, thiserror::Error)]
+#[error("{peer}: {reason}")]
+pub struct AcceptError {
+    /// Who.
+    pub peer: SocketAddr,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// Opens a connection. Blocks until both ends agree, or the deadline.
+///
+/// # Errors
+/// Nobody answers there, or the peer does not agree.
+pub fn connect(params: &ConnectParams) -> Result<Established, ConnectError> {
+    let fail = |code, reason: String| ConnectError {
+        code,
+        message: format!("cannot connect to {}: {reason}", params.address),
+    };
+    let unavailable = |error: io::Error| fail(Code::Unavailable, error.to_string());
+    let addresses: Vec<SocketAddr> = params.address.to_socket_addrs().map_err(unavailable)?.collect();
+    let mut failure = fail(Code::Unavailable, "the name has no address".to_owned());
+    for address in addresses {
+        let socket = Socket::connect(address).map_err(unavailable)?;
+        let mut channel = Channel {
+            lane: Lane::open(socket, terms(params.packets)).map_err(unavailable)?,
+            began: Instant::now(),
+            deadline: params.deadline,
+            scratch: vec![0; PACKET_BYTES_MAX as usize],
+        };
+        match shake_hands(&mut channel, params) {
+            Ok((agreement, leftover)) => {
+                let (limits, service) = (params.hello.limits, params.hello.service.clone());
+                return Ok(channel.establish(agreement, limits, service, &leftover));
+            }
+            Err(error) => {
+                let code = error.code();
+                failure = fail(code, error.to_string());
+                channel.part();
+                if code != Code::Unavailable {
+                    break;
+                }
+            }
+        }
+    }
+    Err(failure)
+}
+
+fn terms(packets: PacketOptions) -> Terms {
+    Terms {
+        packet_bytes: packets.packet_bytes,
+        silence_ns: SILENCE_NS,
+    }
+}
+
+fn shake_hands(channel: &mut Channel, params: &ConnectParams) -> Result<(Agreement, Vec<u8>), ChannelError> {
+    let mut handshake = ClientHandshake::new(&params.hello, params.descriptor_set.to_vec());
+    loop {
+        channel.write(&handshake.output())?;
+        let bytes = channel.read()?;
+        if let ClientEvent::Done { agreement, leftover } = handshake.input(&bytes)? {
+            return Ok((agreement, leftover));
+        }
+    }
+}
+
+/// Lets a client in that a listener has got. `decide` is asked when the client has said hello, and again (with the
+/// client's serialized descriptor set) after it answered [`Decision::NeedSchema`]. Blocks until both ends agree, or the
+/// deadline.
+///
+/// # Errors
+/// The client does not agree, or is gone.
+pub fn accept(
+    caller: Caller,
+    packets: PacketOptions,
+    deadline: Instant,
+    mut decide: impl FnMut(&Hello, Option<&[u8]>) -> Decision,
+) -> Result<Established, AcceptError> {
+    let peer = caller.address();
+    let fail = |reason: String| AcceptError { peer, reason };
+    let lane = Lane::serve(caller.socket, terms(packets), &caller.opening, 0);
+    let mut channel = Channel {
+        lane: lane.map_err(|error| fail(error.to_string()))?,
+        began: Instant::now(),
+        deadline,
+        scratch: vec![0; PACKET_BYTES_MAX as usize],
+    };
+    match receive_hands(&mut channel, &mut decide) {
+        Ok(accepted) => {
+            let Accepted {
+                agreement,
+                limits,
+                service,
+                leftover,
+            } = accepted;
+            Ok(channel.establish(agreement, limits, service, &leftover))
+        }
+        Err(error) => {
+            channel.part();
+            Err(fail(error.to_string()))
+        }
+    }
+}
+
+struct Accepted {
+    agreement: Agreement,
+    limits: Limits,
+    service: String,
+    leftover: Vec<u8>,
+}
+
+fn receive_hands(
+    channel: &mut Channel,
+    decide: &mut impl FnMut(&Hello, Option<&[u8]>) -> Decision,
+) -> Result<Accepted, ChannelError> {
+    let mut handshake = ServerHandshake::new();
+    let mut limits = Limits::default();
+    loop {
+        let bytes = channel.read()?;
+        let mut event = handshake.input(&bytes);
+        let schema = match &mut event {
+            Ok(ServerEvent::Schema(schema)) => Some(std::mem::take(schema)),
+            _ => None,
+        };
+        if let Ok(ServerEvent::Hello | ServerEvent::Schema(_)) = event
+            && let Some(hello) = handshake.hello()
+        {
+            let decision = decide(hello, schema.as_deref());
+            if let Decision::Welcome { limits: own, .. } = &decision {
+                limits = *own;
+            }
+            event = handshake.decide(decision);
+        }
+        // A refusal is sent too.
+        channel.write(&handshake.output())?;
+        if let ServerEvent::Done { agreement, leftover } = event? {
+            let service = handshake.hello().map(|hello| hello.service.clone());
+            return Ok(Accepted {
+                agreement,
+                limits,
+                service: service.unwrap_or_default(),
+                leftover,
+            });
+        }
+    }
+}
+
+/// A lane with a deadline, to be used by one who waits.
+struct Channel {
+    lane: Lane,
+    began: Instant,
+    deadline: Instant,
+    scratch: Vec<u8>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ChannelError {
+    #[error("the handshake did not end in time: is there a listener with transport = \"datagram\"?")]
+    Deadline,
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    #[error("the peer closed the connection during the handshake")]
+    Closed,
+}
+
+impl ChannelError {
+    fn code(&self) -> Code {
+        match self {
+            ChannelError::Handshake(error) => error.code(),
+            ChannelError::Deadline | ChannelError::Lost(_) | ChannelError::Closed => Code::Unavailable,
+        }
+    }
+}
+
+impl Channel {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), ChannelError> {
+        for bytes in bytes.chunks(PARCEL_BYTES_MAX) {
+            let mut parcel = self.lane.parcel(bytes.len());
+            Lane::content(&mut parcel).copy_from_slice(bytes);
+            self.lane.send(parcel);
+        }
+        self.poll()
+    }
+
+    /// What comes next, however long it is.
+    fn read(&mut self) -> Result<Vec<u8>, ChannelError> {
+        loop {
+            let came = match self.lane.next() {
+                Next::Bytes(bytes) => Some(bytes.to_vec()),
+                Next::Nothing => None,
+                Next::Finished => return Err(ChannelError::Closed),
+            };
+            if let Some(bytes) = came {
+                self.lane.taken();
+                return Ok(bytes);
+            }
+            self.wait()?;
+        }
+    }
+
+    fn wait(&mut self) -> Result<(), ChannelError> {
+        self.poll()?;
+        if self.lane.has_next() {
+            return Ok(());
+        }
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ChannelError::Deadline);
+        }
+        let now_ns = self.now_ns();
+        let due = self.lane.wake_at().map_or(PAUSE_MAX, |at_ns| {
+            Duration::from_nanos(at_ns.saturating_sub(now_ns))
+        });
+        let waited = self.lane.socket().wait(due.min(left).min(PAUSE_MAX));
+        waited.map_err(|error| ChannelError::Lost(error.into()))
+    }
+
+    fn poll(&mut self) -> Result<(), ChannelError> {
+        let now_ns = self.now_ns();
+        let polled = self.lane.poll(now_ns, Reading::Try, &mut self.scratch);
+        polled.map(drop).map_err(ChannelError::Lost)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn establish(
+        mut self,
+        agreement: Agreement,
+        limits: Limits,
+        service: String,
+        leftover: &[u8],
+    ) -> Established {
+        let now_ns = self.now_ns();
+        self.lane.put_back(leftover);
+        self.lane.change_clock(now_ns);
+        Established {
+            peer_address: self.lane.socket().peer(),
+            lane: self.lane,
+            agreement,
+            limits,
+            service,
+        }
+    }
+
+    /// Ends the lane so that what was said last arrives.
+    fn part(mut self) {
+        self.lane.finish();
+        self.deadline = Instant::now() + PARTING;
+        while !(self.lane.is_acknowledged() && self.lane.peer_finished()) {
+            if let Next::Bytes(_) | Next::Finished = self.lane.next() {
+                self.lane.taken();
+                continue;
+            }
+            // It is given up anyway.
+            if self.wait().is_err() {
+                return;
+            }
+        }
+    }
+}

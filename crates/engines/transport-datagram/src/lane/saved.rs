@@ -1,0 +1,150 @@
+//! What an end of a lane leaves its successor, beside its socket: every parcel of which it does not know that the peer has
+//! it, and every one that nobody has taken. Sessions are not saved: the successor's client opens another, in which both
+//! ends say how far they have received.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+
+use provost_datapath::{FieldReader, FieldWriter, RestoreError};
+
+use super::*;
+
+/// Parcels of one direction that a state can have.
+const PARCELS_MAX: usize = 4096;
+
+impl Lane {
+    pub(crate) fn save(&self, out: &mut FieldWriter) {
+        out.flag(self.role == Role::Server);
+        out.run(&self.id);
+        out.text(&self.socket.peer().to_string());
+        out.u32(self.terms.packet_bytes);
+        out.u64(self.terms.silence_ns);
+        let session = match self.attachment {
+            Attachment::Inherited { session } => Some(session),
+            _ => self.asked_for,
+        };
+        out.u64(session.map_or(u64::MAX, SessionId::to_bits));
+        out.u64(self.outgoing.last);
+        out.u64(self.outgoing.acknowledged);
+        out.flag(self.outgoing.finished);
+        let parcels = self.unacknowledged();
+        out.count(parcels.len());
+        parcels.values().for_each(|parcel| out.run(parcel));
+        out.u64(self.incoming.received);
+        out.flag(self.incoming.finished);
+        out.count(self.incoming.ready.len());
+        for parcel in &self.incoming.ready {
+            parcel.save(out);
+        }
+        out.count(self.incoming.ahead.len());
+        for (number, parcel) in &self.incoming.ahead {
+            out.u64(*number);
+            parcel.save(out);
+        }
+    }
+
+    /// Every parcel that may have to be sent again, by number.
+    fn unacknowledged(&self) -> BTreeMap<u64, &[u8]> {
+        let under_way = match self.attachment {
+            Attachment::Attached { session } => Some(self.endpoint.messages_kept(session)),
+            // While a client asks for its lane, nothing else is under way.
+            _ => None,
+        };
+        let unsent = self.outgoing.unsent.iter().map(|parcel| &**parcel);
+        let all = under_way.into_iter().flatten().chain(unsent);
+        let numbered = all.filter_map(|parcel| Some((Head::read(parcel)?.number, parcel)));
+        numbered
+            .filter(|(number, _)| *number > self.outgoing.acknowledged)
+            .collect()
+    }
+
+    pub(crate) fn restore(socket: UdpSocket, fields: &mut FieldReader<'_>) -> Result<Lane, RestoreError> {
+        let role = match fields.flag()? {
+            true => Role::Server,
+            false => Role::Client,
+        };
+        let id = fields.run()?.try_into();
+        let id = id.map_err(|_| fields.damaged("the lane's name is not of 16 bytes"))?;
+        let peer = fields.text()?;
+        let peer: SocketAddr = peer
+            .parse()
+            .map_err(|_| fields.damaged(format!("{peer} is no address")))?;
+        let terms = Terms {
+            packet_bytes: fields.u32()?,
+            silence_ns: fields.u64()?,
+        };
+        let session = fields.u64()?;
+        let made = Lane::new(role, id, Socket::resumed(socket, peer), terms);
+        let mut lane = made.map_err(|error| fields.damaged(format!("no endpoint: {error}")))?;
+        if role == Role::Server && session != u64::MAX {
+            let session = SessionId::from_bits(session);
+            lane.attachment = Attachment::Inherited { session };
+        }
+        lane.outgoing = Outgoing::restore(fields)?;
+        lane.incoming = Incoming::restore(fields)?;
+        Ok(lane)
+    }
+}
+
+impl Outgoing {
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Outgoing, RestoreError> {
+        let mut outgoing = Outgoing {
+            last: fields.u64()?,
+            acknowledged: fields.u64()?,
+            finished: fields.flag()?,
+            unsent: VecDeque::new(),
+        };
+        let mut before = outgoing.acknowledged;
+        for _ in 0..fields.count(PARCELS_MAX)? {
+            let parcel = fields.run()?;
+            let number = Head::read(parcel).map_or(0, |head| head.number);
+            if number <= before || number > outgoing.last || parcel.len() > HEAD_BYTES + PARCEL_BYTES_MAX {
+                return Err(fields.damaged("a parcel is out of order"));
+            }
+            before = number;
+            outgoing.unsent.push_back(MsgBuf::from_slice(parcel));
+        }
+        Ok(outgoing)
+    }
+}
+
+impl Incoming {
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Incoming, RestoreError> {
+        let mut incoming = Incoming {
+            received: fields.u64()?,
+            finished: fields.flag()?,
+            ..Incoming::default()
+        };
+        for _ in 0..fields.count(PARCELS_MAX)? {
+            let parcel = Parcel::restore(fields)?;
+            incoming.bytes += parcel.buffer.len();
+            incoming.ready.push_back(parcel);
+        }
+        for _ in 0..fields.count(AHEAD_MAX)? {
+            let (number, parcel) = (fields.u64()?, Parcel::restore(fields)?);
+            incoming.bytes += parcel.buffer.len();
+            incoming.ahead.insert(number, parcel);
+        }
+        Ok(incoming)
+    }
+}
+
+impl Parcel {
+    fn save(&self, out: &mut FieldWriter) {
+        out.flag(self.is_last);
+        out.run(&self.buffer);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Parcel, RestoreError> {
+        let is_last = fields.flag()?;
+        let bytes = fields.run()?;
+        match bytes.len() >= HEAD_BYTES {
+            true => Ok(Parcel {
+                buffer: MsgBuf::from_slice(bytes),
+                is_lent: false,
+                is_last,
+            }),
+            false => Err(fields.damaged("a parcel is shorter than its head")),
+        }
+    }
+}
