@@ -115,19 +115,27 @@ fn libfuzzer_targets(workspace: &Workspace) -> Result<Vec<String>, Complaints> {
     Ok(names)
 }
 
-/// Builds what the benchmarks start (themselves and the service) in release mode, then runs them.
+/// Builds what the benchmarks start (themselves and the service), then runs them.
 pub(crate) fn bench(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
-    let built = [
-        "build",
-        "--release",
-        "--quiet",
-        "--package",
-        "provost-bench",
-        "--package",
-        "provostd",
-    ];
-    reported(run(&mut workspace.cargo(&built)))?;
-    let program = workspace.target.join("release/provost-bench");
+    run_bench(workspace, &["--release"], "release", arguments)
+}
+
+/// Whether the benchmarks still run. Their figures mean nothing, so they are built as the tests are, which is faster.
+pub(crate) fn bench_smoke(workspace: &Workspace) -> Result<(), Complaints> {
+    run_bench(workspace, &[], "debug", &["smoke".into()])
+}
+
+fn run_bench(
+    workspace: &Workspace,
+    profile: &[&str],
+    folder: &str,
+    arguments: &[String],
+) -> Result<(), Complaints> {
+    let mut build = workspace.cargo(&["build", "--quiet"]);
+    build.args(profile);
+    build.args(["--package", "provost-bench", "--package", "provostd"]);
+    reported(run(&mut build))?;
+    let program = workspace.target.join(folder).join("provost-bench");
     let mut command = std::process::Command::new(program);
     command
         .args(arguments)

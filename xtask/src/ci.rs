@@ -40,9 +40,7 @@ const STEPS: [Step; 12] = [
     ("fuzz", |workspace| chores::fuzz(workspace, None, FUZZ_SECONDS)),
     ("simulator", simulator),
     ("hostile app", hostile),
-    ("bench smoke", |workspace| {
-        chores::bench(workspace, &["smoke".into()])
-    }),
+    ("bench smoke", chores::bench_smoke),
     ("dpdk", chores::dpdk),
     ("tests", |workspace| cargo(workspace, &["test", "--workspace"])),
 ];
