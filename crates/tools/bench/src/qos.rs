@@ -9,7 +9,7 @@ use crate::plan::{Chain, Setup};
 use crate::report::{Load, Report, Traffic};
 use crate::stack::{HasBulk, Stack};
 use crate::summary::{Cell, Cells, Median};
-use crate::{table, targets};
+use crate::table;
 
 const ROUNDS: usize = 7;
 const ROUNDS_QUICK: usize = 3;
@@ -71,9 +71,6 @@ pub(crate) fn run(call: &Call) -> Result<(), Failure> {
         cells: cells.collect(),
     };
     table::print(&cells, &machine::describe());
-    for outcome in targets::outcomes(&cells) {
-        println!("{outcome}");
-    }
     match &call.json {
         Some(path) => bench::write(path, &cells),
         None => Ok(()),
