@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod carriage;
 mod connection;
 mod error;
 pub mod handshake;
@@ -18,6 +19,7 @@ mod legal;
 mod receive;
 mod send;
 
+pub use carriage::Stage;
 pub use connection::{Config, Connection};
 pub use error::ProtocolError;
 pub use send::{Piece, Waiting};

@@ -1,8 +1,4 @@
 //! The transport engine.
-//!
-//! ```text
-//! Open ──► Ending (calls are ended towards the app) ──► Lingering (the peer takes in the rest) ──► Ended
-//! ```
 
 use std::cell::RefCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,11 +6,11 @@ use std::sync::Arc;
 
 use provost_datagram::MsgBuf;
 use provost_datapath::{
-    Context, Engine, ForeignBytes, Interest, Link, LinkEnd, Nanos, Ports, Progress, Restorer, SavedState,
-    Saver, SocketHint,
+    Context, Engine, ForeignBytes, Interest, Link, Nanos, Ports, Progress, Restorer, SavedState, Saver,
+    SocketHint,
 };
 use provost_marshal::{copy_foreign, copy_foreign_to};
-use provost_session::{Config, Connection, Piece, ProtocolError, Role, Waiting};
+use provost_session::{Config, Connection, Piece, ProtocolError, Role, Stage, Waiting};
 use provost_wire::Code;
 
 use crate::Established;
@@ -75,17 +71,9 @@ pub struct DatagramTransport {
     pub(crate) link: Arc<Link>,
     pub(crate) connection: Connection,
     pub(crate) lane: Lane,
-    pub(crate) state: State,
+    pub(crate) stage: Stage,
     pub(crate) input: Pending,
     pub(crate) about: About,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Open,
-    Ending { orderly: bool },
-    Lingering { until: Nanos },
-    Ended,
 }
 
 /// Whether the socket is to be tried even though the runtime knows of nothing new.
@@ -124,7 +112,7 @@ impl DatagramTransport {
             link,
             connection,
             lane: established.lane,
-            state: State::Open,
+            stage: Stage::Open,
             // Something may have come behind the handshake.
             input: Pending::Yes,
             about,
@@ -132,9 +120,9 @@ impl DatagramTransport {
     }
 
     fn work_open(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
-        self.heed_link();
-        let mut moved = self.deliver(ports, context);
-        moved |= self.take_steps(ports, context);
+        self.connection.heed(&self.link);
+        let mut moved = self.connection.deliver(ports, context);
+        moved |= self.connection.take_steps(ports, context);
         if let Err(silent) = self.connection.tick(context.now) {
             return self.lose(Code::Unavailable, &silent.to_string(), context);
         }
@@ -158,43 +146,10 @@ impl DatagramTransport {
             Err(end) => return self.end(end, ports, context),
         }
         self.conclude(ports, context);
-        match moved || self.state != State::Open {
+        match moved || self.stage != Stage::Open {
             true => Progress::Busy,
             false => Progress::Idle,
         }
-    }
-
-    fn heed_link(&mut self) {
-        if self.link.drain_requested() {
-            self.connection.drain();
-        }
-        if self.connection.peer_drains() {
-            self.link.set_peer_drains();
-        }
-    }
-
-    fn deliver(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
-        let mut moved = false;
-        while !ports.rx_out.is_full()
-            && let Some(step) = self.connection.poll_step(context)
-        {
-            moved = true;
-            if ports.rx_out.push(step).is_err() {
-                break;
-            }
-        }
-        moved
-    }
-
-    fn take_steps(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
-        let mut moved = false;
-        while self.connection.accepts_steps()
-            && let Some(step) = ports.tx_in.pop()
-        {
-            moved = true;
-            self.connection.send(step, context);
-        }
-        moved
     }
 
     /// Puts frames into parcels, as long as these could go at once: frames that wait are sent together later.
@@ -259,7 +214,7 @@ impl DatagramTransport {
         let bytes_max = READ_BYTES_MAX.min(self.link.turn_bytes() as usize);
         let mut bytes = 0;
         loop {
-            self.deliver(ports, context);
+            self.connection.deliver(ports, context);
             if !self.connection.accepts_input() || ports.rx_out.is_full() {
                 if self.lane.has_next() {
                     self.input = Pending::Yes;
@@ -304,25 +259,19 @@ impl DatagramTransport {
     }
 
     fn finish(&mut self, code: Code, reason: &str, context: &mut Context<'_>) {
-        self.connection.end(code, reason, context);
-        self.link.set_ended(LinkEnd {
-            code: Code::Ok,
-            reason: reason.to_owned(),
-        });
+        self.connection
+            .end_with_link(code, Code::Ok, reason, &self.link, context);
         self.lane.finish();
-        self.state = State::Ending { orderly: true };
+        self.stage = Stage::Ending { orderly: true };
     }
 
     fn lose(&mut self, code: Code, reason: &str, context: &mut Context<'_>) -> Progress {
-        self.connection.end(code, reason, context);
-        self.link.set_ended(LinkEnd {
-            code,
-            reason: reason.to_owned(),
-        });
+        self.connection
+            .end_with_link(code, code, reason, &self.link, context);
         // The peer is told once; should that get lost, it finds nobody there.
         self.lane.finish();
         let _ = self.poll_lane(context);
-        self.state = State::Ending { orderly: false };
+        self.stage = Stage::Ending { orderly: false };
         Progress::Busy
     }
 
@@ -335,22 +284,8 @@ impl DatagramTransport {
                 self.lose(Code::Internal, &reason, context)
             }
             End::Closed => {
-                self.deliver(ports, context);
-                let between_frames = self.connection.is_between_frames();
-                let at_rest = between_frames && self.connection.is_at_rest();
-                let asked = self.connection.peer_drains() || self.link.drain_requested();
-                let (code, reason) = match (at_rest, asked) {
-                    (true, true) => (Code::Ok, "the connection was drained"),
-                    (true, false) => (Code::Unavailable, "the peer closed the connection"),
-                    (false, _) if between_frames => (
-                        Code::Unavailable,
-                        "the peer closed the connection while calls were in flight",
-                    ),
-                    (false, _) => (
-                        Code::Unavailable,
-                        "the peer closed the connection in the middle of a frame",
-                    ),
-                };
+                self.connection.deliver(ports, context);
+                let (code, reason) = self.connection.closed_by_peer(&self.link);
                 self.lose(code, reason, context)
             }
         }
@@ -358,16 +293,12 @@ impl DatagramTransport {
 
     /// Tells the app of the end of each of its calls, and refuses what it still begins.
     fn work_ending(&mut self, orderly: bool, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
-        let mut moved = self.decline_steps(ports, context);
+        let mut moved = self.connection.decline_steps(ports, context);
         if orderly {
             moved |= self.poll_lane(context).unwrap_or(false);
         }
         if self.connection.is_over() && ports.tx_in.is_empty() {
-            let until = context.now.saturating_add(self.about.config.linger_ns);
-            self.state = match orderly {
-                true => State::Lingering { until },
-                false => State::Ended,
-            };
+            self.stage = Stage::after_ending(orderly, context.now, self.about.config.linger_ns);
             return Progress::Busy;
         }
         match moved {
@@ -376,21 +307,9 @@ impl DatagramTransport {
         }
     }
 
-    fn decline_steps(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
-        let mut moved = self.deliver(ports, context);
-        while !ports.rx_out.is_full()
-            && let Some(step) = ports.tx_in.pop()
-        {
-            moved = true;
-            self.connection.send(step, context);
-            self.deliver(ports, context);
-        }
-        moved
-    }
-
     /// Stays until the peer has everything and has ended too.
     fn work_lingering(&mut self, until: Nanos, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
-        self.decline_steps(ports, context);
+        self.connection.decline_steps(ports, context);
         let polled = self.poll_lane(context);
         while self.lane.has_next() {
             // What still comes is of calls that have ended, or says that the peer has ended too.
@@ -398,7 +317,7 @@ impl DatagramTransport {
         }
         let done = self.lane.is_acknowledged() && self.lane.peer_finished();
         if done || polled.is_err() || context.now >= until {
-            self.state = State::Ended;
+            self.stage = Stage::Ended;
             return Progress::Ended;
         }
         match polled {
@@ -445,28 +364,28 @@ impl Engine for DatagramTransport {
     }
 
     fn do_work(&mut self, mut ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
-        match self.state {
-            State::Open => self.work_open(&mut ports, context),
-            State::Ending { orderly } => self.work_ending(orderly, &mut ports, context),
-            State::Lingering { until } => self.work_lingering(until, &mut ports, context),
-            State::Ended => Progress::Ended,
+        match self.stage {
+            Stage::Open => self.work_open(&mut ports, context),
+            Stage::Ending { orderly } => self.work_ending(orderly, &mut ports, context),
+            Stage::Lingering { until } => self.work_lingering(until, &mut ports, context),
+            Stage::Ended => Progress::Ended,
         }
     }
 
     fn wake_at(&self) -> Option<Nanos> {
-        let (lane, own) = match self.state {
-            State::Open => (self.lane.wake_at(), self.connection.wake_at()),
-            State::Lingering { until } => (self.lane.wake_at(), Some(until)),
-            State::Ending { orderly: true } => (self.lane.wake_at(), None),
-            State::Ending { orderly: false } | State::Ended => (None, None),
+        let (lane, own) = match self.stage {
+            Stage::Open => (self.lane.wake_at(), self.connection.wake_at()),
+            Stage::Lingering { until } => (self.lane.wake_at(), Some(until)),
+            Stage::Ending { orderly: true } => (self.lane.wake_at(), None),
+            Stage::Ending { orderly: false } | Stage::Ended => (None, None),
         };
         [lane, own].into_iter().flatten().min()
     }
 
     fn interest(&self) -> Option<Interest> {
-        match self.state {
-            State::Open | State::Lingering { .. } => {}
-            State::Ending { .. } | State::Ended => return None,
+        match self.stage {
+            Stage::Open | Stage::Lingering { .. } => {}
+            Stage::Ending { .. } | Stage::Ended => return None,
         }
         // While the app is behind, what the socket has does not matter.
         (self.input == Pending::No).then(|| Interest {

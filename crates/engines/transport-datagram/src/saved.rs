@@ -6,9 +6,9 @@
 use std::net::UdpSocket;
 
 use provost_datapath::{FieldReader, FieldWriter, RestoreError, SavedState, Saver};
-use provost_session::Connection;
+use provost_session::{Connection, Stage};
 
-use crate::engine::{Pending, State};
+use crate::engine::Pending;
 use crate::lane::Lane;
 use crate::{DatagramTransport, Handover, TransportConfig};
 
@@ -36,7 +36,7 @@ impl DatagramTransport {
             return Err(fields.damaged("it needs one descriptor, its socket"));
         };
         let about = About::restore(&mut fields)?;
-        let state = State::restore(&mut fields)?;
+        let stage = Stage::restore(&mut fields)?;
         let lane = Lane::restore(UdpSocket::from(socket), &mut fields)?;
         let connection = Connection::restore(&mut fields, handover.restorer)?;
         fields.end()?;
@@ -44,7 +44,7 @@ impl DatagramTransport {
             link: handover.link,
             connection,
             lane,
-            state,
+            stage,
             // What happened meanwhile is found by trying.
             input: Pending::Yes,
             about,
@@ -54,7 +54,7 @@ impl DatagramTransport {
     pub(crate) fn save_all(&self, saver: &mut dyn Saver) -> SavedState {
         let mut out = FieldWriter::new();
         self.about.save(&mut out);
-        self.state.save(&mut out);
+        self.stage.save(&mut out);
         self.lane.save(&mut out);
         self.connection.save(saver, &mut out);
         SavedState {
@@ -82,30 +82,5 @@ impl About {
             },
             service: fields.text()?.to_owned(),
         })
-    }
-}
-
-impl State {
-    fn save(self, out: &mut FieldWriter) {
-        let (state, until) = match self {
-            State::Open => (0, 0),
-            State::Ending { orderly: false } => (1, 0),
-            State::Ending { orderly: true } => (2, 0),
-            State::Lingering { until } => (3, until),
-            State::Ended => (4, 0),
-        };
-        out.u8(state);
-        out.u64(until);
-    }
-
-    fn restore(fields: &mut FieldReader<'_>) -> Result<State, RestoreError> {
-        match (fields.u8()?, fields.u64()?) {
-            (0, _) => Ok(State::Open),
-            (1, _) => Ok(State::Ending { orderly: false }),
-            (2, _) => Ok(State::Ending { orderly: true }),
-            (3, until) => Ok(State::Lingering { until }),
-            (4, _) => Ok(State::Ended),
-            (other, _) => Err(fields.damaged(format!("a transport in the unknown state {other}"))),
-        }
     }
 }

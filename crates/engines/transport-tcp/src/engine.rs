@@ -1,17 +1,13 @@
 //! The transport engine.
-//!
-//! ```text
-//! Open ──► Ending (calls are ended towards the app) ──► Lingering (the peer takes in the rest) ──► Ended
-//! ```
 
 use std::cell::RefCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use provost_datapath::{
-    Context, Engine, Interest, Link, LinkEnd, Nanos, Ports, Progress, Restorer, SavedState, Saver, SocketHint,
+    Context, Engine, Interest, Link, Nanos, Ports, Progress, Restorer, SavedState, Saver, SocketHint,
 };
-use provost_session::{Config, Connection, ProtocolError, Role, Waiting};
+use provost_session::{Config, Connection, ProtocolError, Role, Stage, Waiting};
 use provost_wire::Code;
 
 use crate::saved::{self, About};
@@ -110,19 +106,11 @@ pub struct TcpTransport {
     pub(crate) link: Arc<Link>,
     pub(crate) connection: Connection,
     pub(crate) socket: Socket,
-    pub(crate) state: State,
+    pub(crate) stage: Stage,
     pub(crate) input: Pending,
     pub(crate) output: Output,
     pub(crate) write_failed: Option<String>,
     pub(crate) about: About,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Open,
-    Ending { orderly: bool },
-    Lingering { until: Nanos },
-    Ended,
 }
 
 /// Whether a direction of the socket is to be tried even though the runtime knows of nothing new.
@@ -172,7 +160,7 @@ impl TcpTransport {
             link,
             connection,
             socket: Socket::new(established.socket, established.tls, established.leftover),
-            state: State::Open,
+            stage: Stage::Open,
             // Something may have come behind the handshake.
             input: Pending::Yes,
             output: Output::Flows,
@@ -188,9 +176,9 @@ impl TcpTransport {
     }
 
     fn work_open(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
-        self.heed_link();
-        let mut moved = self.deliver(ports, context);
-        moved |= self.take_steps(ports, context);
+        self.connection.heed(&self.link);
+        let mut moved = self.connection.deliver(ports, context);
+        moved |= self.connection.take_steps(ports, context);
         if let Err(silent) = self.connection.tick(context.now) {
             return self.lose(Code::Unavailable, &silent.to_string(), context);
         }
@@ -203,43 +191,10 @@ impl TcpTransport {
             Err(end) => return self.end(end, ports, context),
         }
         self.conclude(ports, context);
-        match moved || self.state != State::Open {
+        match moved || self.stage != Stage::Open {
             true => Progress::Busy,
             false => Progress::Idle,
         }
-    }
-
-    fn heed_link(&mut self) {
-        if self.link.drain_requested() {
-            self.connection.drain();
-        }
-        if self.connection.peer_drains() {
-            self.link.set_peer_drains();
-        }
-    }
-
-    fn deliver(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
-        let mut moved = false;
-        while !ports.rx_out.is_full()
-            && let Some(step) = self.connection.poll_step(context)
-        {
-            moved = true;
-            if ports.rx_out.push(step).is_err() {
-                break;
-            }
-        }
-        moved
-    }
-
-    fn take_steps(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
-        let mut moved = false;
-        while self.connection.accepts_steps()
-            && let Some(step) = ports.tx_in.pop()
-        {
-            moved = true;
-            self.connection.send(step, context);
-        }
-        moved
     }
 
     fn write(&mut self, context: &mut Context<'_>) -> std::io::Result<bool> {
@@ -307,7 +262,7 @@ impl TcpTransport {
                 },
                 Transfer::End => return Err(End::Closed),
             }
-            self.deliver(ports, context);
+            self.connection.deliver(ports, context);
         }
         Ok(bytes > 0)
     }
@@ -354,22 +309,16 @@ impl TcpTransport {
     }
 
     fn finish(&mut self, code: Code, reason: &str, context: &mut Context<'_>) {
-        self.connection.end(code, reason, context);
-        self.link.set_ended(LinkEnd {
-            code: Code::Ok,
-            reason: reason.to_owned(),
-        });
+        self.connection
+            .end_with_link(code, Code::Ok, reason, &self.link, context);
         self.socket.close_write(context.buffers);
-        self.state = State::Ending { orderly: true };
+        self.stage = Stage::Ending { orderly: true };
     }
 
     fn lose(&mut self, code: Code, reason: &str, context: &mut Context<'_>) -> Progress {
-        self.connection.end(code, reason, context);
-        self.link.set_ended(LinkEnd {
-            code,
-            reason: reason.to_owned(),
-        });
-        self.state = State::Ending { orderly: false };
+        self.connection
+            .end_with_link(code, code, reason, &self.link, context);
+        self.stage = Stage::Ending { orderly: false };
         Progress::Busy
     }
 
@@ -389,34 +338,18 @@ impl TcpTransport {
                 self.lose(Code::Internal, &reason, context)
             }
             End::Closed => {
-                self.deliver(ports, context);
-                let orderly = self.connection.is_between_frames() && self.connection.is_at_rest();
-                let asked = self.connection.peer_drains() || self.link.drain_requested();
-                match (orderly, asked) {
-                    (true, true) => self.lose(Code::Ok, "the connection was drained", context),
-                    (true, false) => self.lose(Code::Unavailable, "the peer closed the connection", context),
-                    (false, _) => {
-                        let reason = match self.connection.is_between_frames() {
-                            true => "the peer closed the connection while calls were in flight",
-                            false => "the peer closed the connection in the middle of a frame",
-                        };
-                        self.lose(Code::Unavailable, reason, context)
-                    }
-                }
+                self.connection.deliver(ports, context);
+                let (code, reason) = self.connection.closed_by_peer(&self.link);
+                self.lose(code, reason, context)
             }
         }
     }
 
     /// Tells the app of the end of each of its calls, and refuses what it still begins.
     fn work_ending(&mut self, orderly: bool, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
-        let moved = self.decline_steps(ports, context);
+        let moved = self.connection.decline_steps(ports, context);
         if self.connection.is_over() && ports.tx_in.is_empty() {
-            self.state = match orderly {
-                true => State::Lingering {
-                    until: context.now.saturating_add(self.about.config.linger_ns),
-                },
-                false => State::Ended,
-            };
+            self.stage = Stage::after_ending(orderly, context.now, self.about.config.linger_ns);
             return Progress::Busy;
         }
         match moved {
@@ -425,21 +358,9 @@ impl TcpTransport {
         }
     }
 
-    fn decline_steps(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
-        let mut moved = self.deliver(ports, context);
-        while !ports.rx_out.is_full()
-            && let Some(step) = ports.tx_in.pop()
-        {
-            moved = true;
-            self.connection.send(step, context);
-            self.deliver(ports, context);
-        }
-        moved
-    }
-
     /// Reads until the peer has closed too, so that what it has not read yet is not destroyed by a reset.
     fn work_lingering(&mut self, until: Nanos, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
-        self.decline_steps(ports, context);
+        self.connection.decline_steps(ports, context);
         let closed = match context.socket {
             SocketHint::Skip => false,
             SocketHint::Try => SCRATCH.with_borrow_mut(|scratch| {
@@ -450,10 +371,10 @@ impl TcpTransport {
             }),
         };
         if closed || context.now >= until {
-            self.state = State::Ended;
+            self.stage = Stage::Ended;
         }
-        match self.state {
-            State::Ended => Progress::Ended,
+        match self.stage {
+            Stage::Ended => Progress::Ended,
             _ => Progress::Idle,
         }
     }
@@ -478,27 +399,27 @@ impl Engine for TcpTransport {
     }
 
     fn do_work(&mut self, mut ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
-        match self.state {
-            State::Open => self.work_open(&mut ports, context),
-            State::Ending { orderly } => self.work_ending(orderly, &mut ports, context),
-            State::Lingering { until } => self.work_lingering(until, &mut ports, context),
-            State::Ended => Progress::Ended,
+        match self.stage {
+            Stage::Open => self.work_open(&mut ports, context),
+            Stage::Ending { orderly } => self.work_ending(orderly, &mut ports, context),
+            Stage::Lingering { until } => self.work_lingering(until, &mut ports, context),
+            Stage::Ended => Progress::Ended,
         }
     }
 
     fn wake_at(&self) -> Option<Nanos> {
-        match self.state {
-            State::Open => self.connection.wake_at(),
-            State::Lingering { until } => Some(until),
-            State::Ending { .. } | State::Ended => None,
+        match self.stage {
+            Stage::Open => self.connection.wake_at(),
+            Stage::Lingering { until } => Some(until),
+            Stage::Ending { .. } | Stage::Ended => None,
         }
     }
 
     fn interest(&self) -> Option<Interest> {
-        let write = match self.state {
-            State::Open => self.connection.wants_output() || self.socket.wants_write(),
-            State::Ending { .. } | State::Ended => return None,
-            State::Lingering { .. } => false,
+        let write = match self.stage {
+            Stage::Open => self.connection.wants_output() || self.socket.wants_write(),
+            Stage::Ending { .. } | Stage::Ended => return None,
+            Stage::Lingering { .. } => false,
         };
         // While the app is behind, what the socket has does not matter.
         let read = self.input == Pending::No;

@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 
 use provost_datapath::{FieldReader, FieldWriter, RestoreError, SavedState, Saver};
 use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
-use provost_session::{Connection, Role};
+use provost_session::{Connection, Role, Stage};
 
-use crate::engine::{Output, Pending, State};
+use crate::engine::{Output, Pending};
 use crate::socket::Socket;
 use crate::{Established, Handover, PeerIdentity, TcpTransport, TcpVersion, TransportConfig};
 
@@ -47,7 +47,7 @@ impl TcpTransport {
             return Ok(TcpTransport::new(established, role, config, handover.link, 0));
         }
         let about = About::restore(&mut fields, version)?;
-        let state = State::restore(&mut fields)?;
+        let stage = Stage::restore(&mut fields)?;
         let write_failed = match fields.flag()? {
             true => Some(fields.text()?.to_owned()),
             false => None,
@@ -59,7 +59,7 @@ impl TcpTransport {
             link: handover.link,
             connection,
             socket,
-            state,
+            stage,
             // What happened meanwhile is found by trying.
             input: Pending::Yes,
             output: Output::Flows,
@@ -71,7 +71,7 @@ impl TcpTransport {
     pub(crate) fn save_all(&self, saver: &mut dyn Saver) -> SavedState {
         let mut out = FieldWriter::new();
         self.about.save(&mut out);
-        self.state.save(&mut out);
+        self.stage.save(&mut out);
         out.flag(self.write_failed.is_some());
         if let Some(reason) = &self.write_failed {
             out.text(reason);
@@ -109,31 +109,6 @@ impl About {
             peer: restore_peer(fields)?,
             peer_address: restore_address(fields)?,
         })
-    }
-}
-
-impl State {
-    fn save(self, out: &mut FieldWriter) {
-        let (state, until) = match self {
-            State::Open => (0, 0),
-            State::Ending { orderly: false } => (1, 0),
-            State::Ending { orderly: true } => (2, 0),
-            State::Lingering { until } => (3, until),
-            State::Ended => (4, 0),
-        };
-        out.u8(state);
-        out.u64(until);
-    }
-
-    fn restore(fields: &mut FieldReader<'_>) -> Result<State, RestoreError> {
-        match (fields.u8()?, fields.u64()?) {
-            (0, _) => Ok(State::Open),
-            (1, _) => Ok(State::Ending { orderly: false }),
-            (2, _) => Ok(State::Ending { orderly: true }),
-            (3, until) => Ok(State::Lingering { until }),
-            (4, _) => Ok(State::Ended),
-            (other, _) => Err(fields.damaged(format!("a transport in the unknown state {other}"))),
-        }
     }
 }
 

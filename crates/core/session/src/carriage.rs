@@ -1,0 +1,155 @@
+//! What an engine that carries a connection does with it, whatever carries the bytes.
+
+use provost_datapath::{Context, FieldReader, FieldWriter, Link, LinkEnd, Nanos, Ports, RestoreError};
+use provost_wire::Code;
+
+use crate::Connection;
+
+/// How far an engine has come with its connection.
+///
+/// ```text
+/// Open ──► Ending (calls are ended towards the app) ──► Lingering (the peer takes in the rest) ──► Ended
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Calls come and go.
+    Open,
+    /// The app is told of the end of each of its calls.
+    Ending {
+        /// Whether the peer is to get all that it was sent.
+        orderly: bool,
+    },
+    /// The peer takes in the rest.
+    Lingering {
+        /// No longer than this.
+        until: Nanos,
+    },
+    /// Nothing is left to do.
+    Ended,
+}
+
+impl Stage {
+    /// What comes when the app has been told everything.
+    #[must_use]
+    pub fn after_ending(orderly: bool, now: Nanos, linger_ns: u64) -> Stage {
+        match orderly {
+            true => Stage::Lingering {
+                until: now.saturating_add(linger_ns),
+            },
+            false => Stage::Ended,
+        }
+    }
+
+    /// Writes it into a saved state.
+    pub fn save(self, out: &mut FieldWriter) {
+        let (stage, until) = match self {
+            Stage::Open => (0, 0),
+            Stage::Ending { orderly: false } => (1, 0),
+            Stage::Ending { orderly: true } => (2, 0),
+            Stage::Lingering { until } => (3, until),
+            Stage::Ended => (4, 0),
+        };
+        out.u8(stage);
+        out.u64(until);
+    }
+
+    /// Reads what [`Stage::save`] has written.
+    ///
+    /// # Errors
+    /// If it is none of these.
+    pub fn restore(fields: &mut FieldReader<'_>) -> Result<Stage, RestoreError> {
+        match (fields.u8()?, fields.u64()?) {
+            (0, _) => Ok(Stage::Open),
+            (1, _) => Ok(Stage::Ending { orderly: false }),
+            (2, _) => Ok(Stage::Ending { orderly: true }),
+            (3, until) => Ok(Stage::Lingering { until }),
+            (4, _) => Ok(Stage::Ended),
+            (other, _) => Err(fields.damaged(format!("a transport in the unknown state {other}"))),
+        }
+    }
+}
+
+impl Connection {
+    /// Does what the link asks for, and tells it what the peer does.
+    pub fn heed(&mut self, link: &Link) {
+        if link.drain_requested() {
+            self.drain();
+        }
+        if self.peer_drains() {
+            link.set_peer_drains();
+        }
+    }
+
+    /// Hands on the steps that have come, as far as there is room; says whether there were any.
+    pub fn deliver(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        while !ports.rx_out.is_full()
+            && let Some(step) = self.poll_step(context)
+        {
+            moved = true;
+            if ports.rx_out.push(step).is_err() {
+                break;
+            }
+        }
+        moved
+    }
+
+    /// Takes the steps that are to go out, as far as it takes any; says whether there were some.
+    pub fn take_steps(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        while self.accepts_steps()
+            && let Some(step) = ports.tx_in.pop()
+        {
+            moved = true;
+            self.send(step, context);
+        }
+        moved
+    }
+
+    /// After the end: refuses what the app still begins, and hands on what there is to say.
+    pub fn decline_steps(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
+        let mut moved = self.deliver(ports, context);
+        while !ports.rx_out.is_full()
+            && let Some(step) = ports.tx_in.pop()
+        {
+            moved = true;
+            self.send(step, context);
+            self.deliver(ports, context);
+        }
+        moved
+    }
+
+    /// Ends it, and tells the link. (The link's code is how the connection itself ended, not its calls.)
+    pub fn end_with_link(
+        &mut self,
+        code: Code,
+        link_code: Code,
+        reason: &str,
+        link: &Link,
+        context: &mut Context<'_>,
+    ) {
+        self.end(code, reason, context);
+        link.set_ended(LinkEnd {
+            code: link_code,
+            reason: reason.to_owned(),
+        });
+    }
+
+    /// How calls end, and why, when the peer has closed the connection.
+    #[must_use]
+    pub fn closed_by_peer(&self, link: &Link) -> (Code, &'static str) {
+        let is_asked_for = self.peer_drains() || link.drain_requested();
+        match (self.is_between_frames(), self.is_at_rest()) {
+            (true, true) if is_asked_for => (Code::Ok, "the connection was drained"),
+            (true, true) => (Code::Unavailable, "the peer closed the connection"),
+            (true, false) => (
+                Code::Unavailable,
+                "the peer closed the connection while calls were in flight",
+            ),
+            (false, _) => (
+                Code::Unavailable,
+                "the peer closed the connection in the middle of a frame",
+            ),
+        }
+    }
+}
