@@ -263,49 +263,77 @@ fn a_policy_that_fails_later_lets_calls_pass_if_it_was_attached_so() {
     scene.traffic.finish();
 }
 
+/// Makes a call, answers it, and says how it ended.
+fn call(server: &mut TestApp, client: &mut TestApp, connection: u32) -> (Code, String) {
+    let root = client.write_note(0, 1 << 40, "", &[]);
+    client.begin(connection, root);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(request) = server.poll()
+            && request.kind == completion_kind::STEP
+            && request.parts.contains(Parts::BEGIN)
+        {
+            let answer = server.write_note(1, 1 << 40, "", &[]);
+            server.answer(&request, answer);
+            server.reclaim(request.block);
+        }
+        if let Some(end) = client.poll()
+            && end.kind == completion_kind::STEP
+        {
+            let reason = match end.parts.contains(Parts::CANCEL) {
+                true => client.status_message(&end),
+                false => String::new(),
+            };
+            client.reclaim(end.block);
+            return (status(&end), reason);
+        }
+        assert!(Instant::now() < until, "the call does not end");
+    }
+}
+
+#[test]
+fn an_upgrade_that_fails_on_connections_that_open_after_it_is_taken_back_too() {
+    let notes = Arc::new(Notes::default());
+    let node = TestNode::start_with_kinds(|_| {}, kinds::registry(&notes));
+    let (mut server, mut client) = (TestApp::attach(&node), TestApp::attach(&node));
+    server.bind();
+    let change = |change| node.node.change(change, Mode::Apply).expect("a change");
+    change(attach(witness("w", 1)));
+    // Two that fail, one upon the other, and no connection yet to show it.
+    assert_eq!(change(upgrade("w", 5)).datapaths, 0);
+    let config = toml::Table::from_iter([("value".to_owned(), toml::Value::Integer(1))]);
+    change(Change::Set {
+        name: "w".into(),
+        config,
+    });
+    let connection = client.connect();
+    for at in 0..1000 {
+        let (code, reason) = call(&mut server, &mut client, connection);
+        assert_eq!(code, Code::Ok, "call {at}: {reason}");
+    }
+    // On either side of the connection.
+    assert_ne!(notes.failures.load(Ordering::Relaxed), 0);
+    let report = change(upgrade("w", 2));
+    assert!(report.before.contains("version = 1"), "{report:?}");
+}
+
 #[test]
 fn a_policy_that_fails_later_ends_calls_until_it_is_upgraded() {
     let (node, _) = failing_from_the_start(OnFault::Deny);
     let (mut server, mut client) = (TestApp::attach(&node), TestApp::attach(&node));
     server.bind();
     let connection = client.connect();
-    let call = |server: &mut TestApp, client: &mut TestApp| {
-        let root = client.write_note(0, 1 << 40, "", &[]);
-        client.begin(connection, root);
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(request) = server.poll()
-                && request.kind == completion_kind::STEP
-                && request.parts.contains(Parts::BEGIN)
-            {
-                let answer = server.write_note(1, 1 << 40, "", &[]);
-                server.answer(&request, answer);
-                server.reclaim(request.block);
-            }
-            if let Some(end) = client.poll()
-                && end.kind == completion_kind::STEP
-            {
-                let reason = match end.parts.contains(Parts::CANCEL) {
-                    true => client.status_message(&end),
-                    false => String::new(),
-                };
-                client.reclaim(end.block);
-                return (status(&end), reason);
-            }
-            assert!(Instant::now() < until, "the call does not end");
-        }
-    };
-    let mut ends = (0..300).map(|_| call(&mut server, &mut client));
+    let mut ends = (0..300).map(|_| call(&mut server, &mut client, connection));
     let (code, reason) = ends
         .find(|(code, _)| *code != Code::Ok)
         .expect("it has failed by then");
     assert_eq!(code, Code::Unavailable);
     assert!(reason.contains("policy \"w\" has failed"), "{reason}");
-    assert_eq!(call(&mut server, &mut client).0, Code::Unavailable);
+    assert_eq!(call(&mut server, &mut client, connection).0, Code::Unavailable);
     node.node
         .change(upgrade("w", 1), Mode::Apply)
         .expect("a good version");
-    assert_eq!(call(&mut server, &mut client).0, Code::Ok);
+    assert_eq!(call(&mut server, &mut client, connection).0, Code::Ok);
 }
 
 #[test]

@@ -5,14 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost_engine::Engine;
+use provost_engine::{Engine, Site};
 use tokio::sync::oneshot;
 
 use super::change::{Change, ChangeError, Mode, Report};
 use super::plan::{Checkpoints, Order, Purpose, Ready, Shape};
 use super::table::{Entry, Instance, Table};
 use crate::node::Shared;
-use crate::runtime::{Command, ConnectionId, Done, NotReshaped, Reshape, Tag};
+use crate::runtime::{Command, ConnectionId, Done, NotReshaped, Reshape, TRIAL_NS, TRIALS_KEPT_MAX, Tag};
 
 /// Datapaths whose change is under way at once. Each runtime changes few of them in a round.
 const WINDOW: usize = 64;
@@ -24,6 +24,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const LOOKS_MAX: u32 = 5_000;
 /// A change is taken back everywhere when one of its engines fails on trial within this time.
 const TAKEN_BACK_WITHIN: Duration = Duration::from_secs(600);
+/// An instance is on trial on datapaths that open so soon after the change that brought it.
+const UNPROVED_FOR: Duration = Duration::from_nanos(TRIAL_NS);
 /// Instances of which it is remembered what was before them, at most.
 const RECENT_MAX: usize = 256;
 
@@ -376,7 +378,7 @@ fn undo_orders(shared: &Shared, left: &mut HashMap<ConnectionId, Changed>) -> Ve
 /// A datapath whose runtime was asked to change it.
 struct Asked {
     connection: ConnectionId,
-    site: Arc<provost_engine::Site>,
+    site: Arc<Site>,
     from: Shape,
     to: Shape,
     done: oneshot::Receiver<Result<Done, NotReshaped>>,
@@ -474,6 +476,29 @@ impl super::Policies {
                 None => return Some(recent.previous.clone()),
             }
         }
+    }
+
+    /// What a datapath would have had in the place of an instance that has not proved itself yet, and in the place of that
+    /// one, as far as they came just now too; nothing for one that is older, or came with the node.
+    pub(super) fn unproved_lineage(&self, mut tag: Tag, site: &Site) -> Vec<Option<Arc<Instance>>> {
+        let all = self.recent.borrow();
+        let mut lineage = Vec::new();
+        while lineage.len() < TRIALS_KEPT_MAX
+            && let Some(recent) = all.get(&tag)
+            && recent.at.elapsed() < UNPROVED_FOR
+        {
+            let previous = recent.previous.as_ref().and_then(|entry| entry.for_site(site));
+            let Some(previous) = previous else {
+                lineage.push(None);
+                break;
+            };
+            tag = previous.tag;
+            let has_failed = |recent: &Recent| recent.has_failed.is_some();
+            if !all.get(&tag).is_some_and(has_failed) {
+                lineage.push(Some(Arc::clone(previous)));
+            }
+        }
+        lineage
     }
 
     /// Instances that have failed on trial not long ago.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use provost_engine::{AttachError, Engine, RestoreError, SavedState, Site, Start};
 
 use super::attachment::OnFault;
+use super::plan::trial;
 use super::table::Instance;
 use super::{ChangeError, Policies};
 use crate::runtime::{Fitted, Guard, StandIn};
@@ -63,6 +64,10 @@ impl Policies {
         loop {
             let generation = self.generation.get();
             let instances = self.table().chain(site);
+            let lineages: Vec<_> = instances
+                .iter()
+                .map(|instance| self.unproved_lineage(instance.tag, site))
+                .collect();
             let chain = match instances.is_empty() {
                 true => Ok(Chain {
                     links: Vec::new(),
@@ -70,7 +75,7 @@ impl Policies {
                 }),
                 false => {
                     let site = Arc::clone(site);
-                    let prepare = move || prepare_chain(&instances, &site);
+                    let prepare = move || prepare_chain(&instances, &lineages, &site);
                     let prepared = tokio::task::spawn_blocking(prepare).await;
                     prepared.map_err(|_| ChangeError::Ending)?
                 }
@@ -82,16 +87,22 @@ impl Policies {
     }
 }
 
-fn prepare_chain(instances: &[Arc<Instance>], site: &Arc<Site>) -> Result<Chain, ChangeError> {
+/// An instance that came just before the datapath is as new to its calls as it would be to those of another that it
+/// came to: it is on trial there too.
+fn prepare_chain(
+    instances: &[Arc<Instance>],
+    lineages: &[Vec<Option<Arc<Instance>>>],
+    site: &Arc<Site>,
+) -> Result<Chain, ChangeError> {
     let (mut links, mut left_out) = (Vec::with_capacity(instances.len()), Vec::new());
-    for instance in instances {
+    for (instance, lineage) in instances.iter().zip(lineages) {
         match instance.prepare(site) {
             Ok(start) => links.push(Link {
                 start,
                 fitted: Fitted::new(
                     instance.tag,
                     Guard {
-                        trial: None,
+                        trial: trial(lineage, site),
                         stand_in: stand_in(instance, site),
                     },
                 ),

@@ -156,11 +156,11 @@ impl Order {
         };
         let guard = Guard {
             trial: match &self.purpose {
-                Purpose::Forward => Some(self.trial(predecessor)),
+                Purpose::Forward => trial(&[predecessor.cloned()], site),
                 // What comes back may not have been on trial here: it has nothing to fear but what has failed.
                 Purpose::Restore(failed) => predecessor
                     .filter(|before| !failed.contains(&before.tag))
-                    .map(|before| self.trial(Some(before))),
+                    .and_then(|before| trial(&[Some(Arc::clone(before))], site)),
                 Purpose::Back(_) => None,
             },
             stand_in: stand_in(instance, site),
@@ -175,21 +175,27 @@ impl Order {
             None => Planned::Insert { tag, start, guard },
         })
     }
+}
 
-    fn trial(&self, predecessor: Option<&Arc<Instance>>) -> Trial {
-        Trial::against(predecessor.and_then(|before| {
-            // What was there was prepared for this datapath before; should it not fit any more, there is none.
-            let start = || Some(started(before.prepare(&self.site).ok()?));
-            Some(Before {
-                instance: Arc::clone(before),
-                starts: [start()?, start()?],
-                guard: Guard {
-                    trial: None,
-                    stand_in: stand_in(before, &self.site),
-                },
-            })
-        }))
-    }
+/// What was in an instance's place before it, and before that one, the last first, as far as each has not proved itself
+/// yet; at the end, none stands for an attachment that was not there.
+pub(super) type Lineage = [Option<Arc<Instance>>];
+
+/// A trial of an engine on a datapath against what was before it; none, if it has nothing to prove.
+pub(super) fn trial(lineage: &Lineage, site: &Arc<Site>) -> Option<Trial> {
+    let (before, earlier) = lineage.split_first()?;
+    Some(Trial::against(before.as_ref().and_then(|before| {
+        // Where it was, it was prepared for this datapath before; should it not fit any more, there is none.
+        let start = || Some(started(before.prepare(site).ok()?));
+        Some(Before {
+            instance: Arc::clone(before),
+            starts: [start()?, start()?],
+            guard: Guard {
+                trial: trial(earlier, site),
+                stand_in: stand_in(before, site),
+            },
+        })
+    })))
 }
 
 /// Starts a policy's engine from what its predecessor has saved.

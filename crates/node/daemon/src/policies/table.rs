@@ -107,7 +107,7 @@ impl std::fmt::Debug for Instance {
 
 impl Entry {
     /// What a datapath has of it, if it applies there.
-    fn for_site(&self, site: &Site) -> Option<&Arc<Instance>> {
+    pub(super) fn for_site(&self, site: &Site) -> Option<&Arc<Instance>> {
         let excepted = self.exceptions.iter().rev().find(|(reach, _)| match reach {
             Reach::All => true,
             Reach::App(app) => *app == *site.app.name,

@@ -38,6 +38,7 @@ pub use reshape::{
     Before, Describe, Described, Done, EngineFailed, Fitted, Guard, NotReshaped, PathDescription, Planned,
     Remedy, Reshape, RetiredEngine, StandIn, Tag, Trial,
 };
+pub(crate) use reshape::{TRIAL_NS, TRIALS_KEPT_MAX};
 pub use spent::Spent;
 pub use traffic::{QUEUEING_SECONDS, Traffic};
 pub use wake::PathWaker;

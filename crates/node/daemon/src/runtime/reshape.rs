@@ -22,9 +22,9 @@ const RESHAPING_NS_MAX: Nanos = 100_000;
 /// An engine is on trial until so many calls have begun on its datapath...
 const TRIAL_CALLS: u64 = 64;
 /// ...and so much time has passed since the change, in nanoseconds.
-const TRIAL_NS: Nanos = 5_000_000_000;
+pub(crate) const TRIAL_NS: Nanos = 5_000_000_000;
 /// Engines on trial, each against the next, that are kept for one that is on trial against the first of them.
-const TRIALS_KEPT_MAX: usize = 4;
+pub(crate) const TRIALS_KEPT_MAX: usize = 4;
 /// Datapaths that one answer describes, at most.
 const DESCRIBED_MAX: usize = 64;
 
@@ -463,6 +463,19 @@ impl Path {
                     self.fitted.push(fitted);
                 }
             }
+        }
+        self.note_trials();
+    }
+
+    /// Begins the trials of engines that the datapath has from its beginning.
+    pub(super) fn begin_trials(&mut self, now: Nanos) {
+        let calls = self.calls_begun;
+        for trial in self
+            .fitted
+            .iter_mut()
+            .filter_map(|fitted| fitted.guard.trial.as_mut())
+        {
+            trial.set_end(now, calls);
         }
         self.note_trials();
     }

@@ -305,7 +305,7 @@ impl Worker {
 
     /// Polls a connection from now on, under this number of its app's; its place among all datapaths.
     pub(super) fn insert_path(&mut self, app_number: u32, number: u32, new: NewConnection) -> u32 {
-        let path = Path {
+        let mut path = Path {
             id: new.id,
             app: app_number,
             number,
@@ -328,6 +328,7 @@ impl Worker {
             timer: None,
             calls_counted: 0,
         };
+        path.begin_trials(self.now);
         let at = self.paths.insert(path);
         self.path_numbers.insert(new.id, at);
         if let Some(app) = self.apps.get_mut(app_number) {
