@@ -19,7 +19,8 @@
 //!
 //! - On trial (until so many calls have begun and so much time has passed since the change): the engine before, with
 //!   the state of the moment of the change; of a policy that was attached just then, none. The control plane then takes
-//!   the change back everywhere.
+//!   the change back everywhere. Engines of datapaths that open just after the change are on trial too. (Engines that
+//!   another process takes over are not: what it takes over has its first calls behind it.)
 //! - Later: what the attachment's `on_fault` says. `deny` ends the calls that it would judge with UNAVAILABLE, `pass`
 //!   lets them pass. Setting or upgrading the policy makes it judge again.
 //!
