@@ -27,13 +27,22 @@ pub(crate) enum Behaviour {
     FitsNone,
 }
 
+/// A version that fails does so while it is on trial, also where hardly a call is made a second: a trial has 64 calls at
+/// least, and traffic has fewer than 32 under way of which an engine may not have seen a step yet.
+const STEPS_TO_FAILURE_MAX: u64 = 32;
+
 /// The versions that a test's node has.
 pub(crate) const VERSIONS: [(u32, Behaviour); 6] = [
     (1, Behaviour::Good),
     (2, Behaviour::Good),
     (3, Behaviour::Holds { ns_max: 2_000_000 }),
     (4, Behaviour::RefusesState),
-    (5, Behaviour::FailsWithin { steps: 200 }),
+    (
+        5,
+        Behaviour::FailsWithin {
+            steps: STEPS_TO_FAILURE_MAX,
+        },
+    ),
     (6, Behaviour::FitsNone),
 ];
 
