@@ -57,9 +57,10 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Runs a test for long: `soak upgrade` changes policies and engines under calls and streams
+    /// Runs a test for long: `soak upgrade` changes policies and engines under calls and streams, `soak takeover` replaces
+    /// whole services
     Soak {
-        /// Which: `upgrade`
+        /// Which
         what: chores::Soak,
         /// How long
         #[arg(long, default_value_t = 60)]

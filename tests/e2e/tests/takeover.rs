@@ -4,6 +4,8 @@ use provost_e2e::agent::Executor;
 use provost_e2e::driver::PATIENCE;
 mod authority;
 
+use std::time::{Duration, Instant};
+
 use authority::Authority;
 use provost::Code;
 use provost_e2e::driver::Ticket;
@@ -14,6 +16,13 @@ use provost_e2e::{Agent, Node, NodeOptions, Replacement, Setting, Usage, World, 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 /// Replacements of a node under load, one behind the other.
 const REPLACEMENTS: usize = 8;
+/// Replacements of one round of a soak, and the longest time between two of them.
+const SOAK_REPLACEMENTS: usize = 20;
+const SOAK_PAUSE_US_MAX: u64 = 60_000;
+/// One of so many is by a process that fails.
+const SOAK_FAULTS_ONE_IN: u64 = 20;
+/// Rounds of a soak after which nothing grows any more.
+const SOAK_ROUNDS_TO_SETTLE: u64 = 5;
 
 /// Calls of all kinds, under way at once.
 fn load() -> Vec<Ask> {
@@ -99,7 +108,7 @@ fn end(agent: &mut Agent, tickets: Vec<Ticket>, asks: &[Ask]) -> Vec<Done> {
 fn replace_under_load(agent: &mut Agent, mut replace: impl FnMut() -> Vec<Replacement>) {
     let asks = load();
     let tickets = begin(agent, &asks);
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(100));
     for _ in 0..REPLACEMENTS {
         for replacement in replace() {
             println!("{replacement:?}");
@@ -260,16 +269,93 @@ fn nothing_grows_when_a_node_is_replaced_many_times() {
         }
         let settled = settled.expect("more than five rounds");
         eventually("as much is used as after a few rounds", PATIENCE, || {
-            let now = uses(&setting);
-            let is_as_before = |(now, then): (&Usage, &Usage)| {
-                now.descriptors <= then.descriptors
-                    && now.threads <= then.threads
-                    && now.shared_bytes <= then.shared_bytes + (4 << 20)
-                    && now.resident_bytes <= then.resident_bytes + (16 << 20)
-            };
-            now.iter().zip(&settled).all(is_as_before)
+            has_not_grown(&uses(&setting), &settled)
         });
     });
+}
+
+/// Replacements at seeded moments under calls of all kinds, now and then by a process that fails, for as long as
+/// `PROVOST_SOAK_MINUTES` says: `cargo xtask soak takeover`.
+#[test]
+#[ignore = "for an hour"]
+fn soak() {
+    let minutes = std::env::var("PROVOST_SOAK_MINUTES").ok();
+    let minutes: u64 = minutes.and_then(|text| text.parse().ok()).unwrap_or(1);
+    let end_at = Instant::now() + Duration::from_secs(60 * minutes);
+    let options = NodeOptions {
+        tables: "[timeouts]\ntakeover_ms = 1000\n\
+                 [[policy]]\nname = \"counts\"\nkind = \"metrics\"\n\
+                 [[policy]]\nname = \"limit\"\nkind = \"rate-limit\"\n\
+                 [policy.config]\nrequests_per_second = 1000000000\nburst = 1000000000\n"
+            .to_owned(),
+        ..NodeOptions::default()
+    };
+    let mut setting = Setting::with(ROLE, &options, &options);
+    let mut settled = None;
+    let (mut made, mut undone) = (0, 0);
+    for seed in 1.. {
+        let mut random = Random(seed);
+        let asks = load();
+        let tickets = begin(&mut setting.agent, &asks);
+        for _ in 0..SOAK_REPLACEMENTS {
+            std::thread::sleep(Duration::from_micros(random.below(SOAK_PAUSE_US_MAX)));
+            let node = match random.below(2) {
+                0 => &mut setting.a,
+                _ => &mut setting.b,
+            };
+            if random.below(SOAK_FAULTS_ONE_IN) == 0 {
+                node.set_faulty_successor(FAULTS[random.below(FAULTS.len() as u64) as usize]);
+                let outcome = node.try_replace();
+                assert!(outcome.is_err(), "seed {seed}: {outcome:?}");
+                node.set_successor(None);
+                undone += 1;
+            } else {
+                node.replace();
+                made += 1;
+            }
+        }
+        let done = end(&mut setting.agent, tickets, &asks);
+        let slowest_us = done.iter().map(|done| done.slowest_us).max().unwrap_or(0);
+        let now = uses(&setting);
+        println!(
+            "seed {seed}: {made} replacements so far, {undone} failed as asked; the slowest call took {slowest_us} us"
+        );
+        println!("  {now:?}");
+        if Instant::now() >= end_at {
+            break;
+        }
+        match &settled {
+            None if seed > SOAK_ROUNDS_TO_SETTLE => settled = Some(now),
+            None => {}
+            Some(settled) => eventually("as much is used as after a few rounds", PATIENCE, || {
+                has_not_grown(&uses(&setting), settled)
+            }),
+        }
+    }
+    setting.others_are_served();
+}
+
+/// A small generator, so that a run can be had again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Whether everybody uses as much as before, but for what an allocator keeps.
+fn has_not_grown(now: &[Usage; 4], before: &[Usage; 4]) -> bool {
+    now.iter().zip(before).all(|(now, then)| {
+        now.descriptors <= then.descriptors
+            && now.threads <= then.threads
+            && now.shared_bytes <= then.shared_bytes + (4 << 20)
+            && now.resident_bytes <= then.resident_bytes + (16 << 20)
+    })
 }
 
 /// What the nodes, the server and the client use.
