@@ -21,9 +21,18 @@ use provost_packets::{InProcess, Wire};
 /// Bytes of requests and responses.
 const MESSAGE_BYTES: usize = 32;
 const PACKET_BYTES: usize = 1500;
-const RING_PACKETS: usize = 4096;
+const RING_PACKETS: u32 = 4096;
 /// Calls at a time: alone, and as in the paper's figure 4.
 const BATCHES: [usize; 4] = [1, 3, 5, 11];
+
+/// Sessions of an endpoint: few, and many.
+const SESSIONS: [usize; 2] = [20, 20_000];
+/// Calls at a time over them.
+const SESSIONS_BATCH: usize = 60;
+/// Packets that many sessions' credits have room for.
+const SMALL_PACKET_BYTES: usize = 248;
+/// How often few and many take turns.
+const ROUNDS: usize = 20;
 
 /// Nanoseconds that this program has been running on a core, or has been there at all.
 fn spent_ns(start: &Instant) -> u64 {
@@ -56,7 +65,11 @@ struct Pair<C> {
 
 impl<C: Clock + Default> Pair<C> {
     fn new(config: &Config) -> Self {
-        let (client, server) = InProcess::pair(PACKET_BYTES, RING_PACKETS);
+        Pair::over(config, PACKET_BYTES, RING_PACKETS)
+    }
+
+    fn over(config: &Config, packet_bytes: usize, ring_packets: u32) -> Self {
+        let (client, server) = InProcess::pair(packet_bytes, ring_packets as usize);
         let driver = |wire| {
             Driver::with_clock(config.clone(), wire, C::default())
                 .expect("the configuration is one to work with")
@@ -77,22 +90,30 @@ impl<C: Clock + Default> Pair<C> {
         Ok(())
     }
 
-    fn connect(&mut self) -> io::Result<SessionId> {
+    fn connect(&mut self, sessions: usize) -> io::Result<Vec<SessionId>> {
         let to = self.server.wire().address();
-        let (now_ns, endpoint) = self.client.endpoint();
-        let session = endpoint.connect(now_ns, to).map_err(io::Error::other)?;
-        let mut connected = false;
-        while !connected {
-            self.serve()?;
-            self.client
-                .turn(|_, _, event| connected |= matches!(event, Event::Connected(_)))?;
+        let mut connected = Vec::new();
+        while connected.len() < sessions {
+            let before = connected.len();
+            let (now_ns, endpoint) = self.client.endpoint();
+            endpoint.connect(now_ns, to).map_err(io::Error::other)?;
+            while connected.len() == before {
+                self.serve()?;
+                self.client.turn(|_, _, event| {
+                    if let Event::Connected(session) = event {
+                        connected.push(session);
+                    }
+                })?;
+            }
         }
-        Ok(session)
+        Ok(connected)
     }
 
-    /// Makes so many calls, `batch` of them at a time, and says how many nanoseconds each took.
+    /// Makes so many calls, `batch` of them at a time, each on the next of the sessions, and says how many nanoseconds each
+    /// took.
     #[inline(never)]
-    fn run(&mut self, session: SessionId, batch: usize, calls: u64) -> io::Result<f64> {
+    fn run(&mut self, sessions: &[SessionId], batch: usize, calls: u64) -> io::Result<f64> {
+        let mut next = 0;
         let mut spare: Vec<(MsgBuf, MsgBuf)> = (0..batch)
             .map(|_| {
                 (
@@ -113,6 +134,8 @@ impl<C: Clock + Default> Pair<C> {
                     request,
                     response,
                 };
+                let session = sessions[next];
+                next = if next + 1 < sessions.len() { next + 1 } else { 0 };
                 endpoint
                     .call(now_ns, session, call)
                     .map_err(|refused| io::Error::other(refused.error))?;
@@ -133,7 +156,7 @@ impl<C: Clock + Default> Pair<C> {
 
 /// The wire alone: what a packet costs there and back.
 fn bare(batch: usize, calls: u64) -> io::Result<f64> {
-    let (mut one, mut other) = InProcess::pair(PACKET_BYTES, RING_PACKETS);
+    let (mut one, mut other) = InProcess::pair(PACKET_BYTES, RING_PACKETS as usize);
     let (to_one, to_other) = (one.address(), other.address());
     let packet = [7; MESSAGE_BYTES + 24];
     let start = Instant::now();
@@ -207,12 +230,15 @@ fn main() -> io::Result<()> {
             ShortCut::On,
         ),
     ];
+    if only.as_deref() == Some("sessions") {
+        return many_sessions(calls);
+    }
     if let Some(name) = only {
         let setup = setups.iter().find(|setup| setup.0 == name);
         let (_, config, _) = setup.ok_or_else(|| io::Error::other("there is no such setup"))?;
         let mut pair = Pair::<Ticks>::new(config);
-        let session = pair.connect()?;
-        pair.run(session, batch, calls)?;
+        let session = pair.connect(1)?;
+        pair.run(&session, batch, calls)?;
         return Ok(());
     }
     println!("{MESSAGE_BYTES}-byte calls, both ends in one thread; ns per call of both ends with their wire");
@@ -233,9 +259,38 @@ fn main() -> io::Result<()> {
         let mut pair = Pair::<Monotonic>::new(&config);
         pair.client.set_batched_clock(batched);
         pair.server.set_batched_clock(batched);
-        let session = pair.connect()?;
-        pair.run(session, 8, calls / 10)?;
-        row(name, Box::new(move |batch| pair.run(session, batch, calls)))?;
+        let session = pair.connect(1)?;
+        pair.run(&session, 8, calls / 10)?;
+        row(name, Box::new(move |batch| pair.run(&session, batch, calls)))?;
+    }
+    many_sessions(calls)
+}
+
+/// What it costs that calls are of many sessions: few and many take turns, with as many calls at a time.
+fn many_sessions(calls: u64) -> io::Result<()> {
+    let config = Config {
+        credits: 2,
+        receive_ring_packets: 65_536,
+        sessions_max: SESSIONS[1],
+        message_bytes_max: 1 << 20,
+        ..Config::default()
+    };
+    let mut pairs = Vec::new();
+    for sessions in SESSIONS {
+        let mut pair = Pair::<Monotonic>::over(&config, SMALL_PACKET_BYTES, config.receive_ring_packets);
+        let sessions = pair.connect(sessions)?;
+        pairs.push((pair, sessions));
+    }
+    let mut costs = [const { Vec::new() }; SESSIONS.len()];
+    for _ in 0..ROUNDS {
+        for ((pair, sessions), costs) in pairs.iter_mut().zip(&mut costs) {
+            costs.push(pair.run(sessions, SESSIONS_BATCH, calls / ROUNDS as u64)?);
+        }
+    }
+    for (sessions, costs) in SESSIONS.iter().zip(&mut costs) {
+        costs.sort_by(f64::total_cmp);
+        let middle = costs[costs.len() / 2];
+        println!("{sessions:6} sessions, {SESSIONS_BATCH} calls at a time: {middle:8.1}");
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Joins an endpoint and a wire: the loop that a thread of theirs runs.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use provost_packets::{Integrity, Wire};
 
@@ -21,20 +21,14 @@ pub trait Clock {
     fn now_ns(&mut self) -> u64;
 }
 
-/// The machine's monotonic clock.
-#[derive(Clone, Copy, Debug)]
-pub struct Monotonic(Instant);
-
-impl Default for Monotonic {
-    fn default() -> Self {
-        Self(Instant::now())
-    }
-}
+/// The machine's monotonic clock, read from the processor's counter where that is good enough (`provost-ticks`).
+#[derive(Clone, Debug, Default)]
+pub struct Monotonic(provost_ticks::Clock);
 
 impl Clock for Monotonic {
     #[inline]
     fn now_ns(&mut self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
+        self.0.now_ns()
     }
 }
 
