@@ -7,6 +7,8 @@
 //! ```
 
 mod management;
+#[cfg(test)]
+mod ownership;
 mod succession;
 
 use std::collections::{HashMap, VecDeque};

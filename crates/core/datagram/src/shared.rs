@@ -101,6 +101,13 @@ impl Queue {
         self.length -= 1;
         outgoing
     }
+
+    /// All that wait, in order.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Outgoing> {
+        let (before, from_first) = self.items.split_at(self.first);
+        from_first.iter().chain(before).take(self.length)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -102,6 +102,16 @@ impl<T: Copy> Wheel<T> {
         debug_assert!(inserted.is_ok(), "there is room for one more");
     }
 
+    /// All that wait, in no order that means anything.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        let of_bucket = |bucket: &Bucket| {
+            let node_at = |at: u32| self.nodes.get(at as usize);
+            std::iter::successors(node_at(bucket.first), move |node| node_at(node.next))
+        };
+        self.buckets.iter().flat_map(of_bucket).map(|node| &node.item)
+    }
+
     fn index(&self, bucket: u64) -> usize {
         bucket as usize & (self.buckets.len() - 1)
     }
