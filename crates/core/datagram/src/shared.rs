@@ -1,6 +1,6 @@
 //! What all sessions of an endpoint share: time, queues, timers, memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::buffer::Pool;
 use crate::clock::Clock;
@@ -258,6 +258,9 @@ pub(crate) struct Timers {
     fine: Wheel<u16>,
     coarse: Wheel<u16>,
     timers: Vec<Timer>,
+    /// Timers that found no room in the wheels: sessions that ended have left their number's entries there. At most one
+    /// for each session.
+    crowded: BTreeSet<(u64, u16)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -282,6 +285,7 @@ impl Timers {
                 };
                 sessions
             ],
+            crowded: BTreeSet::new(),
         }
     }
 
@@ -294,8 +298,11 @@ impl Timers {
     }
 
     fn insert(&mut self, session: u16, now_ns: u64, at_ns: u64) {
+        self.uncrowd(session);
         let timer = &mut self.timers[usize::from(session)];
         if timer.entries >= TIMER_ENTRIES_MAX {
+            timer.at_ns = at_ns;
+            self.crowded.insert((at_ns, session));
             return;
         }
         let is_near = at_ns.saturating_sub(now_ns) < self.fine.horizon_ns() / 2;
@@ -308,11 +315,31 @@ impl Timers {
 
     /// Forgets when the timer was to fire: the session's number is free.
     pub(crate) fn disarm(&mut self, session: u16) {
+        self.uncrowd(session);
         self.timers[usize::from(session)].at_ns = NEVER;
+    }
+
+    #[inline]
+    fn uncrowd(&mut self, session: u16) {
+        if !self.crowded.is_empty() {
+            let at_ns = self.timers[usize::from(session)].at_ns;
+            self.crowded.remove(&(at_ns, session));
+        }
+    }
+
+    #[inline]
+    fn pop_crowded(&mut self, now_ns: u64) -> Option<u16> {
+        let due = self.crowded.first().is_some_and(|(at_ns, _)| *at_ns <= now_ns);
+        let (_, session) = due.then(|| self.crowded.pop_first()).flatten()?;
+        self.timers[usize::from(session)].at_ns = NEVER;
+        Some(session)
     }
 
     /// A session whose timer has fired. It is not set any longer.
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<u16> {
+        if let Some(session) = self.pop_crowded(now_ns) {
+            return Some(session);
+        }
         loop {
             let session = self
                 .fine
@@ -322,18 +349,18 @@ impl Timers {
             timer.entries -= 1;
             let at_ns = timer.at_ns;
             if at_ns <= now_ns {
-                timer.at_ns = NEVER;
+                self.disarm(session);
                 return Some(session);
             }
             if timer.entries == 0 && at_ns != NEVER {
-                timer.at_ns = NEVER;
                 self.insert(session, now_ns, at_ns);
             }
         }
     }
 
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
-        [self.fine.next_due_ns(), self.coarse.next_due_ns()]
+        let crowded_ns = self.crowded.first().map(|(at_ns, _)| *at_ns);
+        [self.fine.next_due_ns(), self.coarse.next_due_ns(), crowded_ns]
             .into_iter()
             .flatten()
             .min()
@@ -364,6 +391,27 @@ mod tests {
             "beyond the horizon it is set again"
         );
         assert_eq!(timers.pop_due(90_100_000_000), Some(1));
+    }
+
+    #[test]
+    fn a_number_whose_sessions_ended_one_after_the_other_still_has_a_timer() {
+        let mut timers = Timers::new(2);
+        for _ in 0..2 * TIMER_ENTRIES_MAX {
+            timers.arm(1, 0, 60_000_000_000);
+            timers.disarm(1);
+        }
+        timers.arm(1, 0, 9_000_000);
+        timers.arm(1, 0, 1_000_000);
+        assert_eq!(timers.next_due_ns(), Some(1_000_000));
+        assert_eq!(timers.pop_due(900_000), None);
+        assert_eq!(timers.pop_due(1_010_000), Some(1));
+        assert_eq!(timers.pop_due(50_000_000_000), None, "it fires once");
+        timers.arm(1, 50_000_000_000, 51_000_000_000);
+        timers.disarm(1);
+        assert_eq!(timers.pop_due(59_000_000_000), None, "it was forgotten");
+        timers.arm(1, 59_000_000_000, 70_000_000_000);
+        assert_eq!(timers.pop_due(69_000_000_000), None, "all stale entries are gone");
+        assert_eq!(timers.pop_due(70_100_000_000), Some(1));
     }
 
     #[test]
