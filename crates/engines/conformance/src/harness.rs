@@ -438,12 +438,14 @@ impl Bench {
 
     fn describe(&self) -> String {
         format!(
-            "client {:?} with {} events, server {:?} with {} events, after {} rounds",
+            "client {:?} with {} events, server {:?} with {} events, after {} rounds; ended: {:?}, {:?}",
             self.client.progress,
             self.client.events.len(),
             self.server.progress,
             self.server.events.len(),
-            self.rounds
+            self.rounds,
+            self.client.link.ended(),
+            self.server.link.ended(),
         )
     }
 }
