@@ -371,6 +371,27 @@ fn io_reason(error: &io::Error) -> String {
     }
 }
 
+/// Makes a system call, bounded by what is left until the deadline. With such a bound, a signal ends the call even where
+/// its handler asks for it to go on (signal(7)): then it is made again.
+fn attempt<T>(
+    stream: &TcpStream,
+    deadline: Instant,
+    mut call: impl FnMut(&TcpStream) -> io::Result<T>,
+) -> Result<T, ChannelError> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ChannelError::Deadline);
+        }
+        stream.set_read_timeout(Some(left))?;
+        stream.set_write_timeout(Some(left))?;
+        match call(stream) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
 impl Channel {
     fn new(stream: TcpStream, tls: Option<TlsHandshake>, deadline: Instant) -> Channel {
         let security = match tls {
@@ -386,15 +407,8 @@ impl Channel {
         }
     }
 
-    /// Bounds the next system call by what is left until the deadline.
-    fn arm(&self) -> Result<(), ChannelError> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ChannelError::Deadline);
-        }
-        self.stream.set_read_timeout(Some(left))?;
-        self.stream.set_write_timeout(Some(left))?;
-        Ok(())
+    fn attempt<T>(&self, call: impl FnMut(&TcpStream) -> io::Result<T>) -> Result<T, ChannelError> {
+        attempt(&self.stream, self.deadline, call)
     }
 
     /// Makes the TLS handshake, if the channel has TLS, and goes over to its records.
@@ -437,8 +451,7 @@ impl Channel {
 
     fn read_all(&mut self, mut into: &mut [u8]) -> Result<(), ChannelError> {
         while !into.is_empty() {
-            self.arm()?;
-            let read = self.stream.read(into)?;
+            let read = self.attempt(|mut stream| stream.read(into))?;
             if read == 0 {
                 return Err(ChannelError::Io(io::ErrorKind::UnexpectedEof.into()));
             }
@@ -450,8 +463,7 @@ impl Channel {
     fn write_all(&mut self, bytes: &[u8]) -> Result<(), ChannelError> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            self.arm()?;
-            let written = self.stream.write(rest)?;
+            let written = self.attempt(|mut stream| stream.write(rest))?;
             rest = rest.get(written..).unwrap_or_default();
         }
         Ok(())
@@ -475,14 +487,15 @@ impl Channel {
     fn read(&mut self) -> Result<Vec<u8>, ChannelError> {
         let mut bytes = vec![0; HANDSHAKE_READ_BYTES];
         let read = loop {
-            self.arm()?;
             let Security::Tls(session) = &mut self.security else {
-                break self.stream.read(&mut bytes)?;
+                break self.attempt(|mut stream| stream.read(&mut bytes))?;
             };
             match session.read(&mut bytes) {
                 Ok(TlsRead::Bytes(read)) => break read,
                 Ok(TlsRead::Closed) => break 0,
-                Ok(TlsRead::NeedsMore) => match self.stream.read(session.space())? {
+                Ok(TlsRead::NeedsMore) => match attempt(&self.stream, self.deadline, |mut stream| {
+                    stream.read(session.space())
+                })? {
                     0 => break 0,
                     read => session.came(read),
                 },

@@ -61,6 +61,29 @@ fn call(address: SocketAddr, tls: Option<&TlsConfig>) -> Result<Established, Con
     connect(&params(&address.to_string(), tls))
 }
 
+/// A signal that stops the process and lets it go on ends system calls that have a time limit.
+#[test]
+fn a_signal_does_not_end_a_handshake() {
+    let (server_waits, waiting) = std::sync::mpsc::channel();
+    let decide = move |greeting: Greeting<'_>| {
+        // The client waits for this answer in a system call.
+        server_waits.send(()).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        welcome(greeting)
+    };
+    let (address, server) = serve(None, PATIENCE, decide);
+    let client = std::thread::spawn(move || call(address, None));
+    waiting.recv_timeout(PATIENCE).unwrap();
+    let stop = "kill -STOP $1; sleep 0.02; kill -CONT $1; sleep 0.02; ".repeat(3);
+    let process = std::process::id().to_string();
+    let stopped = std::process::Command::new("sh")
+        .args(["-c", &stop, "sh", &process])
+        .status();
+    assert!(stopped.unwrap().success());
+    client.join().unwrap().unwrap();
+    server.join().unwrap().unwrap();
+}
+
 #[test]
 fn a_schema_is_fetched_when_asked_for_and_a_refusal_names_the_field() {
     let decide = |Greeting { hello, schema, .. }: Greeting<'_>| match schema {

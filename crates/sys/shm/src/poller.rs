@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::Errno;
 
+use crate::now_ns;
+
 /// Events that one [`Poller::wait`] reports; the others come with the next.
 pub const POLL_EVENTS_MAX: usize = 256;
 
@@ -145,7 +147,7 @@ impl AsFd for Poller {
     }
 }
 
-/// Sleeps until one descriptor is ready, and says whether it is.
+/// Sleeps until one descriptor is ready, and says whether it is. A signal does not shorten it.
 pub fn wait_for(descriptor: impl AsFd, interest: Interest, wait: Wait) -> io::Result<bool> {
     let flags = match interest {
         Interest::Readable => PollFlags::IN,
@@ -153,10 +155,14 @@ pub fn wait_for(descriptor: impl AsFd, interest: Interest, wait: Wait) -> io::Re
         Interest::Both => PollFlags::IN | PollFlags::OUT,
     };
     let mut watched = [PollFd::new(&descriptor, flags)];
-    match rustix::event::poll(&mut watched, wait.timeout().as_ref()) {
-        Ok(ready) => Ok(ready > 0),
-        Err(Errno::INTR) => Ok(false),
-        Err(error) => Err(error.into()),
+    let began = now_ns();
+    let mut left = wait;
+    loop {
+        match rustix::event::poll(&mut watched, left.timeout().as_ref()) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => left = wait.less(now_ns().saturating_sub(began)),
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -175,6 +181,14 @@ impl Interest {
 }
 
 impl Wait {
+    /// What is left of it after so many nanoseconds.
+    fn less(self, nanoseconds: u64) -> Wait {
+        match self {
+            Wait::AtMost(whole) => Wait::AtMost(whole.saturating_sub(nanoseconds)),
+            Wait::Now | Wait::Forever => self,
+        }
+    }
+
     fn timeout(self) -> Option<Timespec> {
         let nanoseconds = match self {
             Wait::Now => 0,
