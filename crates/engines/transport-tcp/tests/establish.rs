@@ -64,7 +64,7 @@ fn call(address: SocketAddr, tls: Option<&TlsConfig>) -> Result<Established, Con
 /// A signal that stops the process and lets it go on ends system calls that have a time limit.
 #[test]
 fn a_signal_does_not_end_a_handshake() {
-    let (server_waits, waiting) = std::sync::mpsc::channel();
+    let (server_waits, waiting) = std::sync::mpsc::sync_channel(1);
     let decide = move |greeting: Greeting<'_>| {
         // The client waits for this answer in a system call.
         server_waits.send(()).unwrap();
