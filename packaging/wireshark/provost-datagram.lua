@@ -7,6 +7,10 @@
 -- A conversation is recognized by its Open packet. Of a capture that begins later, say the server's port: the preference
 -- `provost_datagram.port`, or -d udp.port==PORT,provost_datagram.
 --
+-- Of sealed sessions it shows what is in the clear: the header, the packet's number, where the encrypted part and the tag are.
+-- Which sessions are sealed, their Open and Accept say; of a capture that begins later, the preference
+-- `provost_datagram.sealed` does, or the packet's length where its kind has but one.
+--
 -- A host that lets its kernel or network card cut up what it sends (UDP_SEGMENT) shows several packets as one in a
 -- capture of its own: capture at the receiver, or turn segmentation off.
 
@@ -17,9 +21,13 @@ local PREFIX_BYTES = 8
 local BITMAP_BYTES = 8
 local HELD_UNIT_NS = 64
 local MAGIC = "PVDG"
+local NUMBER_BYTES = 8
+local TAG_BYTES = 16
+local SEAL_BYTES = NUMBER_BYTES + TAG_BYTES
+local OPEN_BYTES, ACCEPT_BYTES, KEY_BYTES = 48, 32, 32
 
 local REQUEST, CREDIT_RETURN, REQUEST_FOR_RESPONSE, RESPONSE = 1, 2, 3, 4
-local OPEN, CHALLENGE, ACCEPT, REFUSE = 5, 6, 7, 8
+local OPEN, CHALLENGE, ACCEPT, REFUSE, UNKNOWN = 5, 6, 7, 8, 12
 
 local KINDS = {
   [1] = "Request", [2] = "CreditReturn", [3] = "RequestForResponse", [4] = "Response",
@@ -28,9 +36,11 @@ local KINDS = {
 }
 local REFUSALS = {
   [1] = "no version in common", [2] = "the receive ring is full", [3] = "too many sessions", [4] = "parameters",
+  [5] = "another reason", [6] = "one end seals and the other does not, or their keys differ",
 }
+local CIPHERS = { [0] = "none", [1] = "ChaCha20-Poly1305", [2] = "AES-128-GCM" }
 -- What follows the header of each kind, at least, in bytes.
-local PAYLOAD_BYTES = { [REQUEST] = PREFIX_BYTES, [RESPONSE] = PREFIX_BYTES, [OPEN] = 48, [CHALLENGE] = 24, [ACCEPT] = 32, [REFUSE] = 16 }
+local PAYLOAD_BYTES = { [REQUEST] = PREFIX_BYTES, [RESPONSE] = PREFIX_BYTES, [OPEN] = OPEN_BYTES, [CHALLENGE] = 24, [ACCEPT] = ACCEPT_BYTES, [REFUSE] = 16 }
 
 local f = {
   kind = ProtoField.uint8("provost_datagram.kind", "Kind", base.DEC, KINDS, 0x0f),
@@ -38,6 +48,7 @@ local f = {
   return_credits = ProtoField.bool("provost_datagram.flags.return", "Return credits at once", 8, nil, 0x10),
   marked = ProtoField.bool("provost_datagram.flags.marked", "Met congestion", 8, nil, 0x20),
   untimed = ProtoField.bool("provost_datagram.flags.untimed", "Held for an unknown time", 8, nil, 0x40),
+  away = ProtoField.bool("provost_datagram.flags.away", "Was off its core", 8, nil, 0x80),
   wanted = ProtoField.uint8("provost_datagram.wanted", "Packets asked for"),
   slot = ProtoField.uint8("provost_datagram.slot", "Slot"),
   session = ProtoField.uint16("provost_datagram.session", "Session (the receiver's number)", base.DEC_HEX),
@@ -63,6 +74,13 @@ local f = {
   packet_bytes = ProtoField.uint16("provost_datagram.packet_bytes", "Bytes of a packet"),
   version = ProtoField.uint8("provost_datagram.version", "Version"),
   request_bytes_max = ProtoField.uint32("provost_datagram.request_bytes_max", "Bytes of the largest request"),
+  cipher = ProtoField.uint8("provost_datagram.open.cipher", "Cipher", base.DEC, CIPHERS),
+  public_key = ProtoField.bytes("provost_datagram.public_key", "Public key"),
+  proof = ProtoField.bytes("provost_datagram.proof", "Proof"),
+  sealed = ProtoField.bytes("provost_datagram.sealed", "Sealed"),
+  number = ProtoField.uint64("provost_datagram.sealed.number", "Number of the packet", base.DEC),
+  encrypted = ProtoField.bytes("provost_datagram.sealed.encrypted", "Encrypted"),
+  tag = ProtoField.bytes("provost_datagram.sealed.tag", "Tag"),
   refusal = ProtoField.uint16("provost_datagram.refusal", "Refused because of", base.DEC, REFUSALS),
 }
 for _, field in pairs(f) do
@@ -73,12 +91,44 @@ local malformed = ProtoExpert.new(
   "provost_datagram.malformed", "Not a packet of this protocol", expert.group.MALFORMED, expert.severity.ERROR)
 protocol.experts = { malformed }
 protocol.prefs.port = Pref.uint("UDP port", 0, "The server's port; 0 for none: Open packets are recognized anyway")
+protocol.prefs.sealed = Pref.bool("Sealed", false, "Take sessions whose beginning was not captured for sealed ones")
+
+-- Sessions whose beginning was captured, by the end that receives: whether they are sealed.
+local sealed_sessions = {}
+function protocol.init() sealed_sessions = {} end
+
+local function session_key(address, port, number, token)
+  return string.format("%s %d %d %d", tostring(address), port, number, token)
+end
+
+-- Notes what an Open says of the client's end of a session, and an Accept of the server's.
+local function note_session(tvb, pinfo, kind)
+  local body = tvb(HEADER_BYTES)
+  local is_sealed = body:len() >= (kind == OPEN and OPEN_BYTES or ACCEPT_BYTES) + 2 * KEY_BYTES
+  local number, token = kind == OPEN and body(8, 2) or body(10, 2), body(12, 4)
+  sealed_sessions[session_key(pinfo.src, pinfo.src_port, number:le_uint(), token:le_uint())] = is_sealed
+end
+
+-- Whether the packet is one of a sealed session.
+local function is_sealed(tvb, pinfo, kind)
+  if kind >= OPEN and kind <= REFUSE or kind == UNKNOWN then return false end
+  local key = session_key(pinfo.dst, pinfo.dst_port, tvb(2, 2):le_uint(), tvb(4, 4):le_uint())
+  if sealed_sessions[key] ~= nil then return sealed_sessions[key] end
+  if kind == REQUEST or kind == RESPONSE then return protocol.prefs.sealed end
+  return tvb:len() >= HEADER_BYTES + SEAL_BYTES
+end
 
 -- Whether the packet could be one of ours.
-local function is_plausible(tvb)
+local function is_plausible(tvb, pinfo)
   if tvb:len() < HEADER_BYTES then return false end
   local kind = bit.band(tvb(0, 1):uint(), 0x0f)
-  return KINDS[kind] ~= nil and tvb:len() >= HEADER_BYTES + (PAYLOAD_BYTES[kind] or 0)
+  if KINDS[kind] == nil then return false end
+  local least = PAYLOAD_BYTES[kind] or 0
+  if is_sealed(tvb, pinfo, kind) then
+    local has_prefix = kind == REQUEST or kind == RESPONSE
+    least = SEAL_BYTES + (has_prefix and PREFIX_BYTES or 0)
+  end
+  return tvb:len() >= HEADER_BYTES + least
 end
 
 local function add_flags(tree, tvb, kind)
@@ -91,6 +141,7 @@ local function add_flags(tree, tvb, kind)
   if kind == CREDIT_RETURN or kind == RESPONSE then
     flags:add(f.marked, tvb(0, 1))
     flags:add(f.untimed, tvb(0, 1))
+    flags:add(f.away, tvb(0, 1))
   end
 end
 
@@ -105,6 +156,13 @@ local function add_data(tree, tvb, kind)
   return string.format(" %s=%d bytes=%d", what, prefix(4, 2):le_uint(), prefix(0, 4):le_uint())
 end
 
+-- What a sealed session's Open and Accept end with.
+local function add_key(tree, body, at)
+  if body:len() < at + 2 * KEY_BYTES then return end
+  tree:add(f.public_key, body(at, KEY_BYTES))
+  tree:add(f.proof, body(at + KEY_BYTES, KEY_BYTES))
+end
+
 local function add_open(tree, body)
   tree:add(f.oldest, body(4, 1))
   tree:add(f.newest, body(5, 1))
@@ -116,6 +174,8 @@ local function add_open(tree, body)
   tree:add_le(f.nonce, body(16, 8))
   tree:add_le(f.cookie, body(24, 8))
   tree:add_le(f.packet_bytes, body(32, 2))
+  tree:add(f.cipher, body(34, 1))
+  add_key(tree, body, OPEN_BYTES)
 end
 
 local function add_accept(tree, body)
@@ -127,6 +187,18 @@ local function add_accept(tree, body)
   tree:add_le(f.credits, body(16, 2))
   tree:add_le(f.packet_bytes, body(18, 2))
   tree:add_le(f.request_bytes_max, body(20, 4))
+  add_key(tree, body, ACCEPT_BYTES)
+end
+
+-- What follows the header of a packet of a sealed session. Returns what the info column says of it.
+local function add_sealed(tree, tvb)
+  local sealed = tvb(HEADER_BYTES)
+  local encrypted_bytes = sealed:len() - SEAL_BYTES
+  local branch = tree:add(f.sealed, sealed)
+  branch:add_le(f.number, sealed(0, NUMBER_BYTES))
+  if encrypted_bytes > 0 then branch:add(f.encrypted, sealed(NUMBER_BYTES, encrypted_bytes)) end
+  branch:add(f.tag, sealed(NUMBER_BYTES + encrypted_bytes, TAG_BYTES))
+  return string.format(" sealed number=%s", tostring(sealed(0, NUMBER_BYTES):le_uint64()))
 end
 
 -- What follows the header. Returns what the info column says of it.
@@ -153,7 +225,7 @@ end
 function protocol.dissector(tvb, pinfo, root)
   pinfo.cols.protocol = "PVDG"
   local tree = root:add(protocol, tvb())
-  if not is_plausible(tvb) then
+  if not is_plausible(tvb, pinfo) then
     tree:add_proto_expert_info(malformed)
     pinfo.cols.info = "Malformed"
     return
@@ -172,12 +244,17 @@ function protocol.dissector(tvb, pinfo, root)
     info = info .. string.format(
       " slot=%d call=%d packet=%d", tvb(1, 1):uint(), tvb(8, 4):le_uint(), tvb(12, 2):le_uint())
   end
+  if is_sealed(tvb, pinfo, kind) then
+    pinfo.cols.info = info .. add_sealed(tree, tvb)
+    return
+  end
   pinfo.cols.info = info .. add_body(tree, tvb, kind)
+  if kind == OPEN or kind == ACCEPT then note_session(tvb, pinfo, kind) end
 end
 
 -- An Open packet makes its conversation ours.
 local function is_ours(tvb, pinfo, root)
-  if not is_plausible(tvb) or bit.band(tvb(0, 1):uint(), 0x0f) ~= OPEN then return false end
+  if not is_plausible(tvb, pinfo) or bit.band(tvb(0, 1):uint(), 0x0f) ~= OPEN then return false end
   if tvb(HEADER_BYTES, #MAGIC):string() ~= MAGIC then return false end
   pinfo.conversation = protocol
   protocol.dissector(tvb, pinfo, root)

@@ -1,15 +1,21 @@
 //! Loss, reordering, silence: how sessions come through.
 
 use provost_datagram::{
-    Algorithm, CallError, Config, CongestionConfig, EndReason, Recovery, Refusal, SessionId, TimelyConfig,
+    Algorithm, CallError, Config, CongestionConfig, EndReason, Recovery, Refusal, SessionId, SwiftConfig,
+    TimelyConfig,
 };
 use provost_datagram_sim::traffic::{Answer, Traffic, Wish};
-use provost_datagram_sim::{Faults, Host, Links, Simulation};
+use provost_datagram_sim::{Faults, Host, Links, Random, Simulation};
 
 const MS_NS: u64 = 1_000_000;
 const LARGE: Wish = Wish {
     request_bytes: 1 << 20,
     response_bytes: 32,
+    answer: Answer::AtOnce,
+};
+const FETCHING: Wish = Wish {
+    request_bytes: 32,
+    response_bytes: 1 << 20,
     answer: Answer::AtOnce,
 };
 const SMALL: Wish = Wish {
@@ -235,4 +241,82 @@ fn a_process_that_was_off_its_core_neither_resends_much_nor_slows_down() {
     assert_eq!(rate, congestion.link_rate, "a preempted host is no congestion");
     let statistics = simulation.endpoint(0).statistics();
     assert!(statistics.packets_resent < 400, "{statistics:?}");
+}
+
+/// What a preemption is measured by.
+#[derive(Debug)]
+struct Preempted {
+    /// Packets that the server got in [`SPAN_NS`] before, and in as long after [`ROUND_TRIPS_TO_RECOVER`].
+    before: u64,
+    after: u64,
+    /// How fast the session might send, as a part of the link's rate.
+    rate: f64,
+    failed: usize,
+}
+
+const ROUND_TRIP_NS: u64 = 5_000;
+/// After so many round trips a session whose process is back on its core is as fast as it was.
+const ROUND_TRIPS_TO_RECOVER: u64 = 100;
+const SPAN_NS: u64 = MS_NS / 2;
+
+/// A process is off its core for a while, at a moment of chance.
+fn preempt(seed: u64, algorithm: Algorithm, wish: Wish, host: Host, off_ns: u64) -> Preempted {
+    let congestion = CongestionConfig {
+        algorithm,
+        ..CongestionConfig::default()
+    };
+    let config = Config {
+        congestion,
+        ..config()
+    };
+    let mut random = Random::new(seed);
+    let (mut simulation, session) = connected(&config);
+    simulation.with(0, |client, endpoint, now_ns| {
+        client.again = Some(wish);
+        for _ in 0..8 {
+            client.call(endpoint, now_ns, session, wish).unwrap();
+        }
+    });
+    let packets_in_span = |simulation: &mut Simulation<Traffic>| {
+        let received =
+            |simulation: &Simulation<Traffic>| simulation.endpoint(1).statistics().packets_received;
+        let before = received(simulation);
+        simulation.run_for(SPAN_NS);
+        received(simulation) - before
+    };
+    simulation.run_for(MS_NS);
+    let before = packets_in_span(&mut simulation);
+    simulation.run_for(random.below(MS_NS));
+    simulation.stop(host, off_ns);
+    simulation.run_for(off_ns + ROUND_TRIPS_TO_RECOVER * ROUND_TRIP_NS);
+    let after = packets_in_span(&mut simulation);
+    let rate = simulation.endpoint(0).rate(session);
+    Preempted {
+        before,
+        after,
+        rate: rate.unwrap_or(0.0) / congestion.link_rate,
+        failed: simulation.application(0).failed.len(),
+    }
+}
+
+#[test]
+fn a_process_that_is_preempted_for_milliseconds_is_as_fast_again_a_hundred_round_trips_later() {
+    let mut seed = 0;
+    for (name, algorithm) in [
+        ("timely", Algorithm::Timely(TimelyConfig::default())),
+        ("swift", Algorithm::Swift(SwiftConfig::default())),
+    ] {
+        for (load, wish) in [("small", SMALL), ("large", LARGE), ("fetching", FETCHING)] {
+            for (who, host) in [("client", 0), ("server", 1)] {
+                for off_ms in [5, 20, 50] {
+                    seed += 1;
+                    let outcome = preempt(seed, algorithm, wish, host, off_ms * MS_NS);
+                    let case = format!("{name}, {load} calls, {who} off for {off_ms} ms, seed {seed}");
+                    assert_eq!(outcome.failed, 0, "{case}: {outcome:?}");
+                    assert!(outcome.after * 10 >= outcome.before * 9, "{case}: {outcome:?}");
+                    assert!(outcome.rate >= 0.9, "{case}: {outcome:?}");
+                }
+            }
+        }
+    }
 }

@@ -14,7 +14,7 @@ use crate::buffer::MsgBuf;
 use crate::config::{Recovery, SLOTS_MAX, ShortCut};
 use crate::congestion::{Controller, Sample};
 use crate::event::{Call, CallError, Completion, EndReason, Event, SessionId};
-use crate::flight::Flight;
+use crate::flight::{Flight, WINDOW_PACKETS, Window};
 use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, MESSAGE_PACKETS_MAX, Piece, Prefix};
 use crate::rtt::RoundTrips;
 use crate::seal::{Seal, Share};

@@ -4,6 +4,9 @@
 //! packets that arrived long ago. Neither says anything about the network. So time stands still in such a gap, and
 //! what arrives right after it is not used to measure.
 
+/// Between two absences that only packets told of, in lengths of the shortest stall.
+const ABSENCES_APART_STALLS: u64 = 5;
+
 /// Time as the protocol sees it, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -54,6 +57,18 @@ impl Clock {
         self.forgiven_ns += gap_ns - self.stall_ns;
         self.stalled_at_ns = now_ns - self.forgiven_ns;
         self.stalls += 1;
+    }
+
+    /// Notes that this end was kept from polling though it cannot tell by the time, for it was to sleep until a packet came:
+    /// it got at one time what its peer had sent at two. Where it is the network that doubles packets, that must not hide
+    /// all round trips, so it counts only now and then.
+    #[cold]
+    pub(crate) fn note_absence(&mut self) {
+        let now_ns = self.now_ns();
+        if self.stalls == 0 || now_ns - self.stalled_at_ns > ABSENCES_APART_STALLS * self.stall_ns {
+            self.stalled_at_ns = now_ns;
+            self.stalls += 1;
+        }
     }
 
     #[inline]

@@ -90,6 +90,17 @@ pub(crate) struct Controller {
     bypass: ShortCut,
     link_rate: f64,
     state: State,
+    /// Since time-outs have slowed it down, until it is known whose fault they were.
+    slowed: Option<Box<Slowed>>,
+}
+
+/// What time-outs have changed.
+#[derive(Clone, Debug)]
+struct Slowed {
+    /// What was before.
+    state: State,
+    /// When it was slowed down last.
+    at_ns: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -126,6 +137,7 @@ impl Controller {
             bypass: config.bypass,
             link_rate: config.link_rate,
             state,
+            slowed: None,
         };
         controller.note();
         controller
@@ -182,6 +194,9 @@ impl Controller {
 
     #[inline(never)]
     fn learn(&mut self, sample: &Sample) {
+        if sample.rtt_ns.is_some() {
+            self.slowed = None;
+        }
         self.tell(|algorithm| algorithm.acknowledged(sample));
     }
 
@@ -190,9 +205,30 @@ impl Controller {
         self.tell(|algorithm| algorithm.lost(now_ns));
     }
 
+    /// Nothing arrived in this time, again. Calls of one session that time out together tell it once.
     #[cold]
-    pub(crate) fn timed_out(&mut self, now_ns: u64) {
+    pub(crate) fn timed_out(&mut self, now_ns: u64, timeout_ns: u64) {
+        match &mut self.slowed {
+            Some(slowed) if now_ns.saturating_sub(slowed.at_ns) < timeout_ns => return,
+            Some(slowed) => slowed.at_ns = now_ns,
+            None => {
+                let state = self.state.clone();
+                self.slowed = Some(Box::new(Slowed { state, at_ns: now_ns }));
+            }
+        }
         self.tell(|algorithm| algorithm.timed_out(now_ns));
+    }
+
+    /// The peer was off its core: what timed out says nothing of the network, and changes nothing. Says whether anything
+    /// had changed.
+    #[cold]
+    pub(crate) fn forgive_timeouts(&mut self) -> bool {
+        let Some(slowed) = self.slowed.take() else {
+            return false;
+        };
+        self.state = slowed.state;
+        self.note();
+        true
     }
 
     /// How long the link is taken by so many bytes at the present rate; `None` where nothing is to be paced at all.

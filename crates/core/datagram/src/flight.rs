@@ -178,6 +178,11 @@ impl Flight {
         wanted
     }
 
+    /// Packets that are to be sent and have not been.
+    pub(crate) fn queued(&self) -> impl Iterator<Item = u32> {
+        (self.base..self.next).filter(|packet| self.is_out(*packet) && self.sent_ns[index(*packet)] == QUEUED)
+    }
+
     /// Takes a packet that is out for sending once more, with the credit that it has.
     pub(crate) fn send_again(&mut self, packet: u32) {
         if self.is_out(packet) {

@@ -103,6 +103,9 @@ impl Flags {
     /// Of a credit return or response: the sender cannot say how long it held the call, so nothing is to be learnt
     /// about the network from when this arrives.
     pub const UNTIMED: Flags = Flags(4);
+    /// Of a credit return or response that is UNTIMED too: the sender was kept from polling until just now. The silence before
+    /// was the sender's, and not the network's.
+    pub const AWAY: Flags = Flags(8);
 
     /// The flags of a request-for-response for so many packets: 1 to [`RANGE_PACKETS_MAX`].
     #[must_use]

@@ -53,6 +53,8 @@ pub(crate) struct ServerSlot {
     received_ns: u64,
     /// When the request came, this end had been kept from polling.
     late: bool,
+    /// Of the requests for response packets that came last at one time, that time and the first packet.
+    asked: (u64, u16),
     marked: bool,
     status: u16,
     response: Response,
@@ -163,6 +165,9 @@ impl<A: Copy> ServerSession<A> {
             return;
         }
         slot.late = true;
+        if piece.header.flags.has(Flags::RETURN) && slot.received_ns == shared.clock.now_ns() {
+            shared.clock.note_absence();
+        }
         let what = match slot.phase {
             Phase::Responded => What::Response,
             _ => What::CreditReturn,
@@ -180,6 +185,7 @@ impl<A: Copy> ServerSession<A> {
             shared.statistics.dropped.protocol += 1;
             return None;
         }
+        let before_ns = slot.received_ns;
         slot.received_ns = shared.clock.now_ns();
         slot.late = shared.clock.is_catching_up();
         slot.marked |= piece.marked;
@@ -194,6 +200,9 @@ impl<A: Copy> ServerSession<A> {
         match packet {
             _ if packet < slot.base || slot.ahead.has(packet) && packet < slot.base + WINDOW_PACKETS => {
                 shared.statistics.dropped.stale += 1;
+                if piece.header.flags.has(Flags::RETURN) && slot.received_ns == before_ns {
+                    shared.clock.note_absence();
+                }
                 shared.answer(outgoing(&piece.header, What::CreditReturn, 0));
                 return None;
             }
@@ -254,6 +263,12 @@ impl<A: Copy> ServerSession<A> {
         if slot.call != header.call || slot.phase != Phase::Responded {
             shared.statistics.dropped.stale += 1;
             return;
+        }
+        let now_ns = shared.clock.now_ns();
+        if slot.asked == (now_ns, header.packet) {
+            shared.clock.note_absence();
+        } else if slot.asked.0 != now_ns {
+            slot.asked = (now_ns, header.packet);
         }
         slot.late = shared.clock.is_catching_up();
         let total = packets_of(slot.response().len() as u32, self.payload_bytes);
@@ -321,7 +336,7 @@ impl<A: Copy> ServerSession<A> {
     ) -> Option<(Head, std::ops::Range<usize>)> {
         let leaving = match outgoing.what {
             What::Response => self.response_head(shared, outgoing)?,
-            _ => (self.credit_return_head(outgoing)?, 0..0),
+            _ => (self.credit_return_head(shared, outgoing)?, 0..0),
         };
         self.slots[usize::from(outgoing.slot)].marked = false;
         Some(leaving)
@@ -357,7 +372,7 @@ impl<A: Copy> ServerSession<A> {
         let end = start + payload_of(bytes, packet, self.payload_bytes);
         let (flags, held) = match packet {
             0 => slot.flags_and_held(shared),
-            _ => (slot.flags(Flags::NONE), 0),
+            _ => (slot.flags(shared, Flags::NONE), 0),
         };
         let prefix = Prefix {
             message_bytes: bytes,
@@ -369,12 +384,12 @@ impl<A: Copy> ServerSession<A> {
     }
 
     /// A credit return as of now: everything below its packet number is here, and what the bitmap says after it.
-    fn credit_return_head(&self, outgoing: &Outgoing) -> Option<Head> {
+    fn credit_return_head(&self, shared: &Shared<A>, outgoing: &Outgoing) -> Option<Head> {
         let slot = self.slots.get(usize::from(outgoing.slot))?;
         if slot.call != outgoing.call || matches!(slot.phase, Phase::Idle | Phase::Responded) {
             return None;
         }
-        let mut header = self.header(Kind::CreditReturn, outgoing, slot.flags(Flags::NONE));
+        let mut header = self.header(Kind::CreditReturn, outgoing, slot.flags(shared, Flags::NONE));
         // A message may have one packet more than the field can count; the last is answered by the response.
         header.packet = slot.base.min(u16::MAX.into()) as u16;
         let bitmap = match slot.ahead_packets {
@@ -463,8 +478,14 @@ fn release<A: Copy>(slot: &mut ServerSlot, shared: &mut Shared<A>) {
 impl ServerSlot {
     /// What packets of the call say beside these flags.
     #[inline]
-    fn flags(&self, flags: Flags) -> Flags {
-        let untimed = if self.late { Flags::UNTIMED } else { Flags::NONE };
+    fn flags<A>(&self, shared: &Shared<A>, flags: Flags) -> Flags {
+        let untimed = if shared.clock.is_catching_up() {
+            Flags::UNTIMED.with(Flags::AWAY)
+        } else if self.late {
+            Flags::UNTIMED
+        } else {
+            Flags::NONE
+        };
         let marked = if self.marked { Flags::MARKED } else { Flags::NONE };
         flags.with(untimed).with(marked)
     }
@@ -474,8 +495,10 @@ impl ServerSlot {
     fn flags_and_held<A>(&self, shared: &Shared<A>) -> (Flags, u16) {
         let held_ns = shared.clock.now_ns() - self.received_ns;
         match u16::try_from(held_ns / HELD_UNIT_NS) {
-            Ok(held) if !shared.clock.stalled_since(self.received_ns) => (self.flags(Flags::NONE), held),
-            _ => (self.flags(Flags::UNTIMED), u16::MAX),
+            Ok(held) if !shared.clock.stalled_since(self.received_ns) => {
+                (self.flags(shared, Flags::NONE), held)
+            }
+            _ => (self.flags(shared, Flags::UNTIMED), u16::MAX),
         }
     }
 

@@ -13,6 +13,7 @@ use provost_packets::Wire;
 use provost_udp::{UdpOptions, UdpWire, Use};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/packets.txt");
+const GOLDEN_SEALED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sealed.txt");
 const DISSECTOR: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../../packaging/wireshark/provost-datagram.lua"
@@ -21,7 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(5);
 /// Of UDP, as pcap names what its packets begin with: IPv4.
 const LINK_TYPE_IPV4: u32 = 228;
-const SERVER_PORT: u16 = 4791;
+/// No other dissector wants it.
+const SERVER_PORT: u16 = 40_791;
+const CLIENT_PORT: u16 = 1024;
 
 fn skipped(why: &str) {
     eprintln!("skipped: {why}");
@@ -54,15 +57,16 @@ fn fields(capture: &Path, more: &[&str], fields: &[&str]) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// A golden packet: its fields as its second line has them, and its bytes.
+/// A golden packet: its fields as its second line has them, its bytes, and what it seals.
 struct Golden {
     name: String,
     fields: Vec<u64>,
     bytes: Vec<u8>,
+    seals: Option<usize>,
 }
 
-fn golden_packets() -> Vec<Golden> {
-    let text = std::fs::read_to_string(GOLDEN).unwrap();
+fn golden_packets(file: &str) -> Vec<Golden> {
+    let text = std::fs::read_to_string(file).unwrap();
     let mut packets: Vec<Golden> = Vec::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -71,15 +75,18 @@ fn golden_packets() -> Vec<Golden> {
                 name: line.to_owned(),
                 fields: Vec::new(),
                 bytes: Vec::new(),
+                seals: None,
             });
             continue;
         }
         let packet = packets.last_mut().unwrap();
-        if words[0] == "kind" {
-            packet.fields = words.iter().skip(1).step_by(2).map(|word| number(word)).collect();
-        } else {
-            let bytes = words.iter().map(|word| u8::from_str_radix(word, 16).unwrap());
-            packet.bytes.extend(bytes);
+        match words[0] {
+            "kind" => packet.fields = words.iter().skip(1).step_by(2).map(|word| number(word)).collect(),
+            "seals" => packet.seals = Some(words.len() - 1),
+            _ => {
+                let bytes = words.iter().map(|word| u8::from_str_radix(word, 16).unwrap());
+                packet.bytes.extend(bytes);
+            }
         }
     }
     packets
@@ -90,6 +97,11 @@ fn number(text: &str) -> u64 {
         Some(digits) => u64::from_str_radix(digits, 16).unwrap(),
         None => text.parse().unwrap(),
     }
+}
+
+/// Whether the server has sent it: it is of a kind that only servers send.
+fn is_of_server(packet: &Golden) -> bool {
+    matches!(packet.bytes[0] & 15, 2 | 4 | 6 | 7 | 8 | 10)
 }
 
 /// A capture file of UDP packets (pcap, version 2.4), each with an IPv4 header and without checksums.
@@ -105,8 +117,13 @@ fn capture_of(packets: &[Golden]) -> Vec<u8> {
         }
         file.extend([0x45, 0]);
         file.extend((ip_bytes as u16).to_be_bytes());
-        file.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        for word in [1024, SERVER_PORT, udp_bytes as u16, 0] {
+        file.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+        let mut ends = [([10, 0, 0, 1], CLIENT_PORT), ([10, 0, 0, 2], SERVER_PORT)];
+        if is_of_server(packet) {
+            ends.reverse();
+        }
+        ends.iter().for_each(|(address, _)| file.extend(address));
+        for word in [ends[0].1, ends[1].1, udp_bytes as u16, 0] {
             file.extend(word.to_be_bytes());
         }
         file.extend(&packet.bytes);
@@ -119,7 +136,7 @@ fn golden_packets_are_dissected_field_by_field() {
     if !has_tshark() {
         return skipped("tshark is not installed");
     }
-    let packets = golden_packets();
+    let packets = golden_packets(GOLDEN);
     assert!(packets.len() > 10);
     let folder = Folder::new("golden");
     let capture = folder.0.join("golden.pcap");
@@ -161,6 +178,82 @@ fn golden_packets_are_dissected_field_by_field() {
     }
 }
 
+const HEADER_BYTES: usize = 16;
+const NUMBER_BYTES: usize = 8;
+const TAG_BYTES: usize = 16;
+
+#[test]
+fn sealed_packets_show_their_header_and_nothing_that_is_sealed() {
+    if !has_tshark() {
+        return skipped("tshark is not installed");
+    }
+    let packets = golden_packets(GOLDEN_SEALED);
+    assert!(packets.iter().filter(|packet| packet.seals.is_some()).count() > 10);
+    let folder = Folder::new("sealed");
+    let names = [
+        "provost_datagram.kind",
+        "provost_datagram.slot",
+        "provost_datagram.session",
+        "provost_datagram.token",
+        "provost_datagram.call",
+        "provost_datagram.packet",
+        "provost_datagram.malformed",
+        "provost_datagram.message_bytes",
+        "provost_datagram.bitmap",
+        "provost_datagram.sealed.encrypted",
+        "provost_datagram.sealed.tag",
+        "provost_datagram.public_key",
+    ];
+    let check = |packets: &[Golden], lines: Vec<Vec<String>>| {
+        assert_eq!(lines.len(), packets.len());
+        for (line, packet) in lines.iter().zip(packets) {
+            let name = &packet.name;
+            let values: Vec<u64> = line[..6].iter().map(|value| number(value)).collect();
+            assert_eq!(values, packet.fields, "{name}");
+            assert_eq!(line[6], "", "{name}: malformed");
+            let Some(seals) = packet.seals else {
+                assert_eq!(line[9..11], ["", ""], "{name} is not sealed");
+                continue;
+            };
+            let (encrypted, tag) = packet.bytes[HEADER_BYTES + NUMBER_BYTES..].split_at(seals);
+            let expected = [
+                String::new(),
+                String::new(),
+                hexadecimal(encrypted),
+                hexadecimal(tag),
+            ];
+            assert_eq!(line[7..11], expected, "{name}");
+            assert_eq!(tag.len(), TAG_BYTES, "{name}");
+        }
+    };
+    let capture = folder.0.join("sealed.pcap");
+    std::fs::write(&capture, capture_of(&packets)).unwrap();
+    // The Open packet says what the conversation is, and which session is sealed.
+    let lines = fields(&capture, &[], &names);
+    assert_eq!(
+        lines.iter().filter(|line| !line[11].is_empty()).count(),
+        6,
+        "two Opens and one Accept, twice"
+    );
+    check(&packets, lines);
+
+    // Of a capture that begins later, two preferences say it.
+    let later = packets.iter().position(|packet| packet.seals.is_some()).unwrap();
+    let end = packets
+        .iter()
+        .position(|packet| packet.name.starts_with("closed"))
+        .unwrap();
+    let packets = &packets[later..=end];
+    std::fs::write(&capture, capture_of(packets)).unwrap();
+    let decode = format!("udp.port=={SERVER_PORT},provost_datagram");
+    let more = ["-d", &decode, "-o", "provost_datagram.sealed:TRUE"];
+    check(packets, fields(&capture, &more, &names));
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[test]
 fn damaged_packets_are_called_malformed() {
     if !has_tshark() {
@@ -170,6 +263,7 @@ fn damaged_packets_are_called_malformed() {
         name: name.to_owned(),
         fields: Vec::new(),
         bytes: bytes.to_owned(),
+        seals: None,
     };
     let packets = [
         damaged("short", &[1; 15]),

@@ -301,6 +301,7 @@ impl<A: Copy> ClientSession<A> {
             Some(slot) if slot.call == piece.header.call && slot.phase != Phase::Idle => slot,
             _ => {
                 shared.statistics.dropped.stale += 1;
+                self.forgive_timeouts(shared, piece.header.flags);
                 return None;
             }
         };
@@ -415,6 +416,9 @@ impl<A: Copy> ClientSession<A> {
     #[inline(always)]
     fn measure(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>, sent_ns: Option<u64>, packets: u32) {
         let untimed = piece.header.flags.has(Flags::UNTIMED);
+        if untimed {
+            self.forgive_timeouts(shared, piece.header.flags);
+        }
         let held_ns = u64::from(piece.prefix.held) * HELD_UNIT_NS;
         let marked = piece.marked || piece.header.flags.has(Flags::MARKED);
         let sent_ns = sent_ns.filter(|_| !untimed);
@@ -461,7 +465,7 @@ impl<A: Copy> ClientSession<A> {
             Some(slot) if slot.call == header.call && slot.phase == Phase::Request => slot,
             _ => {
                 shared.statistics.dropped.stale += 1;
-                return;
+                return self.forgive_timeouts(shared, header.flags);
             }
         };
         let below = u32::from(header.packet);
@@ -497,6 +501,7 @@ impl<A: Copy> ClientSession<A> {
         }
         self.note_spurious(shared, was_lost);
         let sent_ns = sent_ns.filter(|_| !header.flags.has(Flags::UNTIMED));
+        self.forgive_timeouts(shared, header.flags);
         let marked = marked || header.flags.has(Flags::MARKED);
         if arrived > 0 {
             self.sample(shared, sent_ns, 0, marked, arrived);
@@ -553,7 +558,7 @@ impl<A: Copy> ClientSession<A> {
         shared.statistics.timeouts += 1;
         // The first time-out may be a host that was off its core; a second in a row is congestion or worse.
         if repeated {
-            self.congestion.timed_out(now_ns);
+            self.congestion.timed_out(now_ns, self.trips.timeout_ns(0));
         }
         let slot = &mut self.slots[usize::from(index)];
         let Some(flight) = slot.flight.as_mut() else {
@@ -566,6 +571,54 @@ impl<A: Copy> ClientSession<A> {
         let lost = flight.time_out(sent_before_ns);
         self.starved |= 1 << index;
         self.release(shared, lost);
+    }
+
+    /// A server that was off its core was silent, whatever the network did: the session is as fast as it was before.
+    #[cold]
+    fn forgive_timeouts(&mut self, shared: &mut Shared<A>, flags: Flags) {
+        if flags.has(Flags::AWAY) && self.congestion.forgive_timeouts() {
+            self.pace_anew(shared);
+        }
+    }
+
+    /// Queues again what waits in the timing wheel for the time that a slower rate gave it. Of each packet, what comes later
+    /// is no longer wanted then.
+    fn pace_anew(&mut self, shared: &mut Shared<A>) {
+        self.transmit_next_ns = shared.clock.now_ns();
+        for index in 0..self.slots.len() as u8 {
+            let slot = &self.slots[usize::from(index)];
+            let bytes = slot.request.len();
+            match (&slot.flight, slot.phase) {
+                (None, Phase::Request) if slot.sent == Sent::QUEUED => {
+                    self.queue(shared, index, What::Request, 0, Flags::RETURN, bytes);
+                }
+                (Some(flight), Phase::Request | Phase::Response) => {
+                    let mut waiting = Window::default();
+                    let base = flight.base();
+                    flight.queued().for_each(|packet| waiting.insert(packet));
+                    for packet in (base..base + WINDOW_PACKETS).filter(|packet| waiting.has(*packet)) {
+                        self.queue_anew(shared, index, packet);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn queue_anew(&mut self, shared: &mut Shared<A>, index: u8, packet: u32) {
+        let slot = &self.slots[usize::from(index)];
+        if slot.phase == Phase::Request {
+            return self.queue_request(shared, index, packet);
+        }
+        let (flags, bytes) = (Flags::range(1), self.payload_bytes as usize);
+        self.queue(
+            shared,
+            index,
+            What::RequestForResponse,
+            packet as u16,
+            flags,
+            bytes,
+        );
     }
 
     /// Sends the last packet of a request again, on the credit that it still has.
