@@ -16,6 +16,16 @@ impl Default for CallHash {
     }
 }
 
+impl CallHash {
+    #[inline]
+    pub(crate) fn of(self, number: u64) -> u64 {
+        /// Odd, with about as many ones as zeros (2^64 divided by the golden ratio).
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let product = u128::from(number ^ self.0) * u128::from(self.0.rotate_left(32) ^ SPREAD | 1);
+        product as u64 ^ (product >> 64) as u64
+    }
+}
+
 impl BuildHasher for CallHash {
     type Hasher = CallHasher;
 
@@ -38,9 +48,6 @@ impl Hasher for CallHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        /// Odd, with about as many ones as zeros (2^64 divided by the golden ratio).
-        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let product = u128::from(number ^ self.0) * u128::from(self.0.rotate_left(32) ^ SPREAD | 1);
-        self.0 = product as u64 ^ (product >> 64) as u64;
+        self.0 = CallHash(self.0).of(number);
     }
 }

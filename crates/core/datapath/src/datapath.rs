@@ -21,6 +21,9 @@ pub const QUEUE_STEPS_MAX: usize = 64;
 /// ```
 pub struct Datapath {
     engines: Vec<Box<dyn Engine>>,
+    /// Which engines rested after their last poll ([`Engine::rests`]), so that a long chain without work costs no more to
+    /// poll than a short one. What is beyond its end does not rest.
+    resting: Vec<bool>,
     tx: Vec<Queue<Step>>,
     rx: Vec<Queue<Step>>,
     link: Arc<Link>,
@@ -56,6 +59,7 @@ impl Datapath {
         };
         let (tx, rx) = (queues(), queues());
         Datapath {
+            resting: vec![false; engines.len()],
             engines,
             tx,
             rx,
@@ -105,6 +109,9 @@ impl Datapath {
                 self.departed.clear();
                 self.departed.extend(self.tx[at].iter().map(|step| step.taken_at));
             }
+            if at != last && self.rests(at) {
+                continue;
+            }
             transport = self.poll_engine(at, context);
             busy |= transport == Progress::Busy;
         }
@@ -153,8 +160,9 @@ impl Datapath {
 
     /// Tells the transport how much it may move in this poll: the least that an engine says.
     fn agree_on_turn(&mut self) {
-        let between = self.engines.iter().rev().skip(1);
-        let bytes_max = between.filter_map(|engine| engine.turn_bytes()).min();
+        let last = self.engines.len().saturating_sub(1);
+        let between = self.awake().filter(|(at, _)| *at != last);
+        let bytes_max = between.filter_map(|(_, engine)| engine.turn_bytes()).min();
         let bytes_max = bytes_max.unwrap_or(u32::MAX);
         if bytes_max != self.link.turn_bytes() {
             self.link.set_turn_bytes(bytes_max);
@@ -178,7 +186,7 @@ impl Datapath {
     /// The earliest time at which an engine wants to be polled though nothing arrives.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {
-        self.engines.iter().filter_map(|engine| engine.wake_at()).min()
+        self.awake().filter_map(|(_, engine)| engine.wake_at()).min()
     }
 
     /// The socket to watch while the runtime sleeps.
@@ -214,8 +222,18 @@ impl Datapath {
     /// The first engine that has failed, by its place, and why.
     #[must_use]
     pub fn fault(&self) -> Option<(usize, &str)> {
-        let mut engines = self.engines.iter().enumerate();
-        engines.find_map(|(at, engine)| Some((at, engine.fault()?)))
+        self.awake().find_map(|(at, engine)| Some((at, engine.fault()?)))
+    }
+
+    /// The engines that do not rest, with their places.
+    fn awake(&self) -> impl Iterator<Item = (usize, &dyn Engine)> {
+        let engines = self.engines.iter().zip(&self.resting).enumerate();
+        engines.filter_map(|(at, (engine, rests))| (!rests).then_some((at, &**engine)))
+    }
+
+    /// Whether an engine has nothing to do.
+    fn rests(&self, at: usize) -> bool {
+        self.resting[at] && self.tx[at].is_empty() && self.rx[at + 1].is_empty()
     }
 
     /// The transport is gone: what was on its way to it goes nowhere. (The app's own queue is the first engine's, which
@@ -229,10 +247,12 @@ impl Datapath {
     }
 
     fn poll_engine(&mut self, at: usize, context: &mut Context<'_>) -> Progress {
-        match self.engine_at(at) {
-            Some((engine, ports)) => engine.do_work(ports, context),
-            None => Progress::Idle,
-        }
+        let Some((engine, ports)) = self.engine_at(at) else {
+            return Progress::Idle;
+        };
+        let progress = engine.do_work(ports, context);
+        self.resting[at] = self.engines[at].rests();
+        progress
     }
 
     fn engine_at(&mut self, at: usize) -> Option<(&mut dyn Engine, Ports<'_>)> {
@@ -252,6 +272,8 @@ impl Datapath {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use provost_wire::descriptor::Parts;
 
     use super::*;
@@ -399,5 +421,66 @@ mod tests {
         assert_eq!(datapath.departed(), [5, 6]);
         poll(&mut datapath);
         assert!(datapath.departed().is_empty());
+    }
+    /// Lets everything through, and counts how often it was polled.
+    struct Counted {
+        polls: Arc<AtomicUsize>,
+        rests: bool,
+    }
+
+    impl Engine for Counted {
+        fn kind(&self) -> &'static str {
+            "counted"
+        }
+
+        fn do_work(&mut self, ports: Ports<'_>, _context: &mut Context<'_>) -> Progress {
+            self.polls.fetch_add(1, Ordering::Relaxed);
+            let moved = ports.tx_in.transfer(ports.tx_out, usize::MAX)
+                + ports.rx_in.transfer(ports.rx_out, usize::MAX);
+            if moved > 0 { Progress::Busy } else { Progress::Idle }
+        }
+
+        fn rests(&self) -> bool {
+            self.rests
+        }
+
+        fn save(&self, _saver: &mut dyn Saver) -> SavedState {
+            SavedState {
+                kind: "counted".into(),
+                version: 1,
+                bytes: Vec::new(),
+            }
+        }
+    }
+
+    #[test]
+    fn an_engine_that_rests_is_polled_when_a_step_waits_for_it() {
+        let link = Arc::new(Link::new());
+        let relay = |place| {
+            Box::new(Relay {
+                link: link.clone(),
+                place,
+            }) as Box<dyn Engine>
+        };
+        let polls: [Arc<AtomicUsize>; 2] = Default::default();
+        let counted = |at: usize| {
+            Box::new(Counted {
+                polls: Arc::clone(&polls[at]),
+                rests: at == 0,
+            }) as Box<dyn Engine>
+        };
+        let engines = vec![relay(Place::First), counted(0), counted(1), relay(Place::Last)];
+        let mut datapath = Datapath::new(engines, link.clone());
+        let polled = || polls.each_ref().map(|polls| polls.swap(0, Ordering::Relaxed));
+        poll(&mut datapath);
+        assert_eq!(polled(), [1, 1], "nobody has asked them yet");
+        poll(&mut datapath);
+        assert_eq!(polled(), [0, 1]);
+        datapath.from_app().push(Step::new(1, Parts::BEGIN)).unwrap();
+        poll(&mut datapath);
+        assert_eq!(polled(), [2, 2], "out, and back from the mirror");
+        assert!(datapath.to_app().pop().is_some());
+        poll(&mut datapath);
+        assert_eq!(polled(), [0, 1]);
     }
 }

@@ -7,6 +7,7 @@
 
 mod buffer;
 mod call_map;
+mod call_table;
 mod datapath;
 mod fields;
 mod item;
@@ -17,6 +18,7 @@ mod step_state;
 
 pub use buffer::{Buffer, BufferPool};
 pub use call_map::{CallHash, CallHasher, CallMap};
+pub use call_table::CallTable;
 pub use datapath::{
     CopyForeign, Datapath, EngineDescription, EngineStart, Predecessor, QUEUE_STEPS_MAX, ReshapeError,
     Reshaped, Retired, SavedDatapath, SavedEngine, Stage,
@@ -45,6 +47,13 @@ pub trait Engine: Send {
     /// Moves what it can from its input to its output queues, a batch at most, and says whether it did anything.
     /// It never blocks, allocates, locks or logs.
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress;
+
+    /// Whether there is nothing to do for the engine until a step waits in one of its input queues. Its datapath asks
+    /// after each poll of it, and does not poll an engine that rests, nor asks anything else of it, while both are empty.
+    /// An engine that has failed does not rest.
+    fn rests(&self) -> bool {
+        false
+    }
 
     /// The earliest time at which the engine wants to be polled though nothing arrives, if any.
     fn wake_at(&self) -> Option<Nanos> {

@@ -379,3 +379,72 @@ fn a_damaged_state_is_refused() {
     };
     assert!(start(&stranger).is_err());
 }
+
+/// Names how many rounds [`calls_that_pass`] makes; set only where it runs under callgrind.
+const ROUNDS: &str = "PROVOST_SIEVE_ROUNDS";
+/// Calls under way in each round, each a request and a response.
+const ROUND_CALLS: u64 = 16;
+/// Most instructions of a step that passes a filter which sees every step and keeps every call in mind, with the test's
+/// own share: taken out and put into the queues. For the profile that tests are built with; a release takes a tenth.
+const STEP_INSTRUCTIONS_MAX: u64 = 2_150;
+
+#[test]
+fn calls_that_pass() {
+    let Some(rounds) = std::env::var(ROUNDS).ok().and_then(|text| text.parse().ok()) else {
+        return;
+    };
+    let service = Service::from_source(PROTO);
+    let mut rig = Rig::new(service.site(Side::Client), &By::new(|_| Verdict::Pass));
+    let mut requests: Vec<Step> = (0..ROUND_CALLS).map(|_| service.request(0, 0, &[])).collect();
+    let mut responses: Vec<Step> = (0..ROUND_CALLS).map(|_| service.response(0, 0, &[])).collect();
+    for round in 0..rounds {
+        let calls = round * ROUND_CALLS..;
+        for (mut step, call) in requests.drain(..).zip(calls.clone()) {
+            step.call = call;
+            rig.queues.tx_in.push(step).unwrap();
+        }
+        rig.poll();
+        requests.extend(std::iter::from_fn(|| rig.queues.tx_out.pop()));
+        for (mut step, call) in responses.drain(..).zip(calls) {
+            step.call = call;
+            rig.queues.rx_in.push(step).unwrap();
+        }
+        rig.poll();
+        responses.extend(std::iter::from_fn(|| rig.queues.rx_out.pop()));
+        assert_eq!((requests.len(), responses.len()), (16, 16));
+    }
+}
+
+/// Instructions of so many rounds of [`calls_that_pass`], where callgrind is to be had.
+fn instructions(rounds: u64, out: &std::path::Path) -> Option<u64> {
+    let output = std::process::Command::new("valgrind")
+        .arg("--tool=callgrind")
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(std::env::current_exe().ok()?)
+        .args(["--exact", "calls_that_pass", "--test-threads=1"])
+        .env(ROUNDS, rounds.to_string())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    let line = text.lines().find(|line| line.contains("Collected"))?;
+    line.split(':').nth(1)?.trim().parse().ok()
+}
+
+/// Counted by callgrind: unlike a time, that does not depend on what else the machine does.
+#[test]
+fn a_step_that_passes_stays_within_its_budget_of_instructions() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = |rounds| instructions(rounds, &folder.path().join("callgrind.out"));
+    let (Some(some), Some(more)) = (count(50), count(250)) else {
+        println!("skipped: valgrind cannot be run here");
+        return;
+    };
+    let per_step = (more - some) / (200 * ROUND_CALLS * 2);
+    println!("{per_step} instructions for each step that passes");
+    assert!(per_step > 50, "{per_step} instructions cannot be all");
+    assert!(
+        per_step <= STEP_INSTRUCTIONS_MAX,
+        "{per_step} instructions for each step that passes"
+    );
+}

@@ -104,6 +104,10 @@ impl Engine for NullPolicy {
         }
     }
 
+    fn rests(&self) -> bool {
+        true
+    }
+
     fn save(&self, _saver: &mut dyn Saver) -> SavedState {
         SavedState {
             kind: KIND.to_owned(),
@@ -115,12 +119,7 @@ impl Engine for NullPolicy {
 
 /// Moves what there is room for and says how many steps that were.
 fn forward(from: &mut Queue<Step>, to: &mut Queue<Step>) -> usize {
-    let count = from.len().min(to.room()).min(BATCH_STEPS);
-    for _ in 0..count {
-        // Cannot be refused: the count was bounded by the room.
-        let _ = from.pop().map(|step| to.push(step));
-    }
-    count
+    from.transfer(to, BATCH_STEPS)
 }
 
 #[cfg(test)]

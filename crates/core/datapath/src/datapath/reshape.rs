@@ -129,6 +129,7 @@ impl Datapath {
             let kept = was.and_then(|was| old[was].take_if(|_| engine.is_none()));
             self.engines.extend(engine.or(kept));
         }
+        self.resting = vec![false; self.engines.len()];
         self.tx = moved(&mut self.tx, &places, Lane::Tx);
         self.rx = moved(&mut self.rx, &places, Lane::Rx);
 

@@ -71,7 +71,7 @@ impl<F: Filter> Sieve<F> {
         filter_refused_it: bool,
         context: &mut Context<'_>,
     ) {
-        let Some(known) = self.calls.remove(&call) else {
+        let Some(known) = self.calls.remove(call) else {
             return;
         };
         if filter_refused_it {

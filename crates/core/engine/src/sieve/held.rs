@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use provost_datapath::{CallHash, CallMap, Nanos, Step};
+use provost_datapath::{CallMap, Nanos, Step};
 
 /// Turns of calls that are gone stay in the order until they come up; past so many times the calls it is made anew.
 const STALE_TURNS_FACTOR: usize = 2;
@@ -164,6 +164,10 @@ pub(super) struct Denied {
 pub(super) const DENIED_CALLS_MAX: usize = 1024;
 
 impl Denied {
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
     pub(super) fn contains(&self, call: u64) -> bool {
         !self.calls.is_empty() && self.calls.contains_key(&call)
     }
@@ -191,9 +195,4 @@ impl Denied {
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = u64> {
         self.order.iter().copied()
     }
-}
-
-/// A table of calls that has room at the start.
-pub(super) fn table<T>(calls: usize) -> CallMap<T> {
-    CallMap::with_capacity_and_hasher(calls, CallHash::default())
 }

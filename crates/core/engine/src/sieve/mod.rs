@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use provost_datapath::{
-    CallMap, Context, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,
+    CallTable, Context, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,
 };
 
 use crate::filter::{Ended, Filter, Verdict, Watch};
@@ -52,7 +52,7 @@ pub struct Sieve<F: Filter> {
     parts: SieveParts<F>,
     watch: Watch,
     remembers: Remembers,
-    calls: CallMap<Call<F::Call>>,
+    calls: CallTable<Call<F::Call>>,
     held: [Held; 2],
     denied: Denied,
     owed: [VecDeque<Step>; 2],
@@ -125,6 +125,14 @@ struct JudgedAt {
     held_since: Option<Nanos>,
 }
 
+/// Why a step does not simply pass.
+enum Stop {
+    /// What has become of its call before decides on it, or may do so.
+    Special,
+    /// The filter has judged it otherwise.
+    Verdict(Verdict),
+}
+
 /// What became of a step.
 enum Outcome {
     /// It went on.
@@ -171,7 +179,7 @@ impl<F: Filter> Sieve<F> {
         Sieve {
             watch,
             remembers: Remembers::of(watch),
-            calls: held::table(CALLS_AT_START),
+            calls: CallTable::with_capacity(CALLS_AT_START),
             held: Default::default(),
             denied: Denied::default(),
             owed: [VecDeque::new(), VecDeque::new()],
@@ -218,6 +226,12 @@ impl<F: Filter> Engine for Sieve<F> {
         }
     }
 
+    fn rests(&self) -> bool {
+        let is_empty =
+            |lane: Lane| self.owed[lane as usize].is_empty() && self.held[lane as usize].is_empty();
+        self.fault.is_none() && LANES.into_iter().all(is_empty)
+    }
+
     fn wake_at(&self) -> Option<Nanos> {
         // Who makes room for a blocked lane is busy then, and so everybody is polled again.
         let lanes = LANES.into_iter().filter(|lane| !self.blocked[*lane as usize]);
@@ -252,18 +266,62 @@ impl<F: Filter> Engine for Sieve<F> {
 
 // Steps as they come.
 impl<F: Filter> Sieve<F> {
+    /// Moves what waits in a lane, a batch at most. What passes is judged in its place and goes on together.
     fn forward(&mut self, lane: Lane, ports: &mut Ports<'_>, context: &mut Context<'_>) -> usize {
         let mut moved = 0;
-        while moved < BATCH_STEPS && self.may_judge() {
+        while self.may_judge() {
             let (input, output) = queues(lane, ports);
-            if output.is_full() {
+            let count = input.len().min(output.room()).min(BATCH_STEPS - moved);
+            if count == 0 {
                 break;
             }
-            let Some(step) = input.pop() else { break };
-            self.take(lane, step, ports, context);
-            moved += 1;
+            let (passing, stop) = self.judge_run(lane, input.iter_mut().take(count), context);
+            moved += input.transfer(output, passing);
+            if let Some(stop) = stop
+                && let Some(step) = input.pop()
+            {
+                moved += 1;
+                match stop {
+                    Stop::Special => self.take(lane, step, ports, context),
+                    Stop::Verdict(verdict) => self.take_judged(lane, step, verdict, ports, context),
+                }
+            }
         }
         moved
+    }
+
+    /// Judges steps until one does not simply pass. Says how many do, and what is with the one behind them.
+    #[inline]
+    fn judge_run<'s>(
+        &mut self,
+        lane: Lane,
+        steps: impl Iterator<Item = &'s mut Step>,
+        context: &mut Context<'_>,
+    ) -> (usize, Option<Stop>) {
+        let direction = self.direction(lane);
+        let may_be_special = !self.denied.is_empty() || self.held.iter().any(|held| !held.is_empty());
+        let mut passing = 0;
+        for step in steps {
+            if may_be_special && self.is_special(lane, step) {
+                return (passing, Some(Stop::Special));
+            }
+            let verdict = self.judge(step, direction, None, context);
+            if !passes(&verdict, step) {
+                return (passing, Some(Stop::Verdict(verdict)));
+            }
+            if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+                self.end_call(step, direction, context.now);
+            }
+            passing += 1;
+        }
+        (passing, None)
+    }
+
+    /// Whether what has become of its call before decides on a step, or may do so.
+    fn is_special(&self, lane: Lane, step: &Step) -> bool {
+        step.parts.contains(Parts::CANCEL)
+            || self.denied.contains(step.call)
+            || self.held[lane as usize].holds(step.call)
     }
 
     /// Whether nothing has failed, and the cancellations of one more call could be kept.
@@ -288,44 +346,56 @@ impl<F: Filter> Sieve<F> {
         } else if self.held[lane as usize].holds(step.call) {
             self.wait_behind(lane, step, ports, context);
         } else {
-            match self.settle(lane, step, None, ports, context) {
-                Outcome::Passed | Outcome::Denied => {}
-                Outcome::Held { step, until } => {
-                    let since = context.now;
-                    self.wait(lane, step, Wait::Verdict { since, until }, ports, context);
-                }
-                Outcome::Unjudged(step) => queues(lane, ports).0.put_back(step),
-            }
+            let mut step = step;
+            let verdict = self.judge(&mut step, self.direction(lane), None, context);
+            self.take_judged(lane, step, verdict, ports, context);
         }
     }
 
-    /// Judges a step and does as the verdict says. There is room in the lane's output.
-    fn settle(
+    /// Deals with a step that has come and was judged. There is room in the lane's output.
+    fn take_judged(
         &mut self,
         lane: Lane,
-        mut step: Step,
+        step: Step,
+        verdict: Verdict,
+        ports: &mut Ports<'_>,
+        context: &mut Context<'_>,
+    ) {
+        match self.conclude(lane, step, verdict, None, ports, context) {
+            Outcome::Passed | Outcome::Denied => {}
+            Outcome::Held { step, until } => {
+                let since = context.now;
+                self.wait(lane, step, Wait::Verdict { since, until }, ports, context);
+            }
+            Outcome::Unjudged(step) => queues(lane, ports).0.put_back(step),
+        }
+    }
+
+    /// Does with a step as its verdict says. There is room in the lane's output.
+    fn conclude(
+        &mut self,
+        lane: Lane,
+        step: Step,
+        verdict: Verdict,
         held_since: Option<Nanos>,
         ports: &mut Ports<'_>,
         context: &mut Context<'_>,
     ) -> Outcome {
-        let direction = self.direction(lane);
-        let verdict = self.judge(&mut step, direction, held_since, context);
+        if passes(&verdict, &step) {
+            if let Some(since) = held_since {
+                self.waited(since, context.now);
+            }
+            if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+                self.end_call(&step, self.direction(lane), context.now);
+            }
+            // Cannot be refused: the caller saw the room.
+            let _ = queues(lane, ports).1.push(step);
+            return Outcome::Passed;
+        }
         match verdict {
             Verdict::Fault(reason) => {
                 self.fault = Some(reason);
                 Outcome::Unjudged(step)
-            }
-            // Who gives a call up cannot be kept from it.
-            _ if matches!(verdict, Verdict::Pass) || step.parts.contains(Parts::CANCEL) => {
-                if let Some(since) = held_since {
-                    self.waited(since, context.now);
-                }
-                if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
-                    self.end_call(&step, direction, context.now);
-                }
-                // Cannot be refused: the caller saw the room.
-                let _ = queues(lane, ports).1.push(step);
-                Outcome::Passed
             }
             Verdict::Deny(denial) => {
                 if let Some(since) = held_since {
@@ -374,7 +444,7 @@ impl<F: Filter> Sieve<F> {
         if !is_watched || self.calls.is_empty() {
             return Verdict::Pass;
         }
-        match self.calls.get_mut(&step.call) {
+        match self.calls.get_mut(step.call) {
             Some(call) => self.parts.ask(call, step, at, context),
             None => Verdict::Pass,
         }
@@ -388,21 +458,22 @@ impl<F: Filter> Sieve<F> {
         at: JudgedAt,
         context: &mut Context<'_>,
     ) -> Verdict {
-        let mut call = Call {
+        let fresh = || Call {
             method: step.method,
             begun_at: at.held_since.unwrap_or(context.now),
             state: F::Call::default(),
         };
         if self.remembers.keeps(step.parts) {
-            let call = self.calls.entry(step.call).or_insert(call);
-            return match is_watched {
-                true => self.parts.ask(call, step, at, context),
-                false => Verdict::Pass,
+            let call = self.calls.get_or_insert_with(step.call, fresh);
+            return match call {
+                Some(call) if is_watched => self.parts.ask(call, step, at, context),
+                _ => Verdict::Pass,
             };
         }
         if !is_watched {
             return Verdict::Pass;
         }
+        let mut call = fresh();
         let verdict = self.parts.ask(&mut call, step, at, context);
         self.parts.filter.forget(call.state);
         verdict
@@ -424,7 +495,7 @@ impl<F: Filter> Sieve<F> {
         if self.calls.is_empty() {
             return;
         }
-        if let Some(call) = self.calls.remove(&step.call) {
+        if let Some(call) = self.calls.remove(step.call) {
             let end = Ended {
                 code: step.status,
                 at,
@@ -433,6 +504,15 @@ impl<F: Filter> Sieve<F> {
             };
             self.parts.filter.ended(call.state, &end);
         }
+    }
+}
+
+/// Whether a step goes on that was judged so: who gives a call up cannot be kept from it.
+fn passes(verdict: &Verdict, step: &Step) -> bool {
+    match verdict {
+        Verdict::Pass => true,
+        Verdict::Fault(_) => false,
+        Verdict::Deny(_) | Verdict::Hold { .. } => step.parts.contains(Parts::CANCEL),
     }
 }
 

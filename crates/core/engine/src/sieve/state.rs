@@ -30,8 +30,8 @@ impl<F: Filter> Sieve<F> {
         out.u32(version);
         out.run(&bytes);
         out.count(self.calls.len());
-        for (id, call) in &self.calls {
-            out.u64(*id);
+        for (id, call) in self.calls.iter() {
+            out.u64(id);
             out.u64(call.begun_at);
             out.u16(call.method);
             out.nested(|out| self.parts.filter.save_call(&call.state, &mut out.bytes));

@@ -92,7 +92,8 @@ impl<F: Filter> Sieve<F> {
         let mut moved = 0;
         loop {
             let since = held.wait.since();
-            match self.settle(lane, held.first, since, ports, context) {
+            let verdict = self.judge(&mut held.first, self.direction(lane), since, context);
+            match self.conclude(lane, held.first, verdict, since, ports, context) {
                 Outcome::Passed => {}
                 Outcome::Denied => {
                     held.rest.into_iter().for_each(|step| step.body.discard(context));
