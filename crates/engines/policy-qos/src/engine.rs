@@ -133,7 +133,7 @@ impl QosEngine {
     /// Finds the share of this round, once in each.
     fn take_turn(&mut self, now: Nanos) {
         if !self.is_bulk(now) && self.waiting.is_empty() {
-            self.share = None;
+            (self.share, self.large_at) = (None, 0);
             return;
         }
         if self.round == now {
@@ -286,6 +286,10 @@ impl Engine for QosEngine {
             true => Progress::Idle,
             false => Progress::Busy,
         }
+    }
+
+    fn rests(&self) -> bool {
+        self.large_at == 0 && self.waiting.is_empty()
     }
 
     fn wake_at(&self) -> Option<Nanos> {
