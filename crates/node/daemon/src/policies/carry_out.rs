@@ -9,7 +9,7 @@ use provost_engine::{Engine, Site};
 use tokio::sync::oneshot;
 
 use super::change::{Change, ChangeError, Mode, Report};
-use super::plan::{Checkpoints, Order, Purpose, Ready, Shape};
+use super::plan::{Checkpoints, Order, Purpose, Ready, Shape, Standing};
 use super::table::{Entry, Instance, Table};
 use crate::node::Shared;
 use crate::runtime::{Command, ConnectionId, Done, NotReshaped, Reshape, TRIAL_NS, TRIALS_KEPT_MAX, Tag};
@@ -18,6 +18,8 @@ use crate::runtime::{Command, ConnectionId, Done, NotReshaped, Reshape, TRIAL_NS
 const WINDOW: usize = 64;
 /// Datapaths that one visit to another thread prepares.
 const PREPARED_AT_ONCE: usize = 256;
+/// Engines that have saved no more than this in all are dropped where they are, in bytes.
+const DROPPED_HERE_BYTES_MAX: usize = 64 << 10;
 /// Between two looks at what a change still waits for.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Looks without any progress after which a change is given up.
@@ -47,11 +49,7 @@ pub(crate) async fn carry_out(
     let began = Instant::now();
     let _turn = shared.policies.turn.lock().await;
     let old = shared.policies.table();
-    let (maker, mut table) = (shared.policies.maker.clone(), (*old).clone());
-    table.forget_connections(|number| shared.connections.borrow().contains_key(&number));
-    let asked = change.clone();
-    let made = tokio::task::spawn_blocking(move || maker.changed(&table, &asked)).await;
-    let next = made.map_err(|_| ChangeError::Ending)??;
+    let Made { next, ready } = make(shared, &old, &change, mode).await?;
     let (before, after) = super::listing::differences(&old, &next);
     let mut report = Report {
         before,
@@ -65,7 +63,7 @@ pub(crate) async fn carry_out(
         }
         Mode::Apply => {
             shared.policies.remember(&old, &next);
-            if let Err(error) = switch.to(next).await {
+            if let Err(error) = switch.to(next, ready).await {
                 shared.policies.forget_recent(&old);
                 tracing::warn!(%error, "a change of policies was undone");
                 if matches!(change, Change::Upgrade(_)) {
@@ -95,6 +93,57 @@ pub(crate) async fn carry_out(
     Ok(report)
 }
 
+/// What a change comes to.
+struct Made {
+    next: Table,
+    /// The datapaths that it concerns: all of them, or none yet.
+    ready: Vec<Ready>,
+}
+
+/// Makes the next table and, unless they are many, gets all datapaths ready for it. What policies do for it may be slow
+/// and happens on another thread, all in one visit: to go there and back is much of what a small change takes.
+async fn make(shared: &Rc<Shared>, old: &Table, change: &Change, mode: Mode) -> Result<Made, ChangeError> {
+    let (maker, mut table) = (shared.policies.maker.clone(), old.clone());
+    table.forget_connections(|number| shared.connections.borrow().contains_key(&number));
+    let standing = match mode {
+        Mode::Apply => few_standing(shared),
+        Mode::DryRun => Vec::new(),
+    };
+    let orders = |standing: Vec<Standing>, next: &Table| -> Vec<Order> {
+        let order = |standing: Standing| standing.order(next, || Purpose::Forward);
+        standing.into_iter().filter_map(order).collect()
+    };
+    if !change.configures_policies() {
+        let next = maker.changed(&table, change)?;
+        let orders = orders(standing, &next);
+        let ready = match orders.iter().any(Order::prepares_policies) {
+            true => Vec::new(),
+            false => prepare_here(orders)?,
+        };
+        return Ok(Made { next, ready });
+    }
+    let change = change.clone();
+    let make = move || {
+        let next = maker.changed(&table, &change)?;
+        let ready = prepare_here(orders(standing, &next))?;
+        Ok(Made { next, ready })
+    };
+    let made = tokio::task::spawn_blocking(make).await;
+    made.map_err(|_| ChangeError::Ending)?
+}
+
+/// The open connections, if one visit can prepare them all: no datapath is changed before each of them is ready.
+fn few_standing(shared: &Shared) -> Vec<Standing> {
+    let connections = shared.connections.borrow();
+    match connections.len() <= PREPARED_AT_ONCE {
+        true => connections
+            .iter()
+            .map(|(id, connection)| Standing::of(*id, connection))
+            .collect(),
+        false => Vec::new(),
+    }
+}
+
 /// Takes a change back everywhere whose engine has failed on trial.
 pub(crate) async fn take_back(shared: Rc<Shared>, tag: Tag) {
     let _turn = shared.policies.turn.lock().await;
@@ -112,7 +161,7 @@ pub(crate) async fn take_back(shared: Rc<Shared>, tag: Tag) {
         Some(None) => drop(next.entries.remove(at)),
     }
     let mut switch = Switch::new(&shared, Kind::Back);
-    match switch.to(next).await {
+    match switch.to(next, Vec::new()).await {
         Ok(()) => {
             shared.counts.taken_back.add_one();
             tracing::error!(
@@ -141,6 +190,8 @@ struct Switch<'a> {
     pauses: Vec<u64>,
     steps_released: usize,
     retired: Vec<Box<dyn Engine>>,
+    /// What they had saved, in bytes.
+    retired_bytes: usize,
 }
 
 /// A datapath that was changed.
@@ -158,28 +209,35 @@ impl<'a> Switch<'a> {
             pauses: Vec::new(),
             steps_released: 0,
             retired: Vec::new(),
+            retired_bytes: 0,
         }
     }
 
-    /// Makes this table the node's. On failure every datapath has the engines again that it had.
-    async fn to(&mut self, next: Table) -> Result<(), ChangeError> {
-        let outcome = self.reach(&next).await;
+    /// Makes this table the node's, with what is ready for it. On failure every datapath has the engines again that it
+    /// had.
+    async fn to(&mut self, next: Table, ready: Vec<Ready>) -> Result<(), ChangeError> {
+        let outcome = self.reach(&next, ready).await;
         match &outcome {
             Ok(()) => self.shared.policies.commit(next),
             Err(_) => self.undo().await,
         }
         let retired = std::mem::take(&mut self.retired);
-        // To drop engines with much state takes its time.
-        drop(tokio::task::spawn_blocking(move || drop(retired)));
+        match self.retired_bytes <= DROPPED_HERE_BYTES_MAX {
+            true => drop(retired),
+            // To drop engines with much state takes its time.
+            false => drop(tokio::task::spawn_blocking(move || drop(retired))),
+        }
         outcome
     }
 
     /// Brings every datapath to what the table gives it, also those that open meanwhile. When this returns, nothing
     /// has come in between.
-    async fn reach(&mut self, next: &Table) -> Result<(), ChangeError> {
+    async fn reach(&mut self, next: &Table, mut ready: Vec<Ready>) -> Result<(), ChangeError> {
         let mut looks = 0;
         loop {
-            let ready = self.prepare(next).await?;
+            if ready.is_empty() {
+                ready = self.prepare(next).await?;
+            }
             // A failure that was told meanwhile has changed what is wanted of its datapath.
             self.check_trials(next)?;
             if ready.is_empty() {
@@ -189,7 +247,7 @@ impl<'a> Switch<'a> {
                 }
             }
             let before = self.changed.len();
-            self.apply(ready).await?;
+            self.apply(std::mem::take(&mut ready)).await?;
             looks = match self.changed.len() > before {
                 true => 0,
                 false => looks + 1,
@@ -206,18 +264,12 @@ impl<'a> Switch<'a> {
     /// The datapaths that have something else than what the table gives them.
     fn due(&self, next: &Table) -> Vec<Order> {
         let connections = self.shared.connections.borrow();
+        let purpose = || match self.kind {
+            Kind::Forward => Purpose::Forward,
+            Kind::Back => Purpose::Restore(self.shared.policies.failed()),
+        };
         let order = |(id, connection): (&ConnectionId, &crate::node::OpenConnection)| {
-            let (from, to) = (Shape::of(connection), Shape::wanted(next, connection));
-            (from != to).then(|| Order {
-                connection: *id,
-                site: connection.site.clone(),
-                from,
-                to,
-                purpose: match self.kind {
-                    Kind::Forward => Purpose::Forward,
-                    Kind::Back => Purpose::Restore(self.shared.policies.failed()),
-                },
-            })
+            Standing::of(*id, connection).order(next, purpose)
         };
         connections.iter().filter_map(order).collect()
     }
@@ -306,6 +358,7 @@ impl<'a> Switch<'a> {
         super::heal::heard_of_change(self.shared, connection);
         let mut checkpoints = Checkpoints::new();
         for retired in done.retired {
+            self.retired_bytes += retired.saved.bytes.len();
             checkpoints.insert(retired.tag, retired.saved);
             self.retired.push(retired.engine);
         }
@@ -413,14 +466,13 @@ async fn prepare(orders: Vec<Order>) -> Result<Vec<Ready>, ChangeError> {
         if some.is_empty() {
             return Ok(ready);
         }
-        let prepare = move || {
-            some.into_iter()
-                .map(Order::prepare)
-                .collect::<Result<Vec<_>, _>>()
-        };
-        let prepared = tokio::task::spawn_blocking(prepare).await;
+        let prepared = tokio::task::spawn_blocking(move || prepare_here(some)).await;
         ready.extend(prepared.map_err(|_| ChangeError::Ending)??);
     }
+}
+
+fn prepare_here(orders: Vec<Order>) -> Result<Vec<Ready>, ChangeError> {
+    orders.into_iter().map(Order::prepare).collect()
 }
 
 /// What was before what is.
@@ -428,7 +480,8 @@ impl super::Policies {
     /// Remembers what was before each instance that the next table has and this one has not.
     fn remember(&self, old: &Table, next: &Table) {
         let mut recent = self.recent.borrow_mut();
-        recent.retain(|_, recent| recent.at.elapsed() < TAKEN_BACK_WITHIN);
+        let now = Instant::now();
+        recent.retain(|_, recent| now.saturating_duration_since(recent.at) < TAKEN_BACK_WITHIN);
         let known: Vec<Tag> = old.instances().map(|instance| instance.tag).collect();
         for entry in &next.entries {
             for instance in entry
@@ -443,7 +496,7 @@ impl super::Policies {
                 }
                 let previous = Recent {
                     previous: old.find(&entry.attachment.name).cloned(),
-                    at: Instant::now(),
+                    at: now,
                     has_failed: None,
                 };
                 recent.insert(instance.tag, previous);

@@ -6,6 +6,7 @@ use provost_engine::ConfigError;
 
 use super::attachment::Attachment;
 use super::registry::NoSuchKind;
+use super::transports::Transports;
 
 /// A change: all of it happens, or nothing does.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +47,18 @@ pub enum Change {
         /// In order.
         attachments: Vec<Attachment>,
     },
+}
+
+impl Change {
+    /// Whether a policy is configured anew for it, which may be slow.
+    pub(crate) fn configures_policies(&self) -> bool {
+        match self {
+            Change::Detach { .. } | Change::Order { .. } => false,
+            Change::Upgrade(upgrade) => upgrade.policy.is_some() || !Transports::knows(&upgrade.kind),
+            Change::Rollback { engine } => !Transports::knows(engine),
+            Change::Attach { .. } | Change::Set { .. } | Change::Apply { .. } => true,
+        }
+    }
 }
 
 /// Where in the order a policy comes.

@@ -29,28 +29,6 @@ impl Shape {
         }
     }
 
-    /// What a table gives it.
-    pub(crate) fn wanted(table: &Table, connection: &OpenConnection) -> Shape {
-        let site = &connection.site;
-        let have = Shape::of(connection);
-        // What has failed there stays away: the one before that took its place stays, or none does.
-        let chosen = |instance: Arc<Instance>| match connection.without.contains(&instance.tag) {
-            true => have.predecessor(&instance).cloned(),
-            false => Some(instance),
-        };
-        let chain = table.chain(site).into_iter().filter_map(chosen).collect();
-        let version = match site.peer.transport {
-            "tcp" => table
-                .transports
-                .version(transports::TCP, &site.app.name, site.connection),
-            _ => None,
-        };
-        Shape {
-            chain,
-            transport_version: version.unwrap_or(connection.transport_version),
-        }
-    }
-
     fn tags(&self) -> impl Iterator<Item = Tag> {
         self.chain.iter().map(|instance| instance.tag)
     }
@@ -78,6 +56,59 @@ impl Shape {
 impl PartialEq for Shape {
     fn eq(&self, other: &Shape) -> bool {
         self.transport_version == other.transport_version && self.tags().eq(other.tags())
+    }
+}
+
+/// A datapath as it is at one moment, for those who look at it on another thread.
+pub(crate) struct Standing {
+    connection: ConnectionId,
+    site: Arc<Site>,
+    shape: Shape,
+    /// What has failed there.
+    without: Vec<Tag>,
+}
+
+impl Standing {
+    pub(crate) fn of(id: ConnectionId, connection: &OpenConnection) -> Standing {
+        Standing {
+            connection: id,
+            site: Arc::clone(&connection.site),
+            shape: Shape::of(connection),
+            without: connection.without.clone(),
+        }
+    }
+
+    /// What has to happen to it for it to have what a table gives it, if anything.
+    pub(crate) fn order(self, table: &Table, purpose: impl FnOnce() -> Purpose) -> Option<Order> {
+        let to = self.wanted(table);
+        (self.shape != to).then(|| Order {
+            connection: self.connection,
+            site: self.site,
+            from: self.shape,
+            to,
+            purpose: purpose(),
+        })
+    }
+
+    /// What a table gives it.
+    fn wanted(&self, table: &Table) -> Shape {
+        let site = &self.site;
+        // What has failed there stays away: the one before that took its place stays, or none does.
+        let chosen = |instance: Arc<Instance>| match self.without.contains(&instance.tag) {
+            true => self.shape.predecessor(&instance).cloned(),
+            false => Some(instance),
+        };
+        let chain = table.chain(site).into_iter().filter_map(chosen).collect();
+        let version = match site.peer.transport {
+            "tcp" => table
+                .transports
+                .version(transports::TCP, &site.app.name, site.connection),
+            _ => None,
+        };
+        Shape {
+            chain,
+            transport_version: version.unwrap_or(self.shape.transport_version),
+        }
     }
 }
 
@@ -113,6 +144,11 @@ pub(crate) struct Ready {
 }
 
 impl Order {
+    /// Whether a policy gets an engine ready for it, which may be slow.
+    pub(crate) fn prepares_policies(&self) -> bool {
+        self.to.tags().any(|tag| self.from.find(tag).is_none())
+    }
+
     /// Gets the new engines ready. May be slow.
     pub(crate) fn prepare(self) -> Result<Ready, ChangeError> {
         let mut planned = vec![Planned::Keep(Tag::FRONTEND)];
