@@ -2,6 +2,7 @@
 //!
 //! `docs/admin-api.md` has the shape. Records go where the node's audit log goes (`crate::observe`).
 
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -64,12 +65,12 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    pub(crate) fn new(peer: Credentials, role: Role) -> Who {
+    pub(crate) fn new(peer: Credentials, role: Role, users: &mut Users) -> Who {
         Who {
             uid: peer.uid,
             gid: peer.gid,
             pid: peer.pid,
-            user: user_name(peer.uid).unwrap_or_default(),
+            user: users.name(peer.uid),
             role: role.name(),
         }
     }
@@ -134,17 +135,47 @@ pub(crate) fn cut(mut text: String) -> String {
     text
 }
 
-/// The name of a user in the local user database. (Users from elsewhere have their number alone: asking for their names
-/// can take as long as a directory server does.)
-fn user_name(uid: u32) -> Option<String> {
+/// The local user database, and names that were found in it.
+const USERS_FILE: &str = "/etc/passwd";
+/// Names that are kept, at most.
+const NAMES_MAX: usize = 64;
+
+/// Names of users, read again when the local user database has changed. (Users from elsewhere have their number alone:
+/// asking for their names can take as long as a directory server does.)
+#[derive(Debug, Default)]
+pub(crate) struct Users {
+    changed_at: Option<SystemTime>,
+    names: HashMap<u32, String>,
+}
+
+impl Users {
+    /// The name of a user; empty for one that the database does not have.
+    pub(crate) fn name(&mut self, uid: u32) -> String {
+        let changed_at = std::fs::metadata(USERS_FILE).and_then(|file| file.modified());
+        self.name_at(changed_at.ok(), uid, read_users)
+    }
+
+    fn name_at(&mut self, changed_at: Option<SystemTime>, uid: u32, read: impl Fn() -> String) -> String {
+        if changed_at.is_none() || self.changed_at != changed_at || self.names.len() >= NAMES_MAX {
+            self.names.clear();
+            self.changed_at = changed_at;
+        }
+        let name = self
+            .names
+            .entry(uid)
+            .or_insert_with(|| find_user(&read(), uid).unwrap_or_default());
+        name.clone()
+    }
+}
+
+fn read_users() -> String {
     use std::io::Read;
     let mut users = String::new();
-    std::fs::File::open("/etc/passwd")
-        .ok()?
-        .take(USERS_BYTES_MAX)
-        .read_to_string(&mut users)
-        .ok()?;
-    find_user(&users, uid)
+    if let Ok(file) = std::fs::File::open(USERS_FILE) {
+        // What cannot be read has no names.
+        let _ = file.take(USERS_BYTES_MAX).read_to_string(&mut users);
+    }
+    users
 }
 
 fn find_user(users: &str, uid: u32) -> Option<String> {
@@ -198,6 +229,8 @@ fn date(mut days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
 
     #[test]
@@ -237,5 +270,26 @@ mod tests {
         let users = "root:x:0:0:root:/:/bin/sh\nbroken\nann:x:1000:1000::/:/bin/sh\n";
         assert_eq!(find_user(users, 1000).as_deref(), Some("ann"));
         assert_eq!(find_user(users, 1), None);
+    }
+
+    #[test]
+    fn the_user_database_is_read_again_when_it_has_changed() {
+        let text = RefCell::new("ann:x:1000:1000::/:/bin/sh\n");
+        let reads = Cell::new(0);
+        let read = || {
+            reads.set(reads.get() + 1);
+            text.borrow().to_string()
+        };
+        let mut users = Users::default();
+        let at = |seconds| Some(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(users.name_at(at(1), 1000, read), "ann");
+        text.replace("eve:x:1000:1000::/:/bin/sh\n");
+        assert_eq!(users.name_at(at(1), 1000, read), "ann");
+        assert_eq!(reads.get(), 1);
+        assert_eq!(users.name_at(at(2), 1000, read), "eve");
+        assert_eq!(users.name_at(at(2), 7, read), "");
+        // A database of unknown age is not relied on.
+        text.replace("bob:x:1000:1000::/:/bin/sh\n");
+        assert_eq!(users.name_at(None, 1000, read), "bob");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::SystemTime;
 
@@ -58,6 +58,7 @@ pub(crate) struct Roles {
 pub(crate) struct Server {
     counter: Counter,
     roles: Roles,
+    users: Mutex<audit::Users>,
 }
 
 /// Who calls.
@@ -69,7 +70,11 @@ struct Caller {
 
 impl Server {
     pub(crate) fn new(counter: Counter, roles: Roles) -> Server {
-        Server { counter, roles }
+        Server {
+            counter,
+            roles,
+            users: Mutex::default(),
+        }
     }
 
     /// Who calls, if they may.
@@ -188,12 +193,14 @@ impl Server {
     }
 
     fn record(&self, method: Method, caller: Caller, request: &impl Serialize) -> Record {
+        // Whoever panicked with the lock has left at worst a name out.
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         Record {
             time: audit::rfc3339(SystemTime::now()),
             event: "admin",
             node: self.roles.node.clone(),
             number: 0,
-            who: Who::new(caller.peer, caller.role),
+            who: Who::new(caller.peer, caller.role, &mut users),
             method: method.name,
             arguments: audit::arguments(request),
             before: String::new(),
