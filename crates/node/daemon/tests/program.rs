@@ -103,6 +103,33 @@ fn the_printed_defaults_are_a_good_configuration() {
     assert_eq!(check(&text).0, Some(0));
 }
 
+/// Memory of a process that no file stands behind and that no other process shares, in bytes: heaps and stacks.
+fn own_memory_bytes(process: u32) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/smaps")).expect("maps of a child");
+    let mut is_own = false;
+    let mut sum = 0;
+    for line in maps.lines() {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        match words.as_slice() {
+            // "address-address rw-p offset device inode path"
+            [range, _, _, _, inode, ..] if range.contains('-') => is_own = *inode == "0",
+            ["Anonymous:", kib, "kB"] if is_own => sum += kib.parse::<u64>().expect("a number") * 1024,
+            _ => {}
+        }
+    }
+    sum
+}
+
+#[test]
+fn at_rest_it_keeps_little_memory_of_its_own() {
+    const BOUND_BYTES: u64 = 1 << 20;
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = Program::start(&directory.path().join("control.sock"), &["--log", "warn"]);
+    let bytes = own_memory_bytes(program.0.id());
+    // A heap and four stacks that have been used at all.
+    assert!((100 << 10..BOUND_BYTES).contains(&bytes), "{bytes} bytes");
+}
+
 #[test]
 fn options_are_checked_like_the_file() {
     let bad: [&[&str]; 4] = [

@@ -1,11 +1,11 @@
 //! The audit log: what policies decided and what operators changed, one JSON object on a line.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_queue::ArrayQueue;
+use crossbeam_queue::SegQueue;
 use provost_engine::{AuditEvent, EventSink, Nanos, WallClock, rfc3339};
 use provost_observe_log::LogFile;
 use provost_shm::now_ns;
@@ -29,10 +29,38 @@ pub struct AuditLog {
 
 struct Inner {
     node: Arc<str>,
-    queue: ArrayQueue<Entry>,
+    queue: Queue,
     written: AtomicU64,
     dropped: AtomicU64,
     closing: AtomicBool,
+}
+
+/// Records that wait. Room for [`QUEUE_MAX`] would be a megabyte that hardly a node ever fills, so it grows by some
+/// dozens of records when they come, and shrinks when they are written.
+#[derive(Default)]
+struct Queue {
+    entries: SegQueue<Entry>,
+    count: AtomicUsize,
+}
+
+/// What found no room.
+struct Full;
+
+impl Queue {
+    fn push(&self, entry: Entry) -> Result<(), Full> {
+        if self.count.fetch_add(1, Ordering::Relaxed) >= QUEUE_MAX {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Full);
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    fn pop(&self) -> Option<Entry> {
+        let entry = self.entries.pop()?;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Some(entry)
+    }
 }
 
 enum Entry {
@@ -59,7 +87,7 @@ impl AuditLog {
         };
         let inner = Arc::new(Inner {
             node: node.into(),
-            queue: ArrayQueue::new(QUEUE_MAX),
+            queue: Queue::default(),
             written: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             closing: AtomicBool::new(false),
