@@ -67,6 +67,10 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
         "an allocator that counts",
     ),
     (
+        "apps/hello/tests/datagram/allocations.rs",
+        "an allocator that counts",
+    ),
+    (
         "sdk/examples/numbered/src/other_abi.rs",
         "exports a description that no service takes",
     ),

@@ -75,6 +75,7 @@ pub use stubs::{RpcThread, RpcThreadBuilder, StartError};
 pub use workers::Work;
 
 pub use provost_datagram::{
-    Call, CallError, ConnectError, EndReason, MsgBuf, Refusal, RequestHandle, SessionId, Turn,
+    Address, Algorithm, Call, CallError, ConnectError, EndReason, MsgBuf, Refusal, RequestHandle, SessionId,
+    Turn,
 };
 pub use provost_packets::Wire;

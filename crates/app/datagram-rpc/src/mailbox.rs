@@ -71,6 +71,11 @@ impl<A, S> Remote<A, S> {
     pub(crate) fn new(mailbox: Arc<Mailbox<A, S>>) -> Self {
         Self { mailbox }
     }
+
+    /// What [`Remote::ring`] rings.
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        self.mailbox.bell.clone()
+    }
 }
 
 pub(crate) struct Mailbox<A, S> {
@@ -165,7 +170,7 @@ impl Bell {
         }
     }
 
-    fn call(&self) {
+    pub(crate) fn call(&self) {
         if !self.called.swap(true, Ordering::SeqCst) {
             self.ring();
         }

@@ -24,8 +24,11 @@ pub struct Completion {
 pub(crate) type Continuation<A, S> = Box<dyn FnOnce(&mut S, &mut Context<'_, A, S>, Completion) + Send>;
 
 /// Continuations by place. A place's number goes out as the call's tag.
-pub(crate) struct Pending<A, S> {
-    places: Vec<Option<Waiting<A, S>>>,
+pub(crate) type Pending<A, S> = Slab<Waiting<A, S>>;
+
+/// Things by their place, which is used again. Sessions bound their calls, so there are no more than all of them allow.
+pub(crate) struct Slab<T> {
+    places: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
@@ -35,7 +38,7 @@ pub(crate) struct Waiting<A, S> {
     pub(crate) continuation: Continuation<A, S>,
 }
 
-impl<A, S> Default for Pending<A, S> {
+impl<T> Default for Slab<T> {
     fn default() -> Self {
         Self {
             places: Vec::new(),
@@ -44,24 +47,29 @@ impl<A, S> Default for Pending<A, S> {
     }
 }
 
-impl<A, S> Pending<A, S> {
-    /// Keeps a continuation. Sessions bound their calls, so there are no more places than all of them allow.
+impl<T> Slab<T> {
+    /// Keeps something; its place.
     #[inline]
-    pub(crate) fn insert(&mut self, waiting: Waiting<A, S>) -> u64 {
+    pub(crate) fn insert(&mut self, one: T) -> u64 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.places.len() as u32 - 1
         });
-        self.places[place as usize] = Some(waiting);
+        self.places[place as usize] = Some(one);
         place.into()
     }
 
-    /// Gives a continuation up, once.
+    /// What is in this place.
+    pub(crate) fn get(&self, place: u64) -> Option<&T> {
+        self.places.get(usize::try_from(place).ok()?)?.as_ref()
+    }
+
+    /// Gives up what is in this place, once.
     #[inline]
-    pub(crate) fn remove(&mut self, place: u64) -> Option<Waiting<A, S>> {
-        let waiting = self.places.get_mut(usize::try_from(place).ok()?)?.take()?;
+    pub(crate) fn remove(&mut self, place: u64) -> Option<T> {
+        let one = self.places.get_mut(usize::try_from(place).ok()?)?.take()?;
         self.free.push(place as u32);
-        Some(waiting)
+        Some(one)
     }
 
     pub(crate) fn len(&self) -> usize {

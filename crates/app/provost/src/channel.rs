@@ -164,9 +164,7 @@ impl Channel {
         limits: CallLimits,
     ) -> Result<ClientCall, Status> {
         let Way::Managed(inner) = &self.way else {
-            return Err(Status::unimplemented(
-                "a transport that the program links carries unary calls only, no streams",
-            ));
+            return Err(Status::internal("a linked transport begins its calls itself"));
         };
         let deadline_ns = resolve_deadline(limits);
         let permit = match inner.limit.try_acquire() {

@@ -1,7 +1,8 @@
 //! The four kinds of calls, as generated clients make them.
 
 use std::pin::pin;
-use std::task::Poll;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use provost_wire::descriptor::Parts;
@@ -10,7 +11,7 @@ use crate::call::{ClientCall, Sender, Step};
 use crate::channel::{Channel, check_size};
 use crate::codegen::{Message, MethodKind};
 use crate::link::{LocalEnd, Parcel};
-use crate::linked;
+use crate::linked::{self, Departure, LinkedStream, StreamEnd};
 use crate::metadata::MetadataMap;
 use crate::request::{CallLimits, Payload, Request, Response};
 use crate::shared::Received;
@@ -46,9 +47,17 @@ pub async fn server_streaming<Req: Message, Resp: Message>(
     request: Request<impl Payload<Req>>,
 ) -> Result<Response<Streaming<Resp>>, Status> {
     check_method::<Req, Resp>(channel, method, MethodKind::ServerStreaming)?;
+    if let Some(transport) = channel.transport() {
+        let (message, metadata, limits) = request.into_parts();
+        let parcel = message.into_parcel()?;
+        let call = LinkedStream::begin(transport, (method, metadata), limits)?;
+        linked::send_message(&**call.end(), parcel)?;
+        call.end().send(Departure::EndOfRequests);
+        return stream_of_responses(Call::Linked(call), None).await;
+    }
     let (parcel, limits) = whole_request(request)?;
     let call = channel.begin(method, WHOLE_REQUEST, parcel, limits).await?;
-    stream_of_responses(call, None).await
+    stream_of_responses(Call::Managed(call), None).await
 }
 
 /// Calls a method that takes a stream and answers once.
@@ -62,8 +71,8 @@ where
 {
     check_method::<Req, Resp>(channel, method, MethodKind::ClientStreaming)?;
     let (requests, metadata, limits) = request.into_parts();
-    let mut call = begin_stream(channel, method, &metadata, limits).await?;
-    let mut pump = Some(pump(&call, requests));
+    let mut call = begin_stream(channel, method, metadata, limits).await?;
+    let mut pump = Some(call.pump(requests));
     let mut response = SingleResponse::default();
     loop {
         if let Some(result) = response.take(step_while_sending(&mut call, &mut pump).await?) {
@@ -83,8 +92,8 @@ where
 {
     check_method::<Req, Resp>(channel, method, MethodKind::Bidirectional)?;
     let (requests, metadata, limits) = request.into_parts();
-    let call = begin_stream(channel, method, &metadata, limits).await?;
-    let pump = pump(&call, requests);
+    let call = begin_stream(channel, method, metadata, limits).await?;
+    let pump = call.pump(requests);
     stream_of_responses(call, Some(pump)).await
 }
 
@@ -113,11 +122,49 @@ fn whole_request<Req: Message>(request: Request<impl Payload<Req>>) -> Result<(P
 async fn begin_stream(
     channel: &Channel,
     method: u16,
-    metadata: &MetadataMap,
+    metadata: MetadataMap,
     limits: CallLimits,
-) -> Result<ClientCall, Status> {
-    let parcel = Parcel::default().with_metadata(metadata)?;
-    channel.begin(method, Parts::BEGIN, parcel, limits).await
+) -> Result<Call, Status> {
+    if let Some(transport) = channel.transport() {
+        return LinkedStream::begin(transport, (method, metadata), limits).map(Call::Linked);
+    }
+    let parcel = Parcel::default().with_metadata(&metadata)?;
+    channel
+        .begin(method, Parts::BEGIN, parcel, limits)
+        .await
+        .map(Call::Managed)
+}
+
+/// A call with a stream, by whatever way it goes. Dropping it before it is over cancels it.
+pub(crate) enum Call {
+    /// By the node's service.
+    Managed(ClientCall),
+    /// By a transport of the program itself.
+    Linked(LinkedStream),
+}
+
+impl Call {
+    /// The next step; the error is how the call ended without one.
+    pub(crate) fn poll_step<T: Message>(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Step<T>, Status>> {
+        match self {
+            Call::Managed(call) => call.poll_step(context),
+            Call::Linked(call) => call.poll_step(context),
+        }
+    }
+
+    /// Sends a stream of requests to its end, or until the call is over.
+    fn pump<Req: Message, S>(&self, requests: S) -> Pump
+    where
+        S: Stream<Item = Req> + Send + 'static,
+    {
+        match self {
+            Call::Managed(call) => pump(call, requests),
+            Call::Linked(call) => linked_pump(call.end().clone(), requests),
+        }
+    }
 }
 
 /// The one response of a call, as its parts arrive.
@@ -161,7 +208,7 @@ impl<Resp> SingleResponse<Resp> {
 
 /// Waits for the first step, which says whether the call was accepted.
 async fn stream_of_responses<Resp: Message>(
-    mut call: ClientCall,
+    mut call: Call,
     pump: Option<Pump>,
 ) -> Result<Response<Streaming<Resp>>, Status> {
     let mut pump = pump;
@@ -178,7 +225,7 @@ async fn stream_of_responses<Resp: Message>(
 }
 
 async fn step_while_sending<Resp: Message>(
-    call: &mut ClientCall,
+    call: &mut Call,
     pump: &mut Option<Pump>,
 ) -> Result<Step<Resp>, Status> {
     std::future::poll_fn(|context| match poll_pump(pump, context) {
@@ -223,4 +270,28 @@ async fn end_of_requests(sender: &mut Sender) -> Result<(), LocalEnd> {
     let mut step = sender.step();
     step.parts = Parts::END;
     sender.send(step, Parcel::default()).await
+}
+
+/// As [`pump`], by a transport of the program itself.
+fn linked_pump<Req: Message, S>(end: Arc<dyn StreamEnd>, requests: S) -> Pump
+where
+    S: Stream<Item = Req> + Send + 'static,
+{
+    Box::pin(async move {
+        let mut requests = pin!(requests);
+        loop {
+            if std::future::poll_fn(|context| end.poll_window(context))
+                .await
+                .is_err()
+            {
+                return Ok(());
+            }
+            let request = std::future::poll_fn(|context| requests.as_mut().poll_next(context)).await;
+            let Some(request) = request else {
+                end.send(Departure::EndOfRequests);
+                return Ok(());
+            };
+            linked::send_message(&*end, Parcel::message(request)?)?;
+        }
+    })
 }

@@ -12,6 +12,7 @@
 
 mod codec;
 mod server;
+mod stream;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,7 +31,9 @@ use crate::status::Status;
 
 pub use codec::{Codec, Inbound, Outbound, Side};
 pub(crate) use server::LinkedCall;
-pub use server::{Answer, Answering, Handling, InboundCall, Offered};
+pub use server::{Answer, Answering, Handling, InboundCall, Offered, Requests};
+pub use stream::{Arrival, CallOver, Departure, OutboundStream, StreamEnd};
+pub(crate) use stream::{LinkedStream, send_message, step_of};
 
 /// Carries the calls of a channel.
 pub trait Transport: Send + Sync + 'static {
@@ -38,6 +41,8 @@ pub trait Transport: Send + Sync + 'static {
     fn service(&self) -> &'static ServiceDescriptor;
     /// Begins a call. Whatever happens, the call becomes ready once.
     fn call(&self, call: OutboundCall) -> Arc<dyn PendingCall>;
+    /// Begins a call with a stream.
+    fn stream(&self, call: OutboundStream) -> Arc<dyn StreamEnd>;
 }
 
 /// A call to make.
@@ -94,10 +99,6 @@ pub fn status_of(code: Code, received: &[u8]) -> Status {
         Ok(metadata) => crate::call::status_of(code, received, metadata),
         Err(malformed) => malformed,
     }
-}
-
-pub(crate) fn no_streams() -> Status {
-    Status::unimplemented("a transport that the program links carries unary calls only, no streams")
 }
 
 /// Makes a unary call.

@@ -2,12 +2,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 
-use crate::call::{ClientCall, Reader, Step};
+use crate::call::{Reader, Step};
+use crate::client::Call;
 use crate::codegen::Message;
+use crate::linked::{StreamEnd, step_of};
 use crate::metadata::MetadataMap;
 use crate::shared::Received;
 use crate::status::Status;
@@ -37,14 +40,16 @@ pub struct Streaming<T> {
 
 enum Source {
     /// Responses, and what sends the requests until it is through.
-    Client { call: ClientCall, pump: Option<Pump> },
+    Client { call: Call, pump: Option<Pump> },
     /// Requests.
     Server(Reader),
+    /// Requests that a transport of the program itself carries.
+    LinkedServer(Arc<dyn StreamEnd>),
 }
 
 impl<T: Message> Streaming<T> {
     /// The responses of a call of which the first step was taken.
-    pub(crate) fn of_client(call: ClientCall, pump: Option<Pump>, first: Step<T>) -> Streaming<T> {
+    pub(crate) fn of_client(call: Call, pump: Option<Pump>, first: Step<T>) -> Streaming<T> {
         Streaming {
             source: Source::Client { call, pump },
             pending: Some(first),
@@ -58,6 +63,16 @@ impl<T: Message> Streaming<T> {
         Streaming {
             source: Source::Server(reader),
             pending: Some(first),
+            is_over: false,
+            trailers: None,
+        }
+    }
+
+    /// The requests of a call that a transport of the program itself carries.
+    pub(crate) fn of_linked_server(end: Arc<dyn StreamEnd>) -> Streaming<T> {
+        Streaming {
+            source: Source::LinkedServer(end),
+            pending: None,
             is_over: false,
             trailers: None,
         }
@@ -120,6 +135,7 @@ impl<T: Message> Streaming<T> {
             Source::Server(reader) => reader
                 .poll_step(context)
                 .map_err(|end| Status::new(end.code, end.reason)),
+            Source::LinkedServer(end) => end.poll_arrival(context).map(step_of),
         }
     }
 }

@@ -12,6 +12,13 @@ pub(super) const FETCH: u16 = 0xff02;
 /// Nobody waits for a call any more: the call's number, 8 bytes.
 pub(super) const CANCEL: u16 = 0xff03;
 
+/// Frames of calls with streams, from the client; the response is empty.
+pub(super) const SEND: u16 = 0xff04;
+/// Asks for frames from the server: how many bytes there is room for, 4 bytes. It is answered when there are some.
+pub(super) const LISTEN: u16 = 0xff05;
+/// What FETCH and CANCEL call a LISTEN. Calls have numbers from 1.
+pub(super) const LISTEN_CALL: u64 = 0;
+
 /// The status of a response that is to be fetched; its payload is how many bytes it has, 4 bytes. All other statuses
 /// are codes.
 pub(super) const LARGE: u16 = 0x100;
@@ -84,7 +91,7 @@ pub(super) fn split_answer(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 }
 
 /// The first so many bytes, and what follows their padding.
-fn part(bytes: &[u8], length: u32) -> Option<(&[u8], &[u8])> {
+pub(super) fn part(bytes: &[u8], length: u32) -> Option<(&[u8], &[u8])> {
     let padded = (length as usize).checked_next_multiple_of(8)?;
     let rest = bytes.get(padded..)?;
     Some((&bytes[..length as usize], rest))

@@ -5,17 +5,19 @@
 //! | server | `provost::Server::builder().add_service(s).serve().await` | `RpcThread::builder().add_service(s).start(wire)?` |
 //! | client | `GreeterClient::connect("hello.Greeter").await?` | `GreeterClient::new(thread.channel(&SERVICE, address).await?)` |
 //!
-//! Unary methods are carried, with metadata, deadlines, statuses and cancellation. Streams are refused as
-//! `UNIMPLEMENTED`.
+//! Methods of all four kinds are carried, with metadata, deadlines, statuses and cancellation.
 
 mod client;
 mod format;
+mod frames;
 mod server;
+mod stream;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use crossbeam_queue::ArrayQueue;
 use provost::codegen::{Service, ServiceDescriptor};
 use provost::linked::{Codec, Offered};
 use provost::{Channel, Spawn, Status};
@@ -23,20 +25,27 @@ use provost_datagram::{Address, CallError, MsgBuf, SessionId};
 use provost_packets::Wire;
 
 use crate::config::{ConfigRefused, RpcConfig};
+use crate::context::Context;
 use crate::error::RpcError;
 use crate::handlers::{Handlers, SessionEvent};
 use crate::mailbox::{MailboxFull, Remote};
 use crate::oneshot::{Sender, oneshot};
+use crate::pending::Slab;
 use crate::rpc::Rpc;
-use client::{ChannelState, LinkedChannel};
+use client::{BegunCalls, ChannelState, LinkedChannel, Sent};
 use server::Tasks;
+use stream::{Place, Ready};
+
+/// The longest response of any kind, in bytes: a message, and what is beside it.
+const RESPONSE_BYTES_MAX: u32 = provost_wire::limits::MESSAGE_BYTES_MAX + (64 << 10);
 
 /// A thread with an [`Rpc`] of its own, which serves generated services and carries the calls of generated clients.
 /// Dropping it stops both.
-#[derive(Debug)]
 pub struct RpcThread<A: Address + Send + Sync + 'static> {
     address: A,
     remote: Remote<A, Stubs<A>>,
+    begun: Arc<BegunCalls<A>>,
+    ready: Arc<Ready>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
@@ -64,11 +73,73 @@ pub enum StartError {
 }
 
 /// What the event loop knows of generated code.
-pub(crate) struct Stubs<A> {
+pub(crate) struct Stubs<A: Address + Send + Sync + 'static> {
     tasks: Tasks<A>,
-    channels: HashMap<u64, ChannelState>,
+    channels: HashMap<u64, ChannelState<A>>,
     channels_made: u64,
+    /// Calls that clients have made.
+    begun: Arc<BegunCalls<A>>,
+    /// Calls that were sent.
+    sent: Slab<Sent<A>>,
+    ready: Arc<Ready>,
+    /// Channels whose streams are to be looked at.
+    touched: Vec<u64>,
+    /// Sessions of clients whose streams are.
+    touched_sessions: Vec<SessionId>,
     is_over: bool,
+}
+
+impl<A: Address + Send + Sync + 'static> Stubs<A> {
+    /// Makes the calls that clients ask for, and lets handlers and streams go on that have something to say.
+    fn go_on(&mut self, context: &mut Context<'_, A, Self>) {
+        for _ in 0..self.begun.len() {
+            let Some(begun) = self.begun.pop() else { break };
+            client::begin(self, context, begun);
+        }
+        self.tasks.poll_ready(context);
+        for _ in 0..self.ready.len() {
+            let Some(cell) = self.ready.pop() else { break };
+            match cell.place {
+                Place::Client(channel) => {
+                    client::streams::ready(self, context, channel, cell);
+                    touch(&mut self.touched, channel);
+                }
+                Place::Server(session) => {
+                    self.tasks.stream_ready(session, cell);
+                    touch(&mut self.touched_sessions, session);
+                }
+            }
+        }
+        for _ in 0..self.touched.len() {
+            let channel = self.touched.remove(0);
+            client::streams::flush(self, context, channel);
+        }
+        while let Some(session) = self.touched_sessions.pop() {
+            self.tasks.flush(context, session);
+        }
+    }
+}
+
+impl<A: Address + Send + Sync + 'static> Drop for Stubs<A> {
+    fn drop(&mut self) {
+        self.ready.close();
+        while self.begun.pop().is_some() {}
+    }
+}
+
+/// Notes what is to be looked at.
+fn touch<T: PartialEq>(touched: &mut Vec<T>, one: T) {
+    if !touched.contains(&one) {
+        touched.push(one);
+    }
+}
+
+impl<A: Address + Send + Sync + 'static> std::fmt::Debug for RpcThread<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RpcThread")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for RpcThreadBuilder {
@@ -110,20 +181,31 @@ impl RpcThreadBuilder {
     {
         let services: Result<Vec<Offered>, Status> = self.services.into_iter().collect();
         let services = services.map_err(StartError::Service)?;
+        let ready = Arc::new(Ready::default());
+        self.config.check()?;
+        let begun = Arc::new(ArrayQueue::new(self.config.mailbox_max));
         let stubs = Stubs {
-            tasks: Tasks::new(services, self.spawner),
+            tasks: Tasks::new((services, self.spawner), ready.clone()),
             channels: HashMap::new(),
             channels_made: 0,
+            begun: begun.clone(),
+            sent: Slab::default(),
+            ready: ready.clone(),
+            touched: Vec::new(),
+            touched_sessions: Vec::new(),
             is_over: false,
         };
         let mut rpc = Rpc::new(self.config, wire, stubs, handlers())?;
         let (address, remote) = (rpc.address(), rpc.remote());
         rpc.parts().0.tasks.set_remote(remote.clone());
+        ready.set_bell(remote.bell());
         let thread = std::thread::Builder::new().name("datagram-rpc".to_owned());
         let thread = thread.spawn(move || rpc.run_until(|stubs| stubs.is_over))?;
         Ok(RpcThread {
             address,
             remote,
+            begun,
+            ready,
             thread: Some(thread),
         })
     }
@@ -144,12 +226,19 @@ fn handlers<A: Address + Send + Sync + 'static>() -> Handlers<A, Stubs<A>> {
         .dispatch(format::CANCEL, |stubs, context, request| {
             stubs.tasks.cancel(context, request)
         })
-        .on_ring(|stubs, context| stubs.tasks.poll_ready(context))
+        .dispatch(format::SEND, |stubs, context, request| {
+            stubs.tasks.receive(context, request);
+            stubs.go_on(context);
+        })
+        .dispatch(format::LISTEN, |stubs, context, request| {
+            stubs.tasks.listen(context, request)
+        })
+        .on_ring(|stubs, context| stubs.go_on(context))
         .on_session(|stubs, context, event| {
-            if let SessionEvent::Ended(session, _) = event {
+            if let SessionEvent::Ended(session, why) = event {
                 stubs.tasks.session_ended(context, session);
                 for channel in stubs.channels.values_mut() {
-                    channel.session_ended(session);
+                    channel.session_ended(session, why);
                 }
             }
         });
@@ -179,23 +268,25 @@ impl<A: Address + Send + Sync + 'static> RpcThread<A> {
     /// is of another schema.
     pub async fn channel(&self, service: &'static ServiceDescriptor, to: A) -> Result<Channel, Status> {
         let codec = Arc::new(Codec::new(service)?);
+        let idle = client::idle_cells();
         let (sender, mut receiver) = oneshot();
         let asked = {
-            let codec = codec.clone();
+            let (codec, idle) = (codec.clone(), idle.clone());
             self.remote.run(move |stubs, context| {
                 let number = stubs.channels_made;
                 stubs.channels_made += 1;
                 let told: Sender<Result<u64, Status>> = sender;
                 let opened = move |result: Result<(), Status>| told.send(result.map(|()| number));
-                let channel = ChannelState::new(service, codec);
+                let channel = ChannelState::new((service, codec), idle, to);
                 stubs.channels.insert(number, channel);
-                client::open(stubs, context, (number, to), Box::new(opened));
+                client::open(stubs, context, number, Box::new(opened));
             })
         };
         asked.map_err(|error| status_of_mailbox(&error))?;
         let number = std::future::poll_fn(|context| receiver.poll(context)).await;
         let number = number.unwrap_or_else(|| Err(gone()))?;
-        let channel = LinkedChannel::new(service, (number, to), self.remote.clone());
+        let reaching = (self.remote.clone(), self.begun.clone(), self.ready.clone());
+        let channel = LinkedChannel::new((service, codec), number, idle, reaching);
         Ok(Channel::linked(Arc::new(channel)))
     }
 

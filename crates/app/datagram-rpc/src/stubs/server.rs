@@ -1,21 +1,28 @@
 //! Services: calls that arrive become handlers that run, in the event loop or elsewhere, and their answers responses.
 
+mod streams;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as TaskContext, Wake, Waker};
 
 use crossbeam_queue::ArrayQueue;
-use provost::linked::{Answer, Answering, Handling, InboundCall, Offered, Side, block_of, metadata_of};
+use provost::codegen::MethodKind;
+use provost::linked::{
+    Answer, Answering, Handling, InboundCall, Offered, Requests, Side, block_of, metadata_of,
+};
 use provost::{Code, Spawn, Status};
 use provost_datagram::{Address, MsgBuf, RequestHandle, SessionId};
 use provost_shm::now_ns;
 
 use super::format::{self, CallHead, HASH_BYTES, LARGE};
+use super::stream::Ready;
 use super::{CallName, Kept, Stubs};
 use crate::context::Context;
 use crate::handlers::Request;
 use crate::mailbox::Remote;
+use streams::Session;
 
 /// Calls that are handled at a time; further ones are refused.
 const TASKS_MAX: usize = 4096;
@@ -25,7 +32,7 @@ const KEPT_BYTES_MAX: usize = 256 << 20;
 type Loop<'c, A> = Context<'c, A, Stubs<A>>;
 
 /// Services and the calls that they handle.
-pub(super) struct Tasks<A> {
+pub(super) struct Tasks<A: Address + Send + Sync + 'static> {
     services: Vec<Offered>,
     tasks: Vec<Task<A>>,
     idle: Vec<u32>,
@@ -34,10 +41,12 @@ pub(super) struct Tasks<A> {
     spawner: Option<Arc<dyn Spawn>>,
     kept: HashMap<CallName, Kept>,
     kept_bytes: usize,
+    sessions: HashMap<SessionId, Session>,
+    ready_streams: Arc<Ready>,
 }
 
 /// Room for a call that is handled.
-struct Task<A> {
+struct Task<A: Address + Send + Sync + 'static> {
     /// The call; `None` if there is none, or nobody waits for it any more.
     call: Option<Origin>,
     /// Its handler, if it runs here.
@@ -49,15 +58,23 @@ struct Task<A> {
 /// Where a call came from.
 #[derive(Clone, Copy)]
 struct Origin {
-    handle: RequestHandle,
     name: CallName,
     service: usize,
     method: u16,
-    response_bytes_max: u32,
+    reply: Reply,
+}
+
+/// How a call is answered.
+#[derive(Clone, Copy)]
+enum Reply {
+    /// By the response to its request, for which the client has room.
+    Response { handle: RequestHandle, bytes_max: u32 },
+    /// By frames.
+    Stream,
 }
 
 /// What other threads reach of a task.
-struct Cell<A> {
+struct Cell<A: Address + Send + Sync + 'static> {
     index: u32,
     is_queued: AtomicBool,
     ready: Arc<ArrayQueue<u32>>,
@@ -65,7 +82,7 @@ struct Cell<A> {
     answer: Mutex<Option<Answer>>,
 }
 
-impl<A: Send + 'static> Wake for Cell<A> {
+impl<A: Address + Send + Sync + 'static> Wake for Cell<A> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -75,7 +92,7 @@ impl<A: Send + 'static> Wake for Cell<A> {
     }
 }
 
-impl<A> Cell<A> {
+impl<A: Address + Send + Sync + 'static> Cell<A> {
     fn queue(&self) {
         if !self.is_queued.swap(true, Ordering::SeqCst) {
             // Each task is in the queue once at most, and the queue has room for all.
@@ -89,7 +106,7 @@ impl<A> Cell<A> {
     }
 }
 
-impl<A> Answering for Cell<A> {
+impl<A: Address + Send + Sync + 'static> Answering for Cell<A> {
     fn answer(&self, answer: Answer) {
         *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
         self.queue();
@@ -97,7 +114,10 @@ impl<A> Answering for Cell<A> {
 }
 
 impl<A: Address + Send + Sync + 'static> Tasks<A> {
-    pub(super) fn new(services: Vec<Offered>, spawner: Option<Arc<dyn Spawn>>) -> Self {
+    pub(super) fn new(
+        (services, spawner): (Vec<Offered>, Option<Arc<dyn Spawn>>),
+        ready_streams: Arc<Ready>,
+    ) -> Self {
         Self {
             services,
             tasks: Vec::new(),
@@ -107,6 +127,8 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
             spawner,
             kept: HashMap::new(),
             kept_bytes: 0,
+            sessions: HashMap::new(),
+            ready_streams,
         }
     }
 
@@ -141,13 +163,16 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
             None => Err((Status::invalid_argument("a call without its head"), None)),
             Some((head, metadata, message)) => {
                 let origin = Origin {
-                    handle,
                     name: (handle.session(), head.call),
                     service: usize::from(head.service),
                     method: head.method,
-                    response_bytes_max: head.response_bytes_max,
+                    reply: Reply::Response {
+                        handle,
+                        bytes_max: head.response_bytes_max,
+                    },
                 };
-                self.start(&origin, head.timeout_ns, metadata, message)
+                self.request_of(&origin, message)
+                    .and_then(|request| self.start(&origin, head.timeout_ns, metadata, request))
                     .map_err(|status| (status, Some(origin)))
             }
         };
@@ -160,24 +185,32 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
         }
     }
 
+    /// The request of a unary call.
+    fn request_of(&self, origin: &Origin, message: &[u8]) -> Result<Requests, Status> {
+        let service = self
+            .services
+            .get(origin.service)
+            .ok_or_else(|| Status::unimplemented("there is no such service here"))?;
+        match service.kind(origin.method)? {
+            MethodKind::Unary => {}
+            _ => return Err(Status::invalid_argument("the method takes or gives a stream")),
+        }
+        let request = service.codec().read(origin.method, Side::Request, message)?;
+        Ok(Requests::One(request))
+    }
+
     fn start(
         &mut self,
         origin: &Origin,
         timeout_ns: u64,
         metadata: &[u8],
-        message: &[u8],
+        requests: Requests,
     ) -> Result<u32, Status> {
-        let service = self
-            .services
-            .get(origin.service)
-            .ok_or_else(|| Status::unimplemented("there is no such service here"))?;
-        service.check(origin.method)?;
-        let request = service.codec().read(origin.method, Side::Request, message)?;
         let metadata = metadata_of(metadata)?;
         let index = self.room()?;
         let task = &mut self.tasks[index as usize];
         let call = InboundCall {
-            request,
+            requests,
             metadata,
             deadline_ns: match timeout_ns {
                 0 => 0,
@@ -264,6 +297,9 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
     }
 
     fn respond(&mut self, context: &mut Loop<'_, A>, origin: &Origin, answer: Answer) {
+        let Reply::Response { handle, bytes_max } = origin.reply else {
+            return self.answer_stream(origin.name, answer);
+        };
         let code = answer.code;
         let (code, response) = match self.encode(context, origin, answer) {
             Ok(response) => (code, response),
@@ -273,21 +309,32 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
                 (status.code(), error.unwrap_or_default())
             }
         };
-        let status = code.number() as u16;
-        if response.len() <= origin.response_bytes_max as usize {
+        let reply = (handle, origin.name, bytes_max);
+        self.send_or_keep(context, reply, code.number() as u16, response);
+    }
+
+    /// Sends a response, or keeps it if the client has no room for it, and says so.
+    fn send_or_keep(
+        &mut self,
+        context: &mut Loop<'_, A>,
+        (handle, name, bytes_max): (RequestHandle, CallName, u32),
+        status: u16,
+        response: MsgBuf,
+    ) {
+        if response.len() <= bytes_max as usize {
             // If the session is over by now, nobody waits for this.
-            let _ = context.respond_buffer(origin.handle, status, response);
+            let _ = context.respond_buffer(handle, status, response);
             return;
         }
         let bytes = response.len();
         if self.kept_bytes + bytes > KEPT_BYTES_MAX {
             let full = Code::ResourceExhausted.number() as u16;
-            let _ = context.respond(origin.handle, full, &[0; format::ANSWER_HEAD_BYTES]);
+            let _ = context.respond(handle, full, &[0; format::ANSWER_HEAD_BYTES]);
             return;
         }
         self.kept_bytes += bytes;
-        self.kept.insert(origin.name, (status, response));
-        let _ = context.respond(origin.handle, LARGE, &(bytes as u32).to_le_bytes());
+        self.kept.insert(name, (status, response));
+        let _ = context.respond(handle, LARGE, &(bytes as u32).to_le_bytes());
     }
 
     /// Writes an answer straight to a message buffer.
@@ -335,7 +382,10 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
         let handle = request.handle();
         if let Some(call) = format::long(request.bytes()) {
             let name = (handle.session(), call);
-            self.stop(context, |other| other == name);
+            match call {
+                format::LISTEN_CALL => self.listen_no_more(context, handle.session()),
+                _ => self.stop(context, |other| other == name),
+            }
             if let Some((_, response)) = self.kept.remove(&name) {
                 self.kept_bytes -= response.len();
                 context.recycle(response);
@@ -346,6 +396,7 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
 
     pub(super) fn session_ended(&mut self, context: &mut Loop<'_, A>, session: SessionId) {
         self.stop(context, |(other, _)| other == session);
+        self.end_streams(session);
         let kept_bytes = &mut self.kept_bytes;
         self.kept.retain(|name, (_, response)| {
             let stays = name.0 != session;
@@ -357,23 +408,29 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
     /// Drops the handlers of these calls, and answers them as cancelled.
     fn stop(&mut self, context: &mut Loop<'_, A>, is_meant: impl Fn(CallName) -> bool) {
         for index in 0..self.tasks.len() {
-            let task = &mut self.tasks[index];
+            let task = &self.tasks[index];
             let Some(origin) = task.call.filter(|origin| is_meant(origin.name)) else {
                 continue;
             };
-            if let Some(handling) = &mut task.handling {
-                handling.stop();
-                // What it said when it was dropped is not what the client is told.
-                let _ = task.cell.take();
-                self.finish(index as u32);
-            } else {
-                task.call = None;
-            }
+            self.stop_task(index as u32);
             self.respond(
                 context,
                 &origin,
                 Answer::error(&Status::cancelled("the client gave it up")),
             );
         }
+    }
+
+    /// Drops a handler, or forgets one that runs elsewhere.
+    fn stop_task(&mut self, index: u32) {
+        let task = &mut self.tasks[index as usize];
+        let Some(handling) = &mut task.handling else {
+            task.call = None;
+            return;
+        };
+        handling.stop();
+        // What it said when it was dropped is not what the client is told.
+        let _ = task.cell.take();
+        self.finish(index);
     }
 }

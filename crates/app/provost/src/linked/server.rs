@@ -1,15 +1,16 @@
 //! Handlers of a service, for transports that call them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use provost_wire::Code;
 
 use super::codec::{Codec, Inbound, Outbound};
-use super::no_streams;
-use crate::codegen::{Message, MethodKind, Service, ServiceDescriptor};
+use super::stream::{Arrival, CallOver, Departure, StreamEnd, send_message, step_of};
+use crate::call::Step;
+use crate::codegen::{Message, MethodKind, Service, ServiceDescriptor, Stream};
 use crate::context::with_deadline;
 use crate::link::Parcel;
 use crate::metadata::MetadataMap;
@@ -17,6 +18,7 @@ use crate::request::{CallLimits, Request, Response};
 use crate::server::{Bound, BoxedHandler, Place, ServerCall, error_code, trailers_of};
 use crate::shared::Received;
 use crate::status::Status;
+use crate::streaming::Streaming;
 
 /// A service that a transport offers, and places in which its handlers run, used again and again.
 pub struct Offered {
@@ -27,14 +29,22 @@ pub struct Offered {
 
 /// A call that has arrived.
 pub struct InboundCall {
-    /// The request.
-    pub request: Inbound,
-    /// The metadata beside it.
+    /// What the client sends.
+    pub requests: Requests,
+    /// The metadata that came with it.
     pub metadata: MetadataMap,
     /// When the call must end, in nanoseconds of CLOCK_MONOTONIC; 0 for never.
     pub deadline_ns: u64,
     /// Who is told what it came to.
     pub answering: Arc<dyn Answering>,
+}
+
+/// What the client of a call sends.
+pub enum Requests {
+    /// One message, of a unary call.
+    One(Inbound),
+    /// What arrives at this end, where responses can be sent too.
+    Stream(Arc<dyn StreamEnd>),
 }
 
 /// Takes the answer to a call.
@@ -43,7 +53,7 @@ pub trait Answering: Send + Sync {
     fn answer(&self, answer: Answer);
 }
 
-/// What a call came to.
+/// What a call came to. Of a stream it is what comes after all that was sent.
 #[derive(Debug)]
 pub struct Answer {
     /// Its code.
@@ -88,20 +98,19 @@ impl Offered {
         &self.codec
     }
 
-    /// Why calls of this method are refused, if they are.
+    /// How messages flow in this method.
     ///
     /// # Errors
-    /// There is no such method, no handler for it, or it streams.
-    pub fn check(&self, method: u16) -> Result<(), Status> {
+    /// There is no such method, or no handler for it.
+    pub fn kind(&self, method: u16) -> Result<MethodKind, Status> {
         let described = self.bound.descriptor.methods.get(usize::from(method));
         match (described, self.bound.handler(method)) {
-            (Some(described), Some(_)) if described.kind == MethodKind::Unary => Ok(()),
-            (Some(_), Some(_)) => Err(no_streams()),
+            (Some(described), Some(_)) => Ok(described.kind),
             _ => Err(Status::unimplemented("the server does not implement this method")),
         }
     }
 
-    /// Begins to handle a call of a method that [`Offered::check`] has passed; `None` if it has not.
+    /// Begins to handle a call of a method that [`Offered::kind`] knows; `None` if it does not.
     pub fn start(&mut self, method: u16, call: InboundCall) -> Option<Handling> {
         let idle = self.idle_places.get_mut(usize::from(method))?.pop();
         let mut place = match idle {
@@ -204,34 +213,61 @@ impl Handling {
 
 /// A call that must be answered. Dropping it without an answer answers that its handler was dropped.
 pub(crate) struct LinkedCall {
-    call: Option<InboundCall>,
+    requests: Option<Requests>,
+    /// Where responses go, of a stream.
+    stream: Option<Arc<dyn StreamEnd>>,
+    metadata: MetadataMap,
+    deadline_ns: u64,
     answering: Option<Arc<dyn Answering>>,
 }
 
 impl LinkedCall {
     fn new(call: InboundCall) -> LinkedCall {
+        let stream = match &call.requests {
+            Requests::One(_) => None,
+            Requests::Stream(end) => Some(end.clone()),
+        };
         LinkedCall {
-            answering: Some(call.answering.clone()),
-            call: Some(call),
+            requests: Some(call.requests),
+            stream,
+            metadata: call.metadata,
+            deadline_ns: call.deadline_ns,
+            answering: Some(call.answering),
         }
     }
 
-    pub(crate) fn request<Req: Message>(&mut self) -> Result<Request<Received<Req>>, Status> {
-        let call = self
-            .call
-            .take()
-            .ok_or_else(|| Status::internal("the request was read twice"))?;
-        let limits = CallLimits {
-            deadline_ns: call.deadline_ns,
-            ..CallLimits::default()
+    /// The one request of the call.
+    pub(crate) async fn single_request<Req: Message>(&mut self) -> Result<Request<Received<Req>>, Status> {
+        let message = match self.take_requests()? {
+            Requests::One(message) => message.received()?,
+            Requests::Stream(end) => first_message(&*end).await?,
         };
-        Ok(Request::from_parts(
-            call.request.received()?,
-            call.metadata,
-            limits,
-        ))
+        Ok(self.request(message))
     }
 
+    /// The requests of the call.
+    pub(crate) fn request_stream<Req: Message>(&mut self) -> Result<Request<Streaming<Req>>, Status> {
+        match self.take_requests()? {
+            Requests::Stream(end) => Ok(self.request(Streaming::of_linked_server(end))),
+            Requests::One(_) => Err(Status::internal("a call with one request is read as a stream")),
+        }
+    }
+
+    fn take_requests(&mut self) -> Result<Requests, Status> {
+        self.requests
+            .take()
+            .ok_or_else(|| Status::internal("the request was read twice"))
+    }
+
+    fn request<T>(&mut self, message: T) -> Request<T> {
+        let limits = CallLimits {
+            deadline_ns: self.deadline_ns,
+            ..CallLimits::default()
+        };
+        Request::from_parts(message, std::mem::take(&mut self.metadata), limits)
+    }
+
+    /// Answers with one message, or with an error.
     pub(crate) fn answer<Resp: Message>(mut self, result: Result<Response<Resp>, Status>) {
         let answer = result.and_then(|response| {
             let (message, metadata, trailers) = response.into_parts();
@@ -242,20 +278,81 @@ impl LinkedCall {
                 message: Outbound::new(parcel),
             })
         });
-        match answer {
-            Ok(answer) => self.tell(answer),
-            Err(status) => self.fail(&status),
-        }
+        self.tell(answer.unwrap_or_else(|status| Answer::error(&status)));
     }
 
-    pub(crate) fn fail(mut self, status: &Status) {
-        self.tell(Answer::error(status));
+    /// Answers with a stream of messages, or with an error.
+    pub(crate) async fn answer_stream<Resp, S>(mut self, result: Result<Response<S>, Status>)
+    where
+        Resp: Message,
+        S: Stream<Item = Result<Resp, Status>>,
+    {
+        let result = match (result, self.stream.clone()) {
+            (Ok(response), Some(end)) => send_responses(&*end, response).await,
+            (Ok(_), None) => Err(Status::internal("a unary call is answered with a stream")),
+            (Err(status), _) => Err(status),
+        };
+        let answer = result.and_then(|trailers| {
+            let parcel = Parcel::default().with_metadata(&trailers)?;
+            Ok(Answer {
+                code: Code::Ok,
+                metadata: MetadataMap::new(),
+                message: Outbound::new(parcel),
+            })
+        });
+        self.tell(answer.unwrap_or_else(|status| Answer::error(&status)));
     }
 
     fn tell(&mut self, answer: Answer) {
         if let Some(answering) = self.answering.take() {
             answering.answer(answer);
         }
+    }
+}
+
+/// Waits for the one request of a call that is answered with a stream.
+async fn first_message<Req: Message>(end: &dyn StreamEnd) -> Result<Received<Req>, Status> {
+    loop {
+        let arrival = std::future::poll_fn(|context| end.poll_arrival(context)).await;
+        if let Arrival::Ended(result) = arrival {
+            return Err(result
+                .err()
+                .unwrap_or_else(|| Status::cancelled("the call is over")));
+        }
+        let step: Step<Req> = step_of(arrival)?;
+        match step.message {
+            Some(message) => return Ok(message),
+            None if step.is_end => return Err(Status::invalid_argument("the client sent no request")),
+            None => {}
+        }
+    }
+}
+
+/// Sends a stream to its end; what follows it.
+async fn send_responses<Resp, S>(end: &dyn StreamEnd, response: Response<S>) -> Result<MetadataMap, Status>
+where
+    Resp: Message,
+    S: Stream<Item = Result<Resp, Status>>,
+{
+    let (messages, metadata, trailers) = response.into_parts();
+    let mut messages = pin!(messages);
+    // The client waits for the first step: if there is a message already, it serves for that.
+    let mut next = std::future::poll_fn(|context| Poll::Ready(messages.as_mut().poll_next(context))).await;
+    if !metadata.is_empty() || next.is_pending() {
+        end.send(Departure::Metadata(metadata));
+    }
+    loop {
+        let message = match next {
+            Poll::Ready(message) => message,
+            Poll::Pending => std::future::poll_fn(|context| messages.as_mut().poll_next(context)).await,
+        };
+        let Some(message) = message.transpose()? else {
+            return Ok(trailers);
+        };
+        let passes = std::future::poll_fn(|context| end.poll_window(context)).await;
+        passes.map_err(|CallOver| Status::cancelled("the call is over"))?;
+        send_message(end, Parcel::message(message)?)?;
+        next = Poll::Pending;
     }
 }
 

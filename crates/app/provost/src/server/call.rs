@@ -13,7 +13,7 @@ use crate::call::{Reader, Sender, Step};
 use crate::channel::check_size;
 use crate::codegen::Message;
 use crate::link::{CANCELLED, CallId, Link, LocalEnd, Parcel, WireCall};
-use crate::linked::{self, LinkedCall};
+use crate::linked::LinkedCall;
 use crate::metadata::MetadataMap;
 use crate::request::{CallLimits, Request, Response};
 use crate::shared::Received;
@@ -36,7 +36,7 @@ impl ServerCall {
     pub(crate) async fn single_request<Req: Message>(&mut self) -> Result<Request<Received<Req>>, Status> {
         match self {
             ServerCall::Managed(call) => call.single_request().await,
-            ServerCall::Linked(call) => call.request(),
+            ServerCall::Linked(call) => call.single_request().await,
         }
     }
 
@@ -44,7 +44,7 @@ impl ServerCall {
     pub(crate) fn request_stream<Req: Message>(&mut self) -> Result<Request<Streaming<Req>>, Status> {
         match self {
             ServerCall::Managed(call) => call.request_stream(),
-            ServerCall::Linked(_) => Err(linked::no_streams()),
+            ServerCall::Linked(call) => call.request_stream(),
         }
     }
 
@@ -64,7 +64,7 @@ impl ServerCall {
     {
         match self {
             ServerCall::Managed(call) => call.answer_stream(result).await,
-            ServerCall::Linked(call) => call.fail(&linked::no_streams()),
+            ServerCall::Linked(call) => call.answer_stream(result).await,
         }
     }
 }
