@@ -2,10 +2,12 @@
 #![cfg(feature = "dpdk")]
 
 use std::io;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use provost_dpdk::{Checksum, DpdkOptions, DpdkWire, Eal};
+use provost_dpdk::{Checksum, DpdkOptions, DpdkWire, Eal, Mac};
 use provost_namespaces::Namespace;
 use provost_packets::Wire;
 
@@ -179,6 +181,105 @@ fn shared_memory_carries_packets() {
     }
     // With both ends in one process, closing them upsets memif: its thread and ours free the same memory (DPDK 22.11).
     std::mem::forget((one, other));
+}
+
+/// By this, a process of this test knows that it is the other end, and of which socket.
+const OTHER_END: &str = "PROVOST_DPDK_OTHER_END";
+/// The ends of shared memory between two processes: role, address, port, Ethernet address.
+const ENDS: [(&str, [u8; 4], Mac); 2] = [
+    ("server", [10, 0, 0, 1], Mac([2, 0, 0, 0, 0, 1])),
+    ("client", [10, 0, 0, 2], Mac([2, 0, 0, 0, 0, 2])),
+];
+const PORT: u16 = 4000;
+const FAREWELL: &[u8] = b"farewell";
+
+/// One end of shared memory with another process.
+fn end_of_memif(end: usize, socket: &str) -> DpdkWire {
+    let ((role, address, mac), (_, other, other_mac)) = (ENDS[end], ENDS[1 - end]);
+    let Mac(bytes) = mac;
+    let mac: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("net_memif_process_{role}");
+    let arguments = format!(
+        "role={role},id=7,rsize=10,socket={socket},socket-abstract=yes,mac={}",
+        mac.join(":")
+    );
+    eal().add_device(&name, &arguments).unwrap();
+    let mut options = DpdkOptions::new(&name, SocketAddrV4::new(address.into(), PORT));
+    options.neighbours = vec![(other.into(), other_mac)];
+    let wire = DpdkWire::open(eal(), &options).unwrap();
+    assert!(wire.wait_for_link(PATIENCE), "the link stays down");
+    wire
+}
+
+/// Sends back what comes, until the other end says farewell.
+fn echo(mut wire: DpdkWire) {
+    let began = std::time::Instant::now();
+    let mut is_over = false;
+    while !is_over {
+        assert!(began.elapsed() < 2 * PATIENCE, "no farewell");
+        let mut packets = Vec::new();
+        let taken = wire.receive(32, |arrival| packets.push((arrival.from, arrival.bytes.to_vec())));
+        if taken.unwrap() == 0 {
+            wire.wait(Some(LOOK)).unwrap();
+        }
+        for (from, bytes) in packets {
+            is_over |= bytes == FAREWELL;
+            wire.transmit(from, &bytes, b"");
+        }
+        wire.flush().unwrap();
+    }
+}
+
+/// A process that ends with this.
+struct OtherEnd(Child);
+
+impl Drop for OtherEnd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn shared_memory_carries_packets_between_two_processes() {
+    if let Ok(socket) = std::env::var(OTHER_END) {
+        return echo(end_of_memif(1, &socket));
+    }
+    let socket = format!("provost-dpdk-{}-processes", std::process::id());
+    let this = "shared_memory_carries_packets_between_two_processes";
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", this]).env(OTHER_END, &socket);
+    let mut process = OtherEnd(command.spawn().unwrap());
+    let mut wire = end_of_memif(0, &socket);
+    let other = SocketAddr::from((ENDS[1].1, PORT));
+    // A link may say that it is up before it carries packets.
+    let greeted = (0..LOOKS_MAX).any(|_| {
+        wire.transmit(other, b"greeting", b"");
+        wire.flush().unwrap();
+        std::thread::sleep(LOOK);
+        wire.receive(32, |_| {}).unwrap() > 0
+    });
+    assert!(greeted, "nothing comes back");
+    for round in 0..100_u8 {
+        for number in 0..32_u8 {
+            wire.transmit(other, &[round, number], &[7; 1400]);
+        }
+        wire.flush().unwrap();
+        let mut numbers = Vec::new();
+        for _ in 0..LOOKS_MAX {
+            let of_round = receive(&mut wire, 1)
+                .into_iter()
+                .filter(|bytes| bytes[0] == round && bytes.len() == 1402);
+            numbers.extend(of_round.map(|bytes| bytes[1]));
+            if numbers.len() == 32 {
+                break;
+            }
+        }
+        assert_eq!(numbers, (0..32).collect::<Vec<u8>>(), "in round {round}");
+    }
+    wire.transmit(other, FAREWELL, b"");
+    wire.flush().unwrap();
+    assert!(process.0.wait().unwrap().success(), "the other end failed");
 }
 
 #[test]
