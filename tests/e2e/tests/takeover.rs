@@ -21,6 +21,8 @@ const SOAK_REPLACEMENTS: usize = 20;
 const SOAK_PAUSE_US_MAX: u64 = 60_000;
 /// One of so many is by a process that fails.
 const SOAK_FAULTS_ONE_IN: u64 = 20;
+/// For one round of a soak, also on a machine that does much else.
+const SOAK_PATIENCE: Duration = Duration::from_secs(600);
 /// Rounds of a soak after which nothing grows any more.
 const SOAK_ROUNDS_TO_SETTLE: u64 = 5;
 
@@ -95,10 +97,14 @@ fn begin(agent: &mut Agent, asks: &[Ask]) -> Vec<Ticket> {
 
 /// Everything that was begun has come to a good end.
 fn end(agent: &mut Agent, tickets: Vec<Ticket>, asks: &[Ask]) -> Vec<Done> {
+    end_within(agent, tickets, asks, PATIENCE)
+}
+
+fn end_within(agent: &mut Agent, tickets: Vec<Ticket>, asks: &[Ask], patience: Duration) -> Vec<Done> {
     let mut all = Vec::new();
     for (ticket, ask) in tickets.into_iter().zip(asks) {
-        match agent.answer(ticket) {
-            Answer::Done(done) => all.push(done),
+        match agent.answer_within(ticket, patience) {
+            Some(Answer::Done(done)) => all.push(done),
             other => panic!("{ask:?} came to {other:?}"),
         }
     }
@@ -314,7 +320,7 @@ fn soak() {
                 made += 1;
             }
         }
-        let done = end(&mut setting.agent, tickets, &asks);
+        let done = end_within(&mut setting.agent, tickets, &asks, SOAK_PATIENCE);
         let slowest_us = done.iter().map(|done| done.slowest_us).max().unwrap_or(0);
         let now = uses(&setting);
         println!(
