@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 
 use crate::access::Credentials;
 use crate::observe::AuditLog;
+use crate::policies::give_way;
 
 use super::audit::{self, Record, Who};
 use super::desk::{Counter, Desk};
@@ -154,6 +155,7 @@ impl Server {
                 }
                 Err(status) => record.conclude(status),
             }
+            give_way();
             audit::write(&record, &log);
             outcome
         };

@@ -57,7 +57,7 @@ use crate::runtime::{EngineFailed, Tag};
 pub(crate) use attachment::matches;
 pub use attachment::{AppliesTo, Attachment, OnFault};
 use carry_out::Recent;
-pub(crate) use carry_out::carry_out;
+pub(crate) use carry_out::{carry_out, give_way};
 pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
 pub(crate) use listing::to_toml;
 pub use registry::{KindDescription, NoSuchKind, NotAdded, NotLoaded, Origin, Registry};
