@@ -117,6 +117,9 @@ impl Datapath {
         }
         self.departed
             .truncate(self.departed.len().saturating_sub(self.tx[last].len()));
+        if self.yields() {
+            self.tell_unsent();
+        }
         let mut first = match last {
             0 => transport,
             _ => Progress::Idle,
@@ -167,6 +170,15 @@ impl Datapath {
         if bytes_max != self.link.turn_bytes() {
             self.link.set_turn_bytes(bytes_max);
         }
+    }
+
+    /// Tells those that bound what the transport moves how much it has not sent.
+    fn tell_unsent(&mut self) {
+        let bytes = self.link.unsent_bytes();
+        self.engines
+            .iter_mut()
+            .filter(|engine| engine.turn_bytes().is_some())
+            .for_each(|engine| engine.note_unsent(bytes));
     }
 
     /// Gives back the memory of every step that is under way: the datapath goes away.

@@ -92,6 +92,10 @@ pub trait Engine: Send {
         None
     }
 
+    /// How many bytes of messages the transport of its datapath was given and has not sent. Told to those that bound what it
+    /// moves, after it was polled: what is with the transport can be put into another order no more.
+    fn note_unsent(&mut self, _bytes: u32) {}
+
     /// Its saved state: what another version of it continues from, in this process or in another. The engine is left
     /// as it is, so that an upgrade that fails costs nothing; if it succeeds, the engine is dropped without another
     /// poll, and must not give back then what its successor owns now.

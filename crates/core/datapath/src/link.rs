@@ -18,6 +18,7 @@ const DELIVERED: u8 = 8;
 pub struct Link {
     flags: AtomicU8,
     turn_bytes: AtomicU32,
+    unsent_bytes: AtomicU32,
     ended: OnceLock<LinkEnd>,
 }
 
@@ -35,6 +36,7 @@ impl Default for Link {
         Link {
             flags: AtomicU8::new(0),
             turn_bytes: AtomicU32::new(u32::MAX),
+            unsent_bytes: AtomicU32::new(0),
             ended: OnceLock::new(),
         }
     }
@@ -56,6 +58,19 @@ impl Link {
     #[must_use]
     pub fn turn_bytes(&self) -> u32 {
         self.turn_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Says how many bytes of messages the transport was given and has not sent (set by the transport, when it has a bound
+    /// to what it moves).
+    pub fn set_unsent_bytes(&self, bytes: usize) {
+        self.unsent_bytes
+            .store(u32::try_from(bytes).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// How many bytes of messages the transport had not sent after its last poll, if it had a bound then.
+    #[must_use]
+    pub fn unsent_bytes(&self) -> u32 {
+        self.unsent_bytes.load(Ordering::Relaxed)
     }
 
     /// Appends what was asked and said to a saved state.

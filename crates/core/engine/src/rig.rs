@@ -364,6 +364,13 @@ impl Rig {
         self.engine.as_deref()
     }
 
+    /// Tells the engine how much its transport has not sent, as a datapath does after it has polled that.
+    pub fn note_unsent(&mut self, bytes: u32) {
+        if let Some(engine) = &mut self.engine {
+            engine.note_unsent(bytes);
+        }
+    }
+
     /// When the engine wants to be polled.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {

@@ -55,6 +55,8 @@ pub(crate) struct Pending {
     pub(crate) tail: u32,
     pub(crate) steps: u32,
     pub(crate) private_bytes: usize,
+    /// Bytes of their bodies, wherever these are.
+    pub(crate) body_bytes: usize,
     /// What the streamed messages among them will cost of the window.
     pub(crate) cost_bytes: u64,
     pub(crate) turn: Turn,
@@ -242,6 +244,7 @@ fn fresh(id: u64, wire: u64, kind: MethodKind, send: i64, receive: i64) -> Call 
             tail: NONE,
             steps: 0,
             private_bytes: 0,
+            body_bytes: 0,
             cost_bytes: 0,
             turn: Turn::Idle,
             begun: false,

@@ -472,6 +472,12 @@ impl Connection {
         !self.outgoing.is_empty()
     }
 
+    /// Bytes of messages that could be sent now, of which not all is in frames yet.
+    #[must_use]
+    pub fn unsent_bytes(&self) -> usize {
+        self.outgoing.waiting_body_bytes()
+    }
+
     /// Notes that the peer was heard, or that this end is not listening.
     pub fn heard(&mut self, now: Nanos) {
         self.keepalive.heard_at = now;

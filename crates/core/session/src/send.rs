@@ -229,6 +229,7 @@ pub(crate) struct Outgoing {
     staging_sent: usize,
     waiting_steps: usize,
     waiting_private_bytes: usize,
+    waiting_body_bytes: usize,
     /// What a predecessor owes the app for memory that was read when it was saved.
     tokens_due: Vec<u64>,
 }
@@ -249,6 +250,7 @@ impl Outgoing {
             staging_sent: 0,
             waiting_steps: 0,
             waiting_private_bytes: 0,
+            waiting_body_bytes: 0,
             tokens_due: Vec::new(),
         }
     }
@@ -256,6 +258,11 @@ impl Outgoing {
     /// Whether another step may be queued. Steps that wait for a stream's window do not count; they are bounded by it.
     pub(crate) fn has_room(&self) -> bool {
         self.waiting_steps < STEPS_MAX && self.waiting_private_bytes < PRIVATE_BYTES_MAX
+    }
+
+    /// Bytes of bodies of which some are not in frames yet; those that wait for a stream's window do not count.
+    pub(crate) fn waiting_body_bytes(&self) -> usize {
+        self.waiting_body_bytes
     }
 
     pub(crate) fn control_has_room(&self) -> bool {
@@ -312,10 +319,12 @@ impl Outgoing {
     fn append(&mut self, call: &mut Call, out: OutStep) {
         call.pending.cost_bytes += u64::from(out.wire_cost);
         call.pending.private_bytes += out.body.buffer.bytes.len();
+        call.pending.body_bytes += out.body_bytes();
         call.pending.steps += 1;
         if call.pending.turn != Turn::Held {
             self.waiting_steps += 1;
             self.waiting_private_bytes += out.body.buffer.bytes.len();
+            self.waiting_body_bytes += out.body_bytes();
         }
         let at = self.store(out);
         match call.pending.tail {
@@ -352,14 +361,17 @@ impl Outgoing {
 
     fn set_turn(&mut self, call: &mut Call, turn: Turn) {
         let (steps, bytes) = (call.pending.steps as usize, call.pending.private_bytes);
+        let body_bytes = call.pending.body_bytes;
         match (call.pending.turn == Turn::Held, turn == Turn::Held) {
             (false, true) => {
                 self.waiting_steps -= steps;
                 self.waiting_private_bytes -= bytes;
+                self.waiting_body_bytes -= body_bytes;
             }
             (true, false) => {
                 self.waiting_steps += steps;
                 self.waiting_private_bytes += bytes;
+                self.waiting_body_bytes += body_bytes;
             }
             _ => {}
         }
@@ -622,17 +634,19 @@ impl Outgoing {
             call.pending.head = NONE;
             return at;
         };
-        let bytes = step.body.buffer.bytes.len();
+        let (bytes, body_bytes) = (step.body.buffer.bytes.len(), step.body_bytes());
         call.pending.head = step.next;
         if step.next == NONE {
             call.pending.tail = NONE;
         }
         call.pending.steps -= 1;
         call.pending.private_bytes -= bytes;
+        call.pending.body_bytes -= body_bytes;
         call.pending.cost_bytes -= u64::from(step.wire_cost);
         if call.pending.turn != Turn::Held {
             self.waiting_steps -= 1;
             self.waiting_private_bytes -= bytes;
+            self.waiting_body_bytes -= body_bytes;
         }
         at
     }

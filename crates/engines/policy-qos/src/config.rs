@@ -24,10 +24,10 @@ const NANOS_PER_MICROSECOND: u64 = 1000;
 pub(crate) const EXAMPLE: &str = r#"# A message of at most so many bytes is small, 0 to 64 MiB.
 small_bytes = 4096
 # While small messages come and go on a runtime, the large ones of all its other apps move at most so many bytes between
-# two looks at the small ones: 16 KiB to 512 KiB.
+# two looks at the small ones, and keep half of that in the queues of the wire: 16 KiB to 512 KiB.
 bulk_bytes = 65536
 # For how long after its last message an app counts as one of small or of large messages, in microseconds, 1 to 1e7.
-linger_us = 2000
+linger_us = 50000
 # A large message waits at most so long behind others, in microseconds, 1 to 1e7.
 starvation_bound_us = 1000
 # Shares of apps among those with large messages, 1 to 100.
@@ -56,7 +56,7 @@ impl Default for QosConfig {
         QosConfig {
             small_bytes: 4096,
             bulk_bytes: 65_536,
-            linger_us: 2000,
+            linger_us: 50_000,
             starvation_bound_us: 1000,
             default_weight: 1,
             weights: BTreeMap::new(),

@@ -55,6 +55,8 @@ pub(crate) struct QosEngine {
     credit: i64,
     /// How much may be moved in a round while others are to have their turn.
     share: Option<u32>,
+    /// Bytes of messages that the transport has not sent.
+    unsent: u32,
     /// The deadline that it announced last; `MAX` for none.
     announced: Nanos,
     wake_at: Option<Nanos>,
@@ -82,6 +84,7 @@ impl QosEngine {
             round: 0,
             credit: 0,
             share: None,
+            unsent: 0,
             announced: Nanos::MAX,
             wake_at: None,
         }
@@ -212,7 +215,10 @@ impl QosEngine {
     /// Lets large messages go on as far as the credit goes, and those that have waited too long.
     fn pass_waiting(&mut self, left_behind: usize, ports: &mut Ports<'_>, now: Nanos) -> (usize, Stop) {
         let mut moved = 0;
-        if self.share.is_some() && left_behind > LEFT_BEHIND_MAX {
+        if self
+            .share
+            .is_some_and(|share| left_behind > LEFT_BEHIND_MAX || self.unsent >= share)
+        {
             return (0, Stop::NoRoom);
         }
         let bound = self.shared.rules.starvation_bound;
@@ -310,6 +316,10 @@ impl Engine for QosEngine {
 
     fn turn_bytes(&self) -> Option<u32> {
         self.share
+    }
+
+    fn note_unsent(&mut self, bytes: u32) {
+        self.unsent = bytes;
     }
 
     /// Version 1: number of deadlines u32, each: call u64, deadline u64.

@@ -103,12 +103,98 @@ fn beside_small_calls_large_ones_have_a_share_in_each_round() {
     }
     assert_eq!(metric(&*qos, "provost_qos_held"), 0.0);
     // The answers of the bulk app are small, but they are not what others wait for.
-    let later = BOOT + 3000 * MICROSECOND;
+    let later = BOOT + 60_000 * MICROSECOND;
     bulk.send(call(&service, 200, LARGE));
     assert_eq!(round(&mut bulk, later), [200]);
     bulk.receive(service.response(200, 0, &[]));
     round(&mut bulk, later + 1);
     assert_eq!(bulk.engine().unwrap().turn_bytes(), None);
+}
+
+#[test]
+fn large_ones_wait_here_while_the_transport_has_enough_and_a_later_deadline_gets_past_them() {
+    let service = service();
+    let qos = qos("bulk_bytes = 65536\nstarvation_bound_us = 1000000\nlinger_us = 1000000");
+    let mut small = rig(&service, "small", &*qos);
+    let mut bulk = rig(&service, "bulk", &*qos);
+    small.send(call(&service, 0, 10));
+    round(&mut small, BOOT);
+    for id in 0..6 {
+        bulk.send(call(&service, id, LARGE));
+    }
+    let mut out = round(&mut bulk, BOOT + 1);
+    assert!(out.len() <= 2 && !out.is_empty(), "{out:?}");
+    bulk.note_unsent(65_536);
+    for at in 2..100 {
+        assert!(round(&mut bulk, BOOT + at).is_empty());
+        // Nothing is to be done before the transport has sent something: the runtime may sleep.
+        assert_eq!(bulk.wake_at(), None);
+    }
+    bulk.send(call(&service, 50, 10));
+    assert_eq!(round(&mut bulk, BOOT + 100), [50]);
+    bulk.send(due(&service, 60, 1_000_000));
+    assert!(round(&mut bulk, BOOT + 101).is_empty());
+    bulk.note_unsent(65_535);
+    out = round(&mut bulk, BOOT + 102);
+    assert_eq!(out[0], 60, "{out:?}");
+}
+
+/// How long each small call waits, in microseconds, beside an app whose large messages fill a wire of 250 bytes per
+/// microsecond with one queue. Transports hand the wire 1 MiB each, or no more than their turn.
+fn waits_us(service: &Service, [mut small, mut bulk]: [Rig; 2]) -> Vec<u64> {
+    const WIRE_BYTES_PER_US: u64 = 250;
+    const ON_WAY_BYTES_MAX: u64 = 1 << 20;
+    let (mut unsent, mut on_way) = (0_u64, std::collections::VecDeque::new());
+    let (mut busy_until_us, mut next, mut waits) = (0, 0, Vec::new());
+    for now_us in 1..20_000 {
+        let now = BOOT + now_us * MICROSECOND;
+        if now_us % 250 == 0 {
+            next += 1;
+            small.send(call(service, next, 10));
+        }
+        for _ in round(&mut small, now) {
+            waits.push(busy_until_us.max(now_us) - now_us);
+        }
+        while bulk.queues.tx_in.len() < 4 && unsent < ON_WAY_BYTES_MAX {
+            next += 1;
+            bulk.send(call(service, next, LARGE));
+        }
+        let turn = u64::from(
+            bulk.engine()
+                .and_then(|engine| engine.turn_bytes())
+                .unwrap_or(u32::MAX),
+        );
+        unsent += (round(&mut bulk, now).len() * LARGE) as u64;
+        while on_way
+            .front()
+            .is_some_and(|(sent_at_us, _)| *sent_at_us <= now_us)
+        {
+            on_way.pop_front();
+        }
+        let in_queue: u64 = on_way.iter().map(|(_, bytes)| bytes).sum();
+        let bytes = unsent.min(turn.min(ON_WAY_BYTES_MAX).saturating_sub(in_queue));
+        if bytes > 0 {
+            unsent -= bytes;
+            busy_until_us = busy_until_us.max(now_us) + bytes.div_ceil(WIRE_BYTES_PER_US);
+            on_way.push_back((busy_until_us, bytes));
+        }
+        bulk.note_unsent(unsent as u32);
+    }
+    assert!(busy_until_us >= 20_000, "the wire was idle");
+    // When the first ones come, the policy does not know of both yet, and the queue is as deep as without it.
+    waits.split_off(40)
+}
+
+#[test]
+fn a_small_call_overtakes_what_waits_for_a_wire() {
+    let service = service();
+    let bare = || Rig::empty(service.site(Side::Client));
+    let without = waits_us(&service, [bare(), bare()]);
+    let qos = qos("bulk_bytes = 32768");
+    let with = waits_us(&service, ["small", "bulk"].map(|app| rig(&service, app, &*qos)));
+    let longest = |waits: &[u64]| waits.iter().copied().max().unwrap();
+    assert!(longest(&without) > 4000, "{without:?}");
+    assert!(longest(&with) <= 32_768 / 250 + 1, "{with:?}");
 }
 
 #[test]

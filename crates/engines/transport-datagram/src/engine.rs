@@ -145,6 +145,9 @@ impl DatagramTransport {
             Ok(read) => moved |= read,
             Err(end) => return self.end(end, ports, context),
         }
+        if self.link.turn_bytes() != u32::MAX {
+            self.link.set_unsent_bytes(self.connection.unsent_bytes());
+        }
         self.conclude(ports, context);
         match moved || self.stage != Stage::Open {
             true => Progress::Busy,

@@ -10,6 +10,7 @@ use provost_datapath::{
 use provost_session::{Config, Connection, ProtocolError, Role, Stage, Waiting};
 use provost_wire::Code;
 
+use crate::flight::Flight;
 use crate::saved::{self, About};
 use crate::socket::{Socket, Transfer};
 use crate::{Established, PeerIdentity};
@@ -23,6 +24,8 @@ const BEHIND_DIRECT_BYTES: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 256 << 10;
 /// Bytes that one poll writes at most.
 const WRITE_BYTES_MAX: usize = 512 << 10;
+/// How soon a connection that has enough on its way is looked at again.
+const ENOUGH_RETRY_NS: Nanos = 50_000;
 
 /// What version 2 has waiting for one write.
 const COALESCED: Waiting = Waiting {
@@ -109,6 +112,7 @@ pub struct TcpTransport {
     pub(crate) stage: Stage,
     pub(crate) input: Pending,
     pub(crate) output: Output,
+    pub(crate) flight: Flight,
     pub(crate) write_failed: Option<String>,
     pub(crate) about: About,
 }
@@ -128,6 +132,10 @@ pub(crate) enum Output {
     Flows,
     /// It was full; the runtime says when it is worth another try.
     Blocked,
+    /// As much is on its way as may be while others are to have their turn; nobody says when that has changed.
+    Enough {
+        since: Nanos,
+    },
 }
 
 impl TcpTransport {
@@ -164,6 +172,7 @@ impl TcpTransport {
             // Something may have come behind the handshake.
             input: Pending::Yes,
             output: Output::Flows,
+            flight: Flight::default(),
             write_failed: None,
             about,
         }
@@ -190,6 +199,9 @@ impl TcpTransport {
             Ok(read) => moved |= read,
             Err(end) => return self.end(end, ports, context),
         }
+        if self.link.turn_bytes() != u32::MAX {
+            self.link.set_unsent_bytes(self.connection.unsent_bytes());
+        }
         self.conclude(ports, context);
         match moved || self.stage != Stage::Open {
             true => Progress::Busy,
@@ -205,14 +217,24 @@ impl TcpTransport {
         }
         self.output = Output::Flows;
         let turn_bytes = self.link.turn_bytes() as usize;
+        let room = self.room(context.now)?;
         loop {
+            if bytes >= room {
+                if self.connection.wants_output() || self.socket.wants_write() {
+                    self.output = Output::Enough { since: context.now };
+                }
+                break;
+            }
             match self.about.config.version {
                 TcpVersion::Two if turn_bytes >= COALESCED.bytes_max => {
                     self.connection.fill_several(context, COALESCED);
                 }
                 TcpVersion::One | TcpVersion::Two => self.connection.fill(context),
             }
-            match self.socket.write(&self.connection, context.buffers)? {
+            match self
+                .socket
+                .write(&self.connection, room - bytes, context.buffers)?
+            {
                 Transfer::Bytes(sent) => {
                     self.connection.advance(sent, context);
                     bytes += sent;
@@ -228,6 +250,15 @@ impl TcpTransport {
             }
         }
         Ok(bytes > 0)
+    }
+
+    /// How many bytes the socket may be given.
+    fn room(&mut self, now: Nanos) -> std::io::Result<usize> {
+        let turn_bytes = self.link.turn_bytes();
+        match turn_bytes == u32::MAX || !self.connection.wants_output() {
+            true => Ok(usize::MAX),
+            false => self.flight.room(self.socket.tcp(), turn_bytes.into(), now),
+        }
     }
 
     /// Reads what has come, and hands it on, until nothing is there, the app is behind, or others want their turn.
@@ -409,7 +440,13 @@ impl Engine for TcpTransport {
 
     fn wake_at(&self) -> Option<Nanos> {
         match self.stage {
-            Stage::Open => self.connection.wake_at(),
+            Stage::Open => match self.output {
+                Output::Enough { since } => {
+                    let again_at = since + ENOUGH_RETRY_NS;
+                    Some(self.connection.wake_at().map_or(again_at, |at| at.min(again_at)))
+                }
+                Output::Flows | Output::Blocked => self.connection.wake_at(),
+            },
             Stage::Lingering { until } => Some(until),
             Stage::Ending { .. } | Stage::Ended => None,
         }
@@ -417,6 +454,8 @@ impl Engine for TcpTransport {
 
     fn interest(&self) -> Option<Interest> {
         let write = match self.stage {
+            // The socket has room while enough is on its way.
+            Stage::Open if matches!(self.output, Output::Enough { .. }) => false,
             Stage::Open => self.connection.wants_output() || self.socket.wants_write(),
             Stage::Ending { .. } | Stage::Ended => return None,
             Stage::Lingering { .. } => false,

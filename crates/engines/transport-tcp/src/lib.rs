@@ -7,6 +7,7 @@
 
 mod engine;
 mod establish;
+mod flight;
 mod saved;
 mod socket;
 mod tls;

@@ -10,6 +10,7 @@ use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
 use provost_session::{Connection, Role, Stage};
 
 use crate::engine::{Output, Pending};
+use crate::flight::Flight;
 use crate::socket::Socket;
 use crate::{Established, Handover, PeerIdentity, TcpTransport, TcpVersion, TransportConfig};
 
@@ -63,6 +64,7 @@ impl TcpTransport {
             // What happened meanwhile is found by trying.
             input: Pending::Yes,
             output: Output::Flows,
+            flight: Flight::default(),
             write_failed,
             about,
         })

@@ -77,15 +77,20 @@ impl Socket {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Sends the connection's next pieces; says how many bytes of them are taken care of.
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Sends the connection's next pieces, so many bytes at most; says how many bytes of them are taken care of.
     pub(crate) fn write(
         &mut self,
         connection: &Connection,
+        bytes_max: usize,
         buffers: &mut BufferPool,
     ) -> io::Result<Transfer> {
         match &mut self.tls {
-            Some(tls) => write_records(tls, &self.stream, connection, buffers),
-            None => write_plain(&self.stream, connection),
+            Some(tls) => write_records(tls, &self.stream, first(connection, bytes_max), buffers),
+            None => write_plain(&self.stream, first(connection, bytes_max)),
         }
     }
 
@@ -152,8 +157,31 @@ impl Socket {
     }
 }
 
-fn write_plain(stream: &TcpStream, connection: &Connection) -> io::Result<Transfer> {
-    let pieces = connection.pieces().map(|piece| match piece {
+/// The first bytes of what waits.
+fn first(connection: &Connection, bytes_max: usize) -> impl Iterator<Item = Piece<'_>> {
+    let mut left = bytes_max;
+    connection.pieces().map_while(move |piece| {
+        if left == 0 {
+            return None;
+        }
+        let piece = match piece {
+            Piece::Private(bytes) => Piece::Private(&bytes[..bytes.len().min(left)]),
+            Piece::Foreign { range, from, length } => Piece::Foreign {
+                range,
+                from,
+                length: u32::try_from(left).unwrap_or(u32::MAX).min(length),
+            },
+        };
+        left -= match piece {
+            Piece::Private(bytes) => bytes.len(),
+            Piece::Foreign { length, .. } => length as usize,
+        };
+        Some(piece)
+    })
+}
+
+fn write_plain<'a>(stream: &TcpStream, pieces: impl Iterator<Item = Piece<'a>>) -> io::Result<Transfer> {
+    let pieces = pieces.map(|piece| match piece {
         Piece::Private(bytes) => Gather::Private(bytes),
         Piece::Foreign { range, from, length } => Gather::Foreign {
             address: range.address().saturating_add(from as usize),
@@ -167,18 +195,16 @@ fn write_plain(stream: &TcpStream, connection: &Connection) -> io::Result<Transf
     })
 }
 
-fn write_records(
+fn write_records<'a>(
     session: &mut TlsSession,
     stream: &TcpStream,
-    connection: &Connection,
+    pieces: impl Iterator<Item = Piece<'a>>,
     buffers: &mut BufferPool,
 ) -> io::Result<Transfer> {
     if !flush(session, stream, buffers)? {
         return Ok(Transfer::NotNow);
     }
-    let sealed = session
-        .seal(connection.pieces(), buffers)
-        .map_err(io::Error::other)?;
+    let sealed = session.seal(pieces, buffers).map_err(io::Error::other)?;
     if sealed == 0 {
         return Ok(Transfer::Done);
     }

@@ -10,6 +10,9 @@ use provost_conformance::{End, Heirs, Pair, Saved, run, run_with_successions};
 use provost_datapath::{Engine, Link, RestoreError, Restorer};
 use provost_transport_tcp::{Handover, Role, TcpTransport, TcpVersion, TransportConfig};
 
+/// Bytes of a turn: less than a chunk of a large message.
+const TURN_BYTES: u32 = 16 << 10;
+
 fn pair(version: TcpVersion, tls: Option<&Tls>) -> Pair {
     let config = TransportConfig {
         keepalive_interval_ns: 0,
@@ -70,6 +73,18 @@ impl Heirs for TcpHeirs {
 #[test]
 fn plain() {
     run(|| pair(TcpVersion::One, None));
+}
+
+/// As under a policy that has other connections take their turns: little is moved in a poll, and little is on its way.
+#[test]
+fn plain_in_turns() {
+    run(|| {
+        let pair = pair(TcpVersion::One, None);
+        for link in [&pair.client.link, &pair.server.link] {
+            link.set_turn_bytes(TURN_BYTES);
+        }
+        pair
+    });
 }
 
 #[test]

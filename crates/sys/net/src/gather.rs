@@ -1,6 +1,6 @@
 //! Sending from, and copying out of, memory that is known by its address alone. The only unsafe code of this crate.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_ulong, c_void};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
-use crate::Moved;
+use crate::{Moved, RoundTrips};
 
 /// Pieces that one call of [`write_gather`] sends at most; more are left for the next.
 pub const GATHER_PIECES_MAX: usize = 128;
@@ -93,8 +93,16 @@ unsafe extern "C" {
     fn setsockopt(socket: c_int, level: c_int, name: c_int, value: *const c_void, length: u32) -> c_int;
 }
 
+unsafe extern "C" {
+    fn getsockopt(socket: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut u32) -> c_int;
+    fn ioctl(descriptor: c_int, request: c_ulong, ...) -> c_int;
+}
+
 /// See <https://man7.org/linux/man-pages/man7/tcp.7.html>.
 const IPPROTO_TCP: c_int = 6;
+const TCP_INFO: c_int = 11;
+/// Asks for the bytes that a peer has not acknowledged.
+const SIOCOUTQ: c_ulong = 0x5411;
 const TCP_NOTSENT_LOWAT: c_int = 25;
 
 /// Bounds how much the kernel holds that is not on the wire yet.
@@ -111,6 +119,56 @@ pub(crate) fn set_unsent_bytes_max(socket: &TcpStream, bytes: u32) -> io::Result
         )
     } {
         0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The beginning of the kernel's `struct tcp_info`, as far as it is of interest here. Versions of it only grow.
+#[derive(Default)]
+#[repr(C)]
+struct TcpInfo {
+    states: [u8; 8],
+    before_round_trip: [u32; 15],
+    smoothed_us: u32,
+    before_pacing: [u32; 8],
+    pacing_and_counts: [u64; 4],
+    segments: [u32; 2],
+    unsent_bytes: u32,
+    least_us: u32,
+}
+
+// What stands in front of the two fields is fixed by the kernel's interface.
+const _: () = assert!(std::mem::offset_of!(TcpInfo, smoothed_us) == 68);
+const _: () = assert!(std::mem::offset_of!(TcpInfo, least_us) == 148);
+
+/// How long the round trips of a connection take.
+pub fn round_trips(socket: &TcpStream) -> io::Result<RoundTrips> {
+    let mut info = TcpInfo::default();
+    let mut length = size_of::<TcpInfo>() as u32;
+    // SAFETY: the kernel writes `length` bytes at most, which is the size of `info`; any bytes are valid in it.
+    match unsafe {
+        getsockopt(
+            socket.as_raw_fd(),
+            IPPROTO_TCP,
+            TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    } {
+        0 => Ok(RoundTrips {
+            smoothed_us: info.smoothed_us,
+            least_us: info.least_us,
+        }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Bytes that were given to the kernel and that the peer's kernel has not acknowledged.
+pub fn unacknowledged_bytes(socket: &TcpStream) -> io::Result<u32> {
+    let mut bytes: c_int = 0;
+    // SAFETY: with this request the kernel writes one `int`, to where `bytes` is.
+    match unsafe { ioctl(socket.as_raw_fd(), SIOCOUTQ, &raw mut bytes) } {
+        0 => Ok(bytes.max(0).cast_unsigned()),
         _ => Err(io::Error::last_os_error()),
     }
 }

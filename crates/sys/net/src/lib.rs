@@ -6,7 +6,7 @@ mod bell;
 mod gather;
 
 pub use bell::Bell;
-pub use gather::{GATHER_PIECES_MAX, Gather, read_into, write_gather};
+pub use gather::{GATHER_PIECES_MAX, Gather, read_into, round_trips, unacknowledged_bytes, write_gather};
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -34,6 +34,15 @@ pub enum Moved {
     NotNow,
     /// The peer has ended its direction (reading only).
     End,
+}
+
+/// How long it takes until a peer's kernel acknowledges what was sent, in microseconds; 0 where nothing was measured yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrips {
+    /// Lately.
+    pub smoothed_us: u32,
+    /// At best, in the last minutes.
+    pub least_us: u32,
 }
 
 /// Listens on an address. The socket does not block.
