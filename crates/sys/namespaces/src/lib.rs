@@ -13,6 +13,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -53,6 +54,25 @@ impl Namespace {
         })
     }
 
+    /// A path by which another process of this machine can [`Namespace::enter`], as long as this one keeps it.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        let (process, descriptor) = (std::process::id(), self.descriptor.as_raw_fd());
+        PathBuf::from(format!("/proc/{process}/fd/{descriptor}"))
+    }
+
+    /// Moves the calling thread, and what it starts from now on, into a namespace for good.
+    ///
+    /// # Errors
+    /// If there is none at this path, or the kernel refuses.
+    pub fn enter(path: &Path) -> io::Result<()> {
+        let descriptor: OwnedFd = std::fs::File::open(path)?.into();
+        Ok(move_into_link_name_space(
+            descriptor.as_fd(),
+            Some(LinkNameSpaceType::Network),
+        )?)
+    }
+
     /// Runs a command in the namespace, words without quotes, and returns what it printed.
     ///
     /// # Errors
@@ -73,11 +93,11 @@ impl Namespace {
     /// # Errors
     /// If the kernel has none, or the names are taken.
     pub fn join(&self, here: &str, other: &Namespace, there: &str) -> io::Result<()> {
-        let process = std::process::id();
-        let descriptor = other.descriptor.as_raw_fd();
+        let namespace = other.path();
+        let namespace = namespace.display();
         let queues = "numtxqueues 1 numrxqueues 1";
         self.command(&format!(
-            "ip link add name {here} {queues} type veth peer name {there} {queues} netns /proc/{process}/fd/{descriptor}"
+            "ip link add name {here} {queues} type veth peer name {there} {queues} netns {namespace}"
         ))?;
         self.command(&format!("ip link set {here} up"))?;
         other.command(&format!("ip link set {there} up"))?;
@@ -118,6 +138,12 @@ mod tests {
             (5, here.local_addr().unwrap())
         );
         assert!(UdpSocket::bind("10.7.0.1:0").is_err());
+        let path = one.path();
+        let entered = in_thread(|| {
+            Namespace::enter(&path)?;
+            UdpSocket::bind("10.7.0.1:0")
+        });
+        entered.unwrap();
         assert!(one.command("ip link set nothing up").is_err());
     }
 }

@@ -14,6 +14,7 @@ mod envoy;
 mod envoy_policy;
 mod failure;
 mod idle;
+mod link;
 mod load;
 mod machine;
 #[allow(unsafe_code, reason = "shared memory of the floor's own")]

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Doing, Failure};
+use crate::link::Host;
 use crate::machine::is_program;
 use crate::plan::{Chain, Kind};
 use crate::process::{Environment, Process};
@@ -44,7 +45,6 @@ impl Policies {
             Chain::ListAccess => Policies(vec![Policy::list_access(folder)?]),
             Chain::Nulls(count) => Policies::nulls(count),
             Chain::One(kind) => Policies(vec![Policy::one(kind, folder)]),
-            Chain::Qos => Policies(vec![Policy::new("qos", "")]),
             Chain::Of(count) => {
                 let turn = [
                     Policy::rate_limit(),
@@ -145,13 +145,24 @@ impl Node {
         policies: &Policies,
         folder: &Path,
     ) -> Result<Node, Failure> {
+        Node::start_on(&Host::Here, name, reach, policies, folder)
+    }
+
+    /// As [`Node::start`], on a host.
+    pub(crate) fn start_on(
+        host: &Host,
+        name: &str,
+        reach: Reach,
+        policies: &Policies,
+        folder: &Path,
+    ) -> Result<Node, Failure> {
         let program = program()?;
         let in_folder = |suffix: &str| folder.join(format!("{name}.{suffix}"));
         let (socket, path, log) = (in_folder("sock"), in_folder("toml"), in_folder("log"));
         let text = configuration(name, &socket, reach, policies);
         std::fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
         let arguments = ["--config".to_string(), path.to_string_lossy().into_owned()];
-        let mut process = Process::start_program(name, &program, &arguments, &log)?;
+        let mut process = Process::start_program(name, host, &program, &arguments, &log)?;
         process
             .wait_for("it lets apps attach", || socket.exists())
             .map_err(|error| {

@@ -70,8 +70,6 @@ pub(crate) enum Chain {
     Nulls(usize),
     /// One of the others, with its defaults or what comes nearest to them.
     One(Kind),
-    /// Small calls first, on both nodes.
-    Qos,
 }
 
 /// A kind of policy that is neither a limit nor access.
@@ -151,7 +149,6 @@ impl Setup {
             Setup::ProvostWith(Chain::One(Kind::AccessLog)) => "provost log",
             Setup::ProvostWith(Chain::One(Kind::Tap)) => "provost tap 1 %",
             Setup::ProvostWith(Chain::One(Kind::Tracing)) => "provost trace 1 %",
-            Setup::ProvostWith(Chain::Qos) => "provost qos",
             Setup::ProvostWith(Chain::Nulls(1)) => "provost 1 null",
             Setup::ProvostWith(Chain::Nulls(4)) => "provost 4 nulls",
             Setup::ProvostWith(Chain::Nulls(_)) => "provost 8 nulls",

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::failure::{Doing, Failure};
+use crate::link::Host;
 use crate::report::Watched;
 use crate::roles::Role;
 
@@ -80,14 +81,16 @@ impl Process {
         }
     }
 
-    /// Starts another program, its output into `log`.
+    /// Starts another program on a host, its output into `log`.
     pub(crate) fn start_program(
         name: &str,
+        host: &Host,
         program: &Path,
         arguments: &[String],
         log: &Path,
     ) -> Result<Process, Failure> {
         let role = Role::Program {
+            host: host.clone(),
             program: program.into(),
             arguments: arguments.to_vec(),
             log: log.into(),

@@ -40,6 +40,8 @@ pub(crate) enum Traffic {
     Guarded(BlockedUser),
     /// As [`Traffic::Plain`], of a service of its own.
     Bulk,
+    /// Of that service, small requests whose answers have the payload.
+    BulkAnswers,
 }
 
 /// What becomes of a blocked user's calls.

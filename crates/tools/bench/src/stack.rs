@@ -8,9 +8,10 @@ use serde_json::Value;
 use crate::envoy;
 use crate::envoy_policy;
 use crate::failure::{Doing, Failure};
+use crate::link::{Host, Link};
 use crate::machine::free_port;
 use crate::node::{Node, Policies, Reach, admin_socket};
-use crate::plan::{Chain, Setup};
+use crate::plan::Setup;
 use crate::process::{Environment, Process};
 use crate::report::{Load, Report, Watched};
 use crate::roles::{Role, Served, Waiting};
@@ -22,32 +23,14 @@ pub(crate) struct Stack {
     address: String,
     environment: Environment,
     folder: PathBuf,
-    has_bulk: HasBulk,
-}
-
-/// Whether an app with large messages has a server of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HasBulk {
-    Yes,
-    No,
+    /// The hosts of its nodes, if they are not this one.
+    _link: Option<Link>,
 }
 
 impl Stack {
     /// Starts the processes of a setup; files go into `folder`.
     pub(crate) fn start(setup: Setup, folder: &Path) -> Result<Stack, Failure> {
-        Stack::start_with(setup, HasBulk::No, folder)
-    }
-
-    /// As [`Stack::start`].
-    pub(crate) fn start_with(setup: Setup, has_bulk: HasBulk, folder: &Path) -> Result<Stack, Failure> {
-        let mut stack = Stack {
-            setup,
-            processes: Vec::new(),
-            address: String::new(),
-            environment: Environment::new(),
-            folder: folder.into(),
-            has_bulk,
-        };
+        let mut stack = Stack::of(setup, folder);
         match setup {
             Setup::RawTcp => stack.server(&Role::RawServer {
                 waiting: Waiting::Blocking,
@@ -76,11 +59,7 @@ impl Stack {
             // The server's node has what it has beside the null policy's client, so that the client's is compared.
             Setup::ProvostWith(chain) => {
                 let policies = Policies::of(chain, folder)?;
-                let ingress = match chain {
-                    Chain::Qos => policies.clone(),
-                    _ => Policies::nulls(1),
-                };
-                stack.two_nodes(&policies, &ingress, folder)?;
+                stack.two_nodes(&policies, &Policies::nulls(1), folder)?;
             }
             Setup::ProvostLocal => {
                 stack.node("service", Reach::Local, &Policies::nulls(1), folder)?;
@@ -88,6 +67,50 @@ impl Stack {
             }
         }
         Ok(stack)
+    }
+
+    /// Starts two nodes without policies, joined by a link or by the loopback interface, with a server for large messages
+    /// beside the usual one.
+    pub(crate) fn start_beside_bulk(link: Option<Link>, folder: &Path) -> Result<Stack, Failure> {
+        let mut stack = Stack::of(Setup::ProvostBare, folder);
+        let (clients, servers, address) = match &link {
+            Some(link) => (link.clients(), link.servers(), link.address()),
+            None => (
+                Host::Here,
+                Host::Here,
+                SocketAddr::from(([127, 0, 0, 1], free_port()?)),
+            ),
+        };
+        let bare = Policies::bare();
+        stack.keep(Node::start_on(
+            &servers,
+            "ingress",
+            Reach::Listen(address),
+            &bare,
+            folder,
+        )?);
+        stack.app(Served::Echo)?;
+        stack.app(Served::Bulk)?;
+        stack.keep(Node::start_on(
+            &clients,
+            "egress",
+            Reach::Peer(address),
+            &bare,
+            folder,
+        )?);
+        stack._link = link;
+        Ok(stack)
+    }
+
+    fn of(setup: Setup, folder: &Path) -> Stack {
+        Stack {
+            setup,
+            processes: Vec::new(),
+            address: String::new(),
+            environment: Environment::new(),
+            folder: folder.into(),
+            _link: None,
+        }
     }
 
     /// Runs a client on the setup.
@@ -176,18 +199,18 @@ impl Stack {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         self.node("ingress", Reach::Listen(address), ingress, folder)?;
         self.app(Served::Echo)?;
-        if self.has_bulk == HasBulk::Yes {
-            self.app(Served::Bulk)?;
-        }
         self.node("egress", Reach::Peer(address), egress, folder)
     }
 
     /// A node; apps that are started from now on are its.
     fn node(&mut self, name: &str, reach: Reach, policies: &Policies, folder: &Path) -> Result<(), Failure> {
-        let node = Node::start(name, reach, policies, folder)?;
+        self.keep(Node::start(name, reach, policies, folder)?);
+        Ok(())
+    }
+
+    fn keep(&mut self, node: Node) {
         self.environment = node.environment();
         self.processes.push(node.process);
-        Ok(())
     }
 
     /// The server, on the node that was started last.
@@ -217,7 +240,7 @@ impl Stack {
         );
         let configuration = envoy::configuration(name, listen, upstream, filters).to_string();
         std::fs::write(&path, configuration).doing(|| format!("write {}", path.display()))?;
-        let mut process = Process::start_program(name, program, &envoy::arguments(&path), &log)?;
+        let mut process = Process::start_program(name, &Host::Here, program, &envoy::arguments(&path), &log)?;
         process
             .wait_for("it listens", || TcpStream::connect(listen).is_ok())
             .map_err(|error| {

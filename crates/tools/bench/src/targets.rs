@@ -67,7 +67,7 @@ const REST: [(&str, &str, ByProcess, f64); 4] = [
 ];
 
 #[rustfmt::skip]
-const TARGETS: [Target; 23] = [
+const TARGETS: [Target; 21] = [
     Target { what: "p50 to the floor's", over: (NULL, "lat", P50), under: ("floor", "lat", P50), bound: RatioAtMost(1.6) },
     Target { what: "p50 of tonic+Envoy to ours", over: (ENVOY, "lat", P50), under: (NULL, "lat", P50), bound: RatioAtLeast(14.0) },
     Target { what: "p50 of tonic to ours", over: ("tonic", "lat", P50), under: (NULL, "lat", P50), bound: RatioAtLeast(3.5) },
@@ -87,8 +87,6 @@ const TARGETS: [Target; 23] = [
     Target { what: "rate with access by field to RBAC's", over: ("provost acl", "rate c=64", RPS), under: ("tonic+envoy rbac", "rate c=64", RPS), bound: RatioAtLeast(10.0) },
     Target { what: "rate with access by field to Lua's", over: ("provost acl", "rate c=64", RPS), under: ("tonic+envoy lua", "rate c=64", RPS), bound: RatioAtLeast(10.0) },
     Target { what: "rate with access by field to Wasm's", over: ("provost acl", "rate c=64", RPS), under: ("tonic+envoy wasm", "rate c=64", RPS), bound: RatioAtLeast(10.0) },
-    Target { what: "p99 of small calls without qos to with", over: ("no qos", "small", P99), under: ("qos", "small", P99), bound: RatioAtLeast(2.5) },
-    Target { what: "bandwidth with qos to without", over: ("qos", "gp 64K", GBPS), under: ("no qos", "gp 64K", GBPS), bound: RatioAtLeast(0.99) },
     Target { what: "CPU us of 7 more null policies", over: ("provost 8 nulls", "rate c=64", CPU), under: ("provost 1 null", "rate c=64", CPU), bound: DifferenceAtMost(0.7) },
     Target { what: "CPU us of 7 more policies", over: ("provost chain 8", "rate c=64", CPU), under: ("provost chain 1", "rate c=64", CPU), bound: DifferenceAtMost(0.7) },
 ];

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::datagram;
 use crate::failure::Failure;
+use crate::link::Host;
 use crate::process;
 use crate::report::Load;
 
@@ -35,8 +36,9 @@ pub(crate) enum Waiting {
 /// What a process does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// Becomes another program, whose output goes into `log`.
+    /// Becomes another program, on this host, whose output goes into `log`.
     Program {
+        host: Host,
         program: PathBuf,
         arguments: Vec<String>,
         log: PathBuf,
@@ -78,10 +80,14 @@ pub(crate) fn play(role: Role) -> Result<(), Failure> {
     process::die_with_parent()?;
     match role {
         Role::Program {
+            host,
             program,
             arguments,
             log,
-        } => process::become_program(&program, &arguments, &log),
+        } => {
+            host.enter()?;
+            process::become_program(&program, &arguments, &log)
+        }
         Role::RawServer { waiting } => raw::serve(waiting),
         Role::RawClient {
             address,

@@ -17,12 +17,15 @@ use crate::proto::bulk_client::BulkClient;
 use crate::proto::bulk_server::{Bulk, BulkServer};
 use crate::proto::echo_client::EchoClient;
 use crate::proto::echo_server::{Echo, EchoServer};
-use crate::proto::{EchoRequest, EchoResponse, GuardedRequest};
+use crate::proto::{EchoRequest, EchoResponse, FetchRequest, GuardedRequest};
 use crate::report::{Expected, Load, Report, Traffic};
 use crate::roles::{RESPONSE, payload};
 
 /// Calls that an idle client has made before it is idle.
 const CALLS_BEFORE_IDLE: usize = 100;
+
+/// Bytes of an answer that a client may ask for.
+const FETCHED_BYTES_MAX: u32 = 1 << 20;
 
 /// How long a client tries to connect, and how long it waits in between.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(8);
@@ -54,6 +57,16 @@ impl Echo for Answer {
 impl Bulk for Answer {
     async fn call(&self, request: Request<Received<EchoRequest>>) -> Result<Response<EchoResponse>, Status> {
         Echo::call(self, request).await
+    }
+
+    async fn fetch(
+        &self,
+        request: Request<Received<FetchRequest>>,
+    ) -> Result<Response<EchoResponse>, Status> {
+        let payload = payload(request.get_ref().bytes.min(FETCHED_BYTES_MAX) as usize);
+        Ok(Response::new(EchoResponse {
+            payload: payload.into(),
+        }))
     }
 }
 
@@ -131,23 +144,35 @@ pub(crate) fn idle() -> Result<(), Failure> {
 
 /// What load is made with.
 #[derive(Clone)]
-enum Client {
+pub(super) enum Client {
     Echo(EchoClient),
     Bulk(BulkClient),
 }
 
 impl Client {
-    async fn connect(traffic: Traffic) -> Result<Client, Failure> {
+    pub(super) async fn connect(traffic: Traffic) -> Result<Client, Failure> {
         match traffic {
-            Traffic::Bulk => patiently(async || BulkClient::connect("bench.Bulk").await)
-                .await
-                .map(Client::Bulk),
+            Traffic::Bulk | Traffic::BulkAnswers => {
+                patiently(async || BulkClient::connect("bench.Bulk").await)
+                    .await
+                    .map(Client::Bulk)
+            }
             Traffic::Plain | Traffic::Guarded(_) => connect().await.map(Client::Echo),
         }
     }
 
-    async fn call(&self, payload: &[u8], traffic: Traffic, number: u64) -> (Result<(), Status>, Expected) {
+    pub(super) async fn call(
+        &self,
+        payload: &[u8],
+        traffic: Traffic,
+        number: u64,
+    ) -> (Result<(), Status>, Expected) {
         let (client, user, expected) = match self {
+            Client::Bulk(client) if traffic == Traffic::BulkAnswers => {
+                let bytes = payload.len() as u32;
+                let answered = client.fetch(FetchRequest { bytes }).await;
+                return (answered.map(drop), Expected::Answered);
+            }
             Client::Bulk(client) => {
                 let payload = payload.into();
                 let answered = client.call(EchoRequest { payload }).await;
@@ -180,17 +205,12 @@ async fn caller(
     traffic: Traffic,
     interval_us: u64,
 ) {
-    let interval = Duration::from_micros(interval_us);
-    let mut next = Instant::now();
+    let mut pace = Pace::new(interval_us);
     for number in 0.. {
         if run.is_stopped() {
             return;
         }
-        if interval_us > 0 {
-            // The async runtime's own timer counts in milliseconds, and nothing else waits for this thread.
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
-            next = next.max(Instant::now() - interval) + interval;
-        }
+        pace.wait();
         let began = Instant::now();
         let (answered, expected) = client.call(&payload, traffic, number).await;
         match (answered, expected) {
@@ -201,6 +221,31 @@ async fn caller(
             (Ok(()), Expected::Denied) => run.error(&"a blocked user's call was answered"),
             (Err(status), _) => run.error(&status),
         }
+    }
+}
+
+/// Keeps calls apart.
+pub(super) struct Pace {
+    interval: Duration,
+    next: Instant,
+}
+
+impl Pace {
+    pub(super) fn new(interval_us: u64) -> Pace {
+        Pace {
+            interval: Duration::from_micros(interval_us),
+            next: Instant::now(),
+        }
+    }
+
+    /// Returns when the next call is due.
+    pub(super) fn wait(&mut self) {
+        if self.interval.is_zero() {
+            return;
+        }
+        // The async runtime's own timer counts in milliseconds, and nothing else waits for this thread.
+        std::thread::sleep(self.next.saturating_duration_since(Instant::now()));
+        self.next = self.next.max(Instant::now() - self.interval) + self.interval;
     }
 }
 

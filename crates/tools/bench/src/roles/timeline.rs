@@ -10,12 +10,10 @@ use provost_shm::now_ns;
 use tokio::task::{LocalSet, spawn_local};
 
 use super::payload;
-use super::provost::{connect, runtime};
+use super::provost::{Client, Pace, runtime};
 use crate::failure::Failure;
 use crate::process::say_ready;
-use crate::proto::EchoRequest;
-use crate::proto::echo_client::EchoClient;
-use crate::report::Load;
+use crate::report::{Load, Traffic};
 use crate::timeline::{COMPLETIONS_MAX, Completion, Outline, write};
 
 /// How long a client waits after a call that a limit has refused.
@@ -34,12 +32,16 @@ struct Record {
 pub(crate) fn run(load: &Load, path: &Path) -> Result<Outline, Failure> {
     let runtime = runtime()?;
     LocalSet::new().block_on(&runtime, async {
-        let client = connect().await?;
+        let client = Client::connect(load.traffic).await?;
         let payload: Rc<[u8]> = payload(load.size_bytes).into();
         let record = Rc::new(RefCell::new(Record::default()));
         let began_ns = now_ns();
         let end = Instant::now() + Duration::from_secs_f64(load.seconds);
-        let caller = || caller(client.clone(), payload.clone(), record.clone(), end);
+        let caller = || {
+            let pace = Pace::new(load.interval_us);
+            let (client, payload) = (client.clone(), payload.clone());
+            caller(client, payload, load.traffic, pace, record.clone(), end)
+        };
         let callers: Vec<_> = (0..load.calls_in_flight).map(|_| spawn_local(caller())).collect();
         say_ready("");
         for caller in callers {
@@ -58,13 +60,21 @@ pub(crate) fn run(load: &Load, path: &Path) -> Result<Outline, Failure> {
     })
 }
 
-async fn caller(client: EchoClient, payload: Rc<[u8]>, record: Rc<RefCell<Record>>, end: Instant) {
-    while Instant::now() < end && record.borrow().completions.len() < COMPLETIONS_MAX {
+async fn caller(
+    client: Client,
+    payload: Rc<[u8]>,
+    traffic: Traffic,
+    mut pace: Pace,
+    record: Rc<RefCell<Record>>,
+    end: Instant,
+) {
+    let is_going_on = || Instant::now() < end && record.borrow().completions.len() < COMPLETIONS_MAX;
+    for number in (0..).take_while(|_| is_going_on()) {
+        pace.wait();
         let began_ns = now_ns();
-        let payload = (&*payload).into();
-        let answered = client.call(EchoRequest { payload }).await;
+        let (answered, _) = client.call(&payload, traffic, number).await;
         match answered {
-            Ok(_) => {
+            Ok(()) => {
                 let at_ns = now_ns();
                 let latency_ns = at_ns - began_ns;
                 record

@@ -169,7 +169,9 @@ async fn caller(
         }
         let began = Instant::now();
         let (answered, expected) = match traffic {
-            Traffic::Plain | Traffic::Bulk => (call(&mut client, payload.clone()).await, Expected::Answered),
+            Traffic::Plain | Traffic::Bulk | Traffic::BulkAnswers => {
+                (call(&mut client, payload.clone()).await, Expected::Answered)
+            }
             Traffic::Guarded(_) => {
                 let (user, expected) = traffic.user(number);
                 (guarded(&mut client, user, payload.clone()).await, expected)
