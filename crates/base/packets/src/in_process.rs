@@ -1,6 +1,5 @@
 //! A wire between two ends of one process: two rings of frames that are taken at the start.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
@@ -15,25 +14,25 @@ pub struct InProcess {
     packet_bytes_max: usize,
     ring_packets: usize,
     /// Frames that go to the other end with the next flush.
-    leaving: VecDeque<Frame>,
-    /// Frames that have come, and those that the application has seen, which go back.
-    arrived: VecDeque<Frame>,
-    seen: Vec<Frame>,
+    leaving: Vec<Frame>,
+    /// Frames that have come, and how many of them the application has seen. They go back together.
+    arrived: Vec<Frame>,
+    seen: usize,
     /// Empty frames.
     spare: Vec<Frame>,
     towards: Arc<Lane>,
     from: Arc<Lane>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lane {
     state: Mutex<LaneState>,
     filled: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LaneState {
-    full: VecDeque<Frame>,
+    full: Vec<Frame>,
     empty: Vec<Frame>,
     /// Somebody has woken whoever waits here, or will.
     woken: bool,
@@ -63,14 +62,25 @@ impl InProcess {
     /// Two ends, with room for so many packets of so many bytes on the way in each direction.
     #[must_use]
     pub fn pair(packet_bytes_max: usize, ring_packets: usize) -> (InProcess, InProcess) {
-        let (there, back) = (Arc::<Lane>::default(), Arc::<Lane>::default());
+        let lane = || {
+            let state = LaneState {
+                full: Vec::with_capacity(ring_packets),
+                empty: Vec::with_capacity(ring_packets),
+                woken: false,
+            };
+            Arc::new(Lane {
+                state: Mutex::new(state),
+                filled: Condvar::new(),
+            })
+        };
+        let (there, back) = (lane(), lane());
         let end = |side, towards: &Arc<Lane>, from: &Arc<Lane>| InProcess {
             side,
             packet_bytes_max,
             ring_packets,
-            leaving: VecDeque::with_capacity(ring_packets),
-            arrived: VecDeque::with_capacity(ring_packets),
-            seen: Vec::with_capacity(ring_packets),
+            leaving: Vec::with_capacity(ring_packets),
+            arrived: Vec::with_capacity(ring_packets),
+            seen: 0,
             spare: (0..ring_packets)
                 .map(|_| Frame {
                     bytes: vec![0; packet_bytes_max].into_boxed_slice(),
@@ -83,10 +93,12 @@ impl InProcess {
         (end(0, &there, &back), end(1, &back, &there))
     }
 
+    /// Gives back what was seen, and takes what has come since.
     fn take_arrived(&mut self) {
         let mut lane = self.from.lock();
-        self.arrived.append(&mut lane.full);
-        lane.empty.append(&mut self.seen);
+        lane.empty.append(&mut self.arrived);
+        std::mem::swap(&mut lane.full, &mut self.arrived);
+        self.seen = 0;
     }
 }
 
@@ -111,21 +123,23 @@ impl Wire for InProcess {
 
     #[inline]
     fn receive(&mut self, packets_max: usize, mut take: impl FnMut(Arrival<'_, u8>)) -> io::Result<usize> {
-        if self.arrived.is_empty() {
+        if self.seen == self.arrived.len() {
             self.take_arrived();
         }
-        let packets = self.arrived.len().min(packets_max);
-        for frame in self.arrived.drain(..packets) {
+        let packets = packets_max.min(self.arrived.len() - self.seen);
+        let from = 1 - self.side;
+        for frame in &self.arrived[self.seen..self.seen + packets] {
             take(Arrival {
-                from: 1 - self.side,
+                from,
                 bytes: &frame.bytes[..frame.length],
                 congested: false,
             });
-            self.seen.push(frame);
         }
+        self.seen += packets;
         // Frames go back with the next look for new ones, but before the other end runs short.
-        if self.seen.len() >= self.ring_packets / 4 && self.arrived.is_empty() {
-            self.from.lock().empty.append(&mut self.seen);
+        if self.seen == self.arrived.len() && self.seen >= self.ring_packets / 4 {
+            self.from.lock().empty.append(&mut self.arrived);
+            self.seen = 0;
         }
         Ok(packets)
     }
@@ -135,7 +149,7 @@ impl Wire for InProcess {
         self.spare.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn transmit(&mut self, to: u8, head: &[u8], payload: &[u8]) {
         let bytes = head.len() + payload.len();
         if to != 1 - self.side || bytes > self.packet_bytes_max {
@@ -146,7 +160,7 @@ impl Wire for InProcess {
             let (first, rest) = frame.bytes.split_at_mut(head.len());
             first.copy_from_slice(head);
             rest[..payload.len()].copy_from_slice(payload);
-            self.leaving.push_back(frame);
+            self.leaving.push(frame);
         }
     }
 
@@ -157,8 +171,12 @@ impl Wire for InProcess {
         }
         let mut lane = self.towards.lock();
         self.spare.append(&mut lane.empty);
-        if !self.leaving.is_empty() {
+        if lane.full.is_empty() {
+            std::mem::swap(&mut lane.full, &mut self.leaving);
+        } else {
             lane.full.append(&mut self.leaving);
+        }
+        if !lane.full.is_empty() {
             self.towards.filled.notify_one();
         }
         Ok(())
@@ -166,7 +184,7 @@ impl Wire for InProcess {
 
     fn wait(&mut self, at_most: Option<Duration>) -> io::Result<()> {
         let mut lane = self.from.lock();
-        if std::mem::take(&mut lane.woken) || !self.arrived.is_empty() || !lane.full.is_empty() {
+        if std::mem::take(&mut lane.woken) || self.seen < self.arrived.len() || !lane.full.is_empty() {
             return Ok(());
         }
         let filled = &self.from.filled;

@@ -81,6 +81,7 @@ pub enum Algorithm {
 
 /// One session's congestion control. What every packet asks is kept at hand; it changes only with the algorithm's mind.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct Controller {
     /// A round trip below this changes nothing.
     indifferent_below_ns: u64,

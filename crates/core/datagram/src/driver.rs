@@ -124,9 +124,7 @@ impl<W: Wire, C: Clock> Driver<W, C> {
                 } else {
                     Mark::None
                 };
-                if let Some(event) = endpoint.receive(now_ns, arrival.from, mark, arrival.bytes) {
-                    handle(endpoint, now_ns, event);
-                }
+                endpoint.receive_to(now_ns, arrival.from, mark, arrival.bytes, &mut handle);
             })?;
             received += packets;
             if packets < BATCH_PACKETS {

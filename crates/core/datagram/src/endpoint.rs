@@ -15,6 +15,8 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
 use std::hash::Hash;
 
+use provost_registered::One;
+
 use crate::buffer::MsgBuf;
 use crate::client::ClientSession;
 use crate::config::{Config, ConfigError};
@@ -87,8 +89,8 @@ enum Unsealed {
 #[derive(Debug)]
 enum Session<A> {
     Free,
-    Client(Box<ClientSession<A>>),
-    Server(Box<ServerSession<A>>),
+    Client(One<ClientSession<A>>),
+    Server(One<ServerSession<A>>),
 }
 
 impl<A: Address> Endpoint<A> {
@@ -216,20 +218,63 @@ impl<A: Address> Endpoint<A> {
     }
 
     /// Takes a packet from the wire. All that have arrived should be taken before [`Endpoint::handle_timers`].
-    #[inline(always)]
+    #[inline]
     pub fn receive<'p>(&mut self, now_ns: u64, from: A, mark: Mark, bytes: &'p [u8]) -> Option<Event<'p>> {
-        self.shared.clock.advance(now_ns);
+        let mut happened = None;
+        self.receive_to(now_ns, from, mark, bytes, &mut |_, _, event| {
+            happened = Some(event)
+        });
+        happened
+    }
+
+    /// The same, but hands over what has happened instead of returning it. Requests and responses of one packet come
+    /// first: each is built where it is handled.
+    #[inline(always)]
+    pub(crate) fn receive_to<'p>(
+        &mut self,
+        now_ns: u64,
+        from: A,
+        mark: Mark,
+        bytes: &'p [u8],
+        handle: &mut impl FnMut(&mut Self, u64, Event<'p>),
+    ) {
+        let told_ns = now_ns;
+        let now_ns = self.shared.clock.advance(now_ns);
         self.shared.statistics.packets_received += 1;
-        match Header::read(bytes, self.shared.config.checking) {
-            Ok((header, rest)) => {
-                self.dispatch(from, mark == Mark::Congested, header, rest, Unsealed::NotYet)
+        let (header, rest) = match Header::read(bytes, self.shared.config.checking) {
+            Ok(read) => read,
+            Err(malformed) => return self.count_malformed(malformed),
+        };
+        let marked = mark == Mark::Congested;
+        if let Ok((prefix, payload)) = Prefix::read(rest) {
+            let piece = Piece {
+                header,
+                prefix,
+                payload,
+                marked,
+            };
+            match self.sessions.get_mut(usize::from(header.session)) {
+                Some(Session::Server(server)) if server.is_plain(header.token, from) => {
+                    if let Some(event) = server.take_whole(&mut self.shared, &piece) {
+                        server.heard_ns = now_ns;
+                        return handle(self, told_ns, event);
+                    }
+                }
+                Some(Session::Client(client)) if client.is_plain(header.token, from) => {
+                    if let Some(event) = client.take_whole(&mut self.shared, &piece) {
+                        return handle(self, told_ns, event);
+                    }
+                }
+                _ => {}
             }
-            Err(malformed) => self.count_malformed(malformed),
+        }
+        if let Some(event) = self.dispatch(from, marked, header, rest, Unsealed::NotYet) {
+            handle(self, told_ns, event);
         }
     }
 
-    /// To the session that the packet is for. Requests and responses come first; everything else is rarer.
-    #[inline(always)]
+    /// To the session that the packet is for.
+    #[inline(never)]
     fn dispatch<'p>(
         &mut self,
         from: A,
@@ -315,20 +360,20 @@ impl<A: Address> Endpoint<A> {
     }
 
     #[cold]
-    fn count_malformed(&mut self, malformed: Malformed) -> Option<Event<'static>> {
+    fn count_malformed(&mut self, malformed: Malformed) {
         let dropped = &mut self.shared.statistics.dropped;
         match malformed {
             Malformed::Short | Malformed::Length => dropped.length += 1,
             Malformed::Check => dropped.check += 1,
             Malformed::Kind => dropped.kind += 1,
         }
-        None
     }
 
     #[inline(never)]
     fn receive_rare_as_server(&mut self, header: Header, rest: &[u8]) -> Option<Event<'static>> {
         if let Err(malformed) = Body::read(header.kind, rest) {
-            return self.count_malformed(malformed);
+            self.count_malformed(malformed);
+            return None;
         }
         let Some(Session::Server(server)) = self.sessions.get_mut(usize::from(header.session)) else {
             return None;
@@ -349,7 +394,10 @@ impl<A: Address> Endpoint<A> {
     ) -> Option<Event<'static>> {
         let body = match Body::read(header.kind, rest) {
             Ok(body) => body,
-            Err(malformed) => return self.count_malformed(malformed),
+            Err(malformed) => {
+                self.count_malformed(malformed);
+                return None;
+            }
         };
         match (self.sessions.get_mut(usize::from(header.session)), body) {
             (Some(Session::Client(client)), Body::Bitmap(bitmap)) if client.is_open() => {
@@ -364,7 +412,10 @@ impl<A: Address> Endpoint<A> {
     #[cold]
     fn receive_without_session(&mut self, from: A, header: &Header, rest: &[u8]) -> Option<Event<'static>> {
         match Body::read(header.kind, rest) {
-            Err(malformed) => self.count_malformed(malformed),
+            Err(malformed) => {
+                self.count_malformed(malformed);
+                None
+            }
             Ok(Body::Control(payload)) if header.kind == Kind::Open => self.receive_open(from, payload),
             Ok(_) if header.kind == Kind::Unknown => self.receive_unknown(from, header),
             Ok(_) => self.receive_for_nobody(from, header),
@@ -416,12 +467,8 @@ impl<A: Address> Endpoint<A> {
     ) -> usize {
         let now_ns = self.shared.clock.advance(now_ns);
         let mut packets = 0;
-        while packets < packets_max && !self.shared.control.is_empty() {
-            if let Some(control) = self.shared.control.pop_front() {
-                let control = self.transmit_control(control);
-                hand_over(control.to, control.head.bytes(), control.payload);
-                packets += 1;
-            }
+        if !self.shared.control.is_empty() {
+            packets = self.transmit_controls(packets_max, &mut hand_over);
         }
         let (shared, sessions) = (&mut self.shared, &mut self.sessions[..]);
         while packets < packets_max
@@ -430,6 +477,19 @@ impl<A: Address> Endpoint<A> {
             packets += usize::from(send(shared, sessions, &outgoing, &mut hand_over));
         }
         self.shared.statistics.packets_sent += packets as u64;
+        packets
+    }
+
+    #[cold]
+    fn transmit_controls(&mut self, packets_max: usize, hand_over: HandOver<'_, A>) -> usize {
+        let mut packets = 0;
+        while packets < packets_max
+            && let Some(control) = self.shared.control.pop_front()
+        {
+            let control = self.transmit_control(control);
+            hand_over(control.to, control.head.bytes(), control.payload);
+            packets += 1;
+        }
         packets
     }
 
@@ -516,12 +576,26 @@ fn send<A: Address>(
         hand_over(to, head.bytes(), payload);
         return true;
     }
+    send_part(shared, sessions, outgoing, hand_over)
+}
+
+/// The same, of anything else.
+#[inline(never)]
+fn send_part<A: Address>(
+    shared: &mut Shared<A>,
+    sessions: &mut [Session<A>],
+    outgoing: &Outgoing,
+    hand_over: HandOver<'_, A>,
+) -> bool {
     let Some(Leaving { to, head, source }) = leaving(shared, sessions, outgoing) else {
         return false;
     };
     hand_over(to, head.bytes(), payload_of(shared, sessions, outgoing, source));
     true
 }
+
+/// Who takes a packet: where it goes, what goes first and what follows.
+type HandOver<'h, A> = &'h mut dyn FnMut(A, &[u8], &[u8]);
 
 /// A packet that goes out now, but for its payload.
 struct Leaving<A> {

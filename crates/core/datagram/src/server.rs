@@ -8,6 +8,8 @@
 //!              └──────────────────────────────────────┘
 //! ```
 
+use provost_registered::Array;
+
 use crate::buffer::MsgBuf;
 use crate::config::Recovery;
 use crate::event::{EndReason, Event, Payload, RequestHandle, SessionId};
@@ -20,47 +22,56 @@ use crate::shared::{Outgoing, Shared, What};
 /// Bytes of the smallest buffer that a slot has of its own.
 const INLINE_BYTES_MIN: usize = 64;
 
-/// Where the client is, and how to speak to it.
+/// Where the client is, and how to speak to it. A call needs its first cache line and one of its slot.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct ServerSession<A> {
-    pub(crate) remote: A,
-    pub(crate) remote_number: u16,
-    pub(crate) remote_token: u32,
-    pub(crate) local_token: u32,
+    pub(crate) slots: Array<ServerSlot>,
     pub(crate) seal: Option<Box<Seal>>,
+    pub(crate) heard_ns: u64,
+    pub(crate) local_token: u32,
+    pub(crate) remote_token: u32,
+    pub(crate) payload_bytes: u32,
+    pub(crate) remote_number: u16,
+    pub(crate) remote: A,
+
     /// What of an Accept follows it, so that it can be repeated.
     pub(crate) sealed: Option<Box<Sealed>>,
     pub(crate) credits: u16,
-    pub(crate) payload_bytes: u32,
     pub(crate) recovery: Recovery,
-    pub(crate) heard_ns: u64,
-    pub(crate) slots: Box<[ServerSlot]>,
 }
 
-/// One of the session's concurrent calls.
+/// One of the session's concurrent calls. A call of one packet each way needs its first cache line.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub(crate) struct ServerSlot {
+    /// What the response is in.
+    response: MsgBuf,
+    received_ns: u64,
     call: u32,
-    phase: Phase,
     /// Packets of the request, and the first of them that is missing.
     total: u32,
     base: u32,
+    method: u16,
+    status: u16,
+    phase: Phase,
+    whose: Whose,
+    /// When the request came, this end had been kept from polling.
+    late: bool,
+    marked: bool,
+
+    /// The slot's own buffer for small responses, while the response is in another.
+    aside: MsgBuf,
+    request: MsgBuf,
+
     /// What has arrived past `base`.
     ahead: Window,
     ahead_packets: u32,
-    method: u16,
-    request: MsgBuf,
-    received_ns: u64,
-    /// When the request came, this end had been kept from polling.
-    late: bool,
     /// Of the requests for response packets that came last at one time, that time and the first packet.
     asked: (u64, u16),
-    marked: bool,
-    status: u16,
-    response: Response,
-    /// The slot's own buffer for small responses.
-    inline: MsgBuf,
 }
+
+const _: () = assert!(size_of::<ServerSlot>() == 192);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
@@ -71,48 +82,64 @@ enum Phase {
     Responded,
 }
 
-#[derive(Debug, Default)]
-enum Response {
-    /// In the slot's own buffer.
+/// Whose buffer a response is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Whose {
+    /// The slot's own.
     #[default]
-    Inline,
-    /// In a buffer of the application, which gets it back.
-    Given(MsgBuf),
+    Own,
+    /// The application's, which gets it back.
+    Given,
 }
 
 impl ServerSlot {
     #[inline]
     pub(crate) fn response(&self) -> &[u8] {
-        match &self.response {
-            Response::Inline => &self.inline,
-            Response::Given(buffer) => buffer,
-        }
+        &self.response
     }
 }
 
 impl<A: Copy> ServerSession<A> {
-    /// Takes a piece of a request, which may complete it.
+    /// Whether a packet with this token from there is for this session, which is not sealed.
     #[inline(always)]
+    pub(crate) fn is_plain(&self, token: u32, from: A) -> bool
+    where
+        A: PartialEq,
+    {
+        self.local_token == token && self.remote == from && self.seal.is_none()
+    }
+
+    /// Takes a request of one packet that begins the next call of its slot; `None` if it is something else.
+    #[inline(always)]
+    pub(crate) fn take_whole<'p>(&mut self, shared: &mut Shared<A>, piece: &Piece<'p>) -> Option<Event<'p>> {
+        let bytes = piece.prefix.message_bytes;
+        let is_whole = piece.header.kind == Kind::Request
+            && piece.header.packet == 0
+            && bytes as usize == piece.payload.len()
+            && bytes <= self.payload_bytes
+            && bytes <= shared.config.message_bytes_max;
+        let slot = self.slots.get_mut(usize::from(piece.header.slot))?;
+        if !is_whole || !slot.awaits(piece.header.call) {
+            return None;
+        }
+        slot.take_whole(shared, piece);
+        slot.phase = Phase::Executing;
+        Some(self.delivered(shared, piece, Payload::Borrowed(piece.payload)))
+    }
+
+    /// Takes a piece of a request, which may complete it.
     pub(crate) fn receive_request<'p>(
         &mut self,
         shared: &mut Shared<A>,
         piece: Piece<'p>,
     ) -> Option<Event<'p>> {
-        let bytes = piece.prefix.message_bytes;
-        let is_whole = piece.header.packet == 0
-            && bytes as usize == piece.payload.len()
-            && bytes <= self.payload_bytes
-            && bytes <= shared.config.message_bytes_max;
-        match self.slots.get_mut(usize::from(piece.header.slot)) {
-            Some(slot) if is_whole && slot.awaits(piece.header.call) => {
-                slot.take_whole(shared, &piece);
-                Some(self.deliver(shared, &piece, Payload::Borrowed(piece.payload)))
-            }
-            Some(_) => self.receive_part(shared, piece),
-            None => {
-                shared.statistics.dropped.protocol += 1;
-                None
-            }
+        if usize::from(piece.header.slot) >= self.slots.len() {
+            shared.statistics.dropped.protocol += 1;
+            return None;
+        }
+        match self.take_whole(shared, &piece) {
+            Some(event) => Some(event),
+            None => self.receive_part(shared, piece),
         }
     }
 
@@ -235,9 +262,13 @@ impl<A: Copy> ServerSession<A> {
         Some(self.deliver(shared, &piece, Payload::Owned(request)))
     }
 
-    #[inline(always)]
     fn deliver<'p>(&mut self, shared: &mut Shared<A>, piece: &Piece<'p>, payload: Payload<'p>) -> Event<'p> {
         self.slots[usize::from(piece.header.slot)].phase = Phase::Executing;
+        self.delivered(shared, piece, payload)
+    }
+
+    #[inline(always)]
+    fn delivered<'p>(&self, shared: &mut Shared<A>, piece: &Piece<'p>, payload: Payload<'p>) -> Event<'p> {
         shared.statistics.requests_received += 1;
         shared.statistics.requests_borrowed += u64::from(matches!(payload, Payload::Borrowed(_)));
         Event::Request {
@@ -414,7 +445,7 @@ impl<A: Copy> ServerSession<A> {
 
     /// Ends the session: buffers go back to whom they belong to.
     pub(crate) fn end(mut self, shared: &mut Shared<A>, id: SessionId, reason: EndReason) {
-        for slot in &mut self.slots {
+        for slot in self.slots.iter_mut() {
             release(slot, shared);
             shared.pool.give_back(std::mem::take(&mut slot.request));
         }
@@ -470,8 +501,11 @@ fn begin<A: Copy>(
 /// Gives back what the slot's last response was in.
 #[inline]
 fn release<A: Copy>(slot: &mut ServerSlot, shared: &mut Shared<A>) {
-    if let Response::Given(buffer) = std::mem::take(&mut slot.response) {
-        shared.events.push_back(Event::ResponseReturned(buffer));
+    if slot.whose == Whose::Given {
+        let own = std::mem::take(&mut slot.aside);
+        let given = std::mem::replace(&mut slot.response, own);
+        slot.whose = Whose::Own;
+        shared.events.push_back(Event::ResponseReturned(given));
     }
 }
 
@@ -511,9 +545,7 @@ impl ServerSlot {
     /// Begins a call with all of its request.
     #[inline(always)]
     fn take_whole<A: Copy>(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) {
-        if matches!(self.response, Response::Given(_)) {
-            release(self, shared);
-        }
+        release(self, shared);
         self.call = piece.header.call;
         (self.total, self.base) = (1, 1);
         self.method = piece.prefix.code;
@@ -526,23 +558,30 @@ impl ServerSlot {
     /// `bytes_max`.
     #[inline(always)]
     pub(crate) fn respond_inline(&mut self, status: u16, response: &[u8], bytes_max: usize) -> bool {
-        if self.inline.capacity() < response.len() {
-            if response.len() > bytes_max {
-                return false;
-            }
-            let capacity = response.len().next_power_of_two().max(INLINE_BYTES_MIN);
-            self.inline = MsgBuf::with_capacity(capacity.min(bytes_max));
+        if self.response.capacity() < response.len() && !self.grow(response.len(), bytes_max) {
+            return false;
         }
-        let filled = self.inline.fill(response);
+        let filled = self.response.fill(response);
         self.status = status;
         self.phase = Phase::Responded;
         filled
     }
 
+    #[cold]
+    fn grow(&mut self, bytes: usize, bytes_max: usize) -> bool {
+        if bytes > bytes_max {
+            return false;
+        }
+        let capacity = bytes.next_power_of_two().max(INLINE_BYTES_MIN);
+        self.response = MsgBuf::with_capacity(capacity.min(bytes_max));
+        true
+    }
+
     /// Answers with a buffer of the application.
     pub(crate) fn respond(&mut self, status: u16, buffer: MsgBuf) {
+        self.aside = std::mem::replace(&mut self.response, buffer);
+        self.whose = Whose::Given;
         self.status = status;
-        self.response = Response::Given(buffer);
         self.phase = Phase::Responded;
     }
 }

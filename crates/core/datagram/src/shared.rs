@@ -244,8 +244,8 @@ impl<A: Copy> Shared<A> {
     }
 }
 
-/// Entries of one session in the timer wheels at most.
-const TIMER_ENTRIES_MAX: u8 = 4;
+/// Entries of one session in either timer wheel at most.
+const TIMER_ENTRIES_MAX: u8 = 3;
 const FINE_BUCKET_NS: u64 = 8_192;
 const FINE_BUCKETS: usize = 8_192;
 const COARSE_BUCKET_NS: u64 = 16_777_216;
@@ -258,15 +258,83 @@ pub(crate) struct Timers {
     fine: Wheel<u16>,
     coarse: Wheel<u16>,
     timers: Vec<Timer>,
-    /// Timers that found no room in the wheels: sessions that ended have left their number's entries there. At most one
-    /// for each session.
+    /// Timers that found no room in their wheel: sessions that ended have left their number's entries there. At most one
+    /// for each session and wheel.
     crowded: BTreeSet<(u64, u16)>,
+    watched: Watched,
+}
+
+/// Sessions with a call that went out lately, one bit each. Nearly all such calls end before any of them can time out,
+/// and then cost the wheels nothing; the others go there when the first could.
+#[derive(Debug)]
+struct Watched {
+    bits: Box<[u64]>,
+    /// When the first could time out; [`NEVER`] if none was watched since the last look.
+    look_ns: u64,
+    /// The word from which on a look goes on.
+    looking_at: Option<usize>,
+}
+
+impl Watched {
+    fn new(sessions: usize) -> Self {
+        Self {
+            bits: vec![0; sessions.div_ceil(64)].into_boxed_slice(),
+            look_ns: NEVER,
+            looking_at: None,
+        }
+    }
+
+    #[inline]
+    fn insert(&mut self, session: u16, at_ns: u64) {
+        self.bits[usize::from(session) / 64] |= 1 << (session % 64);
+        self.look_ns = self.look_ns.min(at_ns);
+    }
+
+    #[inline]
+    fn remove(&mut self, session: u16) {
+        self.bits[usize::from(session) / 64] &= !(1 << (session % 64));
+    }
+
+    /// A session that is to be looked at, if it is time for that.
+    #[inline]
+    fn pop_due(&mut self, now_ns: u64) -> Option<u16> {
+        if self.look_ns <= now_ns {
+            (self.look_ns, self.looking_at) = (NEVER, Some(0));
+        }
+        self.looking_at.and_then(|word| self.pop_from(word))
+    }
+
+    fn pop_from(&mut self, from: usize) -> Option<u16> {
+        let ahead = self.bits[from..].iter().position(|word| *word != 0);
+        self.looking_at = ahead.map(|ahead| from + ahead);
+        let at = self.looking_at?;
+        let bit = self.bits[at].trailing_zeros();
+        self.bits[at] &= self.bits[at] - 1;
+        Some((at * 64) as u16 + bit as u16)
+    }
+}
+
+/// What of a session is in the two wheels. A session that is idle between its calls waits in the coarse one all along,
+/// so that the next call has the fine one to itself.
+#[derive(Clone, Copy, Debug)]
+struct Timer {
+    fine: Waiting,
+    coarse: Waiting,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Timer {
+struct Waiting {
+    /// When the timer fires by this wheel; [`NEVER`] if not.
     at_ns: u64,
+    /// Entries in the wheel: the last of them, where there are several, are what an earlier one was set before.
     entries: u8,
+}
+
+impl Waiting {
+    const NO: Waiting = Waiting {
+        at_ns: NEVER,
+        entries: 0,
+    };
 }
 
 /// A time that never comes.
@@ -275,101 +343,201 @@ pub(crate) const NEVER: u64 = u64::MAX;
 impl Timers {
     fn new(sessions: usize) -> Self {
         let entries = sessions * usize::from(TIMER_ENTRIES_MAX);
+        let timer = Timer {
+            fine: Waiting::NO,
+            coarse: Waiting::NO,
+        };
         Self {
             fine: Wheel::new(FINE_BUCKET_NS, FINE_BUCKETS, entries),
             coarse: Wheel::new(COARSE_BUCKET_NS, COARSE_BUCKETS, entries),
-            timers: vec![
-                Timer {
-                    at_ns: NEVER,
-                    entries: 0
-                };
-                sessions
-            ],
+            timers: vec![timer; sessions],
             crowded: BTreeSet::new(),
+            watched: Watched::new(sessions),
         }
+    }
+
+    /// As [`Timers::arm`], for a call that most likely ends before.
+    #[inline]
+    pub(crate) fn watch(&mut self, session: u16, at_ns: u64) {
+        let timer = &self.timers[usize::from(session)];
+        if at_ns < timer.fine.at_ns && at_ns < timer.coarse.at_ns {
+            self.watched.insert(session, at_ns);
+        }
+    }
+
+    /// All calls of the session have ended: there is nothing to look at before this time.
+    #[inline]
+    pub(crate) fn rest(&mut self, session: u16, now_ns: u64, until_ns: u64) {
+        self.watched.remove(session);
+        self.arm(session, now_ns, until_ns);
     }
 
     /// Has the session's timer fire at this time, if it would not before.
     #[inline]
     pub(crate) fn arm(&mut self, session: u16, now_ns: u64, at_ns: u64) {
-        if at_ns < self.timers[usize::from(session)].at_ns {
+        let timer = &self.timers[usize::from(session)];
+        if at_ns < timer.fine.at_ns && at_ns < timer.coarse.at_ns {
             self.insert(session, now_ns, at_ns);
         }
     }
 
     fn insert(&mut self, session: u16, now_ns: u64, at_ns: u64) {
-        self.uncrowd(session);
         let timer = &mut self.timers[usize::from(session)];
-        if timer.entries >= TIMER_ENTRIES_MAX {
-            timer.at_ns = at_ns;
-            self.crowded.insert((at_ns, session));
-            return;
-        }
         let is_near = at_ns.saturating_sub(now_ns) < self.fine.horizon_ns() / 2;
-        let wheel = if is_near { &mut self.fine } else { &mut self.coarse };
-        if wheel.insert(now_ns, at_ns, session).is_ok() {
-            timer.entries += 1;
-            timer.at_ns = at_ns;
+        let (wheel, waiting) = if is_near {
+            (&mut self.fine, &mut timer.fine)
+        } else {
+            (&mut self.coarse, &mut timer.coarse)
+        };
+        waiting.uncrowd(&mut self.crowded, session);
+        waiting.at_ns = at_ns;
+        let has_room = waiting.entries < TIMER_ENTRIES_MAX;
+        if has_room && wheel.insert(now_ns, at_ns, session).is_ok() {
+            waiting.entries += 1;
+        } else {
+            self.crowded.insert((at_ns, session));
         }
     }
 
     /// Forgets when the timer was to fire: the session's number is free.
     pub(crate) fn disarm(&mut self, session: u16) {
-        self.uncrowd(session);
-        self.timers[usize::from(session)].at_ns = NEVER;
-    }
-
-    #[inline]
-    fn uncrowd(&mut self, session: u16) {
-        if !self.crowded.is_empty() {
-            let at_ns = self.timers[usize::from(session)].at_ns;
-            self.crowded.remove(&(at_ns, session));
+        let timer = &mut self.timers[usize::from(session)];
+        for waiting in [&mut timer.fine, &mut timer.coarse] {
+            waiting.uncrowd(&mut self.crowded, session);
+            waiting.at_ns = NEVER;
         }
+        self.watched.remove(session);
     }
 
     #[inline]
     fn pop_crowded(&mut self, now_ns: u64) -> Option<u16> {
         let due = self.crowded.first().is_some_and(|(at_ns, _)| *at_ns <= now_ns);
-        let (_, session) = due.then(|| self.crowded.pop_first()).flatten()?;
-        self.timers[usize::from(session)].at_ns = NEVER;
+        let (due_ns, session) = due.then(|| self.crowded.pop_first()).flatten()?;
+        let timer = &mut self.timers[usize::from(session)];
+        for waiting in [&mut timer.fine, &mut timer.coarse] {
+            if waiting.at_ns == due_ns {
+                waiting.at_ns = NEVER;
+            }
+        }
         Some(session)
     }
 
-    /// A session whose timer has fired. It is not set any longer.
+    /// A session whose timer has fired, or that is watched and has to be looked at. The timer is not set any longer, but
+    /// for what it may wait for in the coarse wheel.
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<u16> {
+        if let Some(session) = self.watched.pop_due(now_ns) {
+            return Some(session);
+        }
         if let Some(session) = self.pop_crowded(now_ns) {
             return Some(session);
         }
-        loop {
-            let session = self
-                .fine
-                .pop_due(now_ns)
-                .or_else(|| self.coarse.pop_due(now_ns))?;
-            let timer = &mut self.timers[usize::from(session)];
-            timer.entries -= 1;
-            let at_ns = timer.at_ns;
-            if at_ns <= now_ns {
-                self.disarm(session);
-                return Some(session);
-            }
-            if timer.entries == 0 && at_ns != NEVER {
-                self.insert(session, now_ns, at_ns);
+        while let Some(session) = self.fine.pop_due(now_ns) {
+            let waiting = &mut self.timers[usize::from(session)].fine;
+            match waiting.popped(&mut self.crowded, session, now_ns) {
+                Popped::Due => return Some(session),
+                Popped::Later(at_ns) => self.arm(session, now_ns, at_ns),
+                Popped::Stale => {}
             }
         }
+        while let Some(session) = self.coarse.pop_due(now_ns) {
+            let waiting = &mut self.timers[usize::from(session)].coarse;
+            match waiting.popped(&mut self.crowded, session, now_ns) {
+                Popped::Due => return Some(session),
+                Popped::Later(at_ns) => self.arm(session, now_ns, at_ns),
+                Popped::Stale => {}
+            }
+        }
+        None
     }
 
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         let crowded_ns = self.crowded.first().map(|(at_ns, _)| *at_ns);
-        [self.fine.next_due_ns(), self.coarse.next_due_ns(), crowded_ns]
-            .into_iter()
-            .flatten()
-            .min()
+        let watched_ns = (self.watched.look_ns != NEVER).then_some(self.watched.look_ns);
+        let due_ns = [self.fine.next_due_ns(), self.coarse.next_due_ns()];
+        due_ns.into_iter().chain([crowded_ns, watched_ns]).flatten().min()
+    }
+}
+
+/// What an entry that came out of a wheel means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Popped {
+    /// The timer fires.
+    Due,
+    /// It was the last one, and the timer fires at this time.
+    Later(u64),
+    /// Nothing.
+    Stale,
+}
+
+impl Waiting {
+    #[inline]
+    fn popped(&mut self, crowded: &mut BTreeSet<(u64, u16)>, session: u16, now_ns: u64) -> Popped {
+        self.entries -= 1;
+        let at_ns = self.at_ns;
+        if at_ns > now_ns && (self.entries > 0 || at_ns == NEVER) {
+            return Popped::Stale;
+        }
+        self.uncrowd(crowded, session);
+        self.at_ns = NEVER;
+        if at_ns <= now_ns {
+            Popped::Due
+        } else {
+            Popped::Later(at_ns)
+        }
+    }
+
+    #[inline]
+    fn uncrowd(&self, crowded: &mut BTreeSet<(u64, u16)>, session: u16) {
+        if !crowded.is_empty() {
+            crowded.remove(&(self.at_ns, session));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_session_that_is_idle_between_calls_does_not_lose_its_time_outs() {
+        const IDLE_NS: u64 = 10_000_000_000;
+        let mut timers = Timers::new(1);
+        let mut now_ns = 0;
+        for call in 0..100 {
+            timers.arm(0, now_ns, now_ns + 1_000_000);
+            assert_eq!(timers.pop_due(now_ns + 900_000), None);
+            now_ns += 1_010_000;
+            assert_eq!(timers.pop_due(now_ns), Some(0), "call {call} times out");
+            timers.arm(0, now_ns, now_ns + IDLE_NS);
+            assert_eq!(timers.pop_due(now_ns), None);
+        }
+        assert_eq!(timers.pop_due(IDLE_NS + 40_000_000), Some(0));
+    }
+
+    #[test]
+    fn only_what_is_still_watched_is_looked_at_when_the_first_could_time_out() {
+        let mut timers = Timers::new(200);
+        timers.watch(70, 1_000_000);
+        timers.watch(64, 900_000);
+        timers.watch(199, 1_100_000);
+        timers.rest(64, 10_000, 10_000_000_000);
+        assert_eq!(
+            (timers.next_due_ns(), timers.pop_due(899_999)),
+            (Some(900_000), None)
+        );
+        assert_eq!(timers.pop_due(900_000), Some(70));
+        timers.arm(70, 900_000, 1_000_000);
+        // What is watched while others are looked at is not forgotten.
+        timers.watch(2, 1_900_000);
+        assert_eq!(timers.pop_due(900_000), Some(199));
+        assert_eq!(timers.pop_due(900_000), None);
+        assert_eq!(timers.pop_due(1_010_000), Some(70));
+        timers.disarm(199);
+        assert_eq!(timers.pop_due(1_899_999), None);
+        assert_eq!(timers.pop_due(1_900_000), Some(2));
+        assert_eq!(timers.pop_due(9_000_000_000), None);
+        assert_eq!(timers.pop_due(10_040_000_000), Some(64));
+    }
 
     #[test]
     fn a_timer_fires_once_at_the_earliest_time_it_was_set_to() {
@@ -397,8 +565,10 @@ mod tests {
     fn a_number_whose_sessions_ended_one_after_the_other_still_has_a_timer() {
         let mut timers = Timers::new(2);
         for _ in 0..2 * TIMER_ENTRIES_MAX {
-            timers.arm(1, 0, 60_000_000_000);
-            timers.disarm(1);
+            for at_ns in [60_000_000_000, 30_000_000] {
+                timers.arm(1, 0, at_ns);
+                timers.disarm(1);
+            }
         }
         timers.arm(1, 0, 9_000_000);
         timers.arm(1, 0, 1_000_000);

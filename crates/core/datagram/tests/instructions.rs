@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Calls at a time, and the most instructions that each may cost in the profile of tests.
-const BUDGETS: [(u64, u64); 3] = [(3, 4_700), (5, 3_700), (11, 3_300)];
+const BUDGETS: [(u64, u64); 3] = [(3, 3_100), (5, 2_650), (11, 2_500)];
 const CALLS: u64 = 500;
 
 /// The example, which cargo builds beside the tests.

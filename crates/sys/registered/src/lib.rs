@@ -9,7 +9,9 @@
 //! of the ordinary heap. Taking a block and giving it back takes a lock: it is for beginnings, not for every call.
 
 mod region;
+mod values;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -17,6 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use region::Pages;
 use region::Region;
+pub use values::{Array, One};
 
 /// Bytes of all regions of a process.
 pub const BYTES_MAX: usize = 16 << 30;
@@ -24,6 +27,10 @@ pub const BYTES_MAX: usize = 16 << 30;
 pub const REGION_BYTES: usize = 8 << 20;
 /// Bytes of the smallest block: a cache line.
 const BLOCK_BYTES_MIN: usize = 64;
+/// Bytes of the largest piece (see [`Array`]).
+const PIECE_BYTES_MAX: usize = 16 << 10;
+/// Bytes of the blocks that pieces are cut of.
+const SHELF_BYTES: usize = 256 << 10;
 /// Blocks have sizes from [`BLOCK_BYTES_MIN`] to [`BYTES_MAX`], each twice the one before.
 const CLASSES: usize = (BYTES_MAX / BLOCK_BYTES_MIN).trailing_zeros() as usize + 1;
 
@@ -39,8 +46,16 @@ pub struct Block {
 enum Origin {
     Nowhere,
     Heap,
-    Region { class: usize },
+    Region { class: u8 },
+    Shelf { lines: u16 },
 }
+
+/// A cache line, as blocks of the heap are made of.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "it is memory alone")] [u8; BLOCK_BYTES_MIN]);
+
+const _: () = assert!(align_of::<Line>() == BLOCK_BYTES_MIN);
 
 // SAFETY: a block owns its bytes alone, and they are valid from any thread.
 unsafe impl Send for Block {}
@@ -71,15 +86,32 @@ impl Block {
             Some(address) => Block {
                 address,
                 bytes,
-                origin: Origin::Region { class },
+                origin: Origin::Region { class: class as u8 },
             },
-            None => Block::of_heap(vec![0; bytes].into_boxed_slice()),
+            None => Block::of_heap(bytes),
         }
     }
 
-    fn of_heap(memory: Box<[u8]>) -> Block {
-        let bytes = memory.len();
-        let address = NonNull::from(Box::leak(memory)).cast();
+    /// A block of so many bytes that is one of many of its size, which lie at an odd number of cache lines from each other:
+    /// at a power of two, the same parts of all of them would have to share few of a cache's sets.
+    fn piece(bytes: usize) -> Block {
+        let lines = bytes.div_ceil(BLOCK_BYTES_MIN) | 1;
+        if bytes == 0 || lines * BLOCK_BYTES_MIN > PIECE_BYTES_MAX {
+            return Block::new(bytes);
+        }
+        match regions().take_piece(lines) {
+            Some(address) => Block {
+                address,
+                bytes,
+                origin: Origin::Shelf { lines: lines as u16 },
+            },
+            None => Block::of_heap(bytes),
+        }
+    }
+
+    fn of_heap(bytes: usize) -> Block {
+        let lines = vec![Line([0; BLOCK_BYTES_MIN]); bytes.div_ceil(BLOCK_BYTES_MIN)];
+        let address = NonNull::from(Box::leak(lines.into_boxed_slice())).cast();
         Block {
             address,
             bytes,
@@ -103,6 +135,8 @@ fn class_of(bytes: usize) -> usize {
 struct Regions {
     /// Free blocks, by class.
     free: [Vec<NonNull<u8>>; CLASSES],
+    /// Free pieces, by the number of their cache lines.
+    shelves: BTreeMap<usize, Vec<NonNull<u8>>>,
     usage: Usage,
     bytes_max: usize,
 }
@@ -121,6 +155,7 @@ impl Regions {
     const fn new(bytes_max: usize) -> Regions {
         Regions {
             free: [const { Vec::new() }; CLASSES],
+            shelves: BTreeMap::new(),
             usage: Usage {
                 reserved_huge_bytes: 0,
                 transparent_huge_bytes: 0,
@@ -146,6 +181,20 @@ impl Regions {
         Some(block)
     }
 
+    fn take_piece(&mut self, lines: usize) -> Option<NonNull<u8>> {
+        if let Some(piece) = self.shelves.entry(lines).or_default().pop() {
+            return Some(piece);
+        }
+        let block = self.take(class_of(SHELF_BYTES))?;
+        let bytes = lines * BLOCK_BYTES_MIN;
+        // SAFETY: so many pieces fit the block.
+        let pieces = (0..SHELF_BYTES / bytes).map(|piece| unsafe { block.add(piece * bytes) });
+        let shelf = self.shelves.entry(lines).or_default();
+        // Those of low addresses are taken first.
+        shelf.extend(pieces.rev());
+        shelf.pop()
+    }
+
     /// A new region, as one block of the class returned with it.
     fn add_region(&mut self, class: usize) -> Option<(usize, NonNull<u8>)> {
         let bytes = (BLOCK_BYTES_MIN << class).max(REGION_BYTES);
@@ -168,24 +217,42 @@ impl Regions {
 }
 
 impl Drop for Block {
+    #[inline]
     fn drop(&mut self) {
+        // Most blocks that a program drops on its way are empty.
+        if self.origin != Origin::Nowhere {
+            self.give_back();
+        }
+    }
+}
+
+impl Block {
+    #[inline(never)]
+    fn give_back(&mut self) {
         match self.origin {
             Origin::Nowhere => {}
             Origin::Heap => {
-                let memory = std::ptr::slice_from_raw_parts_mut(self.address.as_ptr(), self.bytes);
-                // SAFETY: it was leaked from a box of this length, and nobody else has it.
+                let lines = self.bytes.div_ceil(BLOCK_BYTES_MIN);
+                let memory = std::ptr::slice_from_raw_parts_mut(self.address.as_ptr().cast::<Line>(), lines);
+                // SAFETY: it was leaked from a box of so many lines, and nobody else has it.
                 drop(unsafe { Box::from_raw(memory) });
             }
-            Origin::Region { class } => regions().free[class].push(self.address),
+            Origin::Region { class } => regions().free[usize::from(class)].push(self.address),
+            Origin::Shelf { lines } => regions()
+                .shelves
+                .entry(lines.into())
+                .or_default()
+                .push(self.address),
         }
     }
 }
 
 impl Default for Block {
     /// No bytes.
+    #[inline]
     fn default() -> Block {
         Block {
-            address: NonNull::dangling(),
+            address: NonNull::<Line>::dangling().cast(),
             bytes: 0,
             origin: Origin::Nowhere,
         }
@@ -273,9 +340,32 @@ mod tests {
     }
 
     #[test]
+    fn pieces_are_apart_at_an_odd_number_of_lines_and_come_back() {
+        let mut regions = Regions::new(REGION_BYTES);
+        let lines = 17;
+        let mut pieces: Vec<_> = (0..1_000).filter_map(|_| regions.take_piece(lines)).collect();
+        assert_eq!(pieces.len(), 1_000);
+        let (first, second) = (pieces[0].as_ptr() as usize, pieces[1].as_ptr() as usize);
+        assert_eq!(second - first, lines * BLOCK_BYTES_MIN);
+        pieces.sort();
+        let apart = |pair: &[NonNull<u8>]| pair[1].as_ptr() as usize - pair[0].as_ptr() as usize;
+        assert!(
+            pieces
+                .windows(2)
+                .all(|pair| apart(pair) >= lines * BLOCK_BYTES_MIN)
+        );
+        let mut block = Block::piece(1_000);
+        assert_eq!(block.origin, Origin::Shelf { lines: 17 });
+        block.fill(7);
+        assert_eq!(Block::piece(PIECE_BYTES_MAX).len(), PIECE_BYTES_MAX);
+    }
+
+    #[test]
     fn no_bytes_need_no_memory_and_equal_bytes_are_equal() {
         assert!(Block::new(0).is_empty() && Block::default().is_empty());
-        assert_eq!(Block::from(&b"same"[..]), Block::of_heap((*b"same").into()));
+        let mut on_heap = Block::of_heap(4);
+        on_heap.copy_from_slice(b"same");
+        assert_eq!(Block::from(&b"same"[..]), on_heap);
         assert_ne!(Block::from(&b"same"[..]), Block::from(&b"other"[..]));
     }
 

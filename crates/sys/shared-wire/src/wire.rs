@@ -369,7 +369,7 @@ impl Wire for SharedWire {
         self.ends.producer.room() as usize
     }
 
-    #[inline]
+    #[inline(always)]
     fn transmit(&mut self, to: Side, head: &[u8], payload: &[u8]) {
         let bytes = head.len() + payload.len();
         let slot = self.ends.producer.free_slot();

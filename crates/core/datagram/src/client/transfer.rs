@@ -205,7 +205,7 @@ impl<A: Copy> ClientSession<A> {
         }
         (slot.sent, slot.progress_ns) = (Sent(now_ns), now_ns);
         let due_ns = now_ns + self.trips.timeout_ns(0);
-        shared.timers.arm(self.id.number, now_ns, due_ns);
+        shared.timers.watch(self.id.number, due_ns);
         let header = Header {
             kind: Kind::Request,
             flags: outgoing.flags,
@@ -240,7 +240,7 @@ impl<A: Copy> ClientSession<A> {
         }
         slot.progress_ns = now_ns;
         let due_ns = now_ns + self.trips.timeout_ns(slot.timeouts);
-        shared.timers.arm(self.id.number, now_ns, due_ns);
+        shared.timers.watch(self.id.number, due_ns);
         let header = Header {
             kind,
             flags: outgoing.flags,
@@ -264,33 +264,49 @@ impl<A: Copy> ClientSession<A> {
         Some((Head::of_data(&header, &prefix), start..end))
     }
 
-    /// Takes a piece of a response, which may complete the call. A request and a response of one packet each take the
-    /// short way.
+    /// Whether a packet with this token from there is for this session, whose calls go on and which is not sealed.
     #[inline(always)]
+    pub(crate) fn is_plain(&self, token: u32, from: A) -> bool
+    where
+        A: PartialEq,
+    {
+        self.id.token == token && self.remote == from && self.seal.is_none() && self.is_open()
+    }
+
+    /// Takes the response of one packet to a request of one that was sent once; `None` if it is something else.
+    #[inline(always)]
+    pub(crate) fn take_whole(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) -> Option<Event<'static>> {
+        let bytes = piece.payload.len();
+        let slot = self.slots.get_mut(usize::from(piece.header.slot))?;
+        let is_whole = piece.header.kind == Kind::Response
+            && slot.call == piece.header.call
+            && slot.sent.is_out()
+            && !slot.resent
+            && piece.header.packet == 0
+            && piece.prefix.message_bytes as usize == bytes
+            && bytes <= self.payload_bytes as usize
+            && bytes <= slot.response.capacity();
+        if !is_whole {
+            return None;
+        }
+        let filled = slot.response.fill(piece.payload);
+        debug_assert!(filled, "there was room");
+        let sent_ns = Some(slot.sent.0);
+        self.heard_ns = shared.clock.now_ns();
+        self.measure(shared, piece, sent_ns, 1);
+        self.regain(1);
+        Some(self.complete(shared, piece.header.slot, Ok(piece.prefix.code)))
+    }
+
+    /// Takes a piece of a response, which may complete the call.
     pub(crate) fn receive_response(
         &mut self,
         shared: &mut Shared<A>,
         piece: Piece<'_>,
     ) -> Option<Event<'static>> {
-        let bytes = piece.payload.len();
-        match self.slots.get_mut(usize::from(piece.header.slot)) {
-            Some(slot)
-                if slot.call == piece.header.call
-                    && slot.sent.is_out()
-                    && !slot.resent
-                    && piece.header.packet == 0
-                    && piece.prefix.message_bytes as usize == bytes
-                    && bytes <= self.payload_bytes as usize
-                    && bytes <= slot.response.capacity() =>
-            {
-                let filled = slot.response.fill(piece.payload);
-                debug_assert!(filled, "there was room");
-                let sent_ns = Some(slot.sent.0);
-                self.measure(shared, &piece, sent_ns, 1);
-                self.regain(1);
-                Some(self.complete(shared, piece.header.slot, Ok(piece.prefix.code)))
-            }
-            _ => self.receive_part(shared, piece),
+        match self.take_whole(shared, &piece) {
+            Some(event) => Some(event),
+            None => self.receive_part(shared, piece),
         }
     }
 

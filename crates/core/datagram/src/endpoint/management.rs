@@ -1,5 +1,7 @@
 //! Sessions begin, end, and are looked for in vain.
 
+use provost_registered::{Array, One};
+
 use super::*;
 use crate::client::State;
 use crate::config::{PACKET_BYTES_MIN, Recovery, SLOTS_MAX};
@@ -37,7 +39,7 @@ impl<A: Address> Endpoint<A> {
             .keyring
             .as_mut()
             .map(|keyring| Box::new(keyring.share()));
-        self.sessions[usize::from(number)] = Session::Client(Box::new(client));
+        self.sessions[usize::from(number)] = Session::Client(One::new(client));
         self.send_open(number);
         Ok(id)
     }
@@ -68,10 +70,12 @@ impl<A: Address> Endpoint<A> {
         self.shared.clock.advance(now_ns);
         let (to, seal, number, token) = match self.sessions.get_mut(usize::from(session.number)) {
             Some(Session::Client(client)) if client.id == session => {
+                let client = &mut **client;
                 let seal = client.seal.as_deref_mut();
                 (client.remote, seal, client.remote_number, client.remote_token)
             }
             Some(Session::Server(server)) if server.local_token == session.token => {
+                let server = &mut **server;
                 let seal = server.seal.as_deref_mut();
                 (server.remote, seal, server.remote_number, server.remote_token)
             }
@@ -92,14 +96,16 @@ impl<A: Address> Endpoint<A> {
                     State::Opening { .. } => self.shared.config.credits,
                     _ => client.credits_total,
                 };
-                client.end(&mut self.shared, reason);
+                client.into_inner().end(&mut self.shared, reason);
                 credits
             }
             Session::Server(server) => {
                 let (credits, token) = (server.credits, server.local_token);
                 self.opened
                     .remove(&(server.remote, server.remote_number, server.remote_token));
-                server.end(&mut self.shared, SessionId { number, token }, reason);
+                server
+                    .into_inner()
+                    .end(&mut self.shared, SessionId { number, token }, reason);
                 credits
             }
         };
@@ -229,9 +235,9 @@ impl<A: Address> Endpoint<A> {
             payload_bytes: (packet_bytes - self.shared.config.overhead_bytes()) as u32,
             recovery,
             heard_ns: now_ns,
-            slots: (0..slots).map(|_| server::ServerSlot::default()).collect(),
+            slots: Array::new((0..slots).map(|_| server::ServerSlot::default())),
         };
-        self.sessions[usize::from(number)] = Session::Server(Box::new(server));
+        self.sessions[usize::from(number)] = Session::Server(One::new(server));
         self.ring_packets_taken += u32::from(credits);
         self.opened.insert((from, open.session, open.token), number);
         let due_ns = now_ns + self.shared.config.idle_ns_max;
