@@ -41,6 +41,45 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
         / 1e9
 }
 
+/// What threads have spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Spent {
+    pub(crate) cpu_us: f64,
+    /// Context switches, of their own will or not.
+    pub(crate) switches: f64,
+}
+
+impl Spent {
+    /// What has been spent since, for each of so many.
+    pub(crate) fn since(self, before: Spent, count: usize) -> Spent {
+        let each = |now: f64, before: f64| (now - before).max(0.0) / count.max(1) as f64;
+        Spent {
+            cpu_us: each(self.cpu_us, before.cpu_us),
+            switches: each(self.switches, before.switches),
+        }
+    }
+}
+
+/// What a node's threads have spent that are none of its runtimes'.
+pub(crate) fn control_plane(pid: u32) -> Spent {
+    let mut spent = Spent::default();
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    for task in tasks.into_iter().flatten().flatten() {
+        let read = |file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        if read("comm").starts_with("runtime-") {
+            continue;
+        }
+        // Nanoseconds on a core, nanoseconds waiting for one, and how often it got one.
+        let schedstat = read("schedstat");
+        let mut fields = schedstat
+            .split_whitespace()
+            .map(|field| field.parse().unwrap_or(0.0));
+        spent.cpu_us += fields.next().unwrap_or(0.0) / 1e3;
+        spent.switches += fields.nth(1).unwrap_or(0.0);
+    }
+    spent
+}
+
 /// Seconds that these cores have been busy. Niced time is left out: it is that of [`AwakeCores`].
 pub(crate) fn busy_seconds(cores: &[usize]) -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -194,6 +233,18 @@ mod tests {
     #[test]
     fn busy_time_leaves_out_idle_and_niced_time() {
         assert_eq!(busy_ticks("cpu0 1 1000 2 1000 1000 4 8 0 0 0"), 15.0);
+    }
+
+    #[test]
+    fn what_threads_spend_is_read_and_shared_out() {
+        let before = control_plane(std::process::id());
+        assert!(before.cpu_us > 0.0 && before.switches >= 1.0);
+        let spent = Spent {
+            cpu_us: before.cpu_us + 100.0,
+            switches: before.switches + 6.0,
+        };
+        let each = spent.since(before, 2);
+        assert!((each.cpu_us - 50.0).abs() < 1.0 && (each.switches - 3.0).abs() < 0.1);
     }
 
     #[test]

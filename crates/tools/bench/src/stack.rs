@@ -136,6 +136,13 @@ impl Stack {
         admin_socket(&self.folder.join(format!("{node}.sock")))
     }
 
+    /// The processes of its nodes.
+    pub(crate) fn nodes(&self) -> Vec<u32> {
+        let is_node = |watched: &Watched| ["ingress", "egress", "service"].contains(&watched.name.as_str());
+        let nodes = self.watched().into_iter().filter(is_node);
+        nodes.map(|watched| watched.pid).collect()
+    }
+
     /// Starts a client that makes a few calls and is idle after that, where the setup has one.
     pub(crate) fn idle_client(&self) -> Result<Option<Process>, Failure> {
         match self.setup {

@@ -63,6 +63,9 @@ pub(crate) struct Median {
     pub(crate) rps_per_core: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gbps_per_core: Option<f64>,
+    /// Context switches for each change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) switches: Option<f64>,
     /// Cores that each process used.
     pub(crate) cores: BTreeMap<String, f64>,
     /// Resident memory, in MiB, by process.

@@ -11,7 +11,7 @@ use provost_shm::now_ns;
 
 use crate::arguments::Upgrade;
 use crate::failure::{Doing, Failure};
-use crate::machine;
+use crate::machine::{self, Spent, control_plane};
 use crate::operator::Operator;
 use crate::plan::{Measure, Setup};
 use crate::plot::TimePlot;
@@ -86,6 +86,8 @@ struct Target {
 #[derive(Clone, Copy)]
 enum Most {
     Us(f64),
+    /// Than the same figure when nothing was changed.
+    UsMore(f64),
     /// Of the same figure when nothing was changed.
     Ratio(f64),
 }
@@ -94,9 +96,11 @@ const P99: fn(&Median) -> Option<f64> = |median| median.p99_us;
 const P999: fn(&Median) -> Option<f64> = |median| median.p999_us;
 
 #[rustfmt::skip]
-const TARGETS: [Target; 6] = [
+const TARGETS: [Target; 8] = [
     Target { experiment: "transport upgrade", what: "gap", figure: P999, most: Most::Us(1000.0) },
+    Target { experiment: "transport upgrade", what: "gap", figure: P999, most: Most::UsMore(1000.0) },
     Target { experiment: "policy upgrade", what: "gap", figure: P999, most: Most::Us(1000.0) },
+    Target { experiment: "policy upgrade", what: "gap", figure: P999, most: Most::UsMore(1000.0) },
     Target { experiment: "daemon upgrade", what: "gap", figure: P999, most: Most::Us(50_000.0) },
     Target { experiment: "transport upgrade", what: "second", figure: P99, most: Most::Ratio(1.2) },
     Target { experiment: "policy upgrade", what: "second", figure: P99, most: Most::Ratio(1.2) },
@@ -118,6 +122,7 @@ impl Target {
         };
         let (value, bound, unit) = match self.most {
             Most::Us(us) => (changes, us, "us"),
+            Most::UsMore(us) => (changes - calm, us, "us more than the calm one's"),
             Most::Ratio(ratio) => (changes / calm, ratio, "times the calm one's"),
         };
         let quantile = if matches!(self.most, Most::Ratio(_)) {
@@ -206,6 +211,10 @@ struct Bench {
     began_ns: u64,
     done: Vec<Done>,
     pauses_us: Vec<f64>,
+    /// Processes of the nodes.
+    nodes: Vec<u32>,
+    /// What both nodes' control planes, and this process, spent for each change.
+    spent: Option<[Spent; 2]>,
 }
 
 struct Client {
@@ -272,11 +281,27 @@ impl Bench {
             began_ns: now_ns(),
             done: Vec::new(),
             pauses_us: Vec::new(),
+            nodes: stack.nodes(),
+            spent: None,
         })
+    }
+
+    /// What the control planes of all nodes have spent, and what this process has.
+    fn spent(&self) -> [Spent; 2] {
+        let nodes = self.nodes.iter().map(|node| control_plane(*node));
+        let sum = |all: Spent, one: Spent| Spent {
+            cpu_us: all.cpu_us + one.cpu_us,
+            switches: all.switches + one.switches,
+        };
+        [
+            nodes.fold(Spent::default(), sum),
+            control_plane(std::process::id()),
+        ]
     }
 
     /// To and fro on both nodes, the receiver before the sender.
     fn upgrade_engines(&mut self, kind: &str, versions: [u32; 2], count: usize) -> Result<(), Failure> {
+        let before = self.spent();
         for number in 0..count {
             let version = versions[number / 2 % 2];
             let [egress, ingress] = self.connections;
@@ -287,6 +312,8 @@ impl Bench {
             self.note("", window);
             std::thread::sleep(self.between);
         }
+        let now = self.spent();
+        self.spent = Some([0, 1].map(|at| now[at].since(before[at], count)));
         Ok(())
     }
 
@@ -348,6 +375,7 @@ impl Bench {
             changes: ended,
             done: self.done,
             pauses_us: self.pauses_us,
+            spent: self.spent,
         })
     }
 }
@@ -364,6 +392,7 @@ struct Outcome {
     changes: Window,
     done: Vec<Done>,
     pauses_us: Vec<f64>,
+    spent: Option<[Spent; 2]>,
 }
 
 impl Outcome {
@@ -393,6 +422,17 @@ impl Outcome {
         ];
         if !self.pauses_us.is_empty() {
             cells.push(("pause, as told", quantiles(self.pauses_us.clone())));
+        }
+        for (what, spent) in ["a change, node", "a change, asker"]
+            .iter()
+            .zip(self.spent.iter().flatten())
+        {
+            let spent = Median {
+                mean_us: Some(spent.cpu_us),
+                switches: Some(spent.switches),
+                ..Median::default()
+            };
+            cells.push((what, spent));
         }
         let cell = |(what, median): (&str, Median)| Cell {
             setup,
@@ -450,8 +490,8 @@ impl Outcome {
 
 fn print(cells: &[Cell]) {
     println!(
-        "{:18} {:16} {:>10} {:>10} {:>10} {:>11} {:>9} {:>7}",
-        "experiment", "what", "p50 us", "p99 us", "p99.9 us", "mean us", "calls/s", "failed"
+        "{:18} {:16} {:>10} {:>10} {:>10} {:>11} {:>9} {:>7} {:>8}",
+        "experiment", "what", "p50 us", "p99 us", "p99.9 us", "mean us", "calls/s", "failed", "switches"
     );
     let figure = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1}"));
     for cell in cells {
@@ -462,10 +502,11 @@ fn print(cells: &[Cell]) {
             mean_us,
             rps,
             errors,
+            switches,
             ..
         } = &cell.median;
         println!(
-            "{:18} {:16} {:>10} {:>10} {:>10} {:>11} {:>9} {:>7}",
+            "{:18} {:16} {:>10} {:>10} {:>10} {:>11} {:>9} {:>7} {:>8}",
             cell.setup,
             cell.what,
             figure(*p50_us),
@@ -473,12 +514,13 @@ fn print(cells: &[Cell]) {
             figure(*p999_us),
             figure(*mean_us),
             rps.map_or(String::new(), |rps| format!("{rps:.0}")),
-            errors
+            errors,
+            figure(*switches)
         );
     }
     println!(
         "\ngap: longest time without a completion around each change, or half way between two; calls and second: latency of\n\
          the app's and of a second app's calls, all of them, or half way between; pause: how long the daemon says that no\n\
-         call moved.\n"
+         call moved; a change: processor time and context switches of the node's control plane, and of who asks, for each.\n"
     );
 }
