@@ -1,4 +1,5 @@
-//! Reads, alone and mixed with scans of 128 keys, which run in workers or in the event loop, in one run.
+//! Reads, alone and mixed with scans, which run in workers or in the event loop, in one run; and beside them what decides
+//! which of the two is better: how long a scan takes, and how long it takes to wake a worker.
 //!
 //! Server and client are threads of this process. Setups take turns, so that what else runs on the machine meets all of
 //! them.
@@ -6,7 +7,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -22,7 +23,10 @@ use super::Outcome;
 
 /// How many of a hundred requests are scans, as in eRPC's measurement (NSDI '19, section 7.2).
 const SCANS_PER_CENT: u64 = 1;
-const SCAN_KEYS: u32 = 128;
+/// As there, and as long as makes it worth a worker.
+const SCAN_KEYS: [u32; 2] = [128, 4096];
+/// How long a thread is left to fall asleep before it is woken.
+const ASLEEP: Duration = Duration::from_micros(300);
 const RING_PACKETS: usize = 4096;
 const RESPONSE_BYTES: usize = 16;
 
@@ -44,6 +48,9 @@ pub(crate) struct Options {
     /// Worker threads.
     #[arg(long, default_value_t = 1)]
     workers: usize,
+    /// Keys of a scan; more than one measures one after the other.
+    #[arg(long, value_delimiter = ',', default_values_t = SCAN_KEYS)]
+    scan_keys: Vec<u32>,
     /// Write the figures to this file.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -54,28 +61,37 @@ pub(crate) struct Options {
 
 #[derive(Clone, Copy)]
 struct Mix {
-    name: &'static str,
     scans_per_cent: u64,
+    scan_keys: u32,
     scans: Scans,
 }
 
-const MIXES: [Mix; 3] = [
-    Mix {
-        name: "gets alone",
-        scans_per_cent: 0,
-        scans: Scans::InWorkers,
-    },
-    Mix {
-        name: "scans in workers",
-        scans_per_cent: SCANS_PER_CENT,
-        scans: Scans::InWorkers,
-    },
-    Mix {
-        name: "scans in dispatch",
-        scans_per_cent: SCANS_PER_CENT,
-        scans: Scans::InDispatch,
-    },
-];
+impl Mix {
+    /// Gets alone, then scans of each length in either place.
+    fn all(scan_keys: &[u32]) -> Vec<Mix> {
+        let gets_alone = Mix {
+            scans_per_cent: 0,
+            scan_keys: 0,
+            scans: Scans::InWorkers,
+        };
+        let mixed = scan_keys.iter().flat_map(|keys| {
+            [Scans::InWorkers, Scans::InDispatch].map(|scans| Mix {
+                scans_per_cent: SCANS_PER_CENT,
+                scan_keys: *keys,
+                scans,
+            })
+        });
+        std::iter::once(gets_alone).chain(mixed).collect()
+    }
+
+    fn name(&self) -> String {
+        match (self.scans_per_cent, self.scans) {
+            (0, _) => "gets alone".to_owned(),
+            (_, Scans::InWorkers) => format!("scans of {} in workers", self.scan_keys),
+            (_, Scans::InDispatch) => format!("scans of {} in dispatch", self.scan_keys),
+        }
+    }
+}
 
 pub(crate) fn run(options: &Options) -> Outcome {
     let (rounds, seconds, keys) = if options.quick {
@@ -88,15 +104,20 @@ pub(crate) fn run(options: &Options) -> Outcome {
         tree.put(key, key)?;
     }
     let mut cells = Cells::default();
+    let length = Duration::from_secs_f64(seconds);
     for _ in 0..rounds {
-        for mix in MIXES {
+        for keys_scanned in &options.scan_keys {
+            scan_alone(&tree, (keys, *keys_scanned), length, &mut cells);
+        }
+        wake(length, &mut cells);
+        for mix in Mix::all(&options.scan_keys) {
             let bench = Bench {
                 tree: &tree,
                 mix,
                 keys,
                 inflight: options.inflight.max(1),
                 workers: options.workers,
-                length: Duration::from_secs_f64(seconds),
+                length,
             };
             let (near, far) = InProcess::pair(PACKET_BYTES_ETHERNET, RING_PACKETS);
             bench.measure("process", (near, far), &mut cells)?;
@@ -109,6 +130,69 @@ pub(crate) fn run(options: &Options) -> Outcome {
         cells.write(path)?;
     }
     Ok(())
+}
+
+/// What one cell is of, without a client.
+fn alone(setup: &str, what: &str) -> Load {
+    Load {
+        setup: setup.to_owned(),
+        what: what.to_owned(),
+        size: 0,
+        conns: 1,
+        inflight: 1,
+    }
+}
+
+/// Scans of the tree, without transport.
+fn scan_alone(tree: &Tree, (keys, scan_keys): (u64, u32), length: Duration, cells: &mut Cells) {
+    let (mut latencies, began, mut key) = (Latencies::default(), Instant::now(), 1u64);
+    while began.elapsed() < length / 4 {
+        key = key.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let scan = Instant::now();
+        std::hint::black_box(tree.scan((key >> 33) % keys, scan_keys as usize));
+        latencies.record(scan.elapsed());
+    }
+    let run = latencies.run(began.elapsed().as_secs_f64(), 0);
+    cells.add(&alone("tree alone", &format!("scan {scan_keys}")), run);
+}
+
+/// Wakes a thread that sleeps, as the event loop wakes a worker: what it takes of the event loop, and until the thread
+/// runs.
+fn wake(length: Duration, cells: &mut Cells) {
+    let (began, stop) = (Instant::now(), AtomicBool::new(false));
+    let ran_at_ns = AtomicU64::new(0);
+    let (mut waking, mut until_it_runs) = (Latencies::default(), Latencies::default());
+    std::thread::scope(|threads| {
+        let sleeper = threads.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                std::thread::park();
+                ran_at_ns.store(began.elapsed().as_nanos() as u64, Ordering::SeqCst);
+            }
+        });
+        while began.elapsed() < length / 4 {
+            std::thread::sleep(ASLEEP);
+            ran_at_ns.store(0, Ordering::SeqCst);
+            let at = began.elapsed();
+            sleeper.thread().unpark();
+            waking.record(began.elapsed() - at);
+            while ran_at_ns.load(Ordering::SeqCst) == 0 {
+                std::hint::spin_loop();
+            }
+            let ran_at = Duration::from_nanos(ran_at_ns.load(Ordering::SeqCst));
+            until_it_runs.record(ran_at.saturating_sub(at));
+        }
+        stop.store(true, Ordering::SeqCst);
+        sleeper.thread().unpark();
+    });
+    let seconds = began.elapsed().as_secs_f64();
+    cells.add(
+        &alone("a thread that sleeps", "to wake it"),
+        waking.run(seconds, 0),
+    );
+    cells.add(
+        &alone("a thread that sleeps", "until it runs"),
+        until_it_runs.run(seconds, 0),
+    );
 }
 
 struct Bench<'b> {
@@ -129,7 +213,7 @@ struct Client {
     errors: u64,
     chance: u64,
     keys: u64,
-    scans_per_cent: u64,
+    mix: Mix,
     ends: Instant,
 }
 
@@ -183,7 +267,7 @@ impl Bench<'_> {
             errors: 0,
             chance: 1,
             keys: self.keys,
-            scans_per_cent: self.mix.scans_per_cent,
+            mix: self.mix,
             ends: now + self.length,
         };
         let mut rpc = Rpc::new(RpcConfig::default(), wire, client, Handlers::new())?;
@@ -198,7 +282,7 @@ impl Bench<'_> {
         }
         let (seconds, client) = (began.elapsed().as_secs_f64(), rpc.state());
         let load = |what: &str, size| Load {
-            setup: format!("{}, {name}", self.mix.name),
+            setup: format!("{}, {name}", self.mix.name()),
             what: what.into(),
             size,
             conns: 1,
@@ -206,7 +290,7 @@ impl Bench<'_> {
         };
         cells.add(&load("get", 8), client.gets.run(seconds, client.errors));
         if client.scans.count() > 0 {
-            cells.add(&load("scan 128", 12), client.scans.run(seconds, 0));
+            cells.add(&load("scan", 12), client.scans.run(seconds, 0));
         }
         Ok(())
     }
@@ -220,10 +304,10 @@ fn ask<A: Copy + Eq + std::hash::Hash + std::fmt::Debug + 'static>(
 ) {
     let (key, is_scan) = (
         client.below(client.keys),
-        client.below(100) < client.scans_per_cent,
+        client.below(100) < client.mix.scans_per_cent,
     );
     let mut call = if is_scan {
-        context.call_of(SCAN, &span(key, SCAN_KEYS), RESPONSE_BYTES)
+        context.call_of(SCAN, &span(key, client.mix.scan_keys), RESPONSE_BYTES)
     } else {
         context.call_of(GET, &key.to_le_bytes(), RESPONSE_BYTES)
     };

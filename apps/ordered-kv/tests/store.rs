@@ -141,8 +141,10 @@ fn the_benchmark_writes_what_it_measured() {
     let figures = std::fs::read_to_string(json).unwrap();
     for setup in [
         "gets alone, udp",
-        "scans in workers, process",
-        "scans in dispatch, udp",
+        "scans of 128 in workers, process",
+        "scans of 4096 in dispatch, udp",
+        "tree alone",
+        "a thread that sleeps",
     ] {
         assert!(figures.contains(setup), "no figures of {setup}");
     }
