@@ -222,7 +222,7 @@ enum ChannelError {
     Deadline,
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    #[error(transparent)]
+    #[error("{0}: is there a listener with transport = \"datagram\"?")]
     Lost(#[from] Lost),
     #[error("the peer closed the connection during the handshake")]
     Closed,
@@ -323,5 +323,35 @@ impl Channel {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_nobody_is_told_what_to_look_for() {
+        // An address of its own, so that no other test's socket is there when this one is gone.
+        let address = std::net::UdpSocket::bind("127.41.7.3:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let params = ConnectParams {
+            address: address.to_string(),
+            hello: Hello {
+                service: "test.Test".into(),
+                schema_hash: [1; 32],
+                methods: Vec::new(),
+                limits: Limits::default(),
+            },
+            descriptor_set: Arc::from([]),
+            packets: PacketOptions::default(),
+            deadline: Instant::now() + Duration::from_secs(40),
+        };
+        let error = connect(&params).unwrap_err();
+        assert_eq!(error.code, Code::Unavailable);
+        let hint = "nobody listens at the peer's address any more: is there a listener with transport = \"datagram\"?";
+        assert!(error.message.ends_with(hint), "{error}");
     }
 }
