@@ -240,7 +240,8 @@ fn a_process_that_was_off_its_core_neither_resends_much_nor_slows_down() {
     let rate = simulation.endpoint(0).rate(session).unwrap();
     assert_eq!(rate, congestion.link_rate, "a preempted host is no congestion");
     let statistics = simulation.endpoint(0).statistics();
-    assert!(statistics.packets_resent < 400, "{statistics:?}");
+    // In 8 ms each of the 8 calls asks after 0.5, 1, 2 and 4 ms more; 20 times it was the server that was away.
+    assert!(statistics.packets_resent <= 20 * 8 * 4, "{statistics:?}");
 }
 
 /// What a preemption is measured by.
