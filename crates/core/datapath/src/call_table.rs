@@ -71,6 +71,18 @@ impl<T> CallTable<T> {
         self.calls == 0
     }
 
+    /// What belongs to a call, to be looked at.
+    #[must_use]
+    pub fn get(&self, call: u64) -> Option<&T> {
+        let Seen::At(at) = self.look_for(call) else {
+            return None;
+        };
+        match &self.values[self.places[at].value as usize] {
+            Value::Of(value) => Some(value),
+            Value::Free(_) => None,
+        }
+    }
+
     /// What belongs to a call.
     #[inline]
     #[must_use]
@@ -115,6 +127,17 @@ impl<T> CallTable<T> {
         }
     }
 
+    /// Takes what belongs to all calls, in no order.
+    pub fn take_all(&mut self) -> impl Iterator<Item = T> {
+        self.places.fill(FREE);
+        (self.free, self.calls) = (NOWHERE, 0);
+        let values = std::mem::take(&mut self.values).into_iter();
+        values.filter_map(|value| match value {
+            Value::Of(value) => Some(value),
+            Value::Free(_) => None,
+        })
+    }
+
     /// All calls with what belongs to them, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let taken = self.places.iter().filter(|place| place.value != NOWHERE);
@@ -122,6 +145,12 @@ impl<T> CallTable<T> {
             Value::Of(value) => Some((place.call, value)),
             Value::Free(_) => None,
         })
+    }
+}
+
+impl<T> Default for CallTable<T> {
+    fn default() -> CallTable<T> {
+        CallTable::with_capacity(0)
     }
 }
 
@@ -256,7 +285,10 @@ mod tests {
                 match numbers.below(4) {
                     0 => assert_eq!(table.insert(call, value), map.insert(call, value)),
                     1 => assert_eq!(table.remove(call), map.remove(&call)),
-                    2 => assert_eq!(table.get_mut(call), map.get_mut(&call)),
+                    2 => {
+                        assert_eq!(table.get(call), map.get(&call));
+                        assert_eq!(table.get_mut(call), map.get_mut(&call));
+                    }
                     _ => {
                         let kept = *map.entry(call).or_insert(value);
                         assert_eq!(table.get_or_insert_with(call, || value), Some(&mut { kept }));
@@ -266,6 +298,12 @@ mod tests {
             }
             let held: HashMap<u64, u64> = table.iter().map(|(call, value)| (call, *value)).collect();
             assert_eq!(held, map);
+            let mut taken: Vec<u64> = table.take_all().collect();
+            let mut values: Vec<u64> = map.into_values().collect();
+            taken.sort_unstable();
+            values.sort_unstable();
+            assert!(taken == values && table.is_empty() && table.iter().next().is_none());
+            assert_eq!((table.insert(7, 1), table.remove(7)), (None, Some(1)));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use provost_datapath::{CallMap, Nanos, Step};
+use provost_datapath::{CallMap, CallTable, Nanos, Step};
 
 /// Turns of calls that are gone stay in the order until they come up; past so many times the calls it is made anew.
 const STALE_TURNS_FACTOR: usize = 2;
@@ -13,7 +13,7 @@ const TURNS_SMALL: usize = 64;
 /// The calls that wait in one lane: by number, and in the order in which they are judged again.
 #[derive(Default)]
 pub(super) struct Held {
-    calls: CallMap<HeldCall>,
+    calls: CallTable<HeldCall>,
     order: BinaryHeap<Reverse<Turn>>,
     steps: usize,
     last: u64,
@@ -65,7 +65,7 @@ impl Held {
     }
 
     pub(super) fn holds(&self, call: u64) -> bool {
-        !self.calls.is_empty() && self.calls.contains_key(&call)
+        !self.calls.is_empty() && self.calls.get(call).is_some()
     }
 
     /// The earliest time at which a call is judged again.
@@ -86,7 +86,7 @@ impl Held {
 
     /// Lets a step wait behind those of its call.
     pub(super) fn add_behind(&mut self, step: Step) {
-        if let Some(held) = self.calls.get_mut(&step.call) {
+        if let Some(held) = self.calls.get_mut(step.call) {
             held.rest.push_back(step);
             self.steps += 1;
         }
@@ -115,7 +115,7 @@ impl Held {
 
     /// Takes what waits of a call.
     pub(super) fn remove(&mut self, call: u64) -> Option<HeldCall> {
-        let held = self.calls.remove(&call)?;
+        let held = self.calls.remove(call)?;
         self.steps -= 1 + held.rest.len();
         self.tidy();
         Some(held)
@@ -123,7 +123,7 @@ impl Held {
 
     /// Takes all steps, those of the call that waited first before those of the next.
     pub(super) fn take_all(&mut self) -> impl DoubleEndedIterator<Item = Step> {
-        let mut calls: Vec<HeldCall> = self.calls.drain().map(|(_, held)| held).collect();
+        let mut calls: Vec<HeldCall> = self.calls.take_all().collect();
         calls.sort_by_key(|held| held.number);
         self.order.clear();
         self.steps = 0;
@@ -146,9 +146,9 @@ impl Held {
     }
 }
 
-fn is_current(calls: &CallMap<HeldCall>, turn: &Turn) -> bool {
+fn is_current(calls: &CallTable<HeldCall>, turn: &Turn) -> bool {
     calls
-        .get(&turn.call)
+        .get(turn.call)
         .is_some_and(|held| held.number == turn.number && held.wait.until() == turn.until)
 }
 
