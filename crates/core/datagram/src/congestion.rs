@@ -58,7 +58,8 @@ pub struct CongestionConfig {
 impl Default for CongestionConfig {
     fn default() -> Self {
         Self {
-            // Of the three it keeps queues shortest at 20 to 100 senders with the link full; Timely leaves a third unused.
+            // At 20 to 100 senders all three keep queues short with the link full. This one can also send less than a packet
+            // in a round trip.
             algorithm: Algorithm::Swift(SwiftConfig::default()),
             link_rate: 3.125,
             bypass: ShortCut::On,
@@ -117,7 +118,7 @@ impl Controller {
     pub(crate) fn new(config: &CongestionConfig, credits: u16, packet_bytes: usize) -> Self {
         let state = match config.algorithm {
             Algorithm::Off => State::Off,
-            Algorithm::Timely(of) => State::Timely(Timely::new(of, config.link_rate)),
+            Algorithm::Timely(of) => State::Timely(Timely::new(of, config.link_rate, packet_bytes)),
             Algorithm::Swift(of) => {
                 let window_packets_max = of.window_packets_max.min(credits.into());
                 let config_of = SwiftConfig {

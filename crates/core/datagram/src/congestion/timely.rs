@@ -10,6 +10,10 @@ const HYPERACTIVE_STEPS: f64 = 5.0;
 const GRADIENT_WEIGHT: f64 = 0.46;
 /// How strongly the rate answers to a round trip that is too long.
 const DECREASE: f64 = 0.26;
+/// Packets that may be out at any rate.
+const WINDOW_PACKETS_MIN: u32 = 2;
+/// Round trips longer than so many times the low one are a queue, which no window is to keep up.
+const WINDOW_ROUND_TRIPS_LOW: f64 = 2.0;
 /// Rates fall by half at most in one step.
 const STEP_MIN: f64 = 0.5;
 
@@ -44,6 +48,7 @@ impl Default for TimelyConfig {
 pub(crate) struct Timely {
     config: TimelyConfig,
     link_rate: f64,
+    packet_bytes: f64,
     rate: f64,
     rtt_ns_before: f64,
     gradient_ns: f64,
@@ -53,10 +58,11 @@ pub(crate) struct Timely {
 }
 
 impl Timely {
-    pub(crate) fn new(config: TimelyConfig, link_rate: f64) -> Self {
+    pub(crate) fn new(config: TimelyConfig, link_rate: f64, packet_bytes: usize) -> Self {
         Self {
             config,
             link_rate,
+            packet_bytes: packet_bytes as f64,
             rate: link_rate,
             rtt_ns_before: config.rtt_ns_min as f64,
             gradient_ns: 0.0,
@@ -140,8 +146,15 @@ impl CongestionControl for Timely {
         self.rate
     }
 
+    /// What the rate sends in a round trip. With more on their way, packets would wait in the timing wheel for times that
+    /// an older rate gave them: rates would act long after they were found, swing, and leave the link empty between.
     fn window_packets(&self) -> u32 {
-        u32::MAX
+        if self.rate >= self.link_rate {
+            return u32::MAX;
+        }
+        let rtt_ns_max = WINDOW_ROUND_TRIPS_LOW * self.config.rtt_ns_low as f64;
+        let bytes = self.rate * self.rtt_ns_before.min(rtt_ns_max);
+        ((bytes / self.packet_bytes) as u32).max(WINDOW_PACKETS_MIN)
     }
 
     fn indifferent_below_ns(&self) -> u64 {
@@ -168,23 +181,27 @@ mod tests {
 
     #[test]
     fn long_round_trips_slow_down_and_short_ones_bring_the_rate_back() {
-        let mut timely = Timely::new(TimelyConfig::default(), 3.0);
+        let mut timely = Timely::new(TimelyConfig::default(), 3.0, 1472);
         assert_eq!(timely.indifferent_below_ns(), 50_000);
         for round in 0..200 {
             timely.acknowledged(&sample(round * 200_000, 200_000));
         }
         assert_eq!(timely.indifferent_below_ns(), 0);
         let congested = timely.rate();
+        assert_eq!(
+            timely.window_packets(),
+            ((congested * 100_000.0 / 1472.0) as u32).max(2)
+        );
         assert!(congested < 1.0, "{congested}");
         for round in 0..2_000 {
             timely.acknowledged(&sample(40_000_000 + round * 10_000, 10_000));
         }
-        assert_eq!(timely.rate(), 3.0);
+        assert_eq!((timely.rate(), timely.window_packets()), (3.0, u32::MAX));
     }
 
     #[test]
     fn the_rate_stays_above_its_floor() {
-        let mut timely = Timely::new(TimelyConfig::default(), 3.0);
+        let mut timely = Timely::new(TimelyConfig::default(), 3.0, 1472);
         for round in 0..1_000 {
             timely.acknowledged(&sample(round * 10_000_000, 5_000_000));
             timely.timed_out(round * 10_000_000);
