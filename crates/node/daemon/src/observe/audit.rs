@@ -1,7 +1,7 @@
 //! The audit log: what policies decided and what operators changed, one JSON object on a line.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use crossbeam_queue::SegQueue;
 use provost_engine::{AuditEvent, EventSink, Nanos, WallClock, rfc3339};
 use provost_observe_log::LogFile;
 use provost_shm::now_ns;
+use serde::Serialize;
 
 use super::ObserveError;
 
@@ -16,8 +17,12 @@ use super::ObserveError;
 const QUEUE_MAX: usize = 8192;
 /// Records that are written at once, at most.
 const BATCH_MAX: usize = 512;
-/// How long the writer sleeps when nobody wakes it. (A wake-up that comes just before it falls asleep is not lost; this
-/// is for the count of what was dropped.)
+/// How long the writer lets records come together once it has written some. A record that finds it so wakes nobody: to
+/// wake a thread costs many times what a record does.
+const GATHERING: Duration = Duration::from_millis(20);
+/// Records that wait when the writer is woken ahead of that.
+const QUEUE_LONG: usize = QUEUE_MAX / 4;
+/// How long the writer sleeps when nobody wakes it. (No wake-up is lost; this is for the count of what was dropped.)
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The audit log of a node. Those who write to it never wait: what finds the queue full is dropped and counted, and the
@@ -33,6 +38,16 @@ struct Inner {
     written: AtomicU64,
     dropped: AtomicU64,
     closing: AtomicBool,
+    /// The writer sleeps, or is about to, until it is woken.
+    is_idle: AtomicBool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sleep {
+    /// Some records were just written.
+    WhileRecordsGather,
+    /// None was.
+    UntilWoken,
 }
 
 /// Records that wait. Room for [`QUEUE_MAX`] would be a megabyte that hardly a node ever fills, so it grows by some
@@ -61,6 +76,15 @@ impl Queue {
         self.count.fetch_sub(1, Ordering::Relaxed);
         Some(entry)
     }
+
+    /// Records that wait, about: some may be just coming or going.
+    fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
 }
 
 enum Entry {
@@ -71,6 +95,22 @@ enum Entry {
 enum Target {
     File(LogFile),
     Log,
+}
+
+/// What a policy decided, as it is written.
+#[derive(Serialize)]
+struct PolicyLine<'a> {
+    time: &'a str,
+    event: &'static str,
+    node: &'a str,
+    policy: &'a str,
+    action: &'static str,
+    app: &'a str,
+    method: &'a str,
+    peer: &'a str,
+    call: u64,
+    status: &'static str,
+    reason: &'a str,
 }
 
 impl AuditLog {
@@ -91,6 +131,7 @@ impl AuditLog {
             written: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             closing: AtomicBool::new(false),
+            is_idle: AtomicBool::new(false),
         });
         let shared = Arc::clone(&inner);
         let thread = std::thread::Builder::new()
@@ -120,7 +161,11 @@ impl AuditLog {
         if self.inner.queue.push(entry).is_err() {
             self.inner.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(thread) = &self.thread {
+        // Pairs with the fence of `Inner::sleep`: either the writer sees the record, or it is seen to be idle here.
+        fence(Ordering::SeqCst);
+        let is_wanted = self.inner.is_idle.load(Ordering::Relaxed) || self.inner.queue.len() >= QUEUE_LONG;
+        if is_wanted && let Some(thread) = &self.thread {
+            self.inner.is_idle.store(false, Ordering::Relaxed);
             thread.thread().unpark();
         }
     }
@@ -156,13 +201,30 @@ impl Inner {
             }
             if !lines.is_empty() {
                 self.write(&mut target, &lines);
-                continue;
-            }
-            if is_closing {
+            } else if is_closing {
                 return;
             }
+            if lines.len() < BATCH_MAX && !is_closing {
+                self.sleep(match lines.is_empty() {
+                    true => Sleep::UntilWoken,
+                    false => Sleep::WhileRecordsGather,
+                });
+            }
+        }
+    }
+
+    fn sleep(&self, how: Sleep) {
+        if how == Sleep::WhileRecordsGather {
+            std::thread::park_timeout(GATHERING);
+            return;
+        }
+        self.is_idle.store(true, Ordering::Relaxed);
+        // Pairs with the fence of `AuditLog::push`.
+        fence(Ordering::SeqCst);
+        if self.queue.is_empty() && !self.closing.load(Ordering::Acquire) {
             std::thread::park_timeout(IDLE);
         }
+        self.is_idle.store(false, Ordering::Relaxed);
     }
 
     fn batch(&self) -> Vec<String> {
@@ -176,20 +238,21 @@ impl Inner {
     }
 
     fn policy_line(&self, wall: &WallClock, at: Nanos, event: &AuditEvent) -> String {
-        let record = serde_json::json!({
-            "time": rfc3339(wall.unix_ns(at)),
-            "event": "policy",
-            "node": *self.node,
-            "policy": *event.policy,
-            "action": event.action,
-            "app": *event.app,
-            "method": *event.method,
-            "peer": *event.peer,
-            "call": event.call,
-            "status": event.code.name(),
-            "reason": *event.reason,
-        });
-        record.to_string()
+        let line = PolicyLine {
+            time: &rfc3339(wall.unix_ns(at)),
+            event: "policy",
+            node: &self.node,
+            policy: &event.policy,
+            action: event.action,
+            app: &event.app,
+            method: &event.method,
+            peer: &event.peer,
+            call: event.call,
+            status: event.code.name(),
+            reason: &event.reason,
+        };
+        // Texts and a number can always be written.
+        serde_json::to_string(&line).unwrap_or_default()
     }
 
     fn gap(&self, dropped: u64) -> String {
@@ -220,6 +283,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use provost_engine::Code;
     use serde_json::Value;
 
@@ -282,6 +347,22 @@ mod tests {
         assert_eq!(told, inner.dropped.load(Ordering::Relaxed));
         let written = lines.iter().filter(|line| line["event"] == "policy").count() as u64;
         assert_eq!(written + told, offered);
+    }
+
+    #[test]
+    fn no_record_waits_for_a_writer_that_nobody_wakes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let log = AuditLog::start("n1", path.to_str().unwrap()).unwrap();
+        let began = Instant::now();
+        // Some find the writer gathering, some idle.
+        for call in 1..=20 {
+            log.audit(event(call));
+            while log.counts().0 < call {
+                assert!(began.elapsed() < 4 * IDLE, "{call} records: {:?}", log.counts());
+                std::thread::sleep(Duration::from_millis(call));
+            }
+        }
     }
 
     #[test]
