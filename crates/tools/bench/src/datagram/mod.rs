@@ -4,6 +4,7 @@
 //! Each process of a pair has a core of its own and polls. All experiments are run one after the other, and again in
 //! the next round.
 
+mod cable;
 mod calls;
 mod floor;
 mod library;
@@ -32,8 +33,9 @@ use crate::roles::Role;
 use crate::summary::{Cell, Cells, Median, median};
 use crate::table;
 
+use cable::Cable;
 use part::Pause;
-use plan::{Experiment, Neighbours};
+use plan::{Carrier, Experiment, Neighbours};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +76,7 @@ pub(crate) fn run(options: &Datagram, depth: Depth) -> Result<(), Failure> {
     };
     let mut experiments = plan::experiments(depth);
     experiments.retain(|experiment| chosen(experiment.setup, &experiment.what));
+    let cable = lay_cable(&mut experiments);
     let mut runs = vec![Vec::new(); experiments.len()];
     let mut copies_us = Vec::new();
     let rounds = options.rounds.unwrap_or(depth.rounds());
@@ -85,7 +88,7 @@ pub(crate) fn run(options: &Datagram, depth: Depth) -> Result<(), Failure> {
                 began,
                 &format!("round {round} of {rounds}, {number} of {all}: {setup} {what}"),
             );
-            runs.push(measure(options, depth, experiment)?);
+            runs.push(measure(options, depth, experiment, cable.as_ref())?);
             if experiment.what == COPIED {
                 copies_us.push(copy_twice_us());
             }
@@ -117,6 +120,24 @@ pub(crate) fn run(options: &Datagram, depth: Depth) -> Result<(), Failure> {
     }
 }
 
+/// What the experiments over AF_XDP need; where that cannot be had, they are left out, and why is said.
+fn lay_cable(experiments: &mut Vec<Experiment>) -> Option<Cable> {
+    if !experiments
+        .iter()
+        .any(|experiment| experiment.carrier == Carrier::Xdp)
+    {
+        return None;
+    }
+    match Cable::lay() {
+        Ok(cable) => Some(cable),
+        Err(error) => {
+            eprintln!("left out: AF_XDP, which takes root and Linux 5.11: {error}");
+            experiments.retain(|experiment| experiment.carrier != Carrier::Xdp);
+            None
+        }
+    }
+}
+
 /// Says what is being done; on a terminal, in the place of what was done before.
 fn progress(began: Instant, what: &str) {
     let seconds = began.elapsed().as_secs();
@@ -127,12 +148,21 @@ fn progress(began: Instant, what: &str) {
     }
 }
 
-fn measure(options: &Datagram, depth: Depth, experiment: &Experiment) -> Result<Report, Failure> {
+fn measure(
+    options: &Datagram,
+    depth: Depth,
+    experiment: &Experiment,
+    cable: Option<&Cable>,
+) -> Result<Report, Failure> {
     let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
     let (first, last) = match options.cores[..] {
         [] => return Err(Failure::Unavailable("--cores names none".into())),
         [first, .., last] => (first, last),
         [only] => (only, only),
+    };
+    let [server_host, client_host] = match cable {
+        Some(cable) if experiment.carrier == Carrier::Xdp => cable.hosts().map(Some),
+        _ => [None, None],
     };
     let pause = if first == last { Pause::Yield } else { Pause::None };
     let part = Part {
@@ -140,6 +170,7 @@ fn measure(options: &Datagram, depth: Depth, experiment: &Experiment) -> Result<
         talk: experiment.talk,
         work: experiment.work,
         address: folder.path().join("wire").to_string_lossy().into_owned(),
+        host: server_host,
         core: last,
         pause,
     };
@@ -163,6 +194,7 @@ fn measure(options: &Datagram, depth: Depth, experiment: &Experiment) -> Result<
     };
     let part = Part {
         address,
+        host: client_host,
         core: first,
         ..part
     };
@@ -233,7 +265,7 @@ fn plot(folder: &Path, cells: &Cells) -> Result<(), Failure> {
     const GBPS: Figure = |median| median.gbps;
     let is_factor = |what: &str| plan::Without::ALL.iter().any(|without| without.name() == what);
     type Chosen<'c> = &'c dyn Fn(&Cell) -> bool;
-    let plots: [(&str, &str, &str, Figure, Chosen<'_>); 8] = [
+    let plots: [(&str, &str, &str, Figure, Chosen<'_>); 9] = [
         (
             "latency",
             "p50 of 32-byte calls, one at a time",
@@ -288,6 +320,13 @@ fn plot(folder: &Path, cells: &Cells) -> Result<(), Failure> {
             "p99 of queueing by senders, simulated",
             "us",
             P99,
+            &|cell| cell.what.starts_with("gp incast"),
+        ),
+        (
+            "incast-carried",
+            "what the victim's link carries by senders, simulated",
+            "Gb/s",
+            GBPS,
             &|cell| cell.what.starts_with("gp incast"),
         ),
     ];

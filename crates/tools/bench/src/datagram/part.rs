@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::cable::Host;
 use super::calls::{self, Rules};
 use super::plan::{Answers, Carrier, Talk, Work};
 use super::wires::{self, Named};
@@ -22,6 +23,8 @@ pub(crate) struct Part {
     pub(crate) work: Work,
     /// Where the server can be reached; of shared memory, where it is to listen.
     pub(crate) address: String,
+    /// Of AF_XDP, the host that this process is on.
+    pub(crate) host: Option<Host>,
     /// The core that this process works on.
     pub(crate) core: usize,
     pub(crate) pause: Pause,
@@ -57,6 +60,11 @@ pub(crate) fn serve(part: &Part) -> Result<(), Failure> {
         Carrier::Tcp => floor::echo_tcp(part.pause),
         Carrier::Udp => {
             let wire = wires::udp(shape)?;
+            say_ready(wire.name());
+            answer(wire, part)
+        }
+        Carrier::Xdp => {
+            let wire = wires::xdp(part.host.as_ref(), shape)?;
             say_ready(wire.name());
             answer(wire, part)
         }
@@ -107,6 +115,11 @@ fn call(part: &Part, run: &Run) -> Result<(Latencies, calls::Counters), Failure>
         )),
         Carrier::Udp => {
             let wire = wires::udp(shape)?;
+            let to = part.address.parse().map_err(|_| unknown())?;
+            call_over(wire, to, part, run)
+        }
+        Carrier::Xdp => {
+            let wire = wires::xdp(part.host.as_ref(), shape)?;
             let to = part.address.parse().map_err(|_| unknown())?;
             call_over(wire, to, part, run)
         }

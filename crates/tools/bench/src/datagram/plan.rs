@@ -27,6 +27,8 @@ pub(crate) enum Carrier {
     ShmCopied,
     /// UDP sockets on the loopback interface.
     Udp,
+    /// AF_XDP sockets, over a virtual cable between two hosts of the bench's own.
+    Xdp,
     /// A TCP socket on the loopback interface: for comparison only.
     Tcp,
 }
@@ -214,6 +216,8 @@ fn latencies() -> Vec<Experiment> {
         experiment("provost shm copied", "lat", Carrier::ShmCopied, CALL),
         bare("bare udp", Carrier::Udp),
         experiment("provost udp", "lat", Carrier::Udp, CALL),
+        bare("bare xdp", Carrier::Xdp),
+        experiment("provost xdp", "lat", Carrier::Xdp, CALL),
         bare("bare tcp", Carrier::Tcp),
     ]
 }
@@ -226,7 +230,8 @@ fn rates() -> Vec<Experiment> {
             rate("provost udp", Carrier::Udp, batch),
         ]
     };
-    [3, 5, 11].into_iter().flat_map(of).collect()
+    let over_cable = rate("provost xdp", Carrier::Xdp, FACTOR_BATCH);
+    [3, 5, 11].into_iter().flat_map(of).chain([over_cable]).collect()
 }
 
 fn rate(setup: &'static str, carrier: Carrier, batch: usize) -> Experiment {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use provost_packets::Wire;
 use provost_shared_wire::{Listener, Options, SharedWire, Side};
 use provost_udp::UdpWire;
+use provost_xdp::XdpWire;
 
+use super::cable::Host;
 use super::plan::{Carrier, WireShape};
 use crate::failure::{Doing, Failure};
 
@@ -41,6 +43,16 @@ impl Named for SharedWire {
 }
 
 impl Named for UdpWire {
+    fn name(&self) -> String {
+        self.address().to_string()
+    }
+
+    fn parse(name: &str) -> Option<SocketAddr> {
+        name.parse().ok()
+    }
+}
+
+impl Named for XdpWire {
     fn name(&self) -> String {
         self.address().to_string()
     }
@@ -88,6 +100,12 @@ fn in_place(wire: SharedWire, carrier: Carrier) -> SharedWire {
 /// A UDP socket on the loopback interface.
 pub(crate) fn udp(shape: WireShape) -> Result<UdpWire, Failure> {
     UdpWire::bind((Ipv4Addr::LOCALHOST, 0).into(), shape.packet_bytes).doing(|| "open a UDP socket".into())
+}
+
+/// An AF_XDP socket on a host of the bench's own.
+pub(crate) fn xdp(host: Option<&Host>, shape: WireShape) -> Result<XdpWire, Failure> {
+    let host = host.ok_or_else(|| Failure::Unavailable("AF_XDP without a host to be on".into()))?;
+    host.wire(shape).doing(|| "open an AF_XDP socket".into())
 }
 
 fn wire_failed(error: provost_shared_wire::SetupError) -> Failure {
