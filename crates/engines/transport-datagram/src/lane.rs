@@ -131,7 +131,10 @@ pub(crate) fn endpoint(shape: Shape) -> io::Result<Endpoint<SocketAddr>> {
         secret,
         // By rates, not by a window: the requests that a server holds would count as under way, and fill it for ever.
         congestion: CongestionConfig {
-            algorithm: Algorithm::Timely(TimelyConfig::default()),
+            algorithm: Algorithm::Timely(TimelyConfig {
+                window_packets_min: u32::MAX,
+                ..TimelyConfig::default()
+            }),
             ..CongestionConfig::default()
         },
         ..Config::default()

@@ -10,8 +10,6 @@ const HYPERACTIVE_STEPS: f64 = 5.0;
 const GRADIENT_WEIGHT: f64 = 0.46;
 /// How strongly the rate answers to a round trip that is too long.
 const DECREASE: f64 = 0.26;
-/// Packets that may be out at any rate.
-const WINDOW_PACKETS_MIN: u32 = 2;
 /// Round trips longer than so many times the low one are a queue, which no window is to keep up.
 const WINDOW_ROUND_TRIPS_LOW: f64 = 2.0;
 /// Rates fall by half at most in one step.
@@ -30,6 +28,9 @@ pub struct TimelyConfig {
     pub step: f64,
     /// The least rate, as a part of the link's rate.
     pub floor: f64,
+    /// Packets that may be out at any rate, however few its round trip has room for. A request that the server holds counts
+    /// as one that is out: where servers hold many of them, this has to be large.
+    pub window_packets_min: u32,
 }
 
 impl Default for TimelyConfig {
@@ -40,6 +41,7 @@ impl Default for TimelyConfig {
             rtt_ns_high: 1_000_000,
             step: 0.002,
             floor: 0.005,
+            window_packets_min: 2,
         }
     }
 }
@@ -154,7 +156,7 @@ impl CongestionControl for Timely {
         }
         let rtt_ns_max = WINDOW_ROUND_TRIPS_LOW * self.config.rtt_ns_low as f64;
         let bytes = self.rate * self.rtt_ns_before.min(rtt_ns_max);
-        ((bytes / self.packet_bytes) as u32).max(WINDOW_PACKETS_MIN)
+        ((bytes / self.packet_bytes) as u32).max(self.config.window_packets_min)
     }
 
     fn indifferent_below_ns(&self) -> u64 {
@@ -197,6 +199,20 @@ mod tests {
             timely.acknowledged(&sample(40_000_000 + round * 10_000, 10_000));
         }
         assert_eq!((timely.rate(), timely.window_packets()), (3.0, u32::MAX));
+    }
+
+    #[test]
+    fn requests_that_a_server_holds_do_not_fill_a_window_that_is_to_have_room_for_them() {
+        let config = TimelyConfig {
+            window_packets_min: 64,
+            ..TimelyConfig::default()
+        };
+        let mut timely = Timely::new(config, 3.0, 1472);
+        for round in 0..1_000 {
+            timely.acknowledged(&sample(round * 200_000, 200_000));
+        }
+        assert!(timely.rate() < 0.1);
+        assert_eq!(timely.window_packets(), 64);
     }
 
     #[test]

@@ -104,7 +104,12 @@ fn config() -> impl Strategy<Value = Config> {
     let recovery = prop_oneof![Just(Recovery::Selective), Just(Recovery::GoBackN)];
     let algorithm = prop_oneof![
         1 => Just(Algorithm::Off),
-        2 => Just(Algorithm::Timely(TimelyConfig::default())),
+        1 => Just(Algorithm::Timely(TimelyConfig::default())),
+        // Without a window, more waits in the timing wheel.
+        2 => Just(Algorithm::Timely(TimelyConfig {
+            window_packets_min: u32::MAX,
+            ..TimelyConfig::default()
+        })),
         1 => Just(Algorithm::Swift(SwiftConfig::default())),
         1 => Just(Algorithm::Dctcp(DctcpConfig::default())),
     ];
@@ -675,5 +680,5 @@ fn memory_is_the_applications_when_its_call_has_ended_and_the_endpoints_until_th
     let total = total.get();
     println!("{total:?}");
     assert!(total.answered > 500 && total.failed > 100, "{total:?}");
-    assert!(total.queued > 10 && total.paced > 10, "{total:?}");
+    assert!(total.queued > 0 && total.paced > 0, "{total:?}");
 }
