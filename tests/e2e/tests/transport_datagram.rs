@@ -1,9 +1,14 @@
 //! Calls over the datagram transport, and connections that go over to it and back while apps call.
 
+use std::process::{Command, Stdio};
+
 use provost::Code;
 use provost_e2e::driver::{PATIENCE, Ticket};
-use provost_e2e::script::{Answer, Ask, Echo, Fill, Pour};
-use provost_e2e::{Agent, Node, NodeOptions, Server, World, eventually, watched};
+use provost_e2e::script::{Answer, Ask, Echo, Fill, Hold, Pour};
+use provost_e2e::{Agent, Node, NodeOptions, Server, World, built, eventually, scrape, watched};
+use provost_namespaces::Namespace;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 /// What a node says of a connection that has gone over.
@@ -15,24 +20,39 @@ struct Pair {
     a: Node,
     b: Node,
     server: Server,
+    /// What the configuration of the client's node has beside its route.
+    tables: String,
 }
 
 impl Pair {
     fn new(transport: &str) -> Pair {
+        Pair::with(transport, "")
+    }
+
+    /// With further tables in the configuration of the client's node.
+    fn with(transport: &str, tables: &str) -> Pair {
         let mut world = World::new(ROLE);
         let mut b = world.node("b", &NodeOptions::default());
         b.reconfigure(&listening(&b));
         b.restart();
         let server = world.server(&b);
-        let a = world.node("a", &routed(transport, &b));
-        Pair { world, a, b, server }
+        let a = world.node("a", &routed(transport, &b, tables));
+        Pair {
+            world,
+            a,
+            b,
+            server,
+            tables: tables.to_owned(),
+        }
     }
 
     /// Has the client's node reach the other one by this transport from now on.
     fn go_over(&mut self, transport: &str) {
         let before = self.a.program.log().matches(WENT_OVER).count();
-        self.a.reconfigure(&routed(transport, &self.b));
-        self.a.program.signal(rustix::process::Signal::HUP);
+        self.a.reconfigure(&routed(transport, &self.b, &self.tables));
+        // The process that serves now, which after a replacement is not the one that was started.
+        let serving = Pid::from_raw(self.a.process() as i32).unwrap();
+        kill_process(serving, Signal::HUP).unwrap();
         let program = &self.a.program;
         eventually("a connection goes over", PATIENCE, || {
             program.log().matches(WENT_OVER).count() > before
@@ -50,10 +70,10 @@ fn listening(b: &Node) -> NodeOptions {
     }
 }
 
-fn routed(transport: &str, b: &Node) -> NodeOptions {
+fn routed(transport: &str, b: &Node, tables: &str) -> NodeOptions {
     NodeOptions {
         tables: format!(
-            "[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{}\"]\n",
+            "{tables}[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{}\"]\n",
             b.address
         ),
         ..NodeOptions::default()
@@ -178,5 +198,248 @@ fn a_peer_that_starts_again_is_found_again() {
         });
         let unavailable = Code::Unavailable as u32;
         assert!(codes.iter().all(|code| *code == unavailable), "{codes:?}");
+    });
+}
+
+/// Runs a test in a network of its own, whose loopback interface loses so many UDP packets of a thousand.
+fn losing(lost_per_mille: u32, body: impl FnOnce(&Namespace) + Send + 'static) {
+    let lossy = || {
+        let network = Namespace::new()?;
+        network.command("nft add table inet lossy")?;
+        network.command("nft add chain inet lossy input { type filter hook input priority 0 ; }")?;
+        network.command(&format!(
+            "nft add rule inet lossy input meta l4proto udp numgen random mod 1000 < {lost_per_mille} counter drop"
+        ))?;
+        Ok::<Namespace, std::io::Error>(network)
+    };
+    let network = match lossy() {
+        Ok(network) => network,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    watched(move || {
+        let ran = network.run(|| {
+            body(&network);
+            Ok(())
+        });
+        ran.unwrap();
+    });
+}
+
+/// What `provost` says of a node, with `--json`.
+fn told(node: &Node, arguments: &[&str]) -> Value {
+    let text = node.operate(&[arguments, &["--json"]].concat());
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// What `provost` says when a node refuses something.
+fn refusal(node: &Node, arguments: &[&str]) -> String {
+    let output = Command::new(built::program("provost", "provost-cli", ROLE))
+        .args(arguments)
+        .env("PROVOST_ADMIN_SOCKET", &node.admin_socket)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(5), "{arguments:?}: {output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The transport of the client's connection, and the kinds of its engines.
+fn carried(a: &Node) -> (String, Vec<String>) {
+    let path = told(a, &["datapath"])["datapaths"][0].clone();
+    let kinds = path["engines"].as_array().into_iter().flatten();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let kinds = kinds.map(|engine| text(&engine["kind"])).collect();
+    (text(&path["transport"]), kinds)
+}
+
+fn packets_resent(a: &Node) -> u64 {
+    told(a, &["status"])["packets"]["resent"].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn losses_replacements_and_going_over_are_nothing_that_apps_notice() {
+    built::program("provost", "provost-cli", ROLE);
+    losing(20, |network| {
+        let mut pair = Pair::new("datagram");
+        let mut agent = pair.world.agent(&pair.a);
+        let asks = [
+            Ask::Echo(Echo {
+                calls: 400,
+                in_flight: 8,
+                ..Echo::default()
+            }),
+            Ask::Echo(Echo {
+                bytes: 4 << 20,
+                calls: 2,
+                ..Echo::default()
+            }),
+            Ask::Pour(Pour {
+                key: "pour".to_owned(),
+                messages: 2_000,
+                bytes: 500,
+                ..Pour::default()
+            }),
+            Ask::Fill(Fill {
+                messages: 1_000,
+                bytes: 2_000,
+                ..Fill::default()
+            }),
+            Ask::Chat {
+                messages: 100,
+                bytes: 5_000,
+            },
+        ];
+        let tickets = begin(&mut agent, &asks);
+        println!("{:?}", pair.a.replace());
+        println!("{:?}", pair.b.replace());
+        end(&mut agent, tickets, &asks);
+        let resent = packets_resent(&pair.a);
+        assert!(resent > 0, "no packet was sent again");
+        let tickets = begin(&mut agent, &asks);
+        pair.a.replace();
+        assert!(packets_resent(&pair.a) >= resent, "the new process counts anew");
+        pair.go_over("tcp");
+        pair.go_over("datagram");
+        end(&mut agent, tickets, &asks);
+        let rules = network.command("nft list chain inet lossy input").unwrap();
+        assert!(!rules.contains("packets 0 "), "nothing was lost: {rules}");
+    });
+}
+
+#[test]
+fn policies_hold_for_calls_over_datagrams_and_through_replacements() {
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        // In the file of node a, as the reload by which it goes over leaves it no others. Its own engine, on the client's
+        // side, has to learn of the other transport.
+        let rule = "[[policy]]\nname = \"acl\"\nkind = \"access\"\nside = \"client\"\n\
+                    [policy.config]\ndefault = \"allow\"\n[[policy.config.rule]]\nname = \"no-datagrams\"\n\
+                    methods = [\"/probe.Probe/Mirror\"]\nwhen = \"peer.transport == 'datagram'\"\naction = \"deny\"\n";
+        let mut pair = Pair::with("tcp", rule);
+        let mut agent = pair.world.agent(&pair.a);
+        agent.succeeds(Ask::Mirror(Vec::new()));
+        pair.go_over("datagram");
+        assert_eq!(agent.fails(Ask::Mirror(Vec::new())).code, Code::PermissionDenied);
+
+        let limit = ["policy", "attach", "--kind", "rate-limit", "--method", "Echo"];
+        let bucket = ["--set", "requests_per_second=0.01", "--set", "burst=5"];
+        pair.b.operate(&[&limit[..], &bucket[..]].concat());
+        for _ in 0..3 {
+            agent.calls_well();
+        }
+        pair.a.replace();
+        pair.b.replace();
+        for _ in 0..2 {
+            agent.calls_well();
+        }
+        assert_eq!(
+            agent.fails(Ask::Echo(Echo::default())).code,
+            Code::ResourceExhausted
+        );
+        assert_eq!(agent.fails(Ask::Mirror(Vec::new())).code, Code::PermissionDenied);
+        pair.go_over("tcp");
+        agent.succeeds(Ask::Mirror(Vec::new()));
+        assert_eq!(
+            agent.fails(Ask::Echo(Echo::default())).code,
+            Code::ResourceExhausted
+        );
+    });
+}
+
+#[test]
+fn calls_to_a_peer_that_dies_or_falls_silent_end() {
+    watched(|| {
+        for signal in [Signal::KILL, Signal::STOP] {
+            let timeouts = "[timeouts]\nkeepalive_interval_ms = 300\nkeepalive_timeout_ms = 300\n";
+            let mut pair = Pair::with("datagram", timeouts);
+            let mut agent = pair.world.agent(&pair.a);
+            let hold = agent.begin(Ask::Hold(Hold {
+                key: "held".to_owned(),
+                milliseconds: 600_000,
+                ..Hold::default()
+            }));
+            agent.calls_well();
+            pair.b.program.signal(signal);
+            assert_eq!(agent.failure(hold).code, Code::Unavailable, "{signal:?}");
+        }
+    });
+}
+
+#[test]
+fn an_operator_switches_the_transport_and_sees_what_came_of_it() {
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let metrics = directory.path().join("metrics.sock");
+        let tables = format!("[observe]\nlisten = \"unix:{}\"\n", metrics.display());
+        let mut pair = Pair::with("tcp", &tables);
+        let mut agent = pair.world.agent(&pair.a);
+        agent.calls_well();
+        assert_eq!(carried(&pair.a).0, "tcp");
+        pair.a.reconfigure(&routed("datagram", &pair.b, &pair.tables));
+        let diff = pair.a.operate(&["config", "diff"]);
+        let route = "route.probe.Probe.transport\n- \"tcp\"\n+ \"datagram\"";
+        assert!(diff.contains(route), "{diff}");
+        pair.a.operate(&["config", "reload"]);
+        eventually("the connection is carried by datagrams", PATIENCE, || {
+            let (transport, kinds) = carried(&pair.a);
+            transport == "datagram" && kinds.last().is_some_and(|kind| kind == "transport-datagram")
+        });
+        agent.calls_well();
+        let path = told(&pair.a, &["datapath"])["datapaths"][0].clone();
+        assert!(path["packets"]["round_trip_us"].as_f64().unwrap() > 0.0, "{path}");
+        assert_eq!(path["stays_because"], "", "{path}");
+        let engines = told(&pair.a, &["engine", "list"]);
+        let engines = engines["engines"].as_array().unwrap();
+        let datagram = engines
+            .iter()
+            .find(|engine| engine["kind"] == "transport-datagram");
+        assert_eq!(datagram.unwrap()["datapaths"], 1);
+        let page = scrape::metrics(&metrics);
+        for packets in ["sent", "received"] {
+            let name = format!("provost_datagram_packets_{packets}_total");
+            assert!(
+                scrape::value(&page, &name, &[]).is_some_and(|count| count > 0.0),
+                "{page}"
+            );
+        }
+        let round_trip_s = scrape::value(&page, "provost_datagram_round_trip_seconds", &[]);
+        assert!(round_trip_s.is_some_and(|seconds| seconds > 0.0), "{page}");
+    });
+}
+
+#[test]
+fn a_connection_whose_peer_offers_no_datagrams_stays_and_the_operator_is_told_why() {
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        let mut world = World::new(ROLE);
+        let b = world.node("b", &NodeOptions::default());
+        let _server = world.server(&b);
+        let mut a = world.node("a", &routed("tcp", &b, ""));
+        let mut agent = world.agent(&a);
+        a.reconfigure(&routed("datagram", &b, ""));
+        a.operate(&["config", "reload"]);
+        eventually("the operator is told", PATIENCE, || {
+            let told = a.operate(&["datapath"]);
+            told.contains("stays with tcp") && told.contains("listener with transport = \"datagram\"")
+        });
+        assert_eq!(carried(&a).0, "tcp");
+        agent.calls_well();
+        // A node whose calls are to be encrypted does not put them into packets that are not.
+        let secret = "[tls]\nca = \"ca.pem\"\ncert = \"cert.pem\"\nkey = \"key.pem\"\n";
+        a.reconfigure(&routed("datagram", &b, secret));
+        for arguments in [["config", "reload"], ["config", "diff"]] {
+            let said = refusal(&a, &arguments);
+            assert!(
+                said.contains("does not encrypt") && said.contains("route[0]"),
+                "{said}"
+            );
+        }
+        // Who takes it back is told nothing any more.
+        a.reconfigure(&routed("tcp", &b, ""));
+        a.operate(&["config", "reload"]);
+        eventually("nothing is left to tell", PATIENCE, || {
+            !a.operate(&["datapath"]).contains("stays")
+        });
     });
 }

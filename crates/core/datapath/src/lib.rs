@@ -12,6 +12,7 @@ mod datapath;
 mod fields;
 mod item;
 mod link;
+mod packets;
 mod queue;
 mod state;
 mod step_state;
@@ -29,6 +30,7 @@ pub use item::{
     Step, message_offset,
 };
 pub use link::{Link, LinkEnd};
+pub use packets::{PacketCounts, Packets};
 pub use queue::{Full, Queue};
 pub use state::{
     BlockContent, InPlace, Kept, NotSaved, RestoreError, Restorer, SavedState, Saver, Successor,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use provost_wire::Code;
 
-use crate::{FieldReader, FieldWriter, RestoreError};
+use crate::{FieldReader, FieldWriter, PacketCounts, RestoreError};
 
 const DRAIN: u8 = 1;
 const CLOSE: u8 = 2;
@@ -20,6 +20,7 @@ pub struct Link {
     turn_bytes: AtomicU32,
     unsent_bytes: AtomicU32,
     ended: OnceLock<LinkEnd>,
+    packets: PacketCounts,
 }
 
 /// Why a connection ended.
@@ -38,6 +39,7 @@ impl Default for Link {
             turn_bytes: AtomicU32::new(u32::MAX),
             unsent_bytes: AtomicU32::new(0),
             ended: OnceLock::new(),
+            packets: PacketCounts::default(),
         }
     }
 }
@@ -71,6 +73,12 @@ impl Link {
     #[must_use]
     pub fn unsent_bytes(&self) -> u32 {
         self.unsent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The packets of a transport that makes them itself.
+    #[must_use]
+    pub fn packets(&self) -> &PacketCounts {
+        &self.packets
     }
 
     /// Appends what was asked and said to a saved state.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use provost_datagram::MsgBuf;
 use provost_datapath::{
-    Context, Engine, ForeignBytes, Interest, Link, Nanos, Ports, Progress, Restorer, SavedState, Saver,
-    SocketHint,
+    Context, Engine, ForeignBytes, Interest, Link, Nanos, Packets, Ports, Progress, Restorer, SavedState,
+    Saver, SocketHint,
 };
 use provost_marshal::{copy_foreign, copy_foreign_to};
 use provost_session::{Config, Connection, Piece, ProtocolError, Role, Stage, Waiting};
@@ -74,6 +74,8 @@ pub struct DatagramTransport {
     pub(crate) stage: Stage,
     pub(crate) input: Pending,
     pub(crate) about: About,
+    /// Packets of which the link knows.
+    pub(crate) counted: Packets,
 }
 
 /// Whether the socket is to be tried even though the runtime knows of nothing new.
@@ -116,6 +118,7 @@ impl DatagramTransport {
             // Something may have come behind the handshake.
             input: Pending::Yes,
             about,
+            counted: Packets::default(),
         }
     }
 
@@ -203,6 +206,9 @@ impl DatagramTransport {
         };
         let now = context.now;
         let polled = SCRATCH.with_borrow_mut(|scratch| self.lane.poll(now, reading, scratch))?;
+        if polled.moved {
+            self.count_packets();
+        }
         if reading == Reading::Try {
             self.input = match polled.left_some {
                 true => Pending::Yes,
@@ -210,6 +216,15 @@ impl DatagramTransport {
             };
         }
         Ok(polled.moved)
+    }
+
+    fn count_packets(&mut self) {
+        let (packets, counts) = (self.lane.packets(), self.link.packets());
+        counts.add(packets - self.counted);
+        if let Some(round_trip_ns) = self.lane.round_trip_ns() {
+            counts.set_round_trip_ns(round_trip_ns);
+        }
+        self.counted = packets;
     }
 
     /// Hands on what has come, until nothing is there, the app is behind, or others want their turn.

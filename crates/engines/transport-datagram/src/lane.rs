@@ -30,6 +30,7 @@ use provost_datagram::{
     Algorithm, Call, CallError, Completion, Config, ConfigError, CongestionConfig, EndReason, Endpoint,
     Event, Mark, MsgBuf, Payload, Refusal, RequestHandle, SessionId, TimelyConfig,
 };
+use provost_datapath::Packets;
 use provost_session::Role;
 
 use crate::socket::{Received, Socket};
@@ -338,6 +339,22 @@ impl Lane {
 
     pub(crate) fn role(&self) -> Role {
         self.role
+    }
+
+    /// The packets since it was made here: those of a predecessor are not counted.
+    pub(crate) fn packets(&self) -> Packets {
+        let statistics = self.endpoint.statistics();
+        Packets {
+            sent: statistics.packets_sent,
+            received: statistics.packets_received,
+            resent: statistics.packets_resent,
+        }
+    }
+
+    /// A client's: how long a packet and its answer take, in nanoseconds, once that was measured in this session.
+    pub(crate) fn round_trip_ns(&self) -> Option<u64> {
+        let measured = self.endpoint.round_trip_ns(self.session()?);
+        measured.filter(|round_trip_ns| *round_trip_ns > 0)
     }
 
     pub(crate) fn socket(&self) -> &Socket {

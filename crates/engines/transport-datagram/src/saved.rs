@@ -5,7 +5,7 @@
 
 use std::net::UdpSocket;
 
-use provost_datapath::{FieldReader, FieldWriter, RestoreError, SavedState, Saver};
+use provost_datapath::{FieldReader, FieldWriter, Packets, RestoreError, SavedState, Saver};
 use provost_session::{Connection, Stage};
 
 use crate::engine::Pending;
@@ -48,6 +48,7 @@ impl DatagramTransport {
             // What happened meanwhile is found by trying.
             input: Pending::Yes,
             about,
+            counted: Packets::default(),
         })
     }
 

@@ -550,6 +550,7 @@ impl Opening {
             chain: instances,
             without,
             transport_version: self.transport_version,
+            stays_because: None,
             encoding: self.encoding,
             terms,
         };
@@ -591,7 +592,7 @@ impl Entered {
 }
 
 fn forget(shared: &Shared, id: ConnectionId) {
-    shared.connections.borrow_mut().remove(&id);
+    shared.forget_connection(id);
     shared.gone.notify_one();
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use provost_datapath::EngineDescription;
+use provost_datapath::{EngineDescription, Packets};
 use provost_engine::{AppIdentity, PeerIdentity, Side};
 use tokio::sync::oneshot;
 
@@ -36,6 +36,12 @@ pub(crate) struct DatapathDescription {
     pub(crate) calls_in_flight: usize,
     /// Its engines, the app's first.
     pub(crate) engines: Vec<EngineLine>,
+    /// Packets of its transport, if that makes them itself.
+    pub(crate) packets: Packets,
+    /// How long a packet and its answer take, where that is measured at this end.
+    pub(crate) round_trip_ns: Option<u64>,
+    /// Why it has not gone over to the transport that its route names, if it should have.
+    pub(crate) stays_because: Option<String>,
 }
 
 /// One engine of a datapath.
@@ -71,7 +77,7 @@ pub(crate) enum AttachedBy {
     Operator,
 }
 
-/// One kind of engine that can be attached or upgraded.
+/// One kind of engine.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineKindDescription {
     /// Its name, version and what it does.
@@ -114,6 +120,9 @@ pub(crate) async fn datapaths(shared: &Rc<Shared>) -> Vec<DatapathDescription> {
                 calls_begun: path.calls_begun,
                 calls_in_flight: path.calls_in_flight,
                 engines: lines.collect(),
+                packets: connection.link.packets().read(),
+                round_trip_ns: connection.link.packets().round_trip_ns(),
+                stays_because: connection.stays_because.clone(),
             })
         })
         .collect();
@@ -183,7 +192,7 @@ pub(crate) fn policies(shared: &Shared) -> Vec<PolicyDescription> {
     table.entries.iter().map(describe).collect()
 }
 
-/// The kinds of policies, and the transports that can be upgraded.
+/// The kinds of policies, and the transports to other nodes.
 pub(crate) fn engines(shared: &Shared) -> Vec<EngineKindDescription> {
     let table = shared.policies.table();
     let connections = shared.connections.borrow();
@@ -228,5 +237,19 @@ pub(crate) fn engines(shared: &Shared) -> Vec<EngineKindDescription> {
             is_current: table.transports.current(kind) == Some(version),
         });
     }
+    let over_datagrams = connections
+        .values()
+        .filter(|one| one.site.peer.transport == "datagram");
+    all.push(EngineKindDescription {
+        kind: KindDescription {
+            name: provost_transport_datagram::KIND.to_owned(),
+            version: 1,
+            summary: "the native protocol over the datagram transport, in UDP packets".to_owned(),
+            example: String::new(),
+            origin: Origin::BuiltIn,
+        },
+        datapaths: over_datagrams.count(),
+        is_current: true,
+    });
     all
 }

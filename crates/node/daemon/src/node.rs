@@ -433,6 +433,8 @@ pub(crate) struct OpenConnection {
     pub(crate) without: Vec<Tag>,
     /// The version of its transport's code.
     pub(crate) transport_version: u32,
+    /// Why it has not gone over to the transport that its route names, if it should have.
+    pub(crate) stays_because: Option<String>,
     /// In which form messages go over its transport.
     pub(crate) encoding: provost_marshalling::Encoding,
     /// What it has beside that.
@@ -854,10 +856,7 @@ async fn hear(shared: Rc<Shared>, mut events: mpsc::Receiver<RuntimeEvent>) {
             }
             RuntimeEvent::Detached { app } => {
                 let removed = shared.apps.borrow_mut().remove(&app);
-                shared
-                    .connections
-                    .borrow_mut()
-                    .retain(|_, connection| connection.app != app);
+                shared.forget_connections(|connection| connection.app == app);
                 if let Some(attached) = removed {
                     shared.runtimes[attached.runtime].remove_app();
                     tracing::info!(app, name = %attached.identity.name, "detached");
@@ -869,7 +868,7 @@ async fn hear(shared: Rc<Shared>, mut events: mpsc::Receiver<RuntimeEvent>) {
                 connection,
                 end,
             } => {
-                shared.connections.borrow_mut().remove(&id);
+                shared.forget_connection(id);
                 tracing::info!(app, connection, code = %end.code, reason = end.reason, "connection ended");
             }
             RuntimeEvent::EngineFailed(failed) => policies::heal::engine_failed(&shared, *failed),

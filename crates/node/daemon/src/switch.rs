@@ -7,7 +7,7 @@
 
 mod engine;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 use crate::config::{Config, RouteConfig};
 use crate::connect::{Over, Target, encoding, reach};
 use crate::node::Shared;
-use crate::policies::plan::Shape;
-use crate::policies::{heal, transports};
+use crate::policies::plan::{Shape, renewed};
+use crate::policies::{Instance, heal, transports};
 use crate::remote::Reached;
 use crate::runtime::{Command, ConnectionId, Done, Guard, NotReshaped, Planned, Reshape, Tag};
 
@@ -41,6 +41,9 @@ struct Candidate {
 /// Brings connections to the transports of the routes in effect. `before` is the configuration that they were made by.
 pub(crate) fn follow_routes(shared: &Rc<Shared>, before: Rc<Config>) {
     let shared = Rc::clone(shared);
+    for open in shared.connections.borrow_mut().values_mut() {
+        open.stays_because = None;
+    }
     tokio::task::spawn_local(async move {
         let mut left_alone = HashSet::new();
         while let Some(candidate) = next_candidate(&shared, &before, &left_alone) {
@@ -105,6 +108,7 @@ async fn go_over(shared: &Rc<Shared>, before: &Config, candidate: Candidate) {
                 Ok(Went::Ended) => return,
                 Err(reason) => failure = reason,
             }
+            stay(shared, id, format!("cannot go over to {transport}: {failure}"));
         }
     }
     tracing::warn!(
@@ -113,6 +117,13 @@ async fn go_over(shared: &Rc<Shared>, before: &Config, candidate: Candidate) {
         reason = failure,
         "a connection stays with the transport that it has"
     );
+}
+
+/// Notes why a connection stays with the transport that it has, for operators who look at it.
+fn stay(shared: &Shared, id: ConnectionId, reason: String) {
+    if let Some(open) = shared.connections.borrow_mut().get_mut(&id) {
+        open.stays_because = Some(reason);
+    }
 }
 
 /// Whether a connection leads to where its route led, and not to an address that its app named.
@@ -164,21 +175,20 @@ async fn go_to(shared: &Rc<Shared>, id: ConnectionId, over: Over, endpoint: &str
         .await
         .map_err(|refusal| refusal.message)?;
     let _pass = shared.gate.enter().await;
-    let (identity, address) = (reached.identity.clone(), reached.peer_address);
-    let transport = reached.transport();
-    let Some(asked) = ask(shared, id, reached).await? else {
+    let Some((chain, site)) = seen_from(shared, id, &reached) else {
+        return Ok(Went::Ended);
+    };
+    let there = Arc::clone(&site);
+    let renewing = tokio::task::spawn_blocking(move || renewed(&chain, &there)).await;
+    let policies = renewing.map_err(|error| error.to_string())?;
+    let policies = policies.map_err(|error| error.to_string())?;
+    let Some(asked) = ask(shared, id, reached, policies).await? else {
         return Ok(Went::Ended);
     };
     match asked.await {
         Ok(Ok(done)) => {
             let pause_ns = done.pause_ns;
-            let peer = PeerIdentity {
-                identity: identity.into(),
-                address: address.to_string().into(),
-                transport,
-                app: None,
-            };
-            note(shared, id, peer, done);
+            note(shared, id, site, done);
             Ok(Went::Over { pause_ns })
         }
         Ok(Err(NotReshaped::Failed { problem, .. })) => Err(problem),
@@ -187,11 +197,33 @@ async fn go_to(shared: &Rc<Shared>, id: ConnectionId, over: Over, endpoint: &str
     }
 }
 
-/// Asks the connection's runtime to put the new transport beside the old one.
+/// The policies of a connection, and what they are to know of it once it has gone over.
+fn seen_from(
+    shared: &Shared,
+    id: ConnectionId,
+    reached: &Reached,
+) -> Option<(Vec<Arc<Instance>>, Arc<Site>)> {
+    let connections = shared.connections.borrow();
+    let open = connections.get(&id)?;
+    let peer = PeerIdentity {
+        identity: reached.identity.clone().into(),
+        address: reached.peer_address.to_string().into(),
+        transport: reached.transport(),
+        app: None,
+    };
+    let site = Site {
+        peer,
+        ..(*open.site).clone()
+    };
+    Some((open.chain.clone(), Arc::new(site)))
+}
+
+/// Asks the connection's runtime to put the new transport beside the old one, and to tell the policies.
 async fn ask(
     shared: &Rc<Shared>,
     id: ConnectionId,
     reached: Reached,
+    policies: Vec<(Tag, Planned)>,
 ) -> Result<Option<oneshot::Receiver<Result<Done, NotReshaped>>>, String> {
     let (done, hears) = oneshot::channel();
     let (runtime, reshape) = {
@@ -208,12 +240,13 @@ async fn ask(
             return Err("the service there has another schema or other limits".to_owned());
         }
         let shape = Shape::of(open);
-        let keep = |tag: &Tag| Planned::Keep(*tag);
+        let mut policies: HashMap<Tag, Planned> = policies.into_iter().collect();
+        let mut keep = |tag: &Tag| policies.remove(tag).unwrap_or(Planned::Keep(*tag));
         let expected = shape.engines();
         let mut planned: Vec<Planned> = expected
             .iter()
             .filter(|tag| **tag != Tag::TRANSPORT)
-            .map(keep)
+            .map(&mut keep)
             .collect();
         let start = engine::beside(reached, shared.config.clone(), open.transport_version);
         planned.push(Planned::Replace {
@@ -238,20 +271,17 @@ async fn ask(
 }
 
 /// Notes what became of a connection.
-fn note(shared: &Rc<Shared>, id: ConnectionId, peer: PeerIdentity, done: Done) {
+fn note(shared: &Rc<Shared>, id: ConnectionId, site: Arc<Site>, done: Done) {
     if let Some(open) = shared.connections.borrow_mut().get_mut(&id) {
         open.revision = done.revision;
         // As new ones of TCP have it, so that the table of versions finds what it expects.
-        let site = Site {
-            peer,
-            ..(*open.site).clone()
-        };
         let version = match site.peer.transport {
             "tcp" => shared.policies.transport_version(transports::TCP, &site),
             _ => None,
         };
         open.transport_version = version.unwrap_or(1);
-        open.site = Arc::new(site);
+        open.stays_because = None;
+        open.site = site;
     }
     heal::heard_of_change(shared, id);
     // An engine may take long to drop.

@@ -21,6 +21,17 @@ Examples:
   provost config diff /etc/provost/provostd.d  would this directory?
   provost config diff new.toml --exit-code     exit status 1 if it would";
 
+const RELOAD_EXAMPLES: &str = "\
+The configuration is checked whole; if something is wrong nothing changes, and exit status is 5.
+
+Where a route names another transport than before, its connections go over to it while calls go on; `provost datapath`
+shows by which transport each goes (VIA), and why one stays with the one it has.
+
+Examples:
+  provost config reload
+  sed -i 's/transport = \"tcp\"/transport = \"datagram\"/' /etc/provost/provostd.d/routes.toml && provost config reload
+  provost datapath --service kv.Kv";
+
 /// `provost config …`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -48,7 +59,7 @@ pub(crate) enum Command {
     },
     /// Read the configuration again and apply it, as SIGHUP does
     #[command(
-        after_help = "The configuration is checked whole; if something is wrong nothing changes, and exit status is 5.\n\nExamples:\n  provost config reload"
+        after_help = RELOAD_EXAMPLES
     )]
     Reload {
         #[command(flatten)]

@@ -4,8 +4,8 @@ use clap::{Args, Subcommand};
 use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::status::State;
 use provost_admin::v1::{
-    GetStatusRequest, ListAppsRequest, ListAppsResponse, ListDatapathsRequest, ListDatapathsResponse, Status,
-    UpgradeDaemonRequest, UpgradeDaemonResponse,
+    GetStatusRequest, ListAppsRequest, ListAppsResponse, ListDatapathsRequest, ListDatapathsResponse,
+    Packets, Status, UpgradeDaemonRequest, UpgradeDaemonResponse,
 };
 
 use crate::admin::{Node, Target};
@@ -49,6 +49,9 @@ impl Shown for Status {
             self.apps, self.connections, self.calls_in_flight, self.policies
         );
         out += &fact("carries", &carried, canvas);
+        if let Some(packets) = &self.packets {
+            out += &fact("packets", &describe_packets(packets), canvas);
+        }
         out += &fact("attach at", &self.control_socket, canvas);
         let listeners = match self.listeners.is_empty() {
             true => "nowhere".to_owned(),
@@ -202,8 +205,34 @@ impl Shown for ListDatapathsResponse {
                 Cell::new(engines.join(" > "), look),
             ]);
         }
-        table.draw(canvas)
+        let mut out = table.draw(canvas);
+        for path in &self.datapaths {
+            if let Some(packets) = &path.packets {
+                out += &format!("connection {}: {}\n", path.connection, describe_packets(packets));
+            }
+            if !path.stays_because.is_empty() {
+                let reason = clean(&path.stays_because);
+                let line = format!(
+                    "connection {} stays with {}: {reason}",
+                    path.connection, path.transport
+                );
+                out += &(Look::Bad.paint(&line, canvas) + "\n");
+            }
+        }
+        out
     }
+}
+
+/// Such as `1200 packets sent (3 again), 1100 received, round trip 45 µs`.
+fn describe_packets(packets: &Packets) -> String {
+    let mut text = format!(
+        "{} packets sent ({} again), {} received",
+        packets.sent, packets.resent, packets.received
+    );
+    if packets.round_trip_us > 0.0 {
+        text += &format!(", round trip {}", numbers::time_us(packets.round_trip_us));
+    }
+    text
 }
 
 /// Such as `limit=rate-limit@2`, with what waits before it and why it has failed.
@@ -388,12 +417,21 @@ ID  APP                  PID   UID  RUNTIME  CONNS  IN FLIGHT  SEND HEAP  RECV H
                     failed,
                     engine("transport-tcp", 1, ""),
                 ],
+                packets: Some(Packets {
+                    sent: 1200,
+                    received: 1100,
+                    resent: 3,
+                    round_trip_us: 45.2,
+                }),
+                stays_because: "cannot go over to datagram: nobody listens".into(),
                 ..Datapath::default()
             }],
         };
         let expected = "\
 CONN  APP   SIDE    SERVICE  PEER           VIA         CALLS  ENGINES (APP TO WIRE)
    4  shop  client  kv.Kv    10.0.0.2:7700  tcp/native      9  frontend > limit=rate-limit@2 > chaos=fault(3 wait)(2 held)[failed: out of memory] > transport-tcp
+connection 4: 1200 packets sent (3 again), 1100 received, round trip 45 µs
+connection 4 stays with tcp: cannot go over to datagram: nobody listens
 ";
         assert_eq!(listed.draw(Canvas::plain()), expected);
     }

@@ -1,6 +1,7 @@
 //! What there is: apps, datapaths, policies, kinds of engines.
 
 use provost_admin::v1;
+use provost_datapath::Packets;
 use provost_engine::{MetricDescription, MetricSink};
 
 use crate::inspect::{self, AttachedBy, DatapathDescription};
@@ -81,7 +82,19 @@ fn datapath(datapath: DatapathDescription) -> v1::Datapath {
         calls_begun: datapath.calls_begun,
         calls_in_flight: datapath.calls_in_flight as u64,
         engines: datapath.engines.into_iter().map(engine).collect(),
+        packets: packets(datapath.packets, datapath.round_trip_ns),
+        stays_because: datapath.stays_because.unwrap_or_default(),
     }
+}
+
+/// Packets, where there are any.
+pub(crate) fn packets(packets: Packets, round_trip_ns: Option<u64>) -> Option<v1::Packets> {
+    (packets != Packets::default()).then(|| v1::Packets {
+        sent: packets.sent,
+        received: packets.received,
+        resent: packets.resent,
+        round_trip_us: round_trip_ns.map_or(0.0, |ns| ns as f64 / 1e3),
+    })
 }
 
 /// The attached policies, in order, with what they have counted.

@@ -12,6 +12,7 @@ use crate::runtime::{Runtime, Spent};
 
 use super::Role;
 use super::desk::Desk;
+use super::listings;
 
 /// What the node is and does.
 pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
@@ -42,6 +43,7 @@ pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
         config_error: config.error.clone().unwrap_or_default(),
         config_read_at_unix_us: unix_us(config.read_at),
         caller_role: role.name().to_owned(),
+        packets: listings::packets(shared.packets(), None),
     }
 }
 

@@ -2,6 +2,11 @@
 
 use std::cell::Cell;
 
+use provost_datapath::Packets;
+
+use crate::node::{OpenConnection, Shared};
+use crate::runtime::ConnectionId;
+
 /// A count of the control plane, on its thread.
 #[derive(Debug, Default)]
 pub(crate) struct Count(Cell<u64>);
@@ -11,12 +16,40 @@ impl Count {
         self.0.set(self.0.get() + 1);
     }
 
+    pub(crate) fn add(&self, more: u64) {
+        self.0.set(self.0.get() + more);
+    }
+
     pub(crate) fn get(&self) -> u64 {
         self.0.get()
     }
 
     pub(crate) fn set(&self, count: u64) {
         self.0.set(count);
+    }
+}
+
+/// Packets of connections that are no more, also of those of earlier processes.
+#[derive(Debug, Default)]
+pub(crate) struct PacketsGone {
+    pub(crate) sent: Count,
+    pub(crate) received: Count,
+    pub(crate) resent: Count,
+}
+
+impl PacketsGone {
+    pub(crate) fn add(&self, packets: Packets) {
+        self.sent.add(packets.sent);
+        self.received.add(packets.received);
+        self.resent.add(packets.resent);
+    }
+
+    pub(crate) fn read(&self) -> Packets {
+        Packets {
+            sent: self.sent.get(),
+            received: self.received.get(),
+            resent: self.resent.get(),
+        }
     }
 }
 
@@ -39,4 +72,35 @@ pub(crate) struct Counts {
     pub(crate) exports: Count,
     /// Those that it did not.
     pub(crate) exports_failed: Count,
+    /// Packets of connections that have ended.
+    pub(crate) packets_gone: PacketsGone,
+}
+
+impl Shared {
+    /// Packets of all connections so far, where transports make them themselves.
+    pub(crate) fn packets(&self) -> Packets {
+        let mut packets = self.counts.packets_gone.read();
+        for connection in self.connections.borrow().values() {
+            packets += connection.link.packets().read();
+        }
+        packets
+    }
+
+    /// Forgets connections, but for what they have counted.
+    pub(crate) fn forget_connections(&self, is_over: impl Fn(&OpenConnection) -> bool) {
+        self.connections.borrow_mut().retain(|_, connection| {
+            let stays = !is_over(connection);
+            if !stays {
+                self.counts.packets_gone.add(connection.link.packets().read());
+            }
+            stays
+        });
+    }
+
+    /// Forgets a connection, but for what it has counted.
+    pub(crate) fn forget_connection(&self, id: ConnectionId) {
+        if let Some(connection) = self.connections.borrow_mut().remove(&id) {
+            self.counts.packets_gone.add(connection.link.packets().read());
+        }
+    }
 }

@@ -17,14 +17,19 @@ const COUNTS_MAX: usize = 64;
 pub(crate) const PART: &str = "counters";
 
 // Saved form, version 1:
-//   counts of the control plane: count u32, each u64
+//   counts of the control plane, then packets sent, received and sent again: count u32, each u64
 //   verdicts: count u32, for each policy in the order of the table: its numbers
 pub(crate) fn save(shared: &Shared) -> Vec<u8> {
     let mut out = FieldWriter::new();
     out.u8(VERSION);
     let counts = handed_over(&shared.counts);
-    out.count(counts.len());
+    // To the other process, the packets of connections that go on here are of those before it.
+    let packets = shared.packets();
+    out.count(counts.len() + 3);
     counts.into_iter().for_each(|count| out.u64(count.get()));
+    [packets.sent, packets.received, packets.resent]
+        .into_iter()
+        .for_each(|count| out.u64(count));
     let table = shared.policies.table();
     out.count(table.entries.len());
     for entry in &table.entries {
@@ -44,7 +49,9 @@ pub(crate) fn restore(shared: &Shared, saved: &[u8]) -> Result<(), RestoreError>
             newest: u32::from(VERSION),
         });
     }
-    let mut counts = handed_over(&shared.counts).into_iter();
+    let gone = &shared.counts.packets_gone;
+    let packets = [&gone.sent, &gone.received, &gone.resent];
+    let mut counts = handed_over(&shared.counts).into_iter().chain(packets);
     for _ in 0..fields.count(COUNTS_MAX)? {
         let number = fields.u64()?;
         // One of a newer version is not counted here.

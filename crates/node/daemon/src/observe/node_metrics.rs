@@ -6,7 +6,7 @@ use provost_engine::{MetricDescription, MetricSink, MetricType};
 
 use super::collected::Collected;
 use super::process;
-use crate::node::Shared;
+use crate::node::{OpenConnection, Shared};
 use crate::runtime::{QUEUEING_SECONDS, Traffic};
 
 macro_rules! metrics {
@@ -56,6 +56,14 @@ metrics! {
         "Changes of the table of policies that were committed, those that took a failed one back among them.";
     POLICY_ABSENT = "provost_policy_absent_connections", Gauge, "{connection}",
         "Connections that go without a policy which applies to them, because it failed or did not fit.";
+    PACKETS_SENT = "provost_datagram_packets_sent_total", Counter, "{packet}",
+        "Packets that the datagram transport handed to the network, those that it sent again among them.";
+    PACKETS_RECEIVED = "provost_datagram_packets_received_total", Counter, "{packet}",
+        "Packets that the datagram transport took from the network.";
+    PACKETS_RESENT = "provost_datagram_packets_resent_total", Counter, "{packet}",
+        "Packets that the datagram transport sent again, as they seemed lost or were not answered in time.";
+    ROUND_TRIP = "provost_datagram_round_trip_seconds", Gauge, "s",
+        "The longest of the smoothed round trips of open connections over the datagram transport, as their clients measure them.";
     SCHEMAS = "provost_services_offered", Gauge, "{service}", "Services that apps on this node serve.";
     AUDIT_WRITTEN = "provost_audit_records_total", Counter, "{record}", "Records of the audit log that were written.";
     AUDIT_DROPPED = "provost_audit_dropped_total", Counter, "{record}",
@@ -189,6 +197,20 @@ fn connections(shared: &Shared, out: &mut Collected) {
         );
     }
     out.number(&SCHEMAS, &[], services.len() as f64);
+    packets(shared, out);
+}
+
+fn packets(shared: &Shared, out: &mut Collected) {
+    let packets = shared.packets();
+    out.number(&PACKETS_SENT, &[], packets.sent as f64);
+    out.number(&PACKETS_RECEIVED, &[], packets.received as f64);
+    out.number(&PACKETS_RESENT, &[], packets.resent as f64);
+    let connections = shared.connections.borrow();
+    let carried = |connection: &&OpenConnection| connection.site.peer.transport == "datagram";
+    let trips = connections.values().filter(carried);
+    if let Some(longest_ns) = trips.filter_map(|one| one.link.packets().round_trip_ns()).max() {
+        out.number(&ROUND_TRIP, &[], longest_ns as f64 / 1e9);
+    }
 }
 
 fn policies(shared: &Shared, out: &mut Collected) {

@@ -234,6 +234,26 @@ pub(super) fn trial(lineage: &Lineage, site: &Arc<Site>) -> Option<Trial> {
     })))
 }
 
+/// The engines of these policies anew, each from what it has saved, for a datapath of which something else is known now.
+/// May be slow.
+pub(crate) fn renewed(chain: &[Arc<Instance>], site: &Arc<Site>) -> Result<Vec<(Tag, Planned)>, ChangeError> {
+    let renew = |instance: &Arc<Instance>| {
+        let tag = instance.tag;
+        let prepared = instance.prepare(site);
+        let planned = Planned::Replace {
+            was: tag,
+            tag,
+            start: started(prepared.map_err(|error| unfit(instance, site, error))?),
+            guard: Guard {
+                trial: None,
+                stand_in: stand_in(instance, site),
+            },
+        };
+        Ok((tag, planned))
+    };
+    chain.iter().map(renew).collect()
+}
+
 /// Starts a policy's engine from what its predecessor has saved.
 fn started(start: Start) -> EngineStart {
     Box::new(|predecessor| start(predecessor.saved))

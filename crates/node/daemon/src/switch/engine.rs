@@ -231,6 +231,7 @@ impl Switch {
         let Some(mut old) = self.old.take() else {
             return;
         };
+        self.link.packets().add(old.link.packets().read());
         while let Some(step) = old.steps.pop() {
             // Of calls that have ended with it.
             step.body.discard(context);

@@ -477,6 +477,7 @@ impl<'a> Builder<'a> {
             chain: own_chain,
             without: without.iter().map(|instance| instance.tag).collect(),
             transport_version,
+            stays_because: None,
             encoding: parts.encoding(),
             terms: Terms {
                 schema: Arc::clone(&parts.schema),

@@ -1,0 +1,101 @@
+//! What a transport that makes packets itself counts of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Packets of a connection, or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packets {
+    /// Handed to the network.
+    pub sent: u64,
+    /// Taken from the network.
+    pub received: u64,
+    /// Sent again, among those that were sent.
+    pub resent: u64,
+}
+
+/// Packets of one connection, counted by its transport and read by whoever likes. Transports that leave packets to the
+/// kernel count none.
+#[derive(Debug, Default)]
+pub struct PacketCounts {
+    sent: AtomicU64,
+    received: AtomicU64,
+    resent: AtomicU64,
+    round_trip_ns: AtomicU64,
+}
+
+impl PacketCounts {
+    /// Counts these, too.
+    pub fn add(&self, packets: Packets) {
+        let counts = [&self.sent, &self.received, &self.resent];
+        let numbers = [packets.sent, packets.received, packets.resent];
+        for (count, number) in counts.into_iter().zip(numbers).filter(|(_, number)| *number > 0) {
+            count.fetch_add(number, Ordering::Relaxed);
+        }
+    }
+
+    /// All that were counted so far.
+    #[must_use]
+    pub fn read(&self) -> Packets {
+        Packets {
+            sent: self.sent.load(Ordering::Relaxed),
+            received: self.received.load(Ordering::Relaxed),
+            resent: self.resent.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes how long a packet and its answer take, smoothed, in nanoseconds; 0 for not known.
+    pub fn set_round_trip_ns(&self, round_trip_ns: u64) {
+        self.round_trip_ns.store(round_trip_ns, Ordering::Relaxed);
+    }
+
+    /// How long a packet and its answer take, in nanoseconds, where this end measures it.
+    #[must_use]
+    pub fn round_trip_ns(&self) -> Option<u64> {
+        Some(self.round_trip_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0)
+    }
+}
+
+impl std::ops::AddAssign for Packets {
+    fn add_assign(&mut self, other: Packets) {
+        self.sent += other.sent;
+        self.received += other.received;
+        self.resent += other.resent;
+    }
+}
+
+impl std::ops::Sub for Packets {
+    type Output = Packets;
+
+    /// What came since `earlier`.
+    fn sub(self, earlier: Packets) -> Packets {
+        Packets {
+            sent: self.sent.saturating_sub(earlier.sent),
+            received: self.received.saturating_sub(earlier.received),
+            resent: self.resent.saturating_sub(earlier.resent),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_is_read_and_a_round_trip_is_known_once_it_was_noted() {
+        let counts = PacketCounts::default();
+        let packets = Packets {
+            sent: 5,
+            received: 3,
+            resent: 1,
+        };
+        assert_eq!(
+            (counts.read(), counts.round_trip_ns()),
+            (Packets::default(), None)
+        );
+        counts.add(packets);
+        counts.add(packets - Packets { sent: 1, ..packets });
+        counts.set_round_trip_ns(40);
+        let expected = Packets { sent: 9, ..packets };
+        assert_eq!((counts.read(), counts.round_trip_ns()), (expected, Some(40)));
+    }
+}
