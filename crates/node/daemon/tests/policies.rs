@@ -21,6 +21,8 @@ use traffic::Traffic;
 
 /// Seeded changes of one run.
 const CHANGES: usize = 400;
+/// Rounds in which two policies are given a version that fails.
+const TWO_AT_A_TIME: usize = 100;
 /// Rounds of a soak on the same nodes, after each of which its memory is looked at.
 const ROUNDS: u32 = 12;
 /// By how much it may be larger than after the first of them.
@@ -218,6 +220,33 @@ fn an_upgrade_that_fails_its_first_calls_is_taken_back_everywhere() {
         assert_eq!(report.datapaths, CONNECTIONS, "{report:?}");
         scene.change(upgrade("w", 1)).expect("a good version");
     }
+    scene.traffic.finish();
+}
+
+/// While one change is undone, what another one brought fails too: it must not come back with what is undone.
+#[test]
+fn failures_of_two_policies_at_a_time_are_both_taken_back() {
+    let scene = Scene::on_one_node();
+    for name in ["v", "w"] {
+        scene.change(attach(witness(name, 1))).expect("attached");
+    }
+    let mut undone = 0;
+    for _ in 0..TWO_AT_A_TIME {
+        for (name, version) in [("v", 5), ("w", 5), ("v", 2), ("w", 2), ("v", 1), ("w", 1)] {
+            match scene.change(upgrade(name, version)) {
+                // One that was taken back already has the version.
+                Ok(_) | Err(ChangeError::NothingToUpgrade { .. }) => {}
+                Err(ChangeError::Undone { .. }) => undone += 1,
+                Err(other) => panic!("{name} to {version}: {other}"),
+            }
+        }
+    }
+    println!(
+        "{undone} undone, {} failures",
+        scene.notes.failures.load(Ordering::Relaxed)
+    );
+    assert_ne!(undone, 0);
+    scene.let_calls_pass(300);
     scene.traffic.finish();
 }
 

@@ -227,7 +227,10 @@ impl<'a> Switch<'a> {
     async fn to(&mut self, next: Table, ready: Vec<Ready>) -> Result<(), ChangeError> {
         let outcome = self.reach(&next, ready).await;
         match &outcome {
-            Ok(()) => self.shared.policies.commit(next),
+            Ok(()) => {
+                self.shared.policies.commit(next);
+                self.forget_failed();
+            }
             Err(_) => self.undo().await,
         }
         let retired = std::mem::take(&mut self.retired);
@@ -237,6 +240,16 @@ impl<'a> Switch<'a> {
             false => drop(tokio::task::spawn_blocking(move || drop(retired))),
         }
         outcome
+    }
+
+    /// Forgets which instances have failed on which datapaths, of those that are no more. (Not before the commit: until then
+    /// a datapath may come back to what it had, but not to what has failed there.)
+    fn forget_failed(&self) {
+        let table = self.shared.policies.table();
+        let is_live = |tag: &Tag| table.instances().any(|instance| instance.tag == *tag);
+        for connection in self.shared.connections.borrow_mut().values_mut() {
+            connection.without.retain(is_live);
+        }
     }
 
     /// Brings every datapath to what the table gives it, also those that open meanwhile. When this returns, nothing
@@ -419,22 +432,17 @@ impl<'a> Switch<'a> {
 /// Those of the changed datapaths that do not have again what they had.
 fn undo_orders(shared: &Shared, left: &mut HashMap<ConnectionId, Changed>) -> Vec<Order> {
     let connections = shared.connections.borrow();
+    let mut orders = Vec::new();
     left.retain(|id, changed| {
-        connections
+        let standing = connections
             .get(id)
-            .is_some_and(|connection| Shape::of(connection) != changed.from)
+            .map(|connection| Standing::of(*id, connection));
+        let order = standing.and_then(|standing| standing.order_back(&changed.from, &changed.checkpoints));
+        let is_due = order.is_some();
+        orders.extend(order);
+        is_due
     });
-    let order = |(id, changed): (&ConnectionId, &Changed)| {
-        let connection = connections.get(id)?;
-        Some(Order {
-            connection: *id,
-            site: connection.site.clone(),
-            from: Shape::of(connection),
-            to: changed.from.clone(),
-            purpose: Purpose::Back(changed.checkpoints.clone()),
-        })
-    };
-    left.iter().filter_map(order).collect()
+    orders
 }
 
 /// A datapath whose runtime was asked to change it.

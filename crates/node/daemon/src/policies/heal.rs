@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::carry_out::take_back;
 use crate::node::Shared;
-use crate::runtime::{ConnectionId, EngineFailed, Remedy, Tag};
+use crate::runtime::{ConnectionId, EngineFailed, Remedy};
 
 /// Puts down what a runtime has done about an engine that has failed, and takes the change back that brought it.
 pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
@@ -24,9 +24,6 @@ pub(crate) fn engine_failed(shared: &Rc<Shared>, failed: EngineFailed) {
     let mut name = (String::new(), 0);
     if let Some(connection) = shared.connections.borrow_mut().get_mut(&failed.connection) {
         connection.revision = failed.revision;
-        let table = policies.table();
-        let is_live = |tag: &Tag| table.instances().any(|instance| instance.tag == *tag);
-        connection.without.retain(is_live);
         let at = connection
             .chain
             .iter()

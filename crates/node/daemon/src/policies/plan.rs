@@ -90,15 +90,34 @@ impl Standing {
         })
     }
 
-    /// What a table gives it.
-    fn wanted(&self, table: &Table) -> Shape {
-        let site = &self.site;
-        // What has failed there stays away: the one before that took its place stays, or none does.
+    /// What has to happen to it for it to have again what it had, if anything.
+    pub(crate) fn order_back(self, had: &Shape, checkpoints: &Checkpoints) -> Option<Order> {
+        let to = Shape {
+            chain: self.without_failed(had.chain.clone()),
+            ..*had
+        };
+        (self.shape != to).then(|| Order {
+            connection: self.connection,
+            site: self.site,
+            from: self.shape,
+            to,
+            purpose: Purpose::Back(checkpoints.clone()),
+        })
+    }
+
+    /// What has failed there stays away: the one before that took its place stays, or none does.
+    fn without_failed(&self, chain: Vec<Arc<Instance>>) -> Vec<Arc<Instance>> {
         let chosen = |instance: Arc<Instance>| match self.without.contains(&instance.tag) {
             true => self.shape.predecessor(&instance).cloned(),
             false => Some(instance),
         };
-        let chain = table.chain(site).into_iter().filter_map(chosen).collect();
+        chain.into_iter().filter_map(chosen).collect()
+    }
+
+    /// What a table gives it.
+    fn wanted(&self, table: &Table) -> Shape {
+        let site = &self.site;
+        let chain = self.without_failed(table.chain(site));
         let version = match site.peer.transport {
             "tcp" => table
                 .transports
