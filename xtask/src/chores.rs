@@ -154,24 +154,12 @@ pub(crate) enum Soak {
 
 /// Runs a test for so many minutes, in release mode.
 pub(crate) fn soak(workspace: &Workspace, what: Soak, minutes: u64) -> Result<(), Complaints> {
-    run_soak(workspace, &["--release"], what, minutes)
-}
-
-/// Runs each soak for a minute, as the tests are built.
-pub(crate) fn soak_briefly(workspace: &Workspace) -> Result<(), Complaints> {
-    run_soak(workspace, &[], Soak::Upgrade, 1)?;
-    run_soak(workspace, &[], Soak::Takeover, 1)
-}
-
-fn run_soak(workspace: &Workspace, profile: &[&str], what: Soak, minutes: u64) -> Result<(), Complaints> {
     let (package, test) = match what {
         Soak::Upgrade => ("provostd", "policies"),
         Soak::Takeover => ("provost-e2e", "takeover"),
     };
-    let mut command = workspace.cargo(&["test", "--package", package, "--test", test]);
-    command
-        .args(profile)
-        .args(["--", "--ignored", "--exact", "soak", "--nocapture"]);
+    let mut command = workspace.cargo(&["test", "--release", "--package", package, "--test", test]);
+    command.args(["--", "--ignored", "--exact", "soak", "--nocapture"]);
     command.env("PROVOST_SOAK_MINUTES", minutes.to_string());
     reported(run(&mut command))
 }

@@ -15,7 +15,7 @@ const HOSTILE_SECONDS: &str = "10";
 type Step = (&'static str, fn(&Workspace) -> Result<(), Complaints>);
 
 /// The tests come last, so that their counts end the log.
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 12] = [
     ("format", |workspace| {
         cargo(workspace, &["fmt", "--all", "--check"])
     }),
@@ -42,7 +42,6 @@ const STEPS: [Step; 13] = [
     ("hostile app", hostile),
     ("bench smoke", chores::bench_smoke),
     ("dpdk", chores::dpdk),
-    ("soaks, briefly", chores::soak_briefly),
     ("tests", |workspace| cargo(workspace, &["test", "--workspace"])),
 ];
 
