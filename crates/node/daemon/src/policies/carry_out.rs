@@ -49,9 +49,7 @@ pub(crate) async fn carry_out(
     let began = Instant::now();
     let _turn = shared.policies.turn.lock().await;
     let old = shared.policies.table();
-    give_way();
     let Made { next, ready } = make(shared, &old, &change, mode).await?;
-    give_way();
     let (before, after) = super::listing::differences(&old, &next);
     let mut report = Report {
         before,
@@ -78,7 +76,6 @@ pub(crate) async fn carry_out(
                 Change::Rollback { .. } => shared.counts.rollbacks.add_one(),
                 _ => {}
             }
-            give_way();
             switch.fill(&mut report);
             report.number = shared.policies.new_number();
         }
@@ -94,12 +91,6 @@ pub(crate) async fn carry_out(
         report.summary
     );
     Ok(report)
-}
-
-/// Lets whatever else is to run on this core go first. A change takes the control plane a few hundred microseconds, and
-/// runtimes and apps that share its core should not wait for all of it at once.
-pub(crate) fn give_way() {
-    provost_shm::yield_now();
 }
 
 /// What a change comes to.

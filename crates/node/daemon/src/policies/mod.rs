@@ -19,8 +19,8 @@
 //!
 //! - On trial (until so many calls have begun and so much time has passed since the change): the engine before, with
 //!   the state of the moment of the change; of a policy that was attached just then, none. The control plane then takes
-//!   the change back everywhere. Engines of datapaths that open just after the change are on trial too. (Engines that
-//!   another process takes over are not: what it takes over has its first calls behind it.)
+//!   the change back everywhere. Engines of datapaths that open just after the change are on trial too. (Trials are
+//!   not handed over to a process that takes over: an engine that fails there has failed later.)
 //! - Later: what the attachment's `on_fault` says. `deny` ends the calls that it would judge with UNAVAILABLE, `pass`
 //!   lets them pass. Setting or upgrading the policy makes it judge again.
 //!
@@ -57,7 +57,7 @@ use crate::runtime::{EngineFailed, Tag};
 pub(crate) use attachment::matches;
 pub use attachment::{AppliesTo, Attachment, OnFault};
 use carry_out::Recent;
-pub(crate) use carry_out::{carry_out, give_way};
+pub(crate) use carry_out::carry_out;
 pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
 pub(crate) use listing::to_toml;
 pub use registry::{KindDescription, NoSuchKind, NotAdded, NotLoaded, Origin, Registry};
