@@ -174,6 +174,9 @@ async fn go_to(shared: &Rc<Shared>, id: ConnectionId, over: Over, endpoint: &str
     let reached = reach(shared, &schema, target)
         .await
         .map_err(|refusal| refusal.message)?;
+    // A policy that came meanwhile would know the connection as it was. (A process that takes over waits for both in this
+    // order.)
+    let _unchanged = shared.policies.hold().await;
     let _pass = shared.gate.enter().await;
     let Some((chain, site)) = seen_from(shared, id, &reached) else {
         return Ok(Went::Ended);
