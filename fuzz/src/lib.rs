@@ -86,6 +86,11 @@ pub const TARGETS: &[Target] = &[
         seeds: datagram::packets_seeds,
     },
     Target {
+        name: "datagram_calls",
+        run: provost_datagram_rpc::fuzzing::calls,
+        seeds: provost_datagram_rpc::fuzzing::seeds,
+    },
+    Target {
         name: "saved_steps",
         run: saved::steps,
         seeds: saved::steps_seeds,

@@ -71,6 +71,8 @@ pub use handlers::{Handlers, OwnedRequest, Request, SessionEvent};
 pub use mailbox::{MailboxFull, Remote};
 pub use pending::Completion;
 pub use rpc::Rpc;
+#[doc(hidden)]
+pub use stubs::fuzzing;
 pub use stubs::{RpcThread, RpcThreadBuilder, StartError};
 pub use workers::Work;
 

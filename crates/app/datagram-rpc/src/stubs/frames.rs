@@ -41,7 +41,7 @@ pub(super) mod kind {
 impl FrameHead {
     pub(super) const BYTES: usize = 24;
 
-    fn encode(&self) -> [u8; Self::BYTES] {
+    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.call.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.bytes.to_le_bytes());
@@ -78,7 +78,7 @@ pub(super) struct BeginHead {
 impl BeginHead {
     const BYTES: usize = 16;
 
-    fn encode(&self) -> [u8; Self::BYTES] {
+    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..2].copy_from_slice(&self.service.to_le_bytes());
         bytes[2..4].copy_from_slice(&self.method.to_le_bytes());
@@ -254,6 +254,23 @@ impl<'b> Batch<'b> {
         self.at += at;
         Ok(())
     }
+}
+
+/// A message of two frames for fuzzers to start from: a call that begins, and one whose window grows.
+pub(super) fn seed() -> Vec<u8> {
+    let mut out = [0; 256];
+    let mut batch = Batch::new(&mut out);
+    let begin = BeginHead {
+        service: 1,
+        method: 2,
+        timeout_ns: 3,
+    };
+    let whole = batch
+        .frame(7, (kind::BEGIN, 0), &[&begin.encode(), b"metadata"])
+        .and_then(|()| batch.window(8, 1 << 20));
+    debug_assert!(whole.is_ok(), "two frames fit");
+    let length = batch.length();
+    out[..length].to_vec()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 mod client;
 mod format;
 mod frames;
+pub mod fuzzing;
 mod server;
 mod stream;
 
