@@ -15,6 +15,7 @@
 
 #[allow(unsafe_code)]
 pub mod abi;
+mod backlog;
 mod calls;
 #[cfg(feature = "rig")]
 pub mod cost;
@@ -34,6 +35,7 @@ mod verdicts;
 mod view;
 mod wall;
 
+pub use backlog::{Backlog, BacklogCounts, Drain, DrainOptions, Inlet};
 pub use calls::MethodCalls;
 pub use counter::{Counter, TimeHistogram};
 pub use event::{AuditEvent, EventSink, NoEvents};

@@ -4,16 +4,13 @@ use std::sync::Arc;
 
 use provost_datapath::FieldReader;
 use provost_engine::{
-    CallState, Code, Direction, Ended, Filter, Nanos, Parts, RestoreError, StepView, TRACEPARENT,
+    CallState, Code, Direction, Ended, Filter, Inlet, Nanos, Parts, RestoreError, StepView, TRACEPARENT,
     TraceContext, Verdict, Watch,
 };
 
 use crate::KIND;
 use crate::line::SitePart;
-use crate::writer::{Queue, Waker};
 
-/// Records that one engine queues before it wakes the writer ahead of its time.
-const RECORDS_PER_WAKE: u32 = 1024;
 /// Which calls are logged, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Selection {
@@ -24,26 +21,17 @@ pub(crate) struct Selection {
 
 /// Logs the calls of one datapath.
 pub struct LogFilter {
-    queue: Arc<Queue>,
+    records: Inlet<Record>,
     site: Arc<SitePart>,
     selection: Selection,
-    waker: Waker,
-    since_wake: u32,
 }
 
 impl LogFilter {
-    pub(crate) fn new(
-        queue: Arc<Queue>,
-        site: Arc<SitePart>,
-        selection: Selection,
-        waker: Waker,
-    ) -> LogFilter {
+    pub(crate) fn new(records: Inlet<Record>, site: Arc<SitePart>, selection: Selection) -> LogFilter {
         LogFilter {
-            queue,
+            records,
             site,
             selection,
-            waker,
-            since_wake: 0,
         }
     }
 }
@@ -112,16 +100,11 @@ impl Filter for LogFilter {
         if !statuses[ended.code as usize] || duration < duration_min_ns {
             return;
         }
-        self.queue.push(Record {
+        self.records.push(Record {
             site: Arc::clone(&self.site),
             call,
             ended: *ended,
         });
-        self.since_wake += 1;
-        if self.since_wake == RECORDS_PER_WAKE {
-            self.since_wake = 0;
-            self.waker.wake();
-        }
     }
 }
 

@@ -15,17 +15,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use provost_engine::{
-    AttachError, Code, ConfigError, Environment, MetricDescription, MetricSink, MetricType, Policy,
-    PolicyKind, SharedState, Sieve, SieveParts, Site, Start, parse_config,
+    AttachError, Backlog, Code, ConfigError, Drain, Environment, MetricDescription, MetricSink, MetricType,
+    Policy, PolicyKind, SharedState, Sieve, SieveParts, Site, Start, parse_config,
 };
 use serde::Deserialize;
 
 pub use file::LogFile;
 pub use filter::{LogFilter, LoggedCall};
 
-use filter::Selection;
+use filter::{Record, Selection};
 use line::SitePart;
-use writer::{Counts, Queue, Writer};
 
 /// [`PolicyKind::name`] of this kind.
 pub const KIND: &str = "access-log";
@@ -140,15 +139,13 @@ impl PolicyKind for AccessLogKind {
         };
         let file = LogFile::open(config.path.as_ref())
             .map_err(|error| ConfigError::new("path", format!("{}: {error}", config.path)))?;
-        let counts = Counts::restore(shared)?;
-        let queue = Arc::new(Queue::new(config.queue_max, counts));
+        let backlog = Backlog::start(KIND, config.queue_max, shared)?;
         let interval = Duration::from_millis(config.flush_interval_ms);
-        let writer = Writer::start(Arc::clone(&queue), file, interval)
+        let writer = writer::start(backlog, file, interval)
             .map_err(|error| ConfigError::new("", format!("no thread for the writer: {error}")))?;
         Ok(Arc::new(AccessLogPolicy {
             node: Arc::clone(&environment.node),
             selection,
-            queue,
             writer,
         }))
     }
@@ -181,14 +178,13 @@ fn statuses(names: &[String]) -> Result<[bool; Code::ALL.len()], ConfigError> {
 pub struct AccessLogPolicy {
     node: Arc<str>,
     selection: Selection,
-    queue: Arc<Queue>,
-    writer: Writer,
+    writer: Drain<Record>,
 }
 
 impl Policy for AccessLogPolicy {
     fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
         let part = Arc::new(SitePart::new(&self.node, site));
-        let filter = LogFilter::new(Arc::clone(&self.queue), part, self.selection, self.writer.waker());
+        let filter = LogFilter::new(self.writer.inlet(), part, self.selection);
         let parts = SieveParts {
             kind: KIND,
             version: VERSION,
@@ -199,13 +195,13 @@ impl Policy for AccessLogPolicy {
     }
 
     fn save(&self) -> SharedState {
-        self.queue.counts.save()
+        self.writer.backlog().save()
     }
 
     fn metrics(&self, sink: &mut dyn MetricSink) {
-        let [lines, dropped, failed] = self.queue.counts.read();
-        sink.number(&LINES, &[], lines as f64);
-        sink.number(&DROPPED, &[], dropped as f64);
-        sink.number(&FAILED, &[], failed as f64);
+        let counts = self.writer.backlog().counts();
+        sink.number(&LINES, &[], counts.delivered as f64);
+        sink.number(&DROPPED, &[], counts.dropped as f64);
+        sink.number(&FAILED, &[], counts.failed as f64);
     }
 }

@@ -4,37 +4,29 @@ use std::sync::Arc;
 
 use provost_datapath::FieldReader;
 use provost_engine::{
-    CallState, Direction, Ended, Filter, Nanos, Parts, RestoreError, StepView, TRACEPARENT, TraceContext,
-    Verdict, Watch,
+    CallState, Direction, Ended, Filter, Inlet, Nanos, Parts, RestoreError, StepView, TRACEPARENT,
+    TraceContext, Verdict, Watch,
 };
 
 use crate::KIND;
-use crate::exporter::{Queue, Waker};
 use crate::sampling::{Ids, Sampler};
 use crate::span::SpanSite;
 
-/// Records that one engine queues before it wakes the exporter ahead of its time.
-const RECORDS_PER_WAKE: u32 = 512;
-
 /// Traces the calls of one datapath.
 pub struct TraceFilter {
-    queue: Arc<Queue>,
+    records: Inlet<Record>,
     site: Arc<SpanSite>,
     sampler: Sampler,
-    waker: Waker,
     ids: Ids,
-    since_wake: u32,
 }
 
 impl TraceFilter {
-    pub(crate) fn new(queue: Arc<Queue>, site: Arc<SpanSite>, sampler: Sampler, waker: Waker) -> TraceFilter {
+    pub(crate) fn new(records: Inlet<Record>, site: Arc<SpanSite>, sampler: Sampler) -> TraceFilter {
         TraceFilter {
-            queue,
+            records,
             site,
             sampler,
-            waker,
             ids: Ids::new(),
-            since_wake: 0,
         }
     }
 }
@@ -105,16 +97,11 @@ impl Filter for TraceFilter {
         if call.trace_id == 0 {
             return;
         }
-        self.queue.push(Record {
+        self.records.push(Record {
             site: Arc::clone(&self.site),
             call,
             ended: *ended,
         });
-        self.since_wake += 1;
-        if self.since_wake == RECORDS_PER_WAKE {
-            self.since_wake = 0;
-            self.waker.wake();
-        }
     }
 }
 

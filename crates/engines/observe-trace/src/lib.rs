@@ -16,15 +16,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use provost_engine::{
-    AttachError, ConfigError, Environment, MetricDescription, MetricSink, MetricType, Policy, PolicyKind,
-    SharedState, Sieve, SieveParts, Site, Start, parse_config,
+    AttachError, Backlog, ConfigError, Drain, Environment, MetricDescription, MetricSink, MetricType, Policy,
+    PolicyKind, SharedState, Sieve, SieveParts, Site, Start, parse_config,
 };
 use serde::Deserialize;
 
 pub use exporter::endpoint;
 pub use filter::{TraceFilter, TracedCall};
 
-use exporter::{Counts, Exporter, Options, Queue};
+use exporter::Options;
+use filter::Record;
 use sampling::Sampler;
 use span::SpanSite;
 
@@ -168,13 +169,12 @@ impl PolicyKind for TraceKind {
             phases: config.phases,
             node: Arc::clone(&environment.node),
         };
-        let queue = Arc::new(Queue::new(config.queue_max as usize, Counts::restore(shared)?));
-        let exporter = Exporter::start(Arc::clone(&queue), options)
+        let backlog = Backlog::start(KIND, config.queue_max as usize, shared)?;
+        let exporter = exporter::start(backlog, options)
             .map_err(|error| ConfigError::new("", format!("no thread for the exporter: {error}")))?;
         Ok(Arc::new(TracePolicy {
             sampler: Sampler::new(config.sampling_ratio, config.parent_based),
             role: config.span,
-            queue,
             exporter,
         }))
     }
@@ -194,14 +194,13 @@ fn range(key: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError
 pub struct TracePolicy {
     sampler: Sampler,
     role: SpanRole,
-    queue: Arc<Queue>,
-    exporter: Exporter,
+    exporter: Drain<Record>,
 }
 
 impl Policy for TracePolicy {
     fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
         let part = Arc::new(SpanSite::new(site, self.role));
-        let filter = TraceFilter::new(Arc::clone(&self.queue), part, self.sampler, self.exporter.waker());
+        let filter = TraceFilter::new(self.exporter.inlet(), part, self.sampler);
         let parts = SieveParts {
             kind: KIND,
             version: VERSION,
@@ -212,13 +211,13 @@ impl Policy for TracePolicy {
     }
 
     fn save(&self) -> SharedState {
-        self.queue.counts.save()
+        self.exporter.backlog().save()
     }
 
     fn metrics(&self, sink: &mut dyn MetricSink) {
-        let [exported, dropped, failed] = self.queue.counts.read();
-        sink.number(&EXPORTED, &[], exported as f64);
-        sink.number(&DROPPED, &[], dropped as f64);
-        sink.number(&FAILED, &[], failed as f64);
+        let counts = self.exporter.backlog().counts();
+        sink.number(&EXPORTED, &[], counts.delivered as f64);
+        sink.number(&DROPPED, &[], counts.dropped as f64);
+        sink.number(&FAILED, &[], counts.failed as f64);
     }
 }
