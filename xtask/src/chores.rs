@@ -117,26 +117,19 @@ fn libfuzzer_targets(workspace: &Workspace) -> Result<Vec<String>, Complaints> {
 
 /// Builds what the benchmarks start (themselves and the service), then runs them.
 pub(crate) fn bench(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
-    run_bench(workspace, &["--release"], "release", arguments)
-}
-
-/// Whether the benchmarks still run. Their figures mean nothing, so they are built as the tests are, which is faster.
-pub(crate) fn bench_smoke(workspace: &Workspace) -> Result<(), Complaints> {
-    run_bench(workspace, &[], "debug", &["smoke".into()])
-}
-
-fn run_bench(
-    workspace: &Workspace,
-    profile: &[&str],
-    folder: &str,
-    arguments: &[String],
-) -> Result<(), Complaints> {
-    let mut build = workspace.cargo(&["build", "--quiet"]);
-    build.args(profile);
+    let mut build = workspace.cargo(&["build", "--quiet", "--release"]);
     build.args(["--package", "provost-bench", "--package", "provostd"]);
     reported(run(&mut build))?;
-    let program = workspace.target.join(folder).join("provost-bench");
-    let mut command = std::process::Command::new(program);
+    start_bench(workspace, "release", arguments)
+}
+
+/// Whether the benchmarks still run. Their figures mean nothing, so they are those that were built with the tests.
+pub(crate) fn bench_smoke(workspace: &Workspace) -> Result<(), Complaints> {
+    start_bench(workspace, "debug", &["smoke".into()])
+}
+
+fn start_bench(workspace: &Workspace, folder: &str, arguments: &[String]) -> Result<(), Complaints> {
+    let mut command = workspace.program(folder, "provost-bench");
     command
         .args(arguments)
         .env("PROVOST_BENCH_CACHE", workspace.target.join("bench"));

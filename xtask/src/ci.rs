@@ -8,14 +8,14 @@ use crate::{Complaints, chores, layering, licences, none, tidy};
 /// Each fuzz target's share of a CI run.
 const FUZZ_SECONDS: u64 = 3;
 /// The share of a CI run of each simulator: of nodes, and of the datagram transport.
-const SIMULATOR_SECONDS: &str = "30";
+const SIMULATOR_SECONDS: u64 = 30;
 /// The hostile app's share of a CI run.
-const HOSTILE_SECONDS: &str = "10";
+const HOSTILE_SECONDS: u64 = 10;
 
 type Step = (&'static str, fn(&Workspace) -> Result<(), Complaints>);
 
 /// The tests come last, so that their counts end the log.
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 14] = [
     ("format", |workspace| {
         cargo(workspace, &["fmt", "--all", "--check"])
     }),
@@ -37,9 +37,20 @@ const STEPS: [Step; 12] = [
         )
     }),
     ("loom", loom),
-    ("fuzz", |workspace| chores::fuzz(workspace, None, FUZZ_SECONDS)),
-    ("simulator", simulator),
-    ("hostile app", hostile),
+    // All at once: package by package, what they share is built for each set of its features.
+    ("build", |workspace| {
+        cargo(workspace, &["build", "--quiet", "--workspace", "--all-targets"])
+    }),
+    ("fuzz", |workspace| built(workspace, "provost-fuzz", FUZZ_SECONDS)),
+    ("simulator of nodes", |workspace| {
+        built(workspace, "provost-sim", SIMULATOR_SECONDS)
+    }),
+    ("simulator of datagrams", |workspace| {
+        built(workspace, "provost-datagram-sim", SIMULATOR_SECONDS)
+    }),
+    ("hostile app", |workspace| {
+        built(workspace, "provost-hostile", HOSTILE_SECONDS)
+    }),
     ("bench smoke", chores::bench_smoke),
     ("dpdk", chores::dpdk),
     ("tests", |workspace| cargo(workspace, &["test", "--workspace"])),
@@ -72,37 +83,11 @@ fn loom(workspace: &Workspace) -> Result<(), Complaints> {
     chores::reported(run(&mut command))
 }
 
-fn simulator(workspace: &Workspace) -> Result<(), Complaints> {
-    for package in ["provost-sim", "provost-datagram-sim"] {
-        cargo(
-            workspace,
-            &[
-                "run",
-                "--quiet",
-                "--package",
-                package,
-                "--",
-                "--seconds",
-                SIMULATOR_SECONDS,
-            ],
-        )?;
-    }
-    Ok(())
-}
-
-fn hostile(workspace: &Workspace) -> Result<(), Complaints> {
-    cargo(
-        workspace,
-        &[
-            "run",
-            "--quiet",
-            "--package",
-            "provost-hostile",
-            "--",
-            "--seconds",
-            HOSTILE_SECONDS,
-        ],
-    )
+/// Runs a program that the step `build` has built for so many seconds.
+fn built(workspace: &Workspace, name: &str, seconds: u64) -> Result<(), Complaints> {
+    let mut command = workspace.program("debug", name);
+    command.args(["--seconds", &seconds.to_string()]);
+    chores::reported(run(&mut command))
 }
 
 fn cargo(workspace: &Workspace, arguments: &[&str]) -> Result<(), Complaints> {

@@ -110,6 +110,13 @@ impl Workspace {
         command.current_dir(&self.root).args(arguments);
         command
     }
+
+    /// A program of the workspace that was built before into the folder of a profile, at the root.
+    pub(crate) fn program(&self, profile_folder: &str, name: &str) -> Command {
+        let mut command = Command::new(self.target.join(profile_folder).join(name));
+        command.current_dir(&self.root);
+        command
+    }
 }
 
 /// Runs a command with its output where ours goes, and says first what it is.
