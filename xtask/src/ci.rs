@@ -7,15 +7,15 @@ use crate::{Complaints, chores, layering, licences, none, tidy};
 
 /// Each fuzz target's share of a CI run.
 const FUZZ_SECONDS: u64 = 3;
-/// The share of a CI run of each simulator: of nodes, and of the datagram transport.
-const SIMULATOR_SECONDS: u64 = 30;
+/// The share of a CI run of the simulators, of nodes and of the datagram transport, which run side by side.
+const SIMULATOR_SECONDS: u64 = 60;
 /// The hostile app's share of a CI run.
 const HOSTILE_SECONDS: u64 = 10;
 
 type Step = (&'static str, fn(&Workspace) -> Result<(), Complaints>);
 
 /// The tests come last, so that their counts end the log.
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 13] = [
     ("format", |workspace| {
         cargo(workspace, &["fmt", "--all", "--check"])
     }),
@@ -42,12 +42,7 @@ const STEPS: [Step; 14] = [
         cargo(workspace, &["build", "--quiet", "--workspace", "--all-targets"])
     }),
     ("fuzz", |workspace| built(workspace, "provost-fuzz", FUZZ_SECONDS)),
-    ("simulator of nodes", |workspace| {
-        built(workspace, "provost-sim", SIMULATOR_SECONDS)
-    }),
-    ("simulator of datagrams", |workspace| {
-        built(workspace, "provost-datagram-sim", SIMULATOR_SECONDS)
-    }),
+    ("simulators", simulators),
     ("hostile app", |workspace| {
         built(workspace, "provost-hostile", HOSTILE_SECONDS)
     }),
@@ -81,6 +76,20 @@ fn loom(workspace: &Workspace) -> Result<(), Complaints> {
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", workspace.root.join("target/loom"));
     chores::reported(run(&mut command))
+}
+
+/// Each has one thread.
+fn simulators(workspace: &Workspace) -> Result<(), Complaints> {
+    let nodes = || built(workspace, "provost-sim", SIMULATOR_SECONDS);
+    let datagrams = || built(workspace, "provost-datagram-sim", SIMULATOR_SECONDS);
+    std::thread::scope(|scope| {
+        let nodes = scope.spawn(nodes);
+        let datagrams = datagrams();
+        let nodes = nodes
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        nodes.and(datagrams)
+    })
 }
 
 /// Runs a program that the step `build` has built for so many seconds.
