@@ -9,13 +9,15 @@ use crate::{Complaints, chores, layering, licences, none, tidy};
 const FUZZ_SECONDS: u64 = 3;
 /// The share of a CI run of the simulators, of nodes and of the datagram transport, which run side by side.
 const SIMULATOR_SECONDS: u64 = 60;
+/// The share of a CI run of each soak.
+const SOAK_MINUTES: &str = "1";
 /// The hostile app's share of a CI run.
 const HOSTILE_SECONDS: u64 = 10;
 
 type Step = (&'static str, fn(&Workspace) -> Result<(), Complaints>);
 
 /// The tests come last, so that their counts end the log.
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     ("format", |workspace| {
         cargo(workspace, &["fmt", "--all", "--check"])
     }),
@@ -46,6 +48,7 @@ const STEPS: [Step; 13] = [
     ("hostile app", |workspace| {
         built(workspace, "provost-hostile", HOSTILE_SECONDS)
     }),
+    ("soaks", soaks),
     ("bench smoke", chores::bench_smoke),
     ("dpdk", chores::dpdk),
     ("tests", |workspace| cargo(workspace, &["test", "--workspace"])),
@@ -75,6 +78,16 @@ fn loom(workspace: &Workspace) -> Result<(), Complaints> {
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", workspace.root.join("target/loom"));
+    chores::reported(run(&mut command))
+}
+
+/// Changes of policies and engines, and then replacements of services, under calls and streams.
+fn soaks(workspace: &Workspace) -> Result<(), Complaints> {
+    // Of the whole workspace, as what was built is.
+    let mut command = workspace.cargo(&["test", "--quiet", "--workspace"]);
+    command.args(["--test", "policies", "--test", "takeover", "--"]);
+    command.args(["--ignored", "--exact", "soak", "--nocapture"]);
+    command.env("PROVOST_SOAK_MINUTES", SOAK_MINUTES);
     chores::reported(run(&mut command))
 }
 
