@@ -29,8 +29,8 @@ const PAIRS: usize = 12;
 const WINDOW: Duration = Duration::from_millis(200);
 /// Between two changes: what an operator's script would at least take.
 const BETWEEN: Duration = Duration::from_millis(2);
-/// Changes in all, at least.
-const CHANGES_MIN: u64 = 200;
+/// Changes in a window, at least; on a busy machine it then takes longer.
+const CHANGES_MIN: u64 = 10;
 /// How much longer the slowest calls of a window may take while another app is changed. What this is about, such as a
 /// datapath that stands still with the other or a lock between them, is far above; a machine with other work is below.
 const RATIO_MAX: f64 = 4.0;
@@ -167,11 +167,11 @@ impl Drop for Caller {
     }
 }
 
-/// The time in which 99 of 100 calls of a window are done, in microseconds.
-fn p99_us(bystander: &ProbeClient) -> f64 {
+/// The time in which 99 of 100 calls of a window are done, in microseconds. It lasts until enough has happened in it.
+fn p99_us(bystander: &ProbeClient, is_enough: impl Fn() -> bool) -> f64 {
     let began = Instant::now();
     let mut times = Vec::new();
-    while began.elapsed() < WINDOW {
+    while began.elapsed() < WINDOW || !is_enough() {
         let call = Instant::now();
         bystander.echo(EchoMessage::default()).unwrap();
         times.push(call.elapsed());
@@ -189,16 +189,17 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn ratio(bystander: &ProbeClient, changer: &mut Changer) -> f64 {
     let (mut calm, mut changed) = (Vec::new(), Vec::new());
     for _ in 0..PAIRS {
-        calm.push(p99_us(bystander));
-        let over = AtomicBool::new(false);
+        calm.push(p99_us(bystander, || true));
+        let (over, changes) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Relaxed) {
                     changer.change();
+                    changes.fetch_add(1, Relaxed);
                     std::thread::sleep(BETWEEN);
                 }
             });
-            changed.push(p99_us(bystander));
+            changed.push(p99_us(bystander, || changes.load(Relaxed) >= CHANGES_MIN));
             over.store(true, Relaxed);
         });
     }
@@ -224,7 +225,6 @@ fn an_app_does_not_notice_that_another_ones_policies_change() {
             }
         }
         assert!(ratios.iter().any(|ratio| *ratio <= RATIO_MAX), "{ratios:?}");
-        assert!(changer.changes >= CHANGES_MIN, "{} changes", changer.changes);
         assert_eq!(changer.engines("bystander"), engines);
         assert!(caller.calls.load(Relaxed) > 0);
     });

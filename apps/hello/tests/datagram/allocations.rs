@@ -83,8 +83,9 @@ fn run<F: Future>(waker: &Waker, future: F) -> F::Output {
 const WARM_UP_CALLS: u64 = 2_000;
 /// Calls are counted in so many runs of so many. An endpoint that was off its core for long makes good what it took for
 /// lost, with memory of its own; there is a run without that.
-const RUNS: u64 = 100;
-const RUN_CALLS: u64 = 100;
+const RUNS: u64 = 250;
+/// More than the queues in use would take to need another block.
+const RUN_CALLS: u64 = 40;
 
 #[test]
 fn a_unary_call_allocates_nothing_once_everything_is_warm() {
