@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use provost_datagram::{Call, CallError, Config, Driver, EndReason, Event, MsgBuf, Turn};
+use provost_datagram::{Call, CallError, Config, CongestionConfig, Driver, EndReason, Event, MsgBuf, Turn};
 use provost_packets::Wire;
 
 const NAP: Duration = Duration::from_millis(5);
@@ -24,23 +24,48 @@ pub fn echo_bytes(tag: u64) -> usize {
 /// # Panics
 /// If one is not.
 pub fn calls_go_over<W: Wire<Address: Send> + Send>(client: W, server: W, calls: u64) {
+    let traffic = Traffic {
+        calls,
+        bytes_of: echo_bytes,
+        congestion: CongestionConfig::default(),
+    };
+    traffic_goes_over(client, server, traffic);
+}
+
+/// Calls that are made at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Traffic {
+    /// How many.
+    pub calls: u64,
+    /// How many bytes each has.
+    pub bytes_of: fn(u64) -> usize,
+    /// How they keep off a congested network.
+    pub congestion: CongestionConfig,
+}
+
+/// As [`calls_go_over`], of any traffic.
+///
+/// # Panics
+/// As there.
+pub fn traffic_goes_over<W: Wire<Address: Send> + Send>(client: W, server: W, traffic: Traffic) {
     let address = server.address();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let server = Driver::new(Config::default(), server).expect("the configuration is one to work with");
         let serving = scope.spawn(|| serve(server, &stop));
         let config = Config {
+            congestion: traffic.congestion,
             secret: [3, 4],
             ..Config::default()
         };
         let client = Driver::new(config, client).expect("the configuration is one to work with");
-        let outcome = call_all(client, address, calls);
+        let outcome = call_all(client, address, traffic);
         stop.store(true, Ordering::Relaxed);
         assert!(
             serving.join().is_ok_and(|served| served.is_ok()),
             "the server failed"
         );
-        assert_eq!(outcome.expect("the wire works"), calls);
+        assert_eq!(outcome.expect("the wire works"), traffic.calls);
     });
 }
 
@@ -65,15 +90,22 @@ fn serve<W: Wire>(mut driver: Driver<W>, stop: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-fn call_all<W: Wire>(mut driver: Driver<W>, server: W::Address, calls: u64) -> io::Result<u64> {
+/// What a message is made of: no two of its packets are alike.
+fn content(tag: u64, bytes: usize) -> Vec<u8> {
+    let byte = |at: usize| ((at as u64 + tag).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+    (0..bytes).map(byte).collect()
+}
+
+fn call_all<W: Wire>(mut driver: Driver<W>, server: W::Address, traffic: Traffic) -> io::Result<u64> {
+    let Traffic { calls, bytes_of, .. } = traffic;
     let (now_ns, endpoint) = driver.endpoint();
     let session = endpoint.connect(now_ns, server).map_err(io::Error::other)?;
     for tag in 0..calls {
-        let bytes = echo_bytes(tag);
+        let bytes = bytes_of(tag);
         let call = Call {
             method: tag as u16,
             tag,
-            request: MsgBuf::from_slice(&vec![tag as u8; bytes]),
+            request: MsgBuf::from_slice(&content(tag, bytes)),
             response: MsgBuf::with_capacity(bytes),
         };
         endpoint
@@ -86,9 +118,10 @@ fn call_all<W: Wire>(mut driver: Driver<W>, server: W::Address, calls: u64) -> i
             Event::Completed(completion) => {
                 let expected: Result<u16, CallError> = Ok(completion.tag as u16);
                 assert_eq!(completion.outcome, expected);
-                assert_eq!(
-                    *completion.response,
-                    *vec![completion.tag as u8; echo_bytes(completion.tag)]
+                let tag = completion.tag;
+                assert!(
+                    *completion.response == *content(tag, bytes_of(tag)),
+                    "call {tag} was answered with other bytes"
                 );
                 answered += 1;
                 if answered == calls {

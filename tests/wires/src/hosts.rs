@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use provost_namespaces::Namespace;
 use provost_packets::Wire;
-use provost_udp::UdpWire;
+use provost_udp::{UdpOptions, UdpWire};
 use provost_xdp::{Mode, XdpInterface, XdpOptions, XdpWire};
 
 /// How long the kernel may take to find out an Ethernet address.
@@ -51,8 +51,17 @@ impl Cable {
     /// # Errors
     /// If the kernel refuses.
     pub fn udp(&self) -> io::Result<(UdpWire, UdpWire)> {
-        let bind =
-            |at: usize, ip: [u8; 4]| self.hosts[at].run(|| UdpWire::bind(SocketAddr::from((ip, 0)), 1472));
+        self.udp_with(&UdpOptions::default())
+    }
+
+    /// The same with these options.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn udp_with(&self, options: &UdpOptions) -> io::Result<(UdpWire, UdpWire)> {
+        let bind = |at: usize, ip: [u8; 4]| {
+            self.hosts[at].run(|| UdpWire::bind_with(SocketAddr::from((ip, 0)), options))
+        };
         Ok((bind(0, [10, 8, 0, 1])?, bind(1, [10, 8, 0, 2])?))
     }
 }

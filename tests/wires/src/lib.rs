@@ -6,7 +6,7 @@ mod calls;
 mod devices;
 mod hosts;
 
-pub use calls::{calls_go_over, echo_bytes};
+pub use calls::{Traffic, calls_go_over, echo_bytes, traffic_goes_over};
 #[cfg(feature = "dpdk")]
 pub use devices::dpdk_rings;
 pub use hosts::{Cable, Routed};

@@ -1,6 +1,7 @@
 //! Calls between two network namespaces, by sockets of AF_XDP and of UDP.
 
-use provost_wire_tests::{Cable, Routed, calls_go_over};
+use provost_datagram::{Algorithm, CongestionConfig};
+use provost_wire_tests::{Cable, Routed, Traffic, calls_go_over, traffic_goes_over};
 
 const CALLS: u64 = 300;
 /// 30 of a thousand packets are lost on their way.
@@ -18,6 +19,25 @@ fn calls_go_over_af_xdp() {
     };
     let (client, server) = cable.xdp().unwrap();
     calls_go_over(client, server, CALLS);
+}
+
+/// Requests and responses of some thousand packets each, several times what the rings hold.
+#[test]
+fn calls_of_8_megabytes_go_over_af_xdp() {
+    let Some(cable) = or_skip(Cable::new()) else {
+        return;
+    };
+    let (client, server) = cable.xdp().unwrap();
+    let traffic = Traffic {
+        calls: 1,
+        bytes_of: |_| 8 << 20,
+        // It takes the time that ends without optimizations need for a packet, and to wake up, for a queue in the network.
+        congestion: CongestionConfig {
+            algorithm: Algorithm::Off,
+            ..CongestionConfig::default()
+        },
+    };
+    traffic_goes_over(client, server, traffic);
 }
 
 #[test]
