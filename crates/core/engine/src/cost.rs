@@ -19,6 +19,12 @@ const CALLS: [usize; 3] = [1, 8, 32];
 /// mapped nothing there.
 const ONLY: &str = "PROVOST_COST_ONLY";
 
+/// Whether one candidate is run alone, and nothing else is to be measured.
+#[must_use]
+pub fn is_one_alone() -> bool {
+    std::env::var_os(ONLY).is_some()
+}
+
 /// A policy that is measured, with a name for people.
 pub struct Candidate<'a> {
     /// The name.

@@ -37,7 +37,7 @@ mod wall;
 
 pub use backlog::{Backlog, BacklogCounts, Drain, DrainOptions, Inlet};
 pub use calls::MethodCalls;
-pub use counter::{Counter, TimeHistogram};
+pub use counter::{Counter, Tally, TimeHistogram};
 pub use event::{AuditEvent, EventSink, NoEvents};
 pub use filter::{CallState, Denial, Direction, Ended, Filter, FilterState, Verdict, Watch};
 pub use filter_policy::{FilterPolicy, kind_of};

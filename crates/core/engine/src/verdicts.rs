@@ -5,12 +5,11 @@
 //! sieves of another     ──► Verdicts                            ─┴─► VerdictLedger of an attachment ──► scrape
 //! ```
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use provost_datapath::{FieldReader, FieldWriter, RestoreError};
 
-use crate::{Code, MetricDescription, MetricSink, MetricType, Nanos};
+use crate::{Code, MetricDescription, MetricSink, MetricType, Nanos, Tally};
 
 /// Stands for a runtime of a process before this one, among [`VerdictLedger::runtimes`].
 const EARLIER: usize = usize::MAX;
@@ -54,31 +53,16 @@ static HELD: MetricDescription = MetricDescription {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Verdicts {
-    passed: Cell,
-    held: Cell,
-    denied: [Cell; Code::ALL.len()],
-    held_times: [Cell; HELD_NS.len() + 1],
-    held_ns: Cell,
-}
-
-/// A number that one thread alone adds to, and any may read.
-#[derive(Debug, Default)]
-struct Cell(AtomicU64);
-
-impl Cell {
-    #[inline]
-    fn add(&self, more: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(more), Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
+    passed: Tally,
+    held: Tally,
+    denied: [Tally; Code::ALL.len()],
+    held_times: [Tally; HELD_NS.len() + 1],
+    held_ns: Tally,
 }
 
 impl Verdicts {
     /// All numbers, in the order in which they are saved.
-    fn groups(&self) -> [&[Cell]; 5] {
+    fn groups(&self) -> [&[Tally]; 5] {
         let single = std::slice::from_ref;
         [
             single(&self.passed),
@@ -89,7 +73,7 @@ impl Verdicts {
         ]
     }
 
-    fn cells(&self) -> impl Iterator<Item = &Cell> {
+    fn cells(&self) -> impl Iterator<Item = &Tally> {
         self.groups().into_iter().flatten()
     }
 

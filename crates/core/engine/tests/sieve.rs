@@ -17,6 +17,7 @@ const PROTO: &str = "syntax = \"proto3\"; package t;
 /// Judges by a function, and counts the calls that are over.
 #[derive(Clone)]
 struct By<J> {
+    watch: Watch,
     judge: J,
     over: Arc<AtomicU64>,
 }
@@ -24,8 +25,17 @@ struct By<J> {
 impl<J: FnMut(&mut StepView<'_>) -> Verdict + Clone + Send + Sync + 'static> By<J> {
     fn new(judge: J) -> By<J> {
         By {
+            watch: Watch::ALL,
             judge,
             over: Arc::default(),
+        }
+    }
+
+    /// Of beginnings alone.
+    fn of_beginnings(judge: J) -> By<J> {
+        By {
+            watch: Watch::BEGINNINGS,
+            ..By::new(judge)
         }
     }
 }
@@ -34,7 +44,7 @@ impl<J: FnMut(&mut StepView<'_>) -> Verdict + Send> Filter for By<J> {
     type Call = ();
 
     fn watch(&self) -> Watch {
-        Watch::ALL
+        self.watch
     }
 
     fn judge(&mut self, _call: &mut (), step: &mut StepView<'_>) -> Verdict {
@@ -240,6 +250,35 @@ fn what_is_under_way_of_a_denied_call_goes_no_further() {
     rig.poll();
     assert!(rig.to_app().is_empty());
     assert_eq!(rig.to_wire().len(), 1);
+}
+
+#[test]
+fn answers_go_past_who_looks_at_none_in_order_but_past_nobody_who_has_failed() {
+    let service = Service::from_source(PROTO);
+    let judge = |step: &mut StepView<'_>| match step.call() {
+        3 => Verdict::Fault("broken".into()),
+        _ => Verdict::Pass,
+    };
+    let mut rig = Rig::new(service.site(Side::Client), &By::of_beginnings(judge));
+    for call in 1..=2 {
+        rig.send(service.request(call, 0, &[]));
+    }
+    rig.poll();
+    assert_eq!(calls(&rig.to_wire()), [1, 2]);
+    for call in [2, 1] {
+        rig.receive(service.response(call, 0, &[]));
+    }
+    rig.poll();
+    assert_eq!(calls(&rig.to_app()), [2, 1]);
+    rig.send(service.request(3, 0, &[]));
+    rig.poll();
+    // All that comes from now on is for the engine that takes its place.
+    rig.receive(service.response(4, 0, &[]));
+    rig.poll();
+    assert!(rig.to_wire().is_empty() && rig.to_app().is_empty());
+    rig.remove();
+    rig.poll();
+    assert_eq!((calls(&rig.to_wire()), calls(&rig.to_app())), (vec![3], vec![4]));
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Bounds of the histograms, and cells that one thread counts in.
+//! Bounds of the histograms, and histograms that one thread counts in.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use provost_engine::Tally;
 
 /// Upper bounds of latencies in seconds, those of gRPC (A66) from 10 microseconds on, with more below a millisecond. What
 /// is longer has the bound infinity.
@@ -47,49 +47,74 @@ pub(crate) const LATENCIES: usize = LATENCY_NS.len() + 1;
 /// Buckets of sizes.
 pub(crate) const SIZE_CLASSES: usize = SIZES.len() + 1;
 
+/// The bucket of a latency: the first that such a long number can be in, or one of the few behind it.
+#[inline]
 pub(crate) fn latency_bucket(duration_ns: u64) -> usize {
-    LATENCY_NS.partition_point(|bound| *bound < duration_ns)
+    const FIRST: [u8; BIT_LENGTHS] = firsts(&LATENCY_NS);
+    let first = usize::from(FIRST[bit_length(duration_ns)]);
+    let beyond = LATENCY_NS[first..]
+        .iter()
+        .take_while(|bound| **bound < duration_ns);
+    first + beyond.count()
 }
 
+/// The bucket of a size, whose bounds are powers of two: how long the number is says it all.
+#[inline]
 pub(crate) fn size_bucket(bytes: u64) -> usize {
-    SIZES.partition_point(|bound| *bound < bytes)
+    const FIRST: [u8; BIT_LENGTHS] = firsts(&SIZES);
+    // The next power of two has one bit more than the number below this one, and is in the same bucket.
+    let length = bit_length(bytes.saturating_sub(1)) + 1;
+    usize::from(FIRST[length.min(BIT_LENGTHS - 1)])
 }
 
-/// A number that one thread alone adds to and any may read: no operation that would lock the memory bus.
-#[derive(Debug, Default)]
-pub(crate) struct Cell(AtomicU64);
-
-impl Cell {
-    pub(crate) fn add(&self, more: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(more), Relaxed);
+const _: () = {
+    let mut at = 0;
+    while at < SIZES.len() {
+        assert!(SIZES[at].is_power_of_two());
+        at += 1;
     }
+};
 
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
+/// Lengths of a number in bits, with that of zero.
+const BIT_LENGTHS: usize = u64::BITS as usize + 1;
 
-    pub(crate) fn set(&self, value: u64) {
-        self.0.store(value, Relaxed);
+fn bit_length(number: u64) -> usize {
+    (u64::BITS - number.leading_zeros()) as usize
+}
+
+/// For each length in bits, the first bucket that a number of that length can be in.
+const fn firsts<const N: usize>(bounds: &[u64; N]) -> [u8; BIT_LENGTHS] {
+    let mut out = [0; BIT_LENGTHS];
+    let mut length = 1;
+    while length < BIT_LENGTHS {
+        let least = 1 << (length - 1);
+        let mut bucket = 0;
+        while bucket < N && bounds[bucket] < least {
+            bucket += 1;
+        }
+        out[length] = bucket as u8;
+        length += 1;
     }
+    out
 }
 
 /// A histogram that one thread alone counts in.
 #[derive(Debug)]
-pub(crate) struct CellHistogram<const BUCKETS: usize> {
-    buckets: [Cell; BUCKETS],
-    sum: Cell,
+pub(crate) struct TallyHistogram<const BUCKETS: usize> {
+    buckets: [Tally; BUCKETS],
+    sum: Tally,
 }
 
-impl<const BUCKETS: usize> Default for CellHistogram<BUCKETS> {
+impl<const BUCKETS: usize> Default for TallyHistogram<BUCKETS> {
     fn default() -> Self {
-        CellHistogram {
-            buckets: std::array::from_fn(|_| Cell::default()),
-            sum: Cell::default(),
+        TallyHistogram {
+            buckets: std::array::from_fn(|_| Tally::default()),
+            sum: Tally::default(),
         }
     }
 }
 
-impl<const BUCKETS: usize> CellHistogram<BUCKETS> {
+impl<const BUCKETS: usize> TallyHistogram<BUCKETS> {
     pub(crate) fn count(&self, bucket: usize, value: u64) {
         self.sum.add(value);
         self.buckets[bucket].add(1);
@@ -164,8 +189,23 @@ mod tests {
         );
     }
 
+    #[test]
+    fn buckets_are_those_that_a_search_finds() {
+        let near = |bound: &u64| [bound - 1, *bound, bound + 1];
+        let powers = (0..64).flat_map(|power| near(&(1 << power))).chain([0, u64::MAX]);
+        for value in powers.chain(LATENCY_NS.iter().flat_map(near)) {
+            let latency = LATENCY_NS.partition_point(|bound| *bound < value);
+            let size = SIZES.partition_point(|bound| *bound < value);
+            assert_eq!(
+                (latency_bucket(value), size_bucket(value)),
+                (latency, size),
+                "{value}"
+            );
+        }
+    }
+
     fn of(values: &[u64]) -> Histogram<LATENCIES> {
-        let cells = CellHistogram::<LATENCIES>::default();
+        let cells = TallyHistogram::<LATENCIES>::default();
         for value in values {
             cells.count(latency_bucket(*value), *value);
         }

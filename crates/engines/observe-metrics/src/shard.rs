@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use provost_engine::{Code, Nanos, Side, Site};
+use provost_engine::{Code, Nanos, Side, Site, Tally};
 
-use crate::buckets::{Cell, CellHistogram, LATENCIES, SIZE_CLASSES, latency_bucket, size_bucket};
+use crate::buckets::{LATENCIES, SIZE_CLASSES, TallyHistogram, latency_bucket, size_bucket};
 
 /// What stands for apps, services, methods and statuses that are beyond a bound.
 pub(crate) const OTHER: &str = "other";
@@ -50,20 +50,20 @@ pub(crate) struct Shard {
     pub(crate) runtime: usize,
     /// Names of methods, by index.
     pub(crate) methods: Arc<[Arc<str>]>,
-    started: Box<[Cell]>,
+    started: Box<[Tally]>,
     /// For each method and status the place of its series; 0 until there is one, and when there is no room for one.
     places: Box<[AtomicU16]>,
     series: Box<[Series]>,
     /// Series in use, the overflow among them.
-    used: Cell,
+    used: Tally,
 }
 
 /// What is counted of the calls of one method that ended with one status.
 #[derive(Debug, Default)]
 pub(crate) struct Series {
-    pub(crate) latency: CellHistogram<LATENCIES>,
-    pub(crate) sent: CellHistogram<SIZE_CLASSES>,
-    pub(crate) received: CellHistogram<SIZE_CLASSES>,
+    pub(crate) latency: TallyHistogram<LATENCIES>,
+    pub(crate) sent: TallyHistogram<SIZE_CLASSES>,
+    pub(crate) received: TallyHistogram<SIZE_CLASSES>,
 }
 
 /// A call that has ended, as it is counted.
@@ -84,11 +84,11 @@ impl Shard {
         Shard {
             owner,
             runtime,
-            started: (0..count).map(|_| Cell::default()).collect(),
+            started: (0..count).map(|_| Tally::default()).collect(),
             places: (0..count * Code::ALL.len()).map(|_| AtomicU16::new(0)).collect(),
             series: (0..room).map(|_| Series::default()).collect(),
             used: {
-                let used = Cell::default();
+                let used = Tally::default();
                 used.set(1);
                 used
             },
@@ -132,7 +132,7 @@ impl Shard {
 
     /// What began, by method.
     pub(crate) fn started(&self) -> impl Iterator<Item = (Arc<str>, u64)> + '_ {
-        let counts = self.started.iter().map(Cell::get);
+        let counts = self.started.iter().map(Tally::get);
         counts
             .enumerate()
             .map(|(method, count)| (self.method_name(method), count))

@@ -12,7 +12,7 @@ use std::time::Instant;
 use cel::objects::{Key, Map};
 use cel::{Context, Program};
 use provost_datapath::Body;
-use provost_engine::cost::{Candidate, print_calls};
+use provost_engine::cost::{Candidate, is_one_alone, print_calls};
 use provost_engine::rig::{Service, policy, with_metadata};
 use provost_engine::{Side, Step};
 use provost_marshal::View;
@@ -43,6 +43,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         )
     };
     calls(&service, &request)?;
+    if is_one_alone() {
+        return Ok(());
+    }
     expressions(&service)?;
     lists();
     Ok(())

@@ -1,10 +1,9 @@
 //! What the policy counts. Each runtime counts for itself, so that none waits for another; a scrape adds up.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use provost_engine::{MetricDescription, MetricSink, MetricType, SharedState};
+use provost_engine::{MetricDescription, MetricSink, MetricType, SharedState, Tally};
 
 /// Version of the saved form.
 const STATE_VERSION: u32 = 1;
@@ -64,13 +63,13 @@ pub(crate) struct Counts {
     shards: Mutex<BTreeMap<usize, Arc<Shard>>>,
 }
 
-/// The counts of one runtime.
-pub(crate) struct Shard(Box<[[AtomicU64; KINDS]]>);
+/// The counts of one runtime, whose thread alone adds to them.
+pub(crate) struct Shard(Box<[[Tally; KINDS]]>);
 
 impl Shard {
     pub(crate) fn add(&self, rule: usize, count: Count) {
         if let Some(of) = self.0.get(rule) {
-            of[count as usize].fetch_add(1, Ordering::Relaxed);
+            of[count as usize].add(1);
         }
     }
 }
@@ -102,7 +101,7 @@ impl Counts {
         for shard in shards.values() {
             for (total, of) in totals.iter_mut().zip(&shard.0) {
                 for (total, count) in total.iter_mut().zip(of) {
-                    *total += count.load(Ordering::Relaxed);
+                    *total += count.get();
                 }
             }
         }

@@ -268,6 +268,10 @@ impl<F: Filter> Engine for Sieve<F> {
 impl<F: Filter> Sieve<F> {
     /// Moves what waits in a lane, a batch at most. What passes is judged in its place and goes on together.
     fn forward(&mut self, lane: Lane, ports: &mut Ports<'_>, context: &mut Context<'_>) -> usize {
+        if self.is_indifferent(lane) {
+            let (input, output) = queues(lane, ports);
+            return input.transfer(output, BATCH_STEPS);
+        }
         let mut moved = 0;
         while self.may_judge() {
             let (input, output) = queues(lane, ports);
@@ -290,6 +294,21 @@ impl<F: Filter> Sieve<F> {
         moved
     }
 
+    /// Whether all steps of a lane go on, whatever they are: answers at which nobody looks, while nothing is known of any
+    /// call. (Of what goes the other way, each beginning counts.)
+    fn is_indifferent(&self, lane: Lane) -> bool {
+        self.watch.responses == Parts::NONE
+            && self.direction(lane) == Direction::Response
+            && self.calls.is_empty()
+            && self.is_plain()
+            && self.fault.is_none()
+    }
+
+    /// Whether no step waits here, and none belongs to a call that was denied in its midst.
+    fn is_plain(&self) -> bool {
+        self.denied.is_empty() && self.held.iter().all(Held::is_empty)
+    }
+
     /// Judges steps until one does not simply pass. Says how many do, and what is with the one behind them.
     #[inline]
     fn judge_run<'s>(
@@ -299,7 +318,7 @@ impl<F: Filter> Sieve<F> {
         context: &mut Context<'_>,
     ) -> (usize, Option<Stop>) {
         let direction = self.direction(lane);
-        let may_be_special = !self.denied.is_empty() || self.held.iter().any(|held| !held.is_empty());
+        let may_be_special = !self.is_plain();
         let mut passing = 0;
         for step in steps {
             if may_be_special && self.is_special(lane, step) {
