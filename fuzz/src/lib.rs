@@ -102,8 +102,8 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "saved_tls_session",
-        run: provost_transport_tcp::fuzzing::saved,
-        seeds: || vec![provost_transport_tcp::fuzzing::saved_seed()],
+        run: provost_tls::fuzzing::saved,
+        seeds: || vec![provost_tls::fuzzing::saved_seed()],
     },
     Target {
         name: "tls_records",

@@ -7,7 +7,7 @@ use provost_datapath::{
 };
 use provost_session::handshake::Encoding;
 use provost_session::{Connection, Role};
-use provost_transport_tcp::fuzzing;
+use provost_tls::fuzzing;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 

@@ -11,9 +11,9 @@ use provost_session::handshake::{
     Agreement, ClientEvent, ClientHandshake, Decision, HandshakeError, Hello, Limits, ServerEvent,
     ServerHandshake,
 };
+use provost_tls::{self as tls, PeerIdentity, TlsFault, TlsHandshake, TlsRead, TlsSession};
 use provost_wire::Code;
 
-use crate::tls::{self, TlsFault, TlsHandshake, TlsRead, TlsSession};
 
 /// Bytes read at once during the handshake.
 const HANDSHAKE_READ_BYTES: usize = 16 << 10;
@@ -41,28 +41,6 @@ pub struct Established {
     pub peer: PeerIdentity,
     /// Where the peer is.
     pub peer_address: SocketAddr,
-}
-
-/// Who a peer has proved to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PeerIdentity {
-    /// The transport proves nothing.
-    Anonymous,
-    /// The SPIFFE id in the peer's certificate.
-    Spiffe(String),
-    /// The first DNS name in the peer's certificate.
-    Dns(String),
-}
-
-impl PeerIdentity {
-    /// The name; empty for a peer that has proved nothing.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        match self {
-            PeerIdentity::Anonymous => "",
-            PeerIdentity::Spiffe(name) | PeerIdentity::Dns(name) => name,
-        }
-    }
 }
 
 /// Where to connect, and what to say there.

@@ -10,17 +10,9 @@ mod establish;
 mod flight;
 mod saved;
 mod socket;
-mod tls;
-
-// Tests inside and outside of the crate share what makes certificates.
-#[cfg(test)]
-extern crate self as provost_transport_tcp;
 
 pub use engine::{Handover, TcpTransport, TcpVersion, TransportConfig};
-pub use establish::{
-    AcceptError, ConnectError, ConnectParams, Established, Greeting, PeerIdentity, accept, connect,
-};
+pub use establish::{AcceptError, ConnectError, ConnectParams, Established, Greeting, accept, connect};
 pub use provost_session::Role;
 pub use provost_session::handshake::{Agreement, Decision, Encoding, Hello, Limits, Method, MethodKind};
-pub use tls::fuzzing;
-pub use tls::{TlsConfig, TlsConfigError, TlsSession};
+pub use provost_tls::{PeerIdentity, TlsConfig, TlsConfigError, TlsSession};

@@ -7,8 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use provost_datapath::{BufferPool, FieldReader, FieldWriter, RestoreError};
 use provost_net::{Gather, Moved};
 use provost_session::{Connection, Piece};
-
-use crate::tls::{TlsRead, TlsSession};
+use provost_tls::{TlsRead, TlsSession};
 
 /// Bytes that were read past the handshake, at most.
 const LEFTOVER_BYTES_MAX: usize = 1 << 20;

@@ -1,5 +1,6 @@
 //! TCP passes the suite of all transports, plain and with mutual TLS.
 
+#[path = "../../../core/tls/tests/certificates/mod.rs"]
 mod certificates;
 mod pairs;
 

@@ -1,5 +1,6 @@
 //! Opening connections: what works, and how what does not work ends, quickly and with a reason.
 
+#[path = "../../../core/tls/tests/certificates/mod.rs"]
 mod certificates;
 
 use std::io::{Read, Write};

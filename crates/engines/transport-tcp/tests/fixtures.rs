@@ -1,5 +1,6 @@
 //! Saved states of every form, written by the code of their day, are gone on with by today's: by each version of it.
 
+#[path = "../../../core/tls/tests/certificates/mod.rs"]
 mod certificates;
 mod pairs;
 

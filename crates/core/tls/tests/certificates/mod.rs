@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use provost_transport_tcp::TlsConfig;
+use provost_tls::TlsConfig;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 
 /// An authority that lasts for a test.

@@ -15,7 +15,7 @@ use super::session::{HEADER_BYTES, TlsSession};
 const RECORD_BYTES_MAX: usize = super::session::SEALED_BYTES_MAX;
 
 /// A TLS handshake.
-pub(crate) struct TlsHandshake {
+pub struct TlsHandshake {
     role: Role,
     connection: Box<Connection>,
     secrets: Arc<Secrets>,
@@ -58,7 +58,7 @@ impl Secrets {
 
 impl TlsHandshake {
     /// As the end that connects to a server of this name.
-    pub(crate) fn client(
+    pub fn client(
         config: &ClientConfig,
         name: rustls::pki_types::ServerName<'static>,
     ) -> Result<TlsHandshake, rustls::Error> {
@@ -71,7 +71,7 @@ impl TlsHandshake {
     }
 
     /// As the end that was connected to.
-    pub(crate) fn server(config: &ServerConfig) -> Result<TlsHandshake, rustls::Error> {
+    pub fn server(config: &ServerConfig) -> Result<TlsHandshake, rustls::Error> {
         let secrets = Arc::new(Secrets::default());
         let mut config = config.clone();
         config.key_log = secrets.clone();
@@ -89,12 +89,12 @@ impl TlsHandshake {
     }
 
     /// Whether both ends have proved what they must.
-    pub(crate) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         !self.connection.is_handshaking()
     }
 
     /// What is to be sent now.
-    pub(crate) fn output(&mut self) -> std::io::Result<Vec<u8>> {
+    pub fn output(&mut self) -> std::io::Result<Vec<u8>> {
         let mut out = Vec::new();
         while self.connection.wants_write() {
             self.connection.write_tls(&mut out)?;
@@ -103,7 +103,7 @@ impl TlsHandshake {
     }
 
     /// Takes one record: its header and as many bytes as [`TlsHandshake::bytes_behind`] said.
-    pub(crate) fn input(&mut self, mut record: &[u8]) -> Result<(), rustls::Error> {
+    pub fn input(&mut self, mut record: &[u8]) -> Result<(), rustls::Error> {
         while !record.is_empty() {
             let read = self.connection.read_tls(&mut record);
             if !matches!(read, Ok(1..)) {
@@ -115,7 +115,7 @@ impl TlsHandshake {
     }
 
     /// How many bytes follow a record's header; none if rustls will refuse it anyway.
-    pub(crate) fn bytes_behind(header: [u8; HEADER_BYTES]) -> usize {
+    pub fn bytes_behind(header: [u8; HEADER_BYTES]) -> usize {
         let [content, major, _, high, low] = header;
         let length = usize::from(u16::from_be_bytes([high, low]));
         let is_record = (20..=23).contains(&content) && major == 3;
@@ -127,12 +127,12 @@ impl TlsHandshake {
     }
 
     /// The handshake's connection, for what it knows of the peer.
-    pub(crate) fn connection(&self) -> &Connection {
+    pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
     /// Goes over to records of our own. Everything of the handshake must have been sent.
-    pub(crate) fn into_session(self) -> Result<TlsSession, rustls::Error> {
+    pub fn into_session(self) -> Result<TlsSession, rustls::Error> {
         let refused = |reason: &str| rustls::Error::General(reason.into());
         let suite = self.connection.negotiated_cipher_suite();
         let suite = suite.and_then(|suite| Suite::of(suite.suite()));

@@ -80,7 +80,7 @@ pub(super) struct Input {
 
 /// What came of an attempt to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TlsRead {
+pub enum TlsRead {
     /// So many bytes of text.
     Bytes(usize),
     /// More must come first.
@@ -91,7 +91,7 @@ pub(crate) enum TlsRead {
 
 /// Why a TLS connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TlsFault {
+pub enum TlsFault {
     /// The peer ended it.
     #[error("the peer ended the TLS connection: {0:?}")]
     Alert(AlertDescription),
@@ -137,18 +137,18 @@ impl TlsSession {
 // What is sent.
 impl TlsSession {
     /// Whether records wait for the socket.
-    pub(crate) fn wants_write(&self) -> bool {
+    pub fn wants_write(&self) -> bool {
         self.output_sent < self.output.bytes.len() || self.key_update_due
     }
 
     /// The records that wait for the socket.
-    pub(crate) fn output(&mut self, buffers: &mut BufferPool) -> Result<&[u8], TlsFault> {
+    pub fn output(&mut self, buffers: &mut BufferPool) -> Result<&[u8], TlsFault> {
         self.update_keys_if_due(buffers)?;
         Ok(self.output.bytes.get(self.output_sent..).unwrap_or_default())
     }
 
     /// Counts bytes of [`TlsSession::output`] that were sent.
-    pub(crate) fn sent(&mut self, bytes: usize, buffers: &mut BufferPool) {
+    pub fn sent(&mut self, bytes: usize, buffers: &mut BufferPool) {
         self.output_sent += bytes;
         if self.output_sent >= self.output.bytes.len() {
             self.output_sent = 0;
@@ -157,7 +157,7 @@ impl TlsSession {
     }
 
     /// Seals pieces, those that follow each other in one record, until enough waits; says how many of their bytes.
-    pub(crate) fn seal<'a>(
+    pub fn seal<'a>(
         &mut self,
         pieces: impl Iterator<Item = Piece<'a>>,
         buffers: &mut BufferPool,
@@ -190,7 +190,7 @@ impl TlsSession {
     }
 
     /// Tells the peer that nothing more comes.
-    pub(crate) fn close(&mut self, buffers: &mut BufferPool) {
+    pub fn close(&mut self, buffers: &mut BufferPool) {
         if !std::mem::replace(&mut self.closed, true) {
             // What cannot be sealed any more is not missed: the end of the stream follows.
             let _ = self.put(
@@ -202,7 +202,7 @@ impl TlsSession {
     }
 
     /// Tells the peer why the connection ends.
-    pub(crate) fn complain(&mut self, fault: TlsFault, buffers: &mut BufferPool) {
+    pub fn complain(&mut self, fault: TlsFault, buffers: &mut BufferPool) {
         if let TlsFault::Broken { alert, .. } = fault
             && !std::mem::replace(&mut self.closed, true)
         {
@@ -275,18 +275,18 @@ fn append_piece(piece: &Piece<'_>, from: usize, length: usize, out: &mut Vec<u8>
 // What is received.
 impl TlsSession {
     /// Where the next bytes from the socket go; not empty after [`TlsRead::NeedsMore`].
-    pub(crate) fn space(&mut self) -> &mut [u8] {
+    pub fn space(&mut self) -> &mut [u8] {
         self.input.make_room();
         &mut self.input.bytes[self.input.end..]
     }
 
     /// Counts bytes that came in to [`TlsSession::space`].
-    pub(crate) fn came(&mut self, bytes: usize) {
+    pub fn came(&mut self, bytes: usize) {
         self.input.end = (self.input.end + bytes).min(self.input.bytes.len());
     }
 
     /// Reads text that has come.
-    pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<TlsRead, TlsFault> {
+    pub fn read(&mut self, into: &mut [u8]) -> Result<TlsRead, TlsFault> {
         loop {
             let text = &self.input.bytes[self.input.text_at..self.input.text_end];
             if !text.is_empty() {

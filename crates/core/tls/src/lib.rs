@@ -1,4 +1,5 @@
 //! TLS 1.3: configuration from PEM files, who a certificate names; the handshake, the record layer, its saved state.
+#![forbid(unsafe_code)]
 
 pub mod fuzzing;
 mod handshake;
@@ -16,16 +17,39 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use crate::PeerIdentity;
+// Tests here and in other crates share what makes certificates.
+#[cfg(test)]
+extern crate self as provost_tls;
 
-pub(crate) use handshake::TlsHandshake;
-pub use session::TlsSession;
-pub(crate) use session::{TlsFault, TlsRead};
+pub use handshake::TlsHandshake;
+pub use session::{TlsFault, TlsRead, TlsSession};
 
 /// What the two ends name in TLS, so that a TLS port of something else is recognized.
 const ALPN: &[u8] = b"provost/1";
 /// TLS 1.3 alone: a connection that a successor can go on with keeps its own records, and those are of TLS 1.3.
 const VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
+
+/// Who a peer has proved to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerIdentity {
+    /// The transport proves nothing.
+    Anonymous,
+    /// The SPIFFE id in the peer's certificate.
+    Spiffe(String),
+    /// The first DNS name in the peer's certificate.
+    Dns(String),
+}
+
+impl PeerIdentity {
+    /// The name; empty for a peer that has proved nothing.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            PeerIdentity::Anonymous => "",
+            PeerIdentity::Spiffe(name) | PeerIdentity::Dns(name) => name,
+        }
+    }
+}
 
 /// The files that mutual TLS needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +168,8 @@ fn file_error(path: &Path, reason: &dyn std::fmt::Display) -> TlsConfigError {
 }
 
 /// Who the peer of a TLS session has proved to be: its SPIFFE id if its certificate has one, else its first DNS name.
-pub(crate) fn identity(tls: &rustls::Connection) -> PeerIdentity {
+#[must_use]
+pub fn identity(tls: &rustls::Connection) -> PeerIdentity {
     let certificate = tls.peer_certificates().and_then(<[_]>::first);
     let Some(certificate) = certificate.and_then(|der| webpki::EndEntityCert::try_from(der).ok()) else {
         return PeerIdentity::Anonymous;

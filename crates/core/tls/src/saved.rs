@@ -9,7 +9,8 @@ use super::keys::{Keys, Suite};
 use super::session::{EMPTY_RECORDS_MAX, INPUT_BYTES, Input, MESSAGE_BYTES_MAX, TlsSession};
 
 impl TlsSession {
-    pub(crate) fn save(&self, out: &mut FieldWriter) {
+    /// Writes what a successor goes on with: its secrets among it, so it goes to the successor and nowhere else.
+    pub fn save(&self, out: &mut FieldWriter) {
         out.flag(self.role == Role::Server);
         for keys in [&self.tx, &self.rx] {
             out.u16(keys.suite().number());
@@ -26,7 +27,11 @@ impl TlsSession {
         out.flag(self.closed);
     }
 
-    pub(crate) fn restore(fields: &mut FieldReader<'_>) -> Result<TlsSession, RestoreError> {
+    /// Reads what was saved.
+    ///
+    /// # Errors
+    /// It is not what [`TlsSession::save`] writes.
+    pub fn restore(fields: &mut FieldReader<'_>) -> Result<TlsSession, RestoreError> {
         let role = match fields.flag()? {
             true => Role::Server,
             false => Role::Client,

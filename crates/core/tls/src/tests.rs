@@ -1,6 +1,6 @@
 //! Our records against rustls on the other end, in memory.
 
-#[path = "../../tests/certificates/mod.rs"]
+#[path = "../tests/certificates/mod.rs"]
 mod certificates;
 
 use std::io::{Read, Write};
