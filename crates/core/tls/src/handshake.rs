@@ -2,9 +2,11 @@
 //!
 //! rustls is given one record at a time, so that it never holds bytes of a record that is not its own to read.
 
+use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use provost_session::Role;
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, Connection, ConnectionTrafficSecrets, KeyLog, ServerConfig};
 use zeroize::Zeroizing;
 
@@ -13,6 +15,31 @@ use super::session::{HEADER_BYTES, TlsSession};
 
 /// Bytes of a record behind its header, at most, before and after its keys are known.
 const RECORD_BYTES_MAX: usize = super::session::SEALED_BYTES_MAX;
+
+/// What is said by records before there are records of our own, in bytes at most.
+const TOLD_BYTES_MAX: usize = 256;
+/// Bytes of a key that both ends of a handshake can have.
+pub const KEY_BYTES: usize = 32;
+/// What that key is for (RFC 8446 section 7.5), so that keys for something else are others.
+const KEY_LABEL: &[u8] = b"EXPORTER-provost-datagram";
+
+/// What a handshake is made for. Each end names it in ALPN, so that none is taken for one of the other kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Records follow it.
+    Records,
+    /// A key follows from it, for something that is no TLS.
+    Key,
+}
+
+impl Purpose {
+    fn alpn(self) -> Vec<u8> {
+        match self {
+            Purpose::Records => super::ALPN.to_vec(),
+            Purpose::Key => b"provost-datagram/1".to_vec(),
+        }
+    }
+}
 
 /// A TLS handshake.
 pub struct TlsHandshake {
@@ -57,25 +84,38 @@ impl Secrets {
 }
 
 impl TlsHandshake {
-    /// As the end that connects to a server of this name.
+    /// As the end that connects to the server at this address, `host:port`, whose certificate must be of that host.
+    ///
+    /// # Errors
+    /// The address names no host.
     pub fn client(
         config: &ClientConfig,
-        name: rustls::pki_types::ServerName<'static>,
+        address: &str,
+        purpose: Purpose,
     ) -> Result<TlsHandshake, rustls::Error> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host);
+        let name = name.map_err(|error| rustls::Error::General(format!("{address}: {error}")))?;
         let secrets = Arc::new(Secrets::default());
         let mut config = config.clone();
         config.key_log = secrets.clone();
         config.enable_secret_extraction = true;
+        config.alpn_protocols = vec![purpose.alpn()];
         let connection = rustls::ClientConnection::new(Arc::new(config), name)?;
         Ok(TlsHandshake::new(Role::Client, connection.into(), secrets))
     }
 
     /// As the end that was connected to.
-    pub fn server(config: &ServerConfig) -> Result<TlsHandshake, rustls::Error> {
+    ///
+    /// # Errors
+    /// The configuration is of no use.
+    pub fn server(config: &ServerConfig, purpose: Purpose) -> Result<TlsHandshake, rustls::Error> {
         let secrets = Arc::new(Secrets::default());
         let mut config = config.clone();
         config.key_log = secrets.clone();
         config.enable_secret_extraction = true;
+        config.alpn_protocols = vec![purpose.alpn()];
         let connection = rustls::ServerConnection::new(Arc::new(config))?;
         Ok(TlsHandshake::new(Role::Server, connection.into(), secrets))
     }
@@ -94,6 +134,9 @@ impl TlsHandshake {
     }
 
     /// What is to be sent now.
+    ///
+    /// # Errors
+    /// None that is known of.
     pub fn output(&mut self) -> std::io::Result<Vec<u8>> {
         let mut out = Vec::new();
         while self.connection.wants_write() {
@@ -102,7 +145,11 @@ impl TlsHandshake {
         Ok(out)
     }
 
-    /// Takes one record: its header and as many bytes as [`TlsHandshake::bytes_behind`] said.
+    /// Takes what has come. Who wants to go on with records of its own gives one record at a time: its header and as many
+    /// bytes as [`TlsHandshake::bytes_behind`] said.
+    ///
+    /// # Errors
+    /// The peer does not prove what it must, or does not speak TLS. What is to be sent then tells it.
     pub fn input(&mut self, mut record: &[u8]) -> Result<(), rustls::Error> {
         while !record.is_empty() {
             let read = self.connection.read_tls(&mut record);
@@ -112,6 +159,33 @@ impl TlsHandshake {
             self.connection.process_new_packets()?;
         }
         Ok(())
+    }
+
+    /// Says something to the peer by a record, once the handshake is done.
+    ///
+    /// # Errors
+    /// None that is known of.
+    pub fn tell(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.connection.writer().write_all(bytes)
+    }
+
+    /// What the peer has said so; nothing if it has said nothing more.
+    pub fn told(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; TOLD_BYTES_MAX];
+        // That there is nothing is an error, which says nothing else.
+        let read = self.connection.reader().read(&mut bytes).unwrap_or(0);
+        bytes.truncate(read);
+        bytes
+    }
+
+    /// A key that the two ends of this handshake have, and nobody else; another for each context.
+    ///
+    /// # Errors
+    /// The handshake is not done.
+    pub fn export_key(&self, context: &[u8]) -> Result<[u8; KEY_BYTES], rustls::Error> {
+        let key = [0; KEY_BYTES];
+        self.connection
+            .export_keying_material(key, KEY_LABEL, Some(context))
     }
 
     /// How many bytes follow a record's header; none if rustls will refuse it anyway.
@@ -132,6 +206,9 @@ impl TlsHandshake {
     }
 
     /// Goes over to records of our own. Everything of the handshake must have been sent.
+    ///
+    /// # Errors
+    /// The handshake is not done, or its secrets are of no use.
     pub fn into_session(self) -> Result<TlsSession, rustls::Error> {
         let refused = |reason: &str| rustls::Error::General(reason.into());
         let suite = self.connection.negotiated_cipher_suite();

@@ -21,10 +21,10 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 #[cfg(test)]
 extern crate self as provost_tls;
 
-pub use handshake::TlsHandshake;
+pub use handshake::{KEY_BYTES, Purpose, TlsHandshake};
 pub use session::{TlsFault, TlsRead, TlsSession};
 
-/// What the two ends name in TLS, so that a TLS port of something else is recognized.
+/// What the two ends name in TLS ([`Purpose`]), so that a TLS port of something else is recognized.
 const ALPN: &[u8] = b"provost/1";
 /// TLS 1.3 alone: a connection that a successor can go on with keeps its own records, and those are of TLS 1.3.
 const VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
@@ -88,13 +88,12 @@ pub enum TlsConfigError {
 impl TlsConfig {
     /// For connecting: proves this node to servers, and demands that they prove themselves.
     pub fn client(&self) -> Result<Arc<ClientConfig>, TlsConfigError> {
-        let mut config = ClientConfig::builder_with_provider(provider())
+        let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)
             .map_err(|error| self.mismatch(&error))?
             .with_root_certificates(self.authorities()?)
             .with_client_auth_cert(self.chain()?, self.private_key()?)
             .map_err(|error| self.mismatch(&error))?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(Arc::new(config))
     }
 
@@ -109,7 +108,6 @@ impl TlsConfig {
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain()?, self.private_key()?)
             .map_err(|error| self.mismatch(&error))?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
         // Connections last, and are not resumed.
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
@@ -182,5 +180,19 @@ pub fn identity(tls: &rustls::Connection) -> PeerIdentity {
     match spiffe {
         Some(name) => PeerIdentity::Spiffe(name),
         None => dns().map_or(PeerIdentity::Anonymous, PeerIdentity::Dns),
+    }
+}
+
+/// What is wrong with a handshake, and with which end.
+#[must_use]
+pub fn explain(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidMessage(_) => {
+            format!("{error}; the peer does not speak TLS: one end has TLS configured, the other has not")
+        }
+        rustls::Error::AlertReceived(_) => {
+            format!("{error}; the peer did not accept this node's certificate")
+        }
+        _ => error.to_string(),
     }
 }

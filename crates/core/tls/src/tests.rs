@@ -88,9 +88,9 @@ impl Rig {
         );
         let mut handshake = match role {
             Role::Client => {
-                TlsHandshake::client(&own.client().unwrap(), "server.test".try_into().unwrap()).unwrap()
+                TlsHandshake::client(&own.client().unwrap(), "server.test:1", Purpose::Records).unwrap()
             }
-            Role::Server => TlsHandshake::server(&own.server().unwrap()).unwrap(),
+            Role::Server => TlsHandshake::server(&own.server().unwrap(), Purpose::Records).unwrap(),
         };
         // What comes behind the handshake, such as session tickets, is not for rustls any more.
         let mut behind = Vec::new();
@@ -347,4 +347,73 @@ fn a_fatal_alert_of_the_peer_ends_the_connection() {
 fn secrets_are_not_shown() {
     let rig = Rig::new(Role::Client, SUITES[0]);
     assert_eq!(format!("{:?}", rig.ours), "TlsSession(Aes128GcmSha256)");
+}
+
+/// Two ends that speak until neither has anything to say, or one complains.
+fn shaken(authority: &Authority, purposes: [Purpose; 2]) -> Result<[TlsHandshake; 2], rustls::Error> {
+    let client = authority
+        .node("client", &["spiffe://mesh/client"])
+        .client()
+        .unwrap();
+    let server = authority.node("server", &["server.test"]).server().unwrap();
+    let mut ends = [
+        TlsHandshake::client(&client, "server.test:1", purposes[0])?,
+        TlsHandshake::server(&server, purposes[1])?,
+    ];
+    loop {
+        let mut said = 0;
+        for from in 0..2 {
+            let bytes = ends[from].output().unwrap();
+            said += bytes.len();
+            ends[1 - from].input(&bytes)?;
+        }
+        if said == 0 {
+            return Ok(ends);
+        }
+    }
+}
+
+#[test]
+fn both_ends_of_a_handshake_have_its_keys_and_nobody_else() {
+    let authority = Authority::new();
+    let keys = |ends: &[TlsHandshake; 2], context: &[u8]| {
+        ends.each_ref().map(|end| end.export_key(context).unwrap())
+    };
+    let ends = shaken(&authority, [Purpose::Key; 2]).unwrap();
+    let [at_client, at_server] = keys(&ends, b"one");
+    assert_eq!(at_client, at_server);
+    assert_ne!(at_client, keys(&ends, b"other")[0], "another context");
+    let again = shaken(&authority, [Purpose::Key; 2]).unwrap();
+    assert_ne!(
+        at_client,
+        keys(&again, b"one")[0],
+        "another handshake of the same ends"
+    );
+    // By another label, as for something else, the key is another one.
+    let something = ends[0]
+        .connection()
+        .export_keying_material([0; 32], b"EXPERIMENTAL x", Some(b"one"));
+    assert_ne!(at_client, something.unwrap());
+    assert_eq!(identity(ends[1].connection()).name(), "spiffe://mesh/client");
+}
+
+#[test]
+fn there_is_no_key_before_the_end_and_none_with_an_end_that_wants_records() {
+    let authority = Authority::new();
+    let files = authority.node("a", &["server.test"]);
+    let fresh = TlsHandshake::client(&files.client().unwrap(), "server.test:1", Purpose::Key).unwrap();
+    assert!(fresh.export_key(b"").is_err());
+    for purposes in [[Purpose::Key, Purpose::Records], [Purpose::Records, Purpose::Key]] {
+        assert!(shaken(&authority, purposes).is_err(), "{purposes:?}");
+    }
+}
+
+#[test]
+fn what_is_told_after_the_handshake_arrives() {
+    let mut ends = shaken(&Authority::new(), [Purpose::Key; 2]).unwrap();
+    assert!(ends[0].told().is_empty());
+    ends[1].tell(b"word").unwrap();
+    let record = ends[1].output().unwrap();
+    ends[0].input(&record).unwrap();
+    assert_eq!(ends[0].told(), b"word");
 }

@@ -11,9 +11,8 @@ use provost_session::handshake::{
     Agreement, ClientEvent, ClientHandshake, Decision, HandshakeError, Hello, Limits, ServerEvent,
     ServerHandshake,
 };
-use provost_tls::{self as tls, PeerIdentity, TlsFault, TlsHandshake, TlsRead, TlsSession};
+use provost_tls::{self as tls, PeerIdentity, Purpose, TlsFault, TlsHandshake, TlsRead, TlsSession};
 use provost_wire::Code;
-
 
 /// Bytes read at once during the handshake.
 const HANDSHAKE_READ_BYTES: usize = 16 << 10;
@@ -115,7 +114,8 @@ pub fn connect(params: &ConnectParams) -> Result<Established, ConnectError> {
     let tls = match &params.tls {
         None => None,
         Some(config) => Some(
-            client_session(config, &params.address).map_err(|reason| fail(Code::InvalidArgument, reason))?,
+            TlsHandshake::client(config, &params.address, Purpose::Records)
+                .map_err(|error| fail(Code::InvalidArgument, error.to_string()))?,
         ),
     };
     let mut channel = Channel::new(stream, tls, params.deadline);
@@ -136,14 +136,6 @@ pub fn connect(params: &ConnectParams) -> Result<Established, ConnectError> {
 fn open(address: &str, deadline: Instant) -> io::Result<TcpStream> {
     let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
     provost_net::connect(&addresses, deadline)
-}
-
-fn client_session(config: &rustls::ClientConfig, address: &str) -> Result<TlsHandshake, String> {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let name =
-        rustls::pki_types::ServerName::try_from(host).map_err(|error| format!("{address}: {error}"))?;
-    TlsHandshake::client(config, name).map_err(|error| error.to_string())
 }
 
 fn shake_hands(channel: &mut Channel, params: &ConnectParams) -> Result<(Agreement, Vec<u8>), ChannelError> {
@@ -186,7 +178,7 @@ pub fn accept(
         .map_err(|error| io_error(peer, error))?;
     let tls = match tls {
         None => None,
-        Some(config) => match TlsHandshake::server(&config) {
+        Some(config) => match TlsHandshake::server(&config, Purpose::Records) {
             Ok(handshake) => Some(handshake),
             Err(error) => {
                 return Err(AcceptError::Tls {
@@ -295,7 +287,7 @@ enum ChannelError {
     Deadline,
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    #[error("TLS: {}", tls_reason(.0))]
+    #[error("TLS: {}", tls::explain(.0))]
     Tls(rustls::Error),
     #[error("{}", io_reason(.0))]
     Io(io::Error),
@@ -327,18 +319,6 @@ impl From<io::Error> for ChannelError {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ChannelError::Deadline,
             _ => ChannelError::Io(error),
         }
-    }
-}
-
-fn tls_reason(error: &rustls::Error) -> String {
-    match error {
-        rustls::Error::InvalidMessage(_) => {
-            format!("{error}; the peer does not speak TLS: one end has TLS configured, the other has not")
-        }
-        rustls::Error::AlertReceived(_) => {
-            format!("{error}; the peer did not accept this node's certificate")
-        }
-        _ => error.to_string(),
     }
 }
 
