@@ -77,6 +77,7 @@ local f = {
   cipher = ProtoField.uint8("provost_datagram.open.cipher", "Cipher", base.DEC, CIPHERS),
   public_key = ProtoField.bytes("provost_datagram.public_key", "Public key"),
   proof = ProtoField.bytes("provost_datagram.proof", "Proof"),
+  loss_proof = ProtoField.bytes("provost_datagram.loss_proof", "Proof that the session is lost"),
   sealed = ProtoField.bytes("provost_datagram.sealed", "Sealed"),
   number = ProtoField.uint64("provost_datagram.sealed.number", "Number of the packet", base.DEC),
   encrypted = ProtoField.bytes("provost_datagram.sealed.encrypted", "Encrypted"),
@@ -218,6 +219,8 @@ local function add_body(tree, tvb, kind)
   elseif kind == REFUSE then
     tree:add_le(f.nonce, body(0, 8))
     tree:add_le(f.refusal, body(8, 2))
+  elseif kind == UNKNOWN then
+    tree:add(f.loss_proof, body)
   end
   return ""
 end

@@ -1,12 +1,17 @@
 //! Calls over the datagram transport, and connections that go over to it and back while apps call.
 
-use std::process::{Command, Stdio};
+mod authority;
+mod relay;
 
+use std::net::SocketAddr;
+
+use authority::Authority;
 use provost::Code;
 use provost_e2e::driver::{PATIENCE, Ticket};
-use provost_e2e::script::{Answer, Ask, Echo, Fill, Hold, Pour};
+use provost_e2e::script::{Answer, Ask, Echo, Fill, Hold, Metadatum, Pour};
 use provost_e2e::{Agent, Node, NodeOptions, Server, World, built, eventually, scrape, watched};
 use provost_namespaces::Namespace;
+use relay::Relay;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -22,6 +27,8 @@ struct Pair {
     server: Server,
     /// What the configuration of the client's node has beside its route.
     tables: String,
+    /// Where datagrams are sent; to the other node, unless somebody is in between.
+    datagrams: SocketAddr,
 }
 
 impl Pair {
@@ -31,15 +38,28 @@ impl Pair {
 
     /// With further tables in the configuration of the client's node.
     fn with(transport: &str, tables: &str) -> Pair {
-        let mut world = World::new(ROLE);
-        let mut b = world.node("b", &NodeOptions::default());
-        b.reconfigure(&listening(&b));
-        b.restart();
+        Pair::of(World::new(ROLE), transport, tables, "")
+    }
+
+    /// Two nodes that prove to each other who they are, without which nothing is allowed, and encrypt what they say.
+    fn sealed(transport: &str) -> Pair {
+        let (world, authority) = (World::new(ROLE), Authority::new());
+        let tables = |own: &str, other: &str, side: &str| {
+            authority.vouch_for(own, world.directory()) + &only(other, side)
+        };
+        let (tables_a, tables_b) = (tables("a", "b", "client"), tables("b", "a", "server"));
+        Pair::of(world, transport, &tables_a, &tables_b)
+    }
+
+    /// With further tables in the configurations of both.
+    fn of(mut world: World, transport: &str, tables: &str, tables_b: &str) -> Pair {
+        let b = listening(&mut world, "b", tables_b);
         let server = world.server(&b);
-        let a = world.node("a", &routed(transport, &b, tables));
+        let a = world.node("a", &routed(transport, b.address, tables));
         Pair {
             world,
             a,
+            datagrams: b.address,
             b,
             server,
             tables: tables.to_owned(),
@@ -49,7 +69,11 @@ impl Pair {
     /// Has the client's node reach the other one by this transport from now on.
     fn go_over(&mut self, transport: &str) {
         let before = self.a.program.log().matches(WENT_OVER).count();
-        self.a.reconfigure(&routed(transport, &self.b, &self.tables));
+        let endpoint = match transport {
+            "datagram" => self.datagrams,
+            _ => self.b.address,
+        };
+        self.a.reconfigure(&routed(transport, endpoint, &self.tables));
         // The process that serves now, which after a replacement is not the one that was started.
         let serving = Pid::from_raw(self.a.process() as i32).unwrap();
         kill_process(serving, Signal::HUP).unwrap();
@@ -60,21 +84,31 @@ impl Pair {
     }
 }
 
-fn listening(b: &Node) -> NodeOptions {
-    NodeOptions {
-        tables: format!(
-            "[[listener]]\ntransport = \"datagram\"\naddress = \"{}\"\n",
-            b.address
-        ),
-        ..NodeOptions::default()
-    }
+/// A policy that refuses all calls of connections whose peer has not proved to be this node.
+fn only(peer: &str, side: &str) -> String {
+    format!(
+        "[[policy]]\nname = \"acl\"\nkind = \"access\"\nside = \"{side}\"\n[policy.config]\ndefault = \"deny\"\n\
+         [[policy.config.rule]]\nname = \"known\"\nwhen = \"peer.identity == 'spiffe://test/{peer}'\"\n\
+         action = \"allow\"\n"
+    )
 }
 
-fn routed(transport: &str, b: &Node, tables: &str) -> NodeOptions {
+/// A node that listens by both transports at one port number.
+fn listening(world: &mut World, name: &str, tables: &str) -> Node {
+    let mut node = world.node(name, &NodeOptions::default());
+    let address = node.address;
+    node.reconfigure(&NodeOptions {
+        tables: format!("{tables}[[listener]]\ntransport = \"datagram\"\naddress = \"{address}\"\n"),
+        ..NodeOptions::default()
+    });
+    node.restart();
+    node
+}
+
+fn routed(transport: &str, endpoint: SocketAddr, tables: &str) -> NodeOptions {
     NodeOptions {
         tables: format!(
-            "{tables}[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{}\"]\n",
-            b.address
+            "{tables}[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{endpoint}\"]\n",
         ),
         ..NodeOptions::default()
     }
@@ -176,9 +210,57 @@ fn both_nodes_are_replaced_while_calls_go_over_datagrams() {
 }
 
 #[test]
-fn a_peer_that_starts_again_is_found_again() {
+fn sealed_connections_go_over_and_back_and_nobody_hears_or_disturbs_them() {
     watched(|| {
-        let mut pair = Pair::new("datagram");
+        let mut pair = Pair::sealed("tcp");
+        let relay = Relay::to(pair.b.address);
+        pair.datagrams = relay.address;
+        let mut agent = pair.world.agent(&pair.a);
+        let (service, canary) = ("probe.Probe", "a canary in clear text");
+        let sings = || {
+            Ask::Mirror(vec![Metadatum {
+                key: "song-bin".to_owned(),
+                value: canary.as_bytes().to_vec(),
+            }])
+        };
+        let asks = load();
+        let tickets = begin(&mut agent, &asks);
+        pair.go_over("datagram");
+        agent.succeeds(sings());
+        println!("{:?}", pair.b.replace());
+        println!("{:?}", pair.a.replace());
+        agent.succeeds(sings());
+        pair.go_over("tcp");
+        pair.go_over("datagram");
+        agent.succeeds(sings());
+        end(&mut agent, tickets, &asks);
+        let packets = relay.packets();
+        assert!(packets > 1_000, "{packets} packets went by");
+        assert!(!relay.has_heard(service) && !relay.has_heard(canary));
+        // What is not sealed, the same ear hears.
+        let mut plain = Pair::new("tcp");
+        let relay = Relay::to(plain.b.address);
+        plain.datagrams = relay.address;
+        let mut agent = plain.world.agent(&plain.a);
+        plain.go_over("datagram");
+        agent.succeeds(sings());
+        assert!(relay.has_heard(service) && relay.has_heard(canary));
+    });
+}
+
+#[test]
+fn a_peer_that_starts_again_is_found_again() {
+    is_found_again(|| Pair::new("datagram"));
+}
+
+#[test]
+fn a_sealed_peer_that_starts_again_is_found_again() {
+    is_found_again(|| Pair::sealed("datagram"));
+}
+
+fn is_found_again(pair: impl FnOnce() -> Pair + Send + 'static) {
+    watched(|| {
+        let mut pair = pair();
         let mut agent = pair.world.agent(&pair.a);
         agent.calls_well();
         drop(pair.server);
@@ -229,18 +311,6 @@ fn losing(lost_per_mille: u32, body: impl FnOnce(&Namespace) + Send + 'static) {
 fn told(node: &Node, arguments: &[&str]) -> Value {
     let text = node.operate(&[arguments, &["--json"]].concat());
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"))
-}
-
-/// What `provost` says when a node refuses something.
-fn refusal(node: &Node, arguments: &[&str]) -> String {
-    let output = Command::new(built::program("provost", "provost-cli", ROLE))
-        .args(arguments)
-        .env("PROVOST_ADMIN_SOCKET", &node.admin_socket)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(5), "{arguments:?}: {output:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// The transport of the client's connection, and the kinds of its engines.
@@ -376,7 +446,8 @@ fn an_operator_switches_the_transport_and_sees_what_came_of_it() {
         let mut agent = pair.world.agent(&pair.a);
         agent.calls_well();
         assert_eq!(carried(&pair.a).0, "tcp");
-        pair.a.reconfigure(&routed("datagram", &pair.b, &pair.tables));
+        pair.a
+            .reconfigure(&routed("datagram", pair.b.address, &pair.tables));
         let diff = pair.a.operate(&["config", "diff"]);
         let route = "route.probe.Probe.transport\n- \"tcp\"\n+ \"datagram\"";
         assert!(diff.contains(route), "{diff}");
@@ -415,9 +486,9 @@ fn a_connection_whose_peer_offers_no_datagrams_stays_and_the_operator_is_told_wh
         let mut world = World::new(ROLE);
         let b = world.node("b", &NodeOptions::default());
         let _server = world.server(&b);
-        let mut a = world.node("a", &routed("tcp", &b, ""));
+        let mut a = world.node("a", &routed("tcp", b.address, ""));
         let mut agent = world.agent(&a);
-        a.reconfigure(&routed("datagram", &b, ""));
+        a.reconfigure(&routed("datagram", b.address, ""));
         a.operate(&["config", "reload"]);
         eventually("the operator is told", PATIENCE, || {
             let told = a.operate(&["datapath"]);
@@ -425,21 +496,41 @@ fn a_connection_whose_peer_offers_no_datagrams_stays_and_the_operator_is_told_wh
         });
         assert_eq!(carried(&a).0, "tcp");
         agent.calls_well();
-        // A node whose calls are to be encrypted does not put them into packets that are not.
-        let secret = "[tls]\nca = \"ca.pem\"\ncert = \"cert.pem\"\nkey = \"key.pem\"\n";
-        a.reconfigure(&routed("datagram", &b, secret));
-        for arguments in [["config", "reload"], ["config", "diff"]] {
-            let said = refusal(&a, &arguments);
-            assert!(
-                said.contains("does not encrypt") && said.contains("route[0]"),
-                "{said}"
-            );
-        }
         // Who takes it back is told nothing any more.
-        a.reconfigure(&routed("tcp", &b, ""));
+        a.reconfigure(&routed("tcp", b.address, ""));
         a.operate(&["config", "reload"]);
         eventually("nothing is left to tell", PATIENCE, || {
             !a.operate(&["datapath"]).contains("stays")
         });
+    });
+}
+
+#[test]
+fn an_encrypted_connection_stays_where_it_is_if_the_other_way_is_not_encrypted() {
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        let (mut world, authority) = (World::new(ROLE), Authority::new());
+        let [own, tables_b, tables_c] =
+            ["a", "b", "c"].map(|node| authority.vouch_for(node, world.directory()));
+        let b = listening(&mut world, "b", &tables_b);
+        let _server = world.server(&b);
+        let plain = listening(&mut world, "plain", "");
+        let elsewhere = format!("{tables_c}allow_peers = [\"spiffe://test/somebody-else\"]\n");
+        let closed = listening(&mut world, "closed", &elsewhere);
+        let mut a = world.node("a", &routed("tcp", b.address, &own));
+        let mut agent = world.agent(&a);
+        for (there, why) in [
+            (&plain, "does not speak TLS"),
+            (&closed, "is not among tls.allow_peers"),
+        ] {
+            a.reconfigure(&routed("datagram", there.address, &own));
+            a.operate(&["config", "reload"]);
+            eventually(why, PATIENCE, || a.operate(&["datapath"]).contains(why));
+            assert_eq!(carried(&a).0, "tcp");
+            agent.calls_well();
+            // Connections go where their route says only from where it said before.
+            a.reconfigure(&routed("tcp", b.address, &own));
+            a.operate(&["config", "reload"]);
+        }
     });
 }

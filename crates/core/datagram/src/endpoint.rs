@@ -22,7 +22,7 @@ use crate::client::ClientSession;
 use crate::config::{Config, ConfigError};
 use crate::event::{Call, CallError, CallRefused, EndReason, Event, RequestHandle, SessionId};
 use crate::packet::{Body, HEADER_BYTES, Head, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Piece, Prefix};
-use crate::seal::Broken;
+use crate::seal::{Broken, LossProof};
 use crate::server::{self, ServerSession};
 use crate::shared::{Control, Outgoing, Shared, What};
 use crate::statistics::Statistics;
@@ -77,6 +77,16 @@ pub struct Endpoint<A> {
     current: Option<Control<A>>,
     /// Packets that named unknown sessions and were looked into in this millisecond.
     unknown: (u64, u32),
+    /// A sealed session of a predecessor's, whose client is told that it is lost.
+    disowned: Option<Disowned<A>>,
+}
+
+/// A sealed session that only a predecessor of this endpoint knew.
+#[derive(Clone, Copy, Debug)]
+struct Disowned<A> {
+    client: A,
+    session: SessionId,
+    proof: LossProof,
 }
 
 /// Whether what a packet of a sealed session carries has been unsealed.
@@ -108,6 +118,7 @@ impl<A: Address> Endpoint<A> {
             ring_packets_taken: 0,
             current: None,
             unknown: (0, 0),
+            disowned: None,
         })
     }
 
@@ -417,7 +428,7 @@ impl<A: Address> Endpoint<A> {
                 None
             }
             Ok(Body::Control(payload)) if header.kind == Kind::Open => self.receive_open(from, payload),
-            Ok(_) if header.kind == Kind::Unknown => self.receive_unknown(from, header),
+            Ok(_) if header.kind == Kind::Unknown => self.receive_unknown(from, header, rest),
             Ok(_) => self.receive_for_nobody(from, header),
         }
     }

@@ -47,5 +47,5 @@ pub use event::{
     Call, CallError, CallRefused, Completion, ConnectError, EndReason, Event, Payload, Refusal,
     RequestHandle, SessionId,
 };
-pub use seal::{Cipher, Sealing, Security};
+pub use seal::{Cipher, LossProof, Sealing, Security};
 pub use statistics::{Drops, Statistics};

@@ -14,6 +14,7 @@
 //! All integers are little-endian.
 
 use crate::checksum::{Checking, check_of, verify};
+use crate::seal::LOSS_PROOF_BYTES;
 
 /// Bytes of the header that every packet begins with.
 pub const HEADER_BYTES: usize = 16;
@@ -385,6 +386,8 @@ impl<'p> Body<'p> {
                 Body::Bitmap(u64::from_le_bytes(bitmap))
             }
             Kind::Open | Kind::Challenge | Kind::Accept | Kind::Refuse => Body::Control(rest),
+            // Of a sealed session it shows that it may say so.
+            Kind::Unknown if rest.len() == LOSS_PROOF_BYTES => Body::Control(rest),
             _ if rest.is_empty() => Body::Empty,
             _ => return Err(Malformed::Length),
         })

@@ -26,6 +26,8 @@ use x25519_dalek::{PublicKey, StaticSecret};
 pub const KEY_BYTES: usize = 32;
 /// Bytes that sealing adds to a packet: its number and its tag.
 pub const SEAL_BYTES: usize = NUMBER_BYTES + TAG_BYTES;
+/// Bytes of the proof that a session's server has lost its memory.
+pub const LOSS_PROOF_BYTES: usize = 16;
 const NUMBER_BYTES: usize = 8;
 const TAG_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
@@ -183,6 +185,7 @@ impl Exchanged {
             client: expand(&self.0, "client", transcript),
             server: expand(&self.0, "server", transcript),
             proof: expand(&self.0, "accept", transcript),
+            loss: array(&expand(&self.0, "lost", transcript)[..LOSS_PROOF_BYTES]),
         }
     }
 }
@@ -193,7 +196,13 @@ pub(crate) struct Agreement {
     server: [u8; KEY_BYTES],
     /// Shows that the server has agreed on it.
     proof: [u8; KEY_BYTES],
+    loss: LossProof,
 }
+
+/// Shows a client that whoever says that its session is not known any more has it from the server.
+///
+/// It is of no use but once, when the session is over: a server gives it to its successor, and to nobody else.
+pub type LossProof = [u8; LOSS_PROOF_BYTES];
 
 impl Agreement {
     pub(crate) fn proof(&self) -> [u8; KEY_BYTES] {
@@ -202,12 +211,7 @@ impl Agreement {
 
     /// Whether the other end came to the same, in a time that does not tell how much of it.
     pub(crate) fn is_proven(&self, proof: &[u8; KEY_BYTES]) -> bool {
-        let difference = self
-            .proof
-            .iter()
-            .zip(proof)
-            .fold(0, |all, (mine, theirs)| all | (mine ^ theirs));
-        std::hint::black_box(difference) == 0
+        are_alike(&self.proof, proof)
     }
 
     /// The seal of one end's packets.
@@ -222,12 +226,21 @@ impl Agreement {
             receiving: Epochs::new(cipher, theirs),
             received: Received::default(),
             forgeries: 0,
+            loss: self.loss,
         }
     }
 }
 
+/// Whether two proofs are the same, in a time that does not tell how much of them.
+fn are_alike<const BYTES: usize>(one: &[u8; BYTES], other: &[u8; BYTES]) -> bool {
+    let difference = one
+        .iter()
+        .zip(other)
+        .fold(0, |all, (one, other)| all | (one ^ other));
+    std::hint::black_box(difference) == 0
+}
+
 /// Seals what one end of a session sends, and unseals what it receives.
-#[derive(Debug)]
 pub(crate) struct Seal {
     sending: Epochs,
     /// Of the next packet.
@@ -235,6 +248,17 @@ pub(crate) struct Seal {
     receiving: Epochs,
     received: Received,
     forgeries: u64,
+    loss: LossProof,
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Seal")
+            .field("number", &self.number)
+            .field("forgeries", &self.forgeries)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why a packet was not unsealed.
@@ -260,6 +284,15 @@ impl Seal {
             .current
             .seal(number, header, &mut body[NUMBER_BYTES..]);
         body.extend_from_slice(&tag);
+    }
+
+    /// What shows that whoever has lost this session has had it.
+    pub(crate) fn loss_proof(&self) -> LossProof {
+        self.loss
+    }
+
+    pub(crate) fn is_loss_proven(&self, proof: &[u8]) -> bool {
+        proof.try_into().is_ok_and(|proof| are_alike(&self.loss, proof))
     }
 
     /// Unseals what follows a header, in place, and says where in `body` it is then.

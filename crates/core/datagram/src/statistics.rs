@@ -56,6 +56,8 @@ pub struct Drops {
     pub forged: u64,
     /// Of a sealed session, and here before, or too old to tell.
     pub replayed: u64,
+    /// That say that a sealed session is lost, without the proof.
+    pub unproven: u64,
     /// With a wrong or expired cookie.
     pub cookie: u64,
     /// For want of room: of the transmit queue or the assembly memory.

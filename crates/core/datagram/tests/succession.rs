@@ -1,6 +1,8 @@
 //! Sessions that another endpoint takes over, and what is left of a session.
 
-use provost_datagram::{Call, CallError, Config, EndReason, Endpoint, Event, Mark, MsgBuf, SessionId};
+use provost_datagram::{
+    Call, CallError, Cipher, Config, EndReason, Endpoint, Event, Mark, MsgBuf, Sealing, Security, SessionId,
+};
 
 const CLIENT: u8 = 1;
 const SERVER: u8 = 2;
@@ -8,6 +10,21 @@ const SERVER: u8 = 2;
 fn endpoint(secret: u64) -> Endpoint<u8> {
     let config = Config {
         secret: [secret, secret],
+        ..Config::default()
+    };
+    Endpoint::new(config).unwrap()
+}
+
+/// One whose sessions are sealed with this key.
+fn sealed(secret: u64, key: u8) -> Endpoint<u8> {
+    let sealing = Sealing {
+        cipher: Cipher::Aes128Gcm,
+        pre_shared_key: [key; 32],
+        seed: [secret as u8; 32],
+    };
+    let config = Config {
+        secret: [secret, secret],
+        security: Security::Sealed(sealing),
         ..Config::default()
     };
     Endpoint::new(config).unwrap()
@@ -89,7 +106,7 @@ fn what_was_said_can_be_said_again_when_the_session_is_lost() {
     let mut successor = endpoint(4);
     let number = handle.session().to_bits();
     assert_eq!(SessionId::from_bits(number), handle.session());
-    successor.disown(8_000, CLIENT, SessionId::from_bits(number));
+    successor.disown(8_000, CLIENT, SessionId::from_bits(number), None);
     for unknown in sent(&mut successor, 8_000) {
         assert!(client.receive(9_000, SERVER, Mark::None, &unknown).is_none());
     }
@@ -104,4 +121,77 @@ fn what_was_said_can_be_said_again_when_the_session_is_lost() {
     assert_eq!(completion.outcome, Err(CallError::Ended(EndReason::Reset)));
     assert_eq!((&*completion.request, *ended), (&b"question"[..], session));
     assert_eq!(client.messages_kept(session).count(), 0);
+}
+
+#[test]
+fn who_asks_for_a_session_shows_the_key_and_whether_it_is_to_be_sealed() {
+    let (mut client, mut plain) = (sealed(1, 5), endpoint(2));
+    client.connect(1_000, SERVER).unwrap();
+    plain.connect(1_000, SERVER).unwrap();
+    let (asks, asks_plainly) = (
+        sent(&mut client, 1_000).remove(0),
+        sent(&mut plain, 1_000).remove(0),
+    );
+    let server = sealed(3, 5);
+    assert!(server.vouches(&asks) && !server.asks_otherwise(&asks));
+    assert!(!sealed(3, 6).vouches(&asks), "another key");
+    assert!(!plain.vouches(&asks) && plain.asks_otherwise(&asks));
+    assert!(!server.vouches(&asks_plainly) && server.asks_otherwise(&asks_plainly));
+    for at in 0..asks.len() {
+        let mut changed = asks.clone();
+        changed[at] ^= 1;
+        // The header says to whom it goes, the cookie comes later, and neither is part of what is proven.
+        let is_said = !(0..16).contains(&at) && !(40..48).contains(&at);
+        assert!(!(is_said && server.vouches(&changed)), "byte {at}");
+    }
+}
+
+#[test]
+fn that_a_sealed_session_is_lost_is_believed_with_its_proof_alone() {
+    let (mut client, mut server) = (sealed(1, 5), sealed(2, 5));
+    let session = client.connect(1_000, SERVER).unwrap();
+    for _ in 0..2 {
+        for packet in sent(&mut client, 1_000) {
+            server.receive(1_000, CLIENT, Mark::None, &packet);
+        }
+        for packet in sent(&mut server, 1_000) {
+            client.receive(1_000, SERVER, Mark::None, &packet);
+        }
+    }
+    client.call(2_000, session, call(1)).unwrap();
+    let request = sent(&mut client, 2_000).remove(0);
+    let Some(Event::Request { handle, .. }) = server.receive(2_000, CLIENT, Mark::None, &request) else {
+        panic!("the request did not arrive");
+    };
+    let lost = handle.session();
+    let proof = server.loss_proof(lost).unwrap();
+    let mut wrong = proof;
+    wrong[15] ^= 1;
+    let mut successor = sealed(3, 5);
+    for not_proven in [None, Some(wrong)] {
+        successor.disown(3_000, CLIENT, lost, not_proven);
+        for unknown in sent(&mut successor, 3_000) {
+            client.receive(3_000, SERVER, Mark::None, &unknown);
+        }
+    }
+    assert_eq!(client.unproven_losses(), 2);
+    assert!(client.poll_event().is_none());
+    // The first that proves it gets lost; what the client sends is answered by another, and by no stranger's.
+    successor.disown(4_000, CLIENT, lost, Some(proof));
+    assert_eq!(sent(&mut successor, 4_000).len(), 1);
+    successor.receive(5_000, CLIENT + 2, Mark::None, &request);
+    assert_eq!(sent(&mut successor, 5_000)[0].len(), 16);
+    successor.receive(6_000, CLIENT, Mark::None, &request);
+    let answers = sent(&mut successor, 6_000);
+    assert!(answers[0].len() < request.len(), "it is no amplifier");
+    for unknown in answers {
+        client.receive(6_000, SERVER, Mark::None, &unknown);
+    }
+    let ended = std::iter::from_fn(|| client.poll_event());
+    let reset = Event::Ended(session, EndReason::Reset);
+    assert!(
+        ended
+            .into_iter()
+            .any(|event| format!("{event:?}") == format!("{reset:?}"))
+    );
 }

@@ -1,5 +1,7 @@
 //! Opening connections: a lane, and the native handshake on it. Blocking, off the data plane.
 
+mod secure;
+
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -9,7 +11,9 @@ use provost_session::handshake::{
     Agreement, ClientEvent, ClientHandshake, Decision, HandshakeError, Hello, Limits, ServerEvent,
     ServerHandshake,
 };
+use provost_tls::PeerIdentity;
 use provost_wire::Code;
+use rustls::{ClientConfig, ServerConfig};
 
 use crate::lane::{Lane, Lost, Next, PARCEL_BYTES_MAX, Reading, Terms};
 use crate::listener::Caller;
@@ -32,6 +36,8 @@ pub struct Established {
     pub limits: Limits,
     /// Full name of the service.
     pub service: String,
+    /// Who the peer has proved to be.
+    pub peer: PeerIdentity,
     /// Where the peer is.
     pub peer_address: SocketAddr,
 }
@@ -47,6 +53,8 @@ pub struct ConnectParams {
     pub descriptor_set: Arc<[u8]>,
     /// How packets are made.
     pub packets: PacketOptions,
+    /// Present to have both ends prove who they are, and to seal what they say.
+    pub tls: Option<Arc<ClientConfig>>,
     /// When to give up.
     pub deadline: Instant,
 }
@@ -92,9 +100,14 @@ pub fn connect(params: &ConnectParams) -> Result<Established, ConnectError> {
             scratch: vec![0; PACKET_BYTES_MAX as usize],
         };
         match shake_hands(&mut channel, params) {
-            Ok((agreement, leftover)) => {
-                let (limits, service) = (params.hello.limits, params.hello.service.clone());
-                return Ok(channel.establish(agreement, limits, service, &leftover));
+            Ok((agreement, peer, leftover)) => {
+                let accepted = Accepted {
+                    agreement,
+                    limits: params.hello.limits,
+                    service: params.hello.service.clone(),
+                    leftover,
+                };
+                return Ok(channel.establish(accepted, peer));
             }
             Err(error) => {
                 let code = error.code();
@@ -113,31 +126,40 @@ fn terms(packets: PacketOptions) -> Terms {
     Terms {
         packet_bytes: packets.packet_bytes,
         silence_ns: SILENCE_NS,
+        key: None,
     }
 }
 
-fn shake_hands(channel: &mut Channel, params: &ConnectParams) -> Result<(Agreement, Vec<u8>), ChannelError> {
+fn shake_hands(
+    channel: &mut Channel,
+    params: &ConnectParams,
+) -> Result<(Agreement, PeerIdentity, Vec<u8>), ChannelError> {
+    let peer = match &params.tls {
+        Some(config) => channel.secure_as_client(config, &params.address)?,
+        None => PeerIdentity::Anonymous,
+    };
     let mut handshake = ClientHandshake::new(&params.hello, params.descriptor_set.to_vec());
     loop {
         channel.write(&handshake.output())?;
         let bytes = channel.read()?;
         if let ClientEvent::Done { agreement, leftover } = handshake.input(&bytes)? {
-            return Ok((agreement, leftover));
+            return Ok((agreement, peer, leftover));
         }
     }
 }
 
-/// Lets a client in that a listener has got. `decide` is asked when the client has said hello, and again (with the
-/// client's serialized descriptor set) after it answered [`Decision::NeedSchema`]. Blocks until both ends agree, or the
-/// deadline.
+/// Lets a client in that a listener has got. With `tls`, it has to prove who it is first, and what is said then is sealed.
+/// `decide` is asked when the client has said hello, and again (with the client's serialized descriptor set) after it answered
+/// [`Decision::NeedSchema`]. Blocks until both ends agree, or the deadline.
 ///
 /// # Errors
 /// The client does not agree, or is gone.
 pub fn accept(
     caller: Caller,
     packets: PacketOptions,
+    tls: Option<&ServerConfig>,
     deadline: Instant,
-    mut decide: impl FnMut(&Hello, Option<&[u8]>) -> Decision,
+    mut decide: impl FnMut(&Hello, Option<&[u8]>, &PeerIdentity) -> Decision,
 ) -> Result<Established, AcceptError> {
     let peer = caller.address();
     let fail = |reason: String| AcceptError { peer, reason };
@@ -148,16 +170,8 @@ pub fn accept(
         deadline,
         scratch: vec![0; PACKET_BYTES_MAX as usize],
     };
-    match receive_hands(&mut channel, &mut decide) {
-        Ok(accepted) => {
-            let Accepted {
-                agreement,
-                limits,
-                service,
-                leftover,
-            } = accepted;
-            Ok(channel.establish(agreement, limits, service, &leftover))
-        }
+    match receive_hands(&mut channel, tls, &mut decide) {
+        Ok((accepted, peer)) => Ok(channel.establish(accepted, peer)),
         Err(error) => {
             channel.part();
             Err(fail(error.to_string()))
@@ -174,8 +188,13 @@ struct Accepted {
 
 fn receive_hands(
     channel: &mut Channel,
-    decide: &mut impl FnMut(&Hello, Option<&[u8]>) -> Decision,
-) -> Result<Accepted, ChannelError> {
+    tls: Option<&ServerConfig>,
+    decide: &mut impl FnMut(&Hello, Option<&[u8]>, &PeerIdentity) -> Decision,
+) -> Result<(Accepted, PeerIdentity), ChannelError> {
+    let peer = match tls {
+        Some(config) => channel.secure_as_server(config)?,
+        None => PeerIdentity::Anonymous,
+    };
     let mut handshake = ServerHandshake::new();
     let mut limits = Limits::default();
     loop {
@@ -188,7 +207,7 @@ fn receive_hands(
         if let Ok(ServerEvent::Hello | ServerEvent::Schema(_)) = event
             && let Some(hello) = handshake.hello()
         {
-            let decision = decide(hello, schema.as_deref());
+            let decision = decide(hello, schema.as_deref(), &peer);
             if let Decision::Welcome { limits: own, .. } = &decision {
                 limits = *own;
             }
@@ -198,12 +217,13 @@ fn receive_hands(
         channel.write(&handshake.output())?;
         if let ServerEvent::Done { agreement, leftover } = event? {
             let service = handshake.hello().map(|hello| hello.service.clone());
-            return Ok(Accepted {
+            let accepted = Accepted {
                 agreement,
                 limits,
                 service: service.unwrap_or_default(),
                 leftover,
-            });
+            };
+            return Ok((accepted, peer));
         }
     }
 }
@@ -226,13 +246,24 @@ enum ChannelError {
     Lost(#[from] Lost),
     #[error("the peer closed the connection during the handshake")]
     Closed,
+    #[error("TLS: {}", provost_tls::explain(.0))]
+    Tls(#[from] rustls::Error),
+    #[error("{0}")]
+    Io(#[from] io::Error),
 }
 
 impl ChannelError {
     fn code(&self) -> Code {
         match self {
             ChannelError::Handshake(error) => error.code(),
-            ChannelError::Deadline | ChannelError::Lost(_) | ChannelError::Closed => Code::Unavailable,
+            ChannelError::Tls(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_)) => {
+                Code::Unauthenticated
+            }
+            ChannelError::Deadline
+            | ChannelError::Lost(_)
+            | ChannelError::Closed
+            | ChannelError::Tls(_)
+            | ChannelError::Io(_) => Code::Unavailable,
         }
     }
 }
@@ -265,9 +296,14 @@ impl Channel {
 
     fn wait(&mut self) -> Result<(), ChannelError> {
         self.poll()?;
-        if self.lane.has_next() {
-            return Ok(());
+        match self.lane.has_next() {
+            true => Ok(()),
+            false => self.pause(),
         }
+    }
+
+    /// Sleeps until there may be something to do.
+    fn pause(&mut self) -> Result<(), ChannelError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ChannelError::Deadline);
@@ -290,15 +326,15 @@ impl Channel {
         self.began.elapsed().as_nanos() as u64
     }
 
-    fn establish(
-        mut self,
-        agreement: Agreement,
-        limits: Limits,
-        service: String,
-        leftover: &[u8],
-    ) -> Established {
+    fn establish(mut self, accepted: Accepted, peer: PeerIdentity) -> Established {
+        let Accepted {
+            agreement,
+            limits,
+            service,
+            leftover,
+        } = accepted;
         let now_ns = self.now_ns();
-        self.lane.put_back(leftover);
+        self.lane.put_back(&leftover);
         self.lane.change_clock(now_ns);
         Established {
             peer_address: self.lane.socket().peer(),
@@ -306,6 +342,7 @@ impl Channel {
             agreement,
             limits,
             service,
+            peer,
         }
     }
 
@@ -347,6 +384,7 @@ mod tests {
             },
             descriptor_set: Arc::from([]),
             packets: PacketOptions::default(),
+            tls: None,
             deadline: Instant::now() + Duration::from_secs(40),
         };
         let error = connect(&params).unwrap_err();

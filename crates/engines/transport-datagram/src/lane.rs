@@ -14,6 +14,9 @@
 //!        │      ◄──────────────────────── parcel or none ──        │
 //!     the session ends ──► Detached, a new one is opened           the session ends ──► Detached, until the next Attach
 //! ```
+//!
+//! A lane can be sealed: then all its sessions are, with one key, from which each makes keys of its own together with what
+//! both ends draw for it (`docs/datagram.md`). So no nonce is used twice, whoever goes on with the lane.
 
 mod client;
 mod form;
@@ -27,8 +30,9 @@ use std::io;
 use std::net::SocketAddr;
 
 use provost_datagram::{
-    Algorithm, Call, CallError, Completion, Config, ConfigError, CongestionConfig, EndReason, Endpoint,
-    Event, Mark, MsgBuf, Payload, Refusal, RequestHandle, SessionId, TimelyConfig,
+    Algorithm, Call, CallError, Cipher, Completion, Config, ConfigError, CongestionConfig, EndReason,
+    Endpoint, Event, LossProof, Mark, MsgBuf, Payload, Refusal, RequestHandle, Sealing, Security, SessionId,
+    TimelyConfig,
 };
 use provost_datapath::Packets;
 use provost_session::Role;
@@ -81,6 +85,17 @@ const TAG_CARRY: u64 = 2;
 /// Which lane it is: what only its two ends know.
 pub(crate) type LaneId = [u8; 16];
 
+/// What seals a lane: only its two ends know it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LaneKey(pub(crate) [u8; 32]);
+
+impl std::fmt::Debug for LaneKey {
+    /// Not the key.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("LaneKey")
+    }
+}
+
 /// What an endpoint is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
@@ -88,6 +103,7 @@ pub(crate) struct Shape {
     credits: u16,
     sessions_max: usize,
     silence_ns: u64,
+    key: Option<LaneKey>,
 }
 
 impl Shape {
@@ -97,6 +113,8 @@ impl Shape {
             credits: CREDITS,
             sessions_max: 1,
             silence_ns: DETACHED_NS_MAX,
+            // Every connection begins without one.
+            key: None,
         }
     }
 
@@ -107,6 +125,7 @@ impl Shape {
             credits: ring_packets.clamp(2, u32::from(CREDITS)) as u16,
             sessions_max: SESSIONS_MAX,
             silence_ns: terms.silence_ns,
+            key: terms.key,
         }
     }
 }
@@ -130,6 +149,7 @@ pub(crate) fn endpoint(shape: Shape) -> io::Result<Endpoint<SocketAddr>> {
         timeout_ns_max: PROBE_NS_MAX,
         peer_timeout_ns: shape.silence_ns,
         secret,
+        security: security(shape.key)?,
         // By rates, not by a window: the requests that a server holds would count as under way, and fill it for ever.
         congestion: CongestionConfig {
             algorithm: Algorithm::Timely(TimelyConfig {
@@ -141,6 +161,18 @@ pub(crate) fn endpoint(shape: Shape) -> io::Result<Endpoint<SocketAddr>> {
         ..Config::default()
     };
     Endpoint::new(config).map_err(|error: ConfigError| io::Error::other(error))
+}
+
+fn security(key: Option<LaneKey>) -> io::Result<Security> {
+    Ok(match key {
+        None => Security::Plain,
+        Some(LaneKey(pre_shared_key)) => Security::Sealed(Sealing {
+            cipher: Cipher::Aes128Gcm,
+            pre_shared_key,
+            // Drawn anew for each endpoint: a successor makes other keys than its predecessor, of the same lane's key.
+            seed: draw()?,
+        }),
+    })
 }
 
 fn draw<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
@@ -162,6 +194,8 @@ pub(crate) struct Terms {
     pub(crate) packet_bytes: u32,
     /// Silence of a peer that owes an answer after which it counts as gone, in nanoseconds.
     pub(crate) silence_ns: u64,
+    /// What the lane is sealed with, if it is.
+    pub(crate) key: Option<LaneKey>,
 }
 
 /// One end of a lane.
@@ -184,6 +218,8 @@ pub(crate) struct Lane {
     held: VecDeque<RequestHandle>,
     /// A server's: the session that was asked for last.
     asked_for: Option<SessionId>,
+    /// A server's: that of its predecessor, until it has one of its own.
+    inherited: Option<Inherited>,
     /// A client's: requests of which it has no answer.
     asked: u32,
     /// A client's: how many requests it leaves with its server at least; more with one that has much to say.
@@ -209,10 +245,16 @@ enum Attachment {
     Attached {
         session: SessionId,
     },
-    /// A server's predecessor had this one.
-    Inherited {
-        session: SessionId,
-    },
+    /// A server's predecessor had one.
+    Inherited,
+}
+
+/// A session that a server's predecessor had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Inherited {
+    session: SessionId,
+    /// What its client has to be shown to believe that it is lost, if it was sealed.
+    proof: Option<LossProof>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,6 +302,8 @@ struct Parcel {
 #[derive(Clone, Copy, Debug, Default)]
 struct Refusals {
     count: u32,
+    /// How often somebody has said that a sealed session is lost, and could not prove it.
+    unproven: u64,
     first_ns: u64,
     last_ns: u64,
 }
@@ -328,6 +372,7 @@ impl Lane {
             returned: Vec::new(),
             held: VecDeque::new(),
             asked_for: None,
+            inherited: None,
             asked: 0,
             polls: 1,
             told_busy: false,
@@ -335,6 +380,28 @@ impl Lane {
             refusals: Refusals::default(),
             wake_ns: None,
         })
+    }
+
+    /// A lane in the place of this one, sealed with this key. Nothing that was said in this one is part of it: anybody on
+    /// the path may have said it.
+    pub(crate) fn sealed(&self, key: LaneKey) -> io::Result<Lane> {
+        let id = match self.role {
+            Role::Client => draw()?,
+            Role::Server => LaneId::default(),
+        };
+        let key = Some(key);
+        let terms = Terms { key, ..self.terms };
+        Lane::new(self.role, id, self.socket.duplicate()?, terms)
+    }
+
+    /// Whether a packet asks for a session, and shows that its sender has the lane's key.
+    pub(crate) fn is_asked_for_by(&self, packet: &[u8]) -> bool {
+        self.endpoint.vouches(packet)
+    }
+
+    /// Its name; zeros at a server whose client has not told it yet.
+    pub(crate) fn id(&self) -> LaneId {
+        self.id
     }
 
     pub(crate) fn role(&self) -> Role {
@@ -349,6 +416,12 @@ impl Lane {
             received: statistics.packets_received,
             resent: statistics.packets_resent,
         }
+    }
+
+    /// The packets that were dropped, by reason.
+    #[cfg(test)]
+    pub(crate) fn dropped(&self) -> provost_datagram::Drops {
+        self.endpoint.statistics().dropped
     }
 
     /// A client's: how long a packet and its answer take, in nanoseconds, once that was measured in this session.

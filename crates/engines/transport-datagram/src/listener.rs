@@ -118,6 +118,10 @@ impl Listener {
             };
             let now_ns = self.began.elapsed().as_nanos() as u64;
             let packet = &self.buffer[..bytes];
+            if self.endpoint.asks_otherwise(packet) {
+                // Of a connection that goes on, and whose socket is gone: who answered would not be believed.
+                continue;
+            }
             if !self.endpoint.recognizes(now_ns, from, packet) {
                 // It keeps nothing of whom it answers.
                 self.endpoint.receive(now_ns, from, Mark::None, packet);

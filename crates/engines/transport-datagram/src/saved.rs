@@ -1,7 +1,7 @@
 //! What a datagram transport leaves its successor, beside its socket.
 //!
-//! Form 1: what the connection is, how far it has come, its lane, and the protocol's connection. All numbers are
-//! little-endian.
+//! Form 2: what the connection is, how far it has come, its lane, and the protocol's connection. Form 1, in which lanes were
+//! not sealed, is still read. All numbers are little-endian.
 
 use std::net::UdpSocket;
 
@@ -15,7 +15,7 @@ use crate::{DatagramTransport, Handover, TransportConfig};
 /// What kind of engine it is.
 pub const KIND: &str = "transport-datagram";
 /// The newest form.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// What a connection is, beside its protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl DatagramTransport {
         };
         let about = About::restore(&mut fields)?;
         let stage = Stage::restore(&mut fields)?;
-        let lane = Lane::restore(UdpSocket::from(socket), &mut fields)?;
+        let lane = Lane::restore(UdpSocket::from(socket), &mut fields, state.version)?;
         let connection = Connection::restore(&mut fields, handover.restorer)?;
         fields.end()?;
         Ok(DatagramTransport {

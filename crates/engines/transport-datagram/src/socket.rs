@@ -77,6 +77,11 @@ impl Socket {
         }
     }
 
+    /// The same socket once more.
+    pub(crate) fn duplicate(&self) -> io::Result<Socket> {
+        Ok(Socket::resumed(self.socket.try_clone()?, self.peer))
+    }
+
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
     }

@@ -1,21 +1,36 @@
 //! The datagram transport passes the suite of all transports, with UDP sockets below it.
 
+#[path = "../../../core/tls/tests/certificates/mod.rs"]
+mod certificates;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use certificates::Authority;
 use provost_conformance::{CASES, End, Heirs, Pair, Saved, Sides, Successions, methods, run, run_case};
 use provost_datapath::{Engine, Link, RestoreError, Restorer};
 use provost_transport_datagram::{
     ConnectParams, DatagramTransport, Decision, Encoding, Established, Handover, Hello, Limits, Listener,
-    PacketOptions, Role, TransportConfig, accept, connect,
+    PacketOptions, PeerIdentity, Role, TransportConfig, accept, connect,
 };
+use rustls::{ClientConfig, ServerConfig};
 
 /// How far the clock goes in a round in which nothing moves: packets are in the other socket at once, but for those that
 /// got lost, and a succession loses some. What waits for a timer then waits for many of them.
 const IDLE_ROUND_NS: u64 = 250_000;
 
+/// A client's and a server's, of one authority.
+type Tls = (Arc<ClientConfig>, Arc<ServerConfig>);
+
+fn mutual_tls() -> Tls {
+    let authority = Authority::new();
+    let client = authority.node("client", &["client.test"]).client().unwrap();
+    let server = authority.node("server", &["127.0.0.1"]).server().unwrap();
+    (client, server)
+}
+
 /// The client's end and the server's.
-fn established(packets: PacketOptions) -> (Established, Established) {
+fn established(packets: PacketOptions, tls: Option<&Tls>) -> (Established, Established) {
     let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     let params = ConnectParams {
@@ -28,6 +43,7 @@ fn established(packets: PacketOptions) -> (Established, Established) {
         },
         descriptor_set: Arc::from([]),
         packets,
+        tls: tls.map(|(client, _)| client.clone()),
         deadline,
     };
     let client = std::thread::spawn(move || connect(&params));
@@ -37,16 +53,17 @@ fn established(packets: PacketOptions) -> (Established, Established) {
         }
         std::thread::yield_now();
     };
-    let welcome = |_: &Hello, _: Option<&[u8]>| Decision::Welcome {
+    let welcome = |_: &Hello, _: Option<&[u8]>, _: &PeerIdentity| Decision::Welcome {
         encoding: Encoding::Native,
         methods: methods(),
         limits: Limits::default(),
     };
-    let server = accept(caller, packets, deadline, welcome).unwrap();
+    let server_tls = tls.map(|(_, server)| &**server);
+    let server = accept(caller, packets, server_tls, deadline, welcome).unwrap();
     (client.join().unwrap().unwrap(), server)
 }
 
-fn pair(packet_bytes: u32) -> Pair {
+fn pair(packet_bytes: u32, tls: Option<&Tls>) -> Pair {
     let config = TransportConfig {
         keepalive_interval_ns: 0,
         ..TransportConfig::default()
@@ -58,7 +75,7 @@ fn pair(packet_bytes: u32) -> Pair {
             link,
         }
     };
-    let (client, server) = established(PacketOptions { packet_bytes });
+    let (client, server) = established(PacketOptions { packet_bytes }, tls);
     let (client, server) = (end(client), end(server));
     let heirs = DatagramHeirs {
         links: [client.link.clone(), server.link.clone()],
@@ -96,40 +113,45 @@ impl Heirs for DatagramHeirs {
 
 #[test]
 fn over_udp() {
-    run(|| pair(1472));
+    run(|| pair(1472, None));
 }
 
 #[test]
 fn over_udp_with_large_packets() {
-    run(|| pair(32 << 10));
+    run(|| pair(32 << 10, None));
 }
 
 /// All cases while these sides are succeeded. Each set of sides is a test of its own: they take their time.
-fn with_successions(sides: Sides) {
+fn with_successions(sides: Sides, tls: Option<&Tls>) {
     for (case, seed) in CASES.iter().zip(3..) {
         run_case(case, &|| Pair {
             successions: Some(Successions::new(seed, sides)),
-            ..pair(1472)
+            ..pair(1472, tls)
         });
     }
 }
 
 #[test]
 fn while_clients_are_succeeded() {
-    with_successions(Sides::Client);
+    with_successions(Sides::Client, None);
 }
 
 #[test]
 fn while_servers_are_succeeded() {
-    with_successions(Sides::Server);
+    with_successions(Sides::Server, None);
 }
 
 #[test]
 fn while_either_end_is_succeeded() {
-    with_successions(Sides::Either);
+    with_successions(Sides::Either, None);
 }
 
 #[test]
 fn while_both_ends_are_succeeded() {
-    with_successions(Sides::Both);
+    with_successions(Sides::Both, None);
+}
+
+#[test]
+fn sealed_while_either_end_is_succeeded() {
+    with_successions(Sides::Either, Some(&mutual_tls()));
 }

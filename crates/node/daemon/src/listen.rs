@@ -101,18 +101,13 @@ async fn welcome(shared: &Shared, stream: tokio::net::TcpStream) -> Result<(), S
     let stream = stream.into_std().map_err(|error| error.to_string())?;
     let services = Arc::clone(&shared.services);
     let tls = shared.tls_server.clone();
-    let live = shared.live();
-    let allowed = match &live.tls {
-        Some(tls) => tls.allow_peers.clone(),
-        None => Vec::new(),
-    };
-    let deadline = Instant::now() + Duration::from_millis(live.timeouts.handshake_ms);
+    let allowed = allowed_peers(shared);
+    let deadline = handshake_deadline(shared);
     let handshake = tokio::task::spawn_blocking(move || {
         let mut found = None;
         let established = shake_hands(stream, tls, deadline, |greeting| {
-            if let Err(reason) = check_identity(&allowed, greeting.peer) {
-                let code = Code::PermissionDenied;
-                return Decision::Refuse { code, reason };
+            if let Some(refusal) = refuse_stranger(&allowed, greeting.peer) {
+                return refusal;
             }
             let (decision, with) = services.decide(greeting.hello, greeting.schema);
             found = with;
@@ -132,15 +127,21 @@ async fn welcome(shared: &Shared, stream: tokio::net::TcpStream) -> Result<(), S
 async fn welcome_datagram(shared: &Shared, caller: Caller) -> Result<(), String> {
     let services = Arc::clone(&shared.services);
     let packets = remote::packets(&shared.config);
-    let deadline = Instant::now() + Duration::from_millis(shared.live().timeouts.handshake_ms);
+    let tls = shared.tls_server.clone();
+    let allowed = allowed_peers(shared);
+    let deadline = handshake_deadline(shared);
     let handshake = tokio::task::spawn_blocking(move || {
         let mut found = None;
-        let decide = |hello: &_, schema: Option<&[u8]>| {
+        let decide = |hello: &_, schema: Option<&[u8]>, peer: &_| {
+            if let Some(refusal) = refuse_stranger(&allowed, peer) {
+                return refusal;
+            }
             let (decision, with) = services.decide(hello, schema);
             found = with;
             decision
         };
-        let established = provost_transport_datagram::accept(caller, packets, deadline, decide);
+        let established =
+            provost_transport_datagram::accept(caller, packets, tls.as_deref(), deadline, decide);
         established.map(|established| (established, found))
     });
     let (established, found) = match handshake.await {
@@ -163,15 +164,25 @@ fn shake_hands(
     provost_transport_tcp::accept(stream, tls, deadline, decide)
 }
 
-/// Whether a peer may connect: any that the authorities vouch for, unless a list says which.
-fn check_identity(allowed: &[String], peer: &PeerIdentity) -> Result<(), String> {
-    let name = peer.name();
-    match allowed.is_empty() || allowed.iter().any(|allowed| allowed == name) {
-        true => Ok(()),
-        false => Err(format!(
-            "{name:?} is not among tls.allow_peers of the node that serves"
-        )),
+fn handshake_deadline(shared: &Shared) -> Instant {
+    Instant::now() + Duration::from_millis(shared.live().timeouts.handshake_ms)
+}
+
+fn allowed_peers(shared: &Shared) -> Vec<String> {
+    match &shared.live().tls {
+        Some(tls) => tls.allow_peers.clone(),
+        None => Vec::new(),
     }
+}
+
+/// A refusal of a peer that may not connect: any may that the authorities vouch for, unless a list says which.
+fn refuse_stranger(allowed: &[String], peer: &PeerIdentity) -> Option<Decision> {
+    let name = peer.name();
+    let is_allowed = allowed.is_empty() || allowed.iter().any(|allowed| allowed == name);
+    (!is_allowed).then(|| Decision::Refuse {
+        code: Code::PermissionDenied,
+        reason: format!("{name:?} is not among tls.allow_peers of the node that serves"),
+    })
 }
 
 async fn serve(shared: &Shared, reached: Reached, found: &Match) -> Result<(), String> {

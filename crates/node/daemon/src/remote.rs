@@ -55,16 +55,13 @@ impl Call {
                 let established = tcp::connect(&params).map_err(|error| (error.code, error.message))?;
                 Ok(Reached::tcp(established, Role::Client))
             }
-            Over::Datagram if self.tls.is_some() => Err((
-                Code::FailedPrecondition,
-                "the datagram transport does not encrypt, and this node has [tls]".to_owned(),
-            )),
             Over::Datagram => {
                 let params = datagram::ConnectParams {
                     address: self.address,
                     hello: self.hello,
                     descriptor_set: self.descriptor_set,
                     packets: self.packets,
+                    tls: self.tls,
                     deadline: self.deadline,
                 };
                 let established = datagram::connect(&params).map_err(|error| (error.code, error.message))?;
@@ -87,7 +84,7 @@ impl Reached {
     pub(crate) fn datagram(established: datagram::Established, role: Role) -> Reached {
         Reached {
             role,
-            identity: String::new(),
+            identity: established.peer.name().to_owned(),
             peer_address: established.peer_address,
             by: By::Datagram(Box::new(established)),
         }

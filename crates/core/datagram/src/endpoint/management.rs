@@ -410,14 +410,26 @@ impl<A: Address> Endpoint<A> {
             Kind::Request | Kind::RequestForResponse | Kind::Ping | Kind::Close
         ) {
             let unknown = Header::of_session(Kind::Unknown, header.session, header.token);
-            self.shared.control(from, &unknown, &[]);
+            let is_of = |lost: &&Disowned<A>| {
+                let SessionId { number, token } = lost.session;
+                (lost.client, number, token) == (from, header.session, header.token)
+            };
+            // Sealed packets are longer than the answer, and so are their headers.
+            let proof = self.disowned.as_ref().filter(is_of).map(|lost| lost.proof);
+            let proof = proof.as_ref().map_or(&[][..], |proof| proof);
+            self.shared.control(from, &unknown, proof);
         }
         None
     }
 
     /// A server says that it has no such session as a packet of ours named.
     #[cold]
-    pub(super) fn receive_unknown(&mut self, from: A, header: &Header) -> Option<Event<'static>> {
+    pub(super) fn receive_unknown(
+        &mut self,
+        from: A,
+        header: &Header,
+        proof: &[u8],
+    ) -> Option<Event<'static>> {
         let millisecond = self.shared.clock.now_ns() >> MS_SHIFT;
         if self.unknown.0 != millisecond {
             self.unknown = (millisecond, 0);
@@ -425,9 +437,7 @@ impl<A: Address> Endpoint<A> {
         self.unknown.1 += 1;
         let known = |session: &Session<A>| match session {
             Session::Client(client) => {
-                // In a sealed session anybody on the path could say so, and nobody is believed.
                 !matches!(client.state, State::Opening { .. })
-                    && client.seal.is_none()
                     && client.remote == from
                     && client.remote_number == header.session
                     && client.remote_token == header.token
@@ -441,6 +451,16 @@ impl<A: Address> Endpoint<A> {
             self.shared.statistics.dropped.token += 1;
             return None;
         };
+        // In a sealed session anybody on the path could say so: only who has it from the server is believed.
+        if let Session::Client(client) = &self.sessions[number]
+            && client
+                .seal
+                .as_ref()
+                .is_some_and(|seal| !seal.is_loss_proven(proof))
+        {
+            self.shared.statistics.dropped.unproven += 1;
+            return None;
+        }
         let reason = match &self.sessions[number] {
             Session::Client(client) if matches!(client.state, State::Closing { .. }) => EndReason::Closed,
             _ => EndReason::Reset,

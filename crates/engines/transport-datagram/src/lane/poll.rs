@@ -48,17 +48,46 @@ impl Lane {
                     left_some: false,
                 });
             };
-            self.refusals = Refusals::default();
-            let packet = scratch.get(..bytes).unwrap_or_default();
-            let peer = self.socket.peer();
-            if let Some(event) = self.endpoint.receive(now_ns, peer, Mark::None, packet) {
-                self.handle(now_ns, event)?;
-            }
+            self.take_in(now_ns, scratch.get(..bytes).unwrap_or_default())?;
         }
         Ok(Polled {
             moved: true,
             left_some: true,
         })
+    }
+
+    fn take_in(&mut self, now_ns: u64, packet: &[u8]) -> Result<(), Lost> {
+        let peer = self.socket.peer();
+        if let Some(event) = self.endpoint.receive(now_ns, peer, Mark::None, packet) {
+            self.handle(now_ns, event)?;
+        }
+        // That nobody there knows a sealed session is no proof that somebody is there who does.
+        if self.endpoint.unproven_losses() == self.refusals.unproven {
+            self.refusals.count = 0;
+        }
+        Ok(())
+    }
+
+    /// Takes what has come until a packet asks for `other`, with its key. Says whether one did: `other` has taken it then.
+    pub(crate) fn poll_until_asked_for(
+        &mut self,
+        other: &mut Lane,
+        now_ns: u64,
+        scratch: &mut [u8],
+    ) -> Result<bool, Lost> {
+        for _ in 0..PACKETS_MAX {
+            let Received::Packet(bytes) = self.socket.receive(scratch)? else {
+                break;
+            };
+            let packet = scratch.get(..bytes).unwrap_or_default();
+            if other.is_asked_for_by(packet) {
+                let now_ns = other.time(now_ns);
+                other.take_in(now_ns, packet)?;
+                return Ok(true);
+            }
+            self.take_in(now_ns, packet)?;
+        }
+        self.poll(now_ns, Reading::Skip, scratch).map(|_| false)
     }
 
     /// Hears what the endpoint has to tell.
@@ -129,7 +158,7 @@ impl Lane {
     pub(super) fn session(&self) -> Option<SessionId> {
         match self.attachment {
             Attachment::Attached { session } | Attachment::Attaching { session, .. } => Some(session),
-            Attachment::Detached { .. } | Attachment::Inherited { .. } => None,
+            Attachment::Detached { .. } | Attachment::Inherited => None,
         }
     }
 
@@ -160,8 +189,10 @@ impl Lane {
             Attachment::Attached { .. } => return Ok(()),
             Attachment::Detached { since_ns } => since_ns.unwrap_or(now_ns),
             Attachment::Attaching { since_ns, .. } => since_ns,
-            Attachment::Inherited { session } => {
-                self.endpoint.disown(now_ns, self.socket.peer(), session);
+            Attachment::Inherited => {
+                if let Some(Inherited { session, proof }) = self.inherited {
+                    self.endpoint.disown(now_ns, self.socket.peer(), session, proof);
+                }
                 now_ns
             }
         };
@@ -191,7 +222,9 @@ impl Lane {
 
     pub(super) fn heed_refusals(&mut self, now_ns: u64) -> Result<(), Lost> {
         let refusals = &mut self.refusals;
-        if self.socket.take_refused() {
+        let unproven = self.endpoint.unproven_losses();
+        let is_disowned = std::mem::replace(&mut refusals.unproven, unproven) < unproven;
+        if self.socket.take_refused() || is_disowned {
             if refusals.count == 0 {
                 refusals.first_ns = now_ns;
             }
@@ -270,6 +303,6 @@ pub(super) fn since_ns_of(attachment: Attachment) -> Option<u64> {
     match attachment {
         Attachment::Detached { since_ns } => since_ns,
         Attachment::Attaching { since_ns, .. } => Some(since_ns),
-        Attachment::Attached { .. } | Attachment::Inherited { .. } => None,
+        Attachment::Attached { .. } | Attachment::Inherited => None,
     }
 }

@@ -1,6 +1,9 @@
 //! What an end of a lane leaves its successor, beside its socket: every parcel of which it does not know that the peer has
 //! it, and every one that nobody has taken. Sessions are not saved: the successor's client opens another, in which both
 //! ends say how far they have received.
+//!
+//! Of a sealed lane its key goes to the successor, from which both ends' next session makes new keys; no key under which a
+//! packet was sealed, and no count of them, is handed over. And what shows the client that the server's last session is lost.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,6 +12,8 @@ use provost_datapath::{FieldReader, FieldWriter, RestoreError};
 
 use super::*;
 
+/// The form that knew no sealed lanes.
+const FORM_UNSEALED: u32 = 1;
 /// Parcels of one direction that a state can have.
 const PARCELS_MAX: usize = 4096;
 
@@ -19,11 +24,8 @@ impl Lane {
         out.text(&self.socket.peer().to_string());
         out.u32(self.terms.packet_bytes);
         out.u64(self.terms.silence_ns);
-        let session = match self.attachment {
-            Attachment::Inherited { session } => Some(session),
-            _ => self.asked_for,
-        };
-        out.u64(session.map_or(u64::MAX, SessionId::to_bits));
+        let last = self.last_session();
+        out.u64(last.map_or(u64::MAX, |last| last.session.to_bits()));
         out.u64(self.outgoing.last);
         out.u64(self.outgoing.acknowledged);
         out.flag(self.outgoing.finished);
@@ -41,6 +43,24 @@ impl Lane {
             out.u64(*number);
             parcel.save(out);
         }
+        out.flag(self.terms.key.is_some());
+        if let Some(LaneKey(key)) = &self.terms.key {
+            out.run(key);
+        }
+        let proof = last.and_then(|last| last.proof);
+        out.flag(proof.is_some());
+        if let Some(proof) = &proof {
+            out.run(proof);
+        }
+    }
+
+    /// A server's session that its client may believe in.
+    fn last_session(&self) -> Option<Inherited> {
+        let own = self.asked_for.map(|session| Inherited {
+            session,
+            proof: self.endpoint.loss_proof(session),
+        });
+        own.or(self.inherited)
     }
 
     /// Every parcel that may have to be sent again, by number.
@@ -58,7 +78,12 @@ impl Lane {
             .collect()
     }
 
-    pub(crate) fn restore(socket: UdpSocket, fields: &mut FieldReader<'_>) -> Result<Lane, RestoreError> {
+    /// Reads what was saved, in this form.
+    pub(crate) fn restore(
+        socket: UdpSocket,
+        fields: &mut FieldReader<'_>,
+        form: u32,
+    ) -> Result<Lane, RestoreError> {
         let role = match fields.flag()? {
             true => Role::Server,
             false => Role::Client,
@@ -69,21 +94,39 @@ impl Lane {
         let peer: SocketAddr = peer
             .parse()
             .map_err(|_| fields.damaged(format!("{peer} is no address")))?;
-        let terms = Terms {
-            packet_bytes: fields.u32()?,
-            silence_ns: fields.u64()?,
-        };
+        let (packet_bytes, silence_ns) = (fields.u32()?, fields.u64()?);
         let session = fields.u64()?;
+        let (outgoing, incoming) = (Outgoing::restore(fields)?, Incoming::restore(fields)?);
+        let (key, proof) = match form {
+            FORM_UNSEALED => (None, None),
+            _ => (restore_secret(fields)?.map(LaneKey), restore_secret(fields)?),
+        };
+        let terms = Terms {
+            packet_bytes,
+            silence_ns,
+            key,
+        };
         let made = Lane::new(role, id, Socket::resumed(socket, peer), terms);
         let mut lane = made.map_err(|error| fields.damaged(format!("no endpoint: {error}")))?;
         if role == Role::Server && session != u64::MAX {
             let session = SessionId::from_bits(session);
-            lane.attachment = Attachment::Inherited { session };
+            lane.inherited = Some(Inherited { session, proof });
+            lane.attachment = Attachment::Inherited;
         }
-        lane.outgoing = Outgoing::restore(fields)?;
-        lane.incoming = Incoming::restore(fields)?;
+        (lane.outgoing, lane.incoming) = (outgoing, incoming);
         Ok(lane)
     }
+}
+
+fn restore_secret<const BYTES: usize>(
+    fields: &mut FieldReader<'_>,
+) -> Result<Option<[u8; BYTES]>, RestoreError> {
+    if !fields.flag()? {
+        return Ok(None);
+    }
+    let secret = fields.run()?.try_into();
+    let secret = secret.map_err(|_| fields.damaged(format!("a secret is not of {BYTES} bytes")))?;
+    Ok(Some(secret))
 }
 
 impl Outgoing {

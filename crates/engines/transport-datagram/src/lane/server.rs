@@ -82,6 +82,7 @@ impl Lane {
         }
         self.forget_acknowledged();
         self.held.clear();
+        self.inherited = None;
         self.attachment = Attachment::Attached {
             session: handle.session(),
         };

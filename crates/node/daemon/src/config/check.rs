@@ -6,7 +6,7 @@ use provost_wire::limits;
 
 use provost_transport_datagram::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 
-use super::{Config, ConfigError, ListenerTransport, Problem, RouteConfig, RouteTransport, parse_mode};
+use super::{Config, ConfigError, Problem, RouteConfig, RouteTransport, parse_mode};
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
 
 /// Runtime threads, at most.
@@ -197,21 +197,6 @@ impl Config {
     fn check_datagram(&self, problems: &mut Problems) {
         let bytes = self.datagram.packet_bytes;
         problems.range("datagram.packet_bytes", bytes, PACKET_BYTES_MIN, PACKET_BYTES_MAX);
-        if self.tls.is_none() {
-            return;
-        }
-        let message = "the datagram transport does not encrypt, and this node has [tls]: use transport = \"tcp\" here, or \
-                       remove [tls]";
-        for (at, listener) in self.listeners.iter().enumerate() {
-            if listener.transport == ListenerTransport::Datagram {
-                problems.add(format!("listener[{at}].transport"), message.into());
-            }
-        }
-        for (at, route) in self.routes.iter().enumerate() {
-            if route.transport == RouteTransport::Datagram {
-                problems.add(format!("route[{at}].transport"), message.into());
-            }
-        }
     }
 
     fn check_paths_of_calls(&self, problems: &mut Problems) {
