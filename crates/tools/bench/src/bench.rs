@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::arguments::Call;
 use crate::failure::{Doing, Failure};
 use crate::idle;
+use crate::in_turn::InTurn;
 use crate::machine::{self, AwakeCores};
 use crate::plan::{Measure, Scope, Setup, Suite};
 use crate::plot::BarPlot;
@@ -71,6 +72,7 @@ struct Bench<'a> {
     suite: Suite,
     scope: Scope,
     setups: Vec<Setup>,
+    in_turn: InTurn,
     runs: BTreeMap<(usize, usize), Vec<Report>>,
     idle: Vec<Cell>,
     failed: BTreeMap<&'static str, Failure>,
@@ -78,14 +80,16 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(call: &'a Call, suite: Suite, scope: Scope) -> Bench<'a> {
-        let chosen =
-            |setup: &Setup| call.only.is_empty() || call.only.iter().any(|part| setup.name().contains(part));
-        let setups = suite.setups().iter().copied().filter(chosen).collect();
+        let is_chosen = |name: &str| call.only.is_empty() || call.only.iter().any(|part| name.contains(part));
+        let setups = suite.setups().iter().copied();
+        let setups = setups.filter(|setup| is_chosen(setup.name())).collect();
+        let in_turn = InTurn::new(|name| suite == Suite::Policy && is_chosen(name));
         Bench {
             call,
             suite,
             scope,
             setups,
+            in_turn,
             runs: BTreeMap::new(),
             idle: Vec::new(),
             failed: BTreeMap::new(),
@@ -103,6 +107,10 @@ impl<'a> Bench<'a> {
                 eprintln!("{}: {failure}", setup.name());
                 self.failed.insert(setup.name(), failure);
             }
+        }
+        if let Err(failure) = self.in_turn.round(self.call, self.scope) {
+            eprintln!("policies in turn: {failure}");
+            self.failed.insert("policies in turn", failure);
         }
     }
 
@@ -173,8 +181,10 @@ impl<'a> Bench<'a> {
                 .runs
                 .iter()
                 .map(cell)
+                .chain(self.in_turn.cells())
                 .chain(self.idle.iter().cloned())
                 .collect(),
+            pairs: self.in_turn.outcomes().collect(),
         }
     }
 

@@ -57,13 +57,32 @@ impl Policies {
         })
     }
 
-    fn toml(&self) -> String {
-        let table = |(at, policy): (usize, &Policy)| {
-            let Policy { kind, config } = policy;
-            format!("[[policy]]\nname = \"{kind}-{at}\"\nkind = \"{kind}\"\n[policy.config]\n{config}\n")
-        };
-        self.0.iter().enumerate().map(table).collect()
+    /// Name, kind and configuration of each, in order.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (String, &'static str, &str)> {
+        let policies = self.0.iter().enumerate();
+        policies.map(|(at, Policy { kind, config })| (format!("{kind}-{at}"), *kind, &**config))
     }
+
+    fn toml(&self) -> String {
+        let table = |(name, kind, config)| {
+            let config = nested(config);
+            format!("[[policy]]\nname = \"{name}\"\nkind = \"{kind}\"\n[policy.config]\n{config}\n")
+        };
+        self.each().map(table).collect()
+    }
+}
+
+/// A policy's configuration as it stands in that of a node: its tables are within the policy's.
+fn nested(config: &str) -> String {
+    let nest = |line: &str| {
+        let header = line.trim_start_matches('[');
+        let opening = &line[..line.len() - header.len()];
+        match opening {
+            "" => format!("{line}\n"),
+            _ => format!("{opening}policy.config.{header}\n"),
+        }
+    };
+    config.lines().map(nest).collect()
 }
 
 impl Policy {
@@ -105,17 +124,14 @@ impl Policy {
             .collect();
         std::fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
         let rule = access_rule("request.user in lists.blocked");
-        let list = format!(
-            "[policy.config.lists]\nblocked = {{ file = \"{}\" }}\n",
-            path.display()
-        );
+        let list = format!("[lists]\nblocked = {{ file = \"{}\" }}\n", path.display());
         Ok(Policy::new("access", rule + &list))
     }
 }
 
 fn access_rule(when: &str) -> String {
     format!(
-        "default = \"allow\"\n[[policy.config.rule]]\nname = \"blocked\"\nmethods = [\"/bench.Echo/Guarded\"]\nwhen = \"{when}\"\naction = \"deny\"\n"
+        "default = \"allow\"\n[[rule]]\nname = \"blocked\"\nmethods = [\"/bench.Echo/Guarded\"]\nwhen = \"{when}\"\naction = \"deny\"\n"
     )
 }
 

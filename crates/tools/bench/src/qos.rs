@@ -4,10 +4,8 @@
 //! The policy is attached to both nodes and taken away again while both apps call, in short slices that alternate, so
 //! that what a noisy minute does, it does to both. What is compared are the two slices of a pair.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
-
-use provost_shm::now_ns;
 
 use crate::arguments::Call;
 use crate::bench;
@@ -15,18 +13,17 @@ use crate::failure::{Doing, Failure};
 use crate::link::Link;
 use crate::machine;
 use crate::operator::Operator;
-use crate::process::Process;
 use crate::report::{Load, Report, Traffic};
-use crate::stack::Stack;
+use crate::slices::{Pairs, SETTLE, Slice, Turns, Watch, Ways, report};
+use crate::stack::{Stack, TimelineClient};
 use crate::summary::{Cell, Cells, Median, median};
-use crate::timeline::{Outline, Timeline, Window, quantiles};
+use crate::targets::{Bound, Outcome as Verdict};
+use crate::timeline::{Timeline, Window, quantiles};
 
 /// Pairs of slices.
 const PAIRS: usize = 12;
 const PAIRS_QUICK: usize = 5;
 const SLICE_SECONDS: f64 = 0.8;
-/// What is left out after each change.
-const SETTLE: Duration = Duration::from_millis(100);
 /// Small calls alone, before the large ones begin, and what the large ones take to get going.
 const ALONE: Duration = Duration::from_millis(1500);
 const WARMUP: Duration = Duration::from_millis(700);
@@ -100,78 +97,60 @@ pub(crate) fn run(call: &Call) -> Result<(), Failure> {
     }
     print(&cells, &pairs);
     match &call.json {
-        Some(path) => bench::write(path, &Cells { cells }),
+        Some(path) => bench::write(path, &Cells::of(cells)),
         None => Ok(()),
-    }
-}
-
-struct Client {
-    process: Process,
-    path: PathBuf,
-}
-
-impl Client {
-    fn start(stack: &Stack, path: PathBuf, load: Load) -> Result<Client, Failure> {
-        let process = stack.start_timeline(load, path.clone())?;
-        Ok(Client { process, path })
-    }
-
-    fn finish(self) -> Result<Timeline, Failure> {
-        let said = self.process.finish()?;
-        let last = said.lines().last().unwrap_or_default();
-        let outline: Outline = serde_json::from_str(last)
-            .map_err(|error| Failure::role("client", format!("said '{last}': {error}")))?;
-        Timeline::read(outline, &self.path)
     }
 }
 
 fn measure(call: &Call, place: Place) -> Result<Outcome, Failure> {
     let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
     let stack = Stack::start_beside_bulk(place.link()?, folder.path())?;
-    let pairs = call
-        .rounds
-        .unwrap_or(if call.quick { PAIRS_QUICK } else { PAIRS });
-    let slice = Duration::from_secs_f64(call.seconds.unwrap_or(SLICE_SECONDS));
-    let mut nodes = [
+    let usual = if call.quick { PAIRS_QUICK } else { PAIRS };
+    let turns = Turns {
+        count: call.rounds.unwrap_or(usual),
+        slice: Duration::from_secs_f64(call.seconds.unwrap_or(SLICE_SECONDS)),
+        settle: SETTLE,
+    };
+    let mut nodes = Nodes([
         Operator::connect(&stack.admin_socket("egress"))?,
         Operator::connect(&stack.admin_socket("ingress"))?,
-    ];
-    let clients = Clients::start(&stack, folder.path(), place, (slice + SETTLE) * 2 * pairs as u32)?;
-    let mut slices = Slices::default();
-    for pair in 0..pairs {
-        // Which one is first alternates too, for what drifts.
-        for with in [pair % 2 == 0, pair % 2 == 1] {
-            if with {
-                for node in &mut nodes {
-                    node.attach(POLICY, "qos", "")?;
-                }
-            }
-            std::thread::sleep(SETTLE);
-            let from_ns = now_ns();
-            std::thread::sleep(slice);
-            let window = Window {
-                from_ns,
-                to_ns: now_ns(),
-            };
-            match with {
-                true => slices.with.push(window),
-                false => slices.without.push(window),
-            }
-            if with {
-                for node in &mut nodes {
-                    node.detach(POLICY)?;
-                }
-            }
-        }
-    }
+    ]);
+    let clients = Clients::start(&stack, folder.path(), place, turns.time(nodes.count()))?;
+    let slices = turns.take(&mut nodes, &Watch::default())?;
     clients.finish(slices)
+}
+
+/// Both nodes, with the policy in every second slice.
+struct Nodes([Operator; 2]);
+
+const WITHOUT: usize = 0;
+const WITH: usize = 1;
+
+impl Ways for Nodes {
+    fn count(&self) -> usize {
+        2
+    }
+
+    fn enter(&mut self, way: usize) -> Result<(), Failure> {
+        for node in self.0.iter_mut().filter(|_| way == WITH) {
+            node.attach(POLICY, "qos", "")?;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, way: usize) -> Result<(), Failure> {
+        for node in self.0.iter_mut().filter(|_| way == WITH) {
+            node.detach(POLICY)?;
+        }
+        Ok(())
+    }
 }
 
 /// Both apps.
 struct Clients {
-    small: Client,
-    large: Client,
-    alone: Window,
+    small: TimelineClient,
+    large: TimelineClient,
+    alone: Slice,
 }
 
 impl Clients {
@@ -197,21 +176,16 @@ impl Clients {
             SMALL_INTERVAL_US,
             time + ALONE + WARMUP,
         );
-        let small = Client::start(stack, folder.join("small"), small)?;
+        let small = stack.start_timeline(small, folder.join("small"))?;
         std::thread::sleep(SETTLE);
-        let from_ns = now_ns();
-        std::thread::sleep(ALONE - SETTLE);
-        let alone = Window {
-            from_ns,
-            to_ns: now_ns(),
-        };
+        let alone = Watch::default().slice(ALONE - SETTLE);
         let large = load(place.bulk(), LARGE_BYTES, LARGE_IN_FLIGHT, 0, time + WARMUP);
-        let large = Client::start(stack, folder.join("large"), large)?;
+        let large = stack.start_timeline(large, folder.join("large"))?;
         std::thread::sleep(WARMUP);
         Ok(Clients { small, large, alone })
     }
 
-    fn finish(self, slices: Slices) -> Result<Outcome, Failure> {
+    fn finish(self, slices: Vec<Vec<Slice>>) -> Result<Outcome, Failure> {
         Ok(Outcome {
             small: self.small.finish()?,
             large: self.large.finish()?,
@@ -221,82 +195,71 @@ impl Clients {
     }
 }
 
-/// Slices with and without the policy; those of a pair have the same place.
-#[derive(Default)]
-struct Slices {
-    with: Vec<Window>,
-    without: Vec<Window>,
-}
-
 struct Outcome {
     small: Timeline,
     large: Timeline,
-    alone: Window,
-    slices: Slices,
+    alone: Slice,
+    /// By way.
+    slices: Vec<Vec<Slice>>,
 }
 
 /// What the policy does, pair by pair.
 struct Ratios {
-    p50: Vec<f64>,
-    p99: Vec<f64>,
-    bandwidth: Vec<f64>,
+    p50: Pairs,
+    p99: Pairs,
+    bandwidth: Pairs,
 }
 
 impl Outcome {
     fn cells(&self, place: Place) -> Vec<Cell> {
         let [alone, without, with] = place.names();
-        let ways = [(without, &self.slices.without[..]), (with, &self.slices.with[..])];
-        let mut cells = vec![cell(alone, "small", &self.small, &[self.alone])];
-        for (name, windows) in ways {
-            cells.push(cell(name, "small", &self.small, windows));
-            cells.push(cell(name, "gp 64K", &self.large, windows));
+        let ways = [
+            (without, &self.slices[WITHOUT][..]),
+            (with, &self.slices[WITH][..]),
+        ];
+        let mut cells = vec![cell(
+            alone,
+            "small",
+            &self.small,
+            std::slice::from_ref(&self.alone),
+        )];
+        for (name, slices) in ways {
+            cells.push(cell(name, "small", &self.small, slices));
+            cells.push(cell(name, "gp 64K", &self.large, slices));
         }
         cells
     }
 
     fn ratios(&self) -> Ratios {
-        let small = |window: &Window| quantiles(self.small.latencies_us(&[*window]));
-        let over = |figure: &dyn Fn(&Window) -> Option<f64>| {
-            let pairs = self.slices.without.iter().zip(&self.slices.with);
-            pairs
-                .filter_map(|(without, with)| Some(figure(without)? / figure(with)?))
-                .collect()
+        let runs = |timeline, way: usize| -> Vec<Report> {
+            let slices = self.slices[way].iter();
+            slices.map(|slice| report(timeline, slice, LARGE_BYTES)).collect()
         };
+        let [small, large] =
+            [&self.small, &self.large].map(|timeline| [WITHOUT, WITH].map(|way| runs(timeline, way)));
+        let bound = Bound::RatioAtLeast(P99_RATIO_MIN);
         Ratios {
-            p50: over(&|window| small(window).p50_us),
-            p99: over(&|window| small(window).p99_us),
-            // With to without.
-            bandwidth: over(&|window| Some(1.0 / self.large.rate(*window))),
+            p50: Pairs::of(&small[WITHOUT], &small[WITH], |run| run.p50_us, bound),
+            p99: Pairs::of(&small[WITHOUT], &small[WITH], |run| run.p99_us, bound),
+            bandwidth: Pairs::of(&large[WITH], &large[WITHOUT], |run| run.rps, bound),
         }
     }
 }
 
 /// Latencies over all slices together; rates are medians over slices.
-fn cell(setup: &'static str, what: &str, timeline: &Timeline, windows: &[Window]) -> Cell {
+fn cell(setup: &'static str, what: &str, timeline: &Timeline, slices: &[Slice]) -> Cell {
     let (size, inflight) = match what {
         "small" => (SMALL_BYTES, 1),
         _ => (LARGE_BYTES, LARGE_IN_FLIGHT),
     };
-    let run = |window: &Window| {
-        let latencies_us = timeline.latencies_us(&[*window]);
-        let (count, rps) = (latencies_us.len() as u64, timeline.rate(*window));
-        let Median { p50_us, p99_us, .. } = quantiles(latencies_us);
-        Report {
-            count,
-            rps,
-            gbps: rps * size as f64 * 8.0 / 1e9,
-            p50_us: p50_us.unwrap_or(f64::NAN),
-            p99_us: p99_us.unwrap_or(f64::NAN),
-            ..Report::default()
-        }
-    };
-    let runs: Vec<Report> = windows.iter().map(run).collect();
+    let runs: Vec<Report> = slices.iter().map(|slice| report(timeline, slice, size)).collect();
+    let windows: Vec<Window> = slices.iter().map(|slice| slice.window).collect();
     let over = |figure: fn(&Report) -> f64| median(runs.iter().map(figure).collect());
     let median = Median {
         rps: over(|run| run.rps),
         gbps: over(|run| run.gbps),
         errors: timeline.outline.errors,
-        ..quantiles(timeline.latencies_us(windows))
+        ..quantiles(timeline.latencies_us(&windows))
     };
     Cell {
         setup,
@@ -331,32 +294,30 @@ fn print(cells: &[Cell], pairs: &[(Place, Ratios)]) {
             median.errors
         );
     }
-    println!("\nOver pairs of slices, one of each with the policy: median (least to most)");
+    println!("\nOver pairs of slices, one of each with the policy:");
     for (place, ratios) in pairs {
         let [_, without, _] = place.names();
-        let row = |what: &str, ratios: &[f64], bound: Option<f64>| {
-            let Some(middle) = median(ratios.to_vec()) else {
-                return;
-            };
-            let (least, most) = ratios
-                .iter()
-                .fold((f64::INFINITY, 0.0_f64), |(least, most), ratio| {
-                    (least.min(*ratio), most.max(*ratio))
-                });
-            let verdict = match bound {
-                None => String::new(),
-                Some(bound) if middle >= bound => format!("at least {bound}  met"),
-                Some(bound) => format!("at least {bound}  MISSED"),
-            };
-            println!("{without:16} {what:28} {middle:>7.3} ({least:.3} to {most:.3})  {verdict}");
-        };
-        row("small p50, without to with", &ratios.p50, None);
-        row("small p99, without to with", &ratios.p99, Some(P99_RATIO_MIN));
-        row(
-            "bandwidth, with to without",
-            &ratios.bandwidth,
-            Some(BANDWIDTH_RATIO_MIN),
-        );
+        let rows = [
+            ("small p99, without to with", &ratios.p99, P99_RATIO_MIN),
+            (
+                "bandwidth, with to without",
+                &ratios.bandwidth,
+                BANDWIDTH_RATIO_MIN,
+            ),
+        ];
+        if let Some(middle) = ratios.p50.median() {
+            let what = format!("{without}: small p50, without to with");
+            println!("{what:50} {middle:>8.3}  {}", ratios.p50);
+        }
+        for (what, pairs, least) in rows {
+            let bound = Bound::RatioAtLeast(least);
+            if let Some(middle) = pairs.median() {
+                println!(
+                    "{}  {pairs}",
+                    Verdict::of_value(format!("{without}: {what}"), middle, bound)
+                );
+            }
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::plan::Setup;
 use crate::process::{Environment, Process};
 use crate::report::{Load, Report, Watched};
 use crate::roles::{Role, Served, Waiting};
+use crate::timeline::{Outline, Timeline};
 
 /// A setup that runs; it ends when this is dropped, the client's side first.
 pub(crate) struct Stack {
@@ -102,6 +103,13 @@ impl Stack {
         Ok(stack)
     }
 
+    /// Starts two nodes with these policies, the client's and the server's.
+    pub(crate) fn start_with(egress: &Policies, ingress: &Policies, folder: &Path) -> Result<Stack, Failure> {
+        let mut stack = Stack::of(Setup::ProvostBare, folder);
+        stack.two_nodes(egress, ingress, folder)?;
+        Ok(stack)
+    }
+
     fn of(setup: Setup, folder: &Path) -> Stack {
         Stack {
             setup,
@@ -125,10 +133,13 @@ impl Stack {
     }
 
     /// Starts a client that keeps every completion in a file.
-    pub(crate) fn start_timeline(&self, load: Load, path: PathBuf) -> Result<Process, Failure> {
-        let role = Role::ProvostTimeline { load, path };
-        let (client, _) = Process::start_ready_in("client", &role, &self.environment)?;
-        Ok(client)
+    pub(crate) fn start_timeline(&self, load: Load, path: PathBuf) -> Result<TimelineClient, Failure> {
+        let role = Role::ProvostTimeline {
+            load,
+            path: path.clone(),
+        };
+        let (process, _) = Process::start_ready_in("client", &role, &self.environment)?;
+        Ok(TimelineClient { process, path })
     }
 
     /// Where the admin API of a node is.
@@ -260,6 +271,28 @@ impl Stack {
         self.processes.push(process);
         self.address = listen.to_string();
         Ok(())
+    }
+}
+
+/// A client that keeps every completion in a file.
+pub(crate) struct TimelineClient {
+    process: Process,
+    path: PathBuf,
+}
+
+impl TimelineClient {
+    /// Its name and id.
+    pub(crate) fn watched(&self) -> Watched {
+        self.process.watched()
+    }
+
+    /// Waits for its end, and reads what it has kept.
+    pub(crate) fn finish(self) -> Result<Timeline, Failure> {
+        let said = self.process.finish()?;
+        let last = said.lines().last().unwrap_or_default();
+        let outline: Outline = serde_json::from_str(last)
+            .map_err(|error| Failure::role("client", format!("said '{last}': {error}")))?;
+        Timeline::read(outline, &self.path)
     }
 }
 

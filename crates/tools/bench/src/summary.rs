@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::report::Report;
+use crate::slices::Pairs;
+use crate::targets::Outcome;
 
 /// Cores' worth of others' work above which a run counts only when its cell has no better one.
 pub(crate) const QUIET_CORES_MAX: f64 = 0.3;
@@ -14,6 +16,28 @@ pub(crate) const QUIET_CORES_MAX: f64 = 0.3;
 pub(crate) struct Cells {
     /// In the order in which they are shown.
     pub(crate) cells: Vec<Cell>,
+    /// What was compared in alternating slices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pairs: Vec<Compared>,
+}
+
+/// Two setups compared in alternating slices.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Compared {
+    #[serde(flatten)]
+    pub(crate) outcome: Outcome,
+    /// Of each pair, the least first.
+    pub(crate) values: Pairs,
+}
+
+impl Cells {
+    /// Cells alone.
+    pub(crate) fn of(cells: Vec<Cell>) -> Cells {
+        Cells {
+            cells,
+            pairs: Vec::new(),
+        }
+    }
 }
 
 /// One load on one setup.
@@ -122,7 +146,8 @@ impl Median {
 }
 
 impl Report {
-    fn rps_per_core(&self) -> f64 {
+    /// Calls for each CPU second of all processes.
+    pub(crate) fn rps_per_core(&self) -> f64 {
         self.count as f64 / self.cpu_seconds.values().sum::<f64>()
     }
 }
@@ -206,7 +231,7 @@ mod tests {
             median: Median::of(&[run(100.0, 0.0)], 64),
             runs: Vec::new(),
         };
-        let file = serde_json::to_value(Cells { cells: vec![cell] }).unwrap();
+        let file = serde_json::to_value(Cells::of(vec![cell])).unwrap();
         let median = &file["cells"][0]["median"];
         for name in [
             "p50_us",

@@ -1,6 +1,6 @@
 //! What is printed: a row for each cell, then each target with its figure.
 
-use crate::summary::{Cell, Cells};
+use crate::summary::{Cell, Cells, Compared};
 use crate::targets;
 
 /// Prints everything.
@@ -28,11 +28,14 @@ pub(crate) fn print(cells: &Cells, head: &str) {
          row is over all runs, and not to be trusted)."
     );
     let outcomes = targets::outcomes(cells);
-    if !outcomes.is_empty() {
+    if !outcomes.is_empty() || !cells.pairs.is_empty() {
         println!();
     }
     for outcome in outcomes {
         println!("{outcome}");
+    }
+    for Compared { outcome, values } in &cells.pairs {
+        println!("{outcome}  {values}");
     }
 }
 

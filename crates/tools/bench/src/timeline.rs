@@ -31,7 +31,7 @@ pub(crate) struct Outline {
     pub(crate) began_ns: u64,
     /// Calls that failed.
     pub(crate) errors: u64,
-    /// Calls that ended otherwise than the policy of the moment says.
+    /// Calls that a policy has refused: by a limit, or as those of a blocked user.
     pub(crate) denied: u64,
     /// Completions.
     pub(crate) count: u64,

@@ -15,11 +15,10 @@ use crate::machine::{self, Spent, control_plane};
 use crate::operator::Operator;
 use crate::plan::{Measure, Setup};
 use crate::plot::TimePlot;
-use crate::process::Process;
 use crate::report::Load;
-use crate::stack::Stack;
+use crate::stack::{Stack, TimelineClient};
 use crate::summary::{Cell, Cells, Median, median};
-use crate::timeline::{Outline, Timeline, Window, quantiles};
+use crate::timeline::{Timeline, Window, quantiles};
 
 /// Between two replacements of a daemon.
 const BETWEEN_DAEMONS: Duration = Duration::from_millis(500);
@@ -70,7 +69,7 @@ pub(crate) fn run(options: &Upgrade) -> Result<(), Failure> {
         target.print(&cells);
     }
     match &options.json {
-        Some(path) => crate::bench::write(path, &Cells { cells }),
+        Some(path) => crate::bench::write(path, &Cells::of(cells)),
         None => Ok(()),
     }
 }
@@ -204,8 +203,8 @@ struct Bench {
     between: Duration,
     egress: Operator,
     ingress: Operator,
-    first: Client,
-    second: Client,
+    first: TimelineClient,
+    second: TimelineClient,
     /// Connections of the first app, at either node.
     connections: [u64; 2],
     began_ns: u64,
@@ -217,50 +216,40 @@ struct Bench {
     spent: Option<[Spent; 2]>,
 }
 
-struct Client {
-    process: Process,
+/// Starts a client that makes load for so long.
+fn start_client(
+    stack: &Stack,
     path: PathBuf,
-}
-
-impl Client {
-    fn start(stack: &Stack, path: PathBuf, seconds: f64, calls_in_flight: usize) -> Result<Client, Failure> {
-        let Measure {
-            size_bytes,
-            connections,
-            traffic,
-            ..
-        } = Measure::latency();
-        let load = Load {
-            size_bytes,
-            calls_in_flight,
-            interval_us: 0,
-            connections,
-            warmup_seconds: 0.0,
-            seconds,
-            watched: Vec::new(),
-            cores: Vec::new(),
-            traffic,
-        };
-        let process = stack.start_timeline(load, path.clone())?;
-        Ok(Client { process, path })
-    }
-
-    fn finish(self) -> Result<Timeline, Failure> {
-        let said = self.process.finish()?;
-        let last = said.lines().last().unwrap_or_default();
-        let outline: Outline = serde_json::from_str(last)
-            .map_err(|error| Failure::role("client", format!("said '{last}': {error}")))?;
-        Timeline::read(outline, &self.path)
-    }
+    seconds: f64,
+    calls_in_flight: usize,
+) -> Result<TimelineClient, Failure> {
+    let Measure {
+        size_bytes,
+        connections,
+        traffic,
+        ..
+    } = Measure::latency();
+    let load = Load {
+        size_bytes,
+        calls_in_flight,
+        interval_us: 0,
+        connections,
+        warmup_seconds: 0.0,
+        seconds,
+        watched: Vec::new(),
+        cores: Vec::new(),
+        traffic,
+    };
+    stack.start_timeline(load, path)
 }
 
 impl Bench {
     fn start(stack: &Stack, folder: &Path, seconds: f64, every_ms: u64) -> Result<Bench, Failure> {
         let mut ingress = Operator::connect(&stack.admin_socket("ingress"))?;
         let mut egress = Operator::connect(&stack.admin_socket("egress"))?;
-        let second = Client::start(stack, folder.join("second"), seconds, SECOND_CALLS_IN_FLIGHT)?;
+        let second = start_client(stack, folder.join("second"), seconds, SECOND_CALLS_IN_FLIGHT)?;
         let before = [connections(&mut egress)?, connections(&mut ingress)?];
-        let first = Client::start(stack, folder.join("first"), seconds, CALLS_IN_FLIGHT)?;
+        let first = start_client(stack, folder.join("first"), seconds, CALLS_IN_FLIGHT)?;
         let after = [connections(&mut egress)?, connections(&mut ingress)?];
         let new = |at: usize| {
             let new = after[at]

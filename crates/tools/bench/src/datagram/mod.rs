@@ -103,7 +103,7 @@ pub(crate) fn run(options: &Datagram, depth: Depth) -> Result<(), Failure> {
         }
     }
     eprintln!();
-    let cells = Cells { cells };
+    let cells = Cells::of(cells);
     let head = format!(
         "{}; cores {:?}, one for each process; {rounds} rounds, {} s",
         machine::describe(),

@@ -13,7 +13,7 @@ use super::payload;
 use super::provost::{Client, Pace, runtime};
 use crate::failure::Failure;
 use crate::process::say_ready;
-use crate::report::{Load, Traffic};
+use crate::report::{Expected, Load, Traffic};
 use crate::timeline::{COMPLETIONS_MAX, Completion, Outline, write};
 
 /// How long a client waits after a call that a limit has refused.
@@ -26,6 +26,14 @@ struct Record {
     completions: Vec<Completion>,
     errors: u64,
     denied: u64,
+}
+
+impl Record {
+    fn complete(&mut self, began_ns: u64) {
+        let at_ns = now_ns();
+        let latency_ns = at_ns - began_ns;
+        self.completions.push(Completion { at_ns, latency_ns });
+    }
 }
 
 /// Makes load for the time of `load`, then writes the completions to `path` and says what they came to.
@@ -72,15 +80,14 @@ async fn caller(
     for number in (0..).take_while(|_| is_going_on()) {
         pace.wait();
         let began_ns = now_ns();
-        let (answered, _) = client.call(&payload, traffic, number).await;
+        let (answered, expected) = client.call(&payload, traffic, number).await;
         match answered {
-            Ok(()) => {
-                let at_ns = now_ns();
-                let latency_ns = at_ns - began_ns;
-                record
-                    .borrow_mut()
-                    .completions
-                    .push(Completion { at_ns, latency_ns });
+            Ok(()) => record.borrow_mut().complete(began_ns),
+            // What a policy decides is an answer as well.
+            Err(status) if status.code() == Code::PermissionDenied && expected == Expected::Denied => {
+                let mut record = record.borrow_mut();
+                record.denied += 1;
+                record.complete(began_ns);
             }
             Err(status) if status.code() == Code::ResourceExhausted => {
                 record.borrow_mut().denied += 1;
