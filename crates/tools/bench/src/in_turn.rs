@@ -59,16 +59,21 @@ struct Target {
 }
 
 const RPS: fn(&Report) -> f64 = |run| run.rps;
-const CPU_US: fn(&Report) -> f64 = |run| 1e6 / run.rps_per_core();
+/// Of the one process that has them: what the others spend varies by more.
+const CPU_US: fn(&Report) -> f64 = |run| {
+    run.cpu_seconds
+        .get("egress")
+        .map_or(f64::NAN, |cpu| cpu * 1e6 / run.count as f64)
+};
 
 #[rustfmt::skip] // One row each.
 const TARGETS: [Target; 6] = [
     Target { what: "rate with a limit to the null policy's", over: RATE, under: NULL, figure: RPS, bound: Bound::RatioAtLeast(0.99) },
     Target { what: "rate with access by field to the null policy's", over: ACL, under: NULL, figure: RPS, bound: Bound::RatioAtLeast(0.96) },
-    Target { what: "CPU us of 3 more null policies", over: 3, under: NULL, figure: CPU_US, bound: Bound::DifferenceAtMost(0.3) },
-    Target { what: "CPU us of 7 more null policies", over: 4, under: NULL, figure: CPU_US, bound: Bound::DifferenceAtMost(0.7) },
-    Target { what: "CPU us of 3 more policies", over: 5, under: CHAIN, figure: CPU_US, bound: Bound::DifferenceAtMost(0.3) },
-    Target { what: "CPU us of 7 more policies", over: 6, under: CHAIN, figure: CPU_US, bound: Bound::DifferenceAtMost(0.7) },
+    Target { what: "node's CPU us of 3 more null policies", over: 3, under: NULL, figure: CPU_US, bound: Bound::DifferenceAtMost(0.3) },
+    Target { what: "node's CPU us of 7 more null policies", over: 4, under: NULL, figure: CPU_US, bound: Bound::DifferenceAtMost(0.7) },
+    Target { what: "node's CPU us of 3 more policies", over: 5, under: CHAIN, figure: CPU_US, bound: Bound::DifferenceAtMost(0.3) },
+    Target { what: "node's CPU us of 7 more policies", over: 6, under: CHAIN, figure: CPU_US, bound: Bound::DifferenceAtMost(0.7) },
 ];
 
 impl Way {
@@ -257,7 +262,7 @@ mod tests {
         let run = |rps: f64| Report {
             rps,
             count: rps as u64,
-            cpu_seconds: [("client".to_string(), 2.0)].into(),
+            cpu_seconds: [("client".to_string(), 9.0), ("egress".to_string(), 2.0)].into(),
             ..Report::default()
         };
         in_turn.runs[NULL] = [100.0, 50.0, 200.0].map(run).into();

@@ -146,8 +146,7 @@ impl Median {
 }
 
 impl Report {
-    /// Calls for each CPU second of all processes.
-    pub(crate) fn rps_per_core(&self) -> f64 {
+    fn rps_per_core(&self) -> f64 {
         self.count as f64 / self.cpu_seconds.values().sum::<f64>()
     }
 }
