@@ -147,8 +147,10 @@ impl Lane {
         // One that did not come about leaves the lane as long without a session as it was.
         let since_ns = Some(since_ns_of(self.attachment).unwrap_or(now_ns));
         self.attachment = Attachment::Detached { since_ns };
+        let is_believed = self.terms.key.is_none();
         match reason {
-            EndReason::Refused(Refusal::Version | Refusal::Parameters | Refusal::Other) => {
+            // Anybody on the path can refuse a session: that is no reason to give a sealed lane up.
+            EndReason::Refused(Refusal::Version | Refusal::Parameters | Refusal::Other) if is_believed => {
                 Err(Lost(reason.to_string()))
             }
             _ => Ok(()),

@@ -17,7 +17,8 @@ use provost_session::handshake::{Decision, Encoding, Hello, Limits};
 use provost_tls::PeerIdentity;
 use provost_wire::Code;
 
-use crate::lane::{Lane, LaneKey, Next, Reading};
+use crate::lane::{Lane, LaneKey, Next, Reading, Terms};
+use crate::socket::{PACKET_BYTES_ETHERNET, Socket};
 use crate::{
     AcceptError, ConnectError, ConnectParams, Established, Listener, PacketOptions, accept, connect,
 };
@@ -352,6 +353,47 @@ fn a_state_of_the_form_that_knew_no_sealed_lanes_is_read() {
     pair.lanes[0] = Lane::restore(socket.into(), &mut fields, 1).unwrap();
     fields.end().unwrap();
     pair.carries(0, b"after");
+}
+
+#[test]
+fn a_forged_refusal_does_not_end_a_sealed_lane() {
+    for key in [None, Some(LaneKey([7; 32]))] {
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        let terms = Terms {
+            packet_bytes: PACKET_BYTES_ETHERNET,
+            silence_ns: PATIENCE.as_nanos() as u64,
+            key,
+        };
+        let socket = Socket::connect(stranger.local_addr().unwrap()).unwrap();
+        let mut lane = Lane::open(socket, terms).unwrap();
+        let mut bytes = vec![0; 2048];
+        lane.poll(1, Reading::Try, &mut bytes).unwrap();
+        let (length, client) = stranger.recv_from(&mut bytes).unwrap();
+        let open = bytes[..length].to_vec();
+        // To the session's number and token, with its nonce; the version is not spoken there.
+        let refusal: [&[u8]; 6] = [
+            &[8, 0],
+            &open[24..26],
+            &open[28..32],
+            &[0; 8],
+            &open[32..40],
+            &[1],
+        ];
+        let refusal = [&refusal.concat()[..], &[0; 7]].concat();
+        stranger.send_to(&refusal, client).unwrap();
+        let polled = lane.poll(2, Reading::Try, &mut bytes);
+        assert_eq!(polled.is_err(), key.is_none(), "{polled:?}");
+        if key.is_some() {
+            let (length, _) = stranger.recv_from(&mut bytes).unwrap();
+            assert_eq!(
+                (bytes[0] & 15, length),
+                (OPEN, SEALED_OPEN_BYTES),
+                "it asks again"
+            );
+            assert_ne!(bytes[32..40], open[32..40], "for another session");
+        }
+    }
 }
 
 #[test]
