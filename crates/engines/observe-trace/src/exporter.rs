@@ -54,7 +54,11 @@ pub(crate) fn start(backlog: Backlog<Record>, options: Options) -> io::Result<Dr
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let channel = runtime.block_on(async { options.endpoint.connect_lazy() });
+    let channel = {
+        // The caller may be within a runtime of its own, as the control plane is: then none can be waited for.
+        let _entered = runtime.enter();
+        options.endpoint.connect_lazy()
+    };
     let mut client = TraceServiceClient::new(channel);
     let mut ids = Ids::new();
     let drain = DrainOptions {

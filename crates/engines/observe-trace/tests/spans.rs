@@ -291,6 +291,14 @@ fn what_finds_no_room_is_counted() {
 }
 
 #[test]
+fn it_is_configured_within_a_runtime_as_the_control_plane_does() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let policy =
+        runtime.block_on(async { policy(&TraceKind::default(), TraceKind::default().example(), None) });
+    drop(policy.unwrap());
+}
+
+#[test]
 fn what_cannot_work_is_refused_with_its_key() {
     let problem = |text: &str| {
         let error = policy(&TraceKind::default(), text, None).map(|_| ()).unwrap_err();
