@@ -134,7 +134,8 @@ impl InTurn {
         check(
             timeline.outline.errors,
             timeline.outline.denied,
-            self.ways.contains(&ACL),
+            // A short run on a busy machine may have no call of a blocked user in the right slice.
+            scope != Scope::Smoke && self.ways.contains(&ACL),
         )?;
         for (way, slices) in self.ways.iter().zip(slices) {
             let runs = slices.iter().map(|slice| report(&timeline, slice, SIZE_BYTES));
