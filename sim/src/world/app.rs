@@ -266,7 +266,7 @@ impl App {
         let path = &mut self.paths[at];
         let succeeded = path
             .lineage
-            .perhaps_succeed(&mut path.datapath, &mut self.receive)?;
+            .perhaps_succeed(&mut path.datapath, &mut self.receive, work.now)?;
         if succeeded {
             work.trace.note(&[4, work.now, path.number as u64]);
             *work.successions += 1;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use provost_conformance::simulated::{EndHandle, SimulatedTransport};
 use provost_conformance::{Random, succeed};
 use provost_datapath::{
-    Datapath, Engine, EngineStart, Predecessor, ReceiveHeap, RestoreError, Stage, Successor,
+    Datapath, Engine, EngineStart, Nanos, Predecessor, ReceiveHeap, RestoreError, Stage, Successor,
 };
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, SendHeap};
 use provost_marshal::copy_foreign;
@@ -73,12 +73,13 @@ impl Lineage {
         &mut self,
         datapath: &mut Datapath,
         heap: &mut dyn ReceiveHeap,
+        now: Nanos,
     ) -> Result<bool, String> {
         if !self.random.one_in(POLLS_BETWEEN) {
             return Ok(false);
         }
         match (&self.transport, self.random.below(3)) {
-            (TransportHandle::Pipe(_), 0) => self.replace_process(datapath, heap)?,
+            (TransportHandle::Pipe(_), 0) => self.replace_process(datapath, heap, now)?,
             (_, 1) => self.replace_engines(datapath, |_| true)?,
             _ => {
                 let chosen = self.random.below(4) as usize;
@@ -104,10 +105,15 @@ impl Lineage {
             .map_err(|error| format!("no successor in the same process: {error}"))
     }
 
-    fn replace_process(&self, datapath: &mut Datapath, heap: &mut dyn ReceiveHeap) -> Result<(), String> {
+    fn replace_process(
+        &self,
+        datapath: &mut Datapath,
+        heap: &mut dyn ReceiveHeap,
+        now: Nanos,
+    ) -> Result<(), String> {
         let link = datapath.link().clone();
         let starts = self.starts(&link);
-        datapath.release_all();
+        datapath.release_all(now);
         let restored = succeed(
             Successor::OtherProcess,
             heap,

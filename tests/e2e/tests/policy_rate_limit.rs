@@ -2,11 +2,13 @@
 
 use provost::blocking::block_on;
 use provost::{App, Channel, Code, Status};
+use provost_e2e::driver::PATIENCE;
 use provost_e2e::probe::EchoMessage;
 use provost_e2e::probe::probe_client::blocking::ProbeClient;
 use provost_e2e::probe::probe_service::SERVICE;
+use provost_e2e::scrape::{metrics, value};
 use provost_e2e::script::{Ask, Echo};
-use provost_e2e::{Node, NodeOptions, Setting, built, watched};
+use provost_e2e::{Node, NodeOptions, Setting, built, eventually, watched};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 
@@ -82,13 +84,26 @@ fn all_apps_of_a_node_share_a_bucket() {
 }
 
 #[test]
-fn queued_calls_all_succeed_and_no_faster_than_the_rate() {
+fn queued_calls_all_succeed_no_faster_than_the_rate_and_their_method_tells_how_long_they_waited() {
     watched(|| {
-        let limit = limited("requests_per_second = 200\nburst = 1\non_limit = \"queue\"");
-        for (options_a, options_b) in [
-            (&limit, &NodeOptions::default()),
-            (&NodeOptions::default(), &limit),
-        ] {
+        let place = tempfile::Builder::new().prefix("plim-").tempdir().unwrap();
+        let queueing = limited("requests_per_second = 200\nburst = 1\non_limit = \"queue\"");
+        for side in ["client", "server"] {
+            let socket = place.path().join(side);
+            // The limit comes behind what counts, as the app that calls sees it.
+            let limit = NodeOptions {
+                tables: format!(
+                    "[observe]\nlisten = \"unix:{}\"\n[[policy]]\nname = \"numbers\"\nkind = \"metrics\"\n{}",
+                    socket.display(),
+                    queueing.tables
+                ),
+                ..NodeOptions::default()
+            };
+            let none = NodeOptions::default();
+            let (options_a, options_b) = match side {
+                "client" => (&limit, &none),
+                _ => (&none, &limit),
+            };
             let mut setting = Setting::with(ROLE, options_a, options_b);
             let done = setting.agent.succeeds(Ask::Echo(Echo {
                 calls: 60,
@@ -97,6 +112,26 @@ fn queued_calls_all_succeed_and_no_faster_than_the_rate() {
             }));
             // 59 intervals of 5 ms.
             assert!(done.count == 60 && done.elapsed_ms >= 290, "{done:?}");
+            let labels = [
+                format!("side=\"{side}\""),
+                "grpc_method=\"probe.Probe/Echo\"".into(),
+            ];
+            let queued = |what: &str| {
+                let name = format!("provost_{what}");
+                value(&metrics(&socket), &name, &[&labels[0], &labels[1]]).unwrap_or_default()
+            };
+            // The last step is counted in the round after the one in which it went.
+            eventually("all steps have been counted", PATIENCE, || {
+                queued("request_time_in_queue_seconds_count") >= 60.0
+                    && queued("response_time_in_queue_seconds_count") >= 60.0
+            });
+            let held = value(
+                &metrics(&socket),
+                "provost_policy_held_seconds_sum",
+                &["policy=\"limit\""],
+            );
+            let (held_s, queued_s) = (held.unwrap(), queued("request_time_in_queue_seconds_sum"));
+            assert!(held_s > 0.0 && queued_s >= held_s - 1e-6, "{held_s} {queued_s}");
         }
     });
 }

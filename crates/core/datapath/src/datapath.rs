@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub use handover::{SavedDatapath, SavedEngine};
 pub use reshape::{CopyForeign, EngineStart, Predecessor, ReshapeError, Reshaped, Retired, Stage};
 
-use crate::{Context, Engine, Interest, Link, Nanos, Ports, Progress, Queue, Step};
+use crate::{Context, Departure, Departures, Engine, Interest, Link, Nanos, Ports, Progress, Queue, Step};
 
 /// Steps that wait between two engines in one direction, at most.
 pub const QUEUE_STEPS_MAX: usize = 64;
@@ -28,7 +28,9 @@ pub struct Datapath {
     rx: Vec<Queue<Step>>,
     link: Arc<Link>,
     /// See [`Datapath::departed`].
-    departed: Vec<Nanos>,
+    departed: Vec<Departure>,
+    /// What the app was given since the last poll.
+    delivered: Vec<Departure>,
 }
 
 /// One engine of a datapath, as an operator is shown it.
@@ -65,6 +67,7 @@ impl Datapath {
             rx,
             link,
             departed: Vec::new(),
+            delivered: Vec::new(),
         }
     }
 
@@ -100,23 +103,20 @@ impl Datapath {
     /// either direction. Says `Ended` once the first engine does: then everything that the app was owed is in
     /// [`Datapath::to_app`].
     pub fn poll(&mut self, context: &mut Context<'_>) -> Progress {
+        self.tell_departures(context.now);
         let last = self.engines.len().saturating_sub(1);
         let mut busy = false;
         let mut transport = Progress::Idle;
         for at in 0..=last {
-            if at == last {
-                self.agree_on_turn();
-                self.departed.clear();
-                self.departed.extend(self.tx[at].iter().map(|step| step.taken_at));
-            }
             if at != last && self.rests(at) {
                 continue;
             }
-            transport = self.poll_engine(at, context);
+            transport = match at == last {
+                true => self.poll_transport(at, context),
+                false => self.poll_engine(at, context),
+            };
             busy |= transport == Progress::Busy;
         }
-        self.departed
-            .truncate(self.departed.len().saturating_sub(self.tx[last].len()));
         if self.yields() {
             self.tell_unsent();
         }
@@ -149,10 +149,32 @@ impl Datapath {
         }
     }
 
-    /// Of the steps that the transport took in the last poll: when each was taken from the app, or 0.
+    /// The steps that the transport took in the last poll.
     #[must_use]
-    pub fn departed(&self) -> &[Nanos] {
+    pub fn departed(&self) -> &[Departure] {
         &self.departed
+    }
+
+    /// The app was given a step that came out of [`Datapath::to_app`].
+    pub fn note_delivered(&mut self, step: Departure) {
+        self.delivered.push(step);
+    }
+
+    /// Tells the engines what has left since they were told last.
+    fn tell_departures(&mut self, now: Nanos) {
+        if self.departed.is_empty() && self.delivered.is_empty() {
+            return;
+        }
+        let departures = Departures {
+            to_wire: &self.departed,
+            to_app: &self.delivered,
+            now,
+        };
+        self.engines
+            .iter_mut()
+            .for_each(|engine| engine.note_departures(&departures));
+        self.departed.clear();
+        self.delivered.clear();
     }
 
     /// Whether one of its engines wants other datapaths of the runtime to have their turn: to be polled behind those.
@@ -183,6 +205,7 @@ impl Datapath {
 
     /// Gives back the memory of every step that is under way: the datapath goes away.
     pub fn discard_all(&mut self, context: &mut Context<'_>) {
+        self.tell_departures(context.now);
         for at in 0..self.engines.len() {
             if let Some((engine, mut ports)) = self.engine_at(at) {
                 engine.release(&mut ports);
@@ -258,6 +281,19 @@ impl Datapath {
         }
     }
 
+    /// Polls the last engine, and notes what it took and what it brought.
+    fn poll_transport(&mut self, last: usize, context: &mut Context<'_>) -> Progress {
+        self.agree_on_turn();
+        self.departed.extend(self.tx[last].iter().map(Departure::of));
+        let brought_before = self.rx[last].len();
+        let progress = self.poll_engine(last, context);
+        self.departed
+            .truncate(self.departed.len().saturating_sub(self.tx[last].len()));
+        let brought = self.rx[last].iter_mut().skip(brought_before);
+        brought.for_each(|step| step.taken_at = context.now);
+        progress
+    }
+
     fn poll_engine(&mut self, at: usize, context: &mut Context<'_>) -> Progress {
         let Some((engine, ports)) = self.engine_at(at) else {
             return Progress::Idle;
@@ -290,6 +326,9 @@ mod tests {
 
     use super::*;
     use crate::{Body, BufferPool, HeapFull, ReceiveHeap, ReceivedBlock, SavedState, Saver, SocketHint};
+
+    /// What engines were told of those that left: when each was taken, to the wire and to the app, and the time.
+    type Told = Arc<std::sync::Mutex<Vec<(Vec<Nanos>, Vec<Nanos>, Nanos)>>>;
 
     /// Passes steps on, and ends when its link says so (as a transport) or has delivered (as a frontend).
     struct Relay {
@@ -362,9 +401,13 @@ mod tests {
     }
 
     fn poll(datapath: &mut Datapath) -> Progress {
+        poll_at(datapath, 0)
+    }
+
+    fn poll_at(datapath: &mut Datapath, now: Nanos) -> Progress {
         let mut context = Context {
             socket: SocketHint::Skip,
-            now: 0,
+            now,
             buffers: &mut BufferPool::new(),
             receive: &mut NoHeap,
             sent: &mut Vec::new(),
@@ -410,6 +453,79 @@ mod tests {
         assert!(datapath.yields() && link.turn_bytes() == 1000);
     }
 
+    /// Listens to what has left.
+    struct Listener(Told);
+
+    impl Engine for Listener {
+        fn kind(&self) -> &'static str {
+            "listener"
+        }
+
+        fn do_work(&mut self, ports: Ports<'_>, _context: &mut Context<'_>) -> Progress {
+            ports.tx_in.transfer(ports.tx_out, usize::MAX);
+            ports.rx_in.transfer(ports.rx_out, usize::MAX);
+            Progress::Idle
+        }
+
+        fn rests(&self) -> bool {
+            true
+        }
+
+        fn note_departures(&mut self, departures: &Departures<'_>) {
+            let taken = |steps: &[Departure]| steps.iter().map(|step| step.taken_at).collect();
+            let (to_wire, to_app) = (taken(departures.to_wire), taken(departures.to_app));
+            self.0.lock().unwrap().push((to_wire, to_app, departures.now));
+        }
+
+        fn save(&self, _saver: &mut dyn Saver) -> SavedState {
+            SavedState {
+                kind: "listener".into(),
+                version: 1,
+                bytes: Vec::new(),
+            }
+        }
+    }
+
+    #[test]
+    fn engines_are_told_once_of_each_step_that_left_and_after_its_round() {
+        let link = Arc::new(Link::new());
+        let relay = |place| {
+            Box::new(Relay {
+                link: link.clone(),
+                place,
+            }) as Box<dyn Engine>
+        };
+        let told = Told::default();
+        let listener = Box::new(Listener(Arc::clone(&told)));
+        let mut datapath = Datapath::new(
+            vec![relay(Place::First), listener, relay(Place::Last)],
+            link.clone(),
+        );
+        let taken = || std::mem::take(&mut *told.lock().unwrap());
+        for taken_at in 1..=6 {
+            let step = Step {
+                taken_at,
+                ..Step::new(taken_at, Parts::BEGIN)
+            };
+            datapath.from_app().push(step).unwrap();
+        }
+        poll_at(&mut datapath, 10);
+        assert!(taken().is_empty(), "the round is not over");
+        let step = datapath.to_app().pop().unwrap();
+        datapath.note_delivered(Departure::of(&step));
+        poll_at(&mut datapath, 20);
+        // What the transport brings was taken when it did.
+        assert_eq!(taken(), [(vec![1, 2, 3, 4], vec![10], 20)]);
+        poll_at(&mut datapath, 30);
+        assert_eq!(taken(), [(vec![5, 6], vec![], 30)]);
+        poll_at(&mut datapath, 40);
+        assert!(taken().is_empty());
+        datapath.note_delivered(Departure::of(&step));
+        datapath.release_all(50);
+        datapath.release_all(60);
+        assert_eq!(taken(), [(vec![], vec![10], 50)]);
+    }
+
     #[test]
     fn what_the_transport_took_is_told_by_when_it_came() {
         let link = Arc::new(Link::new());
@@ -420,6 +536,10 @@ mod tests {
             }) as Box<dyn Engine>
         };
         let mut datapath = Datapath::new(vec![relay(Place::First), relay(Place::Last)], link.clone());
+        let departed = |datapath: &Datapath| {
+            let steps = datapath.departed().iter();
+            steps.map(|step| step.taken_at).collect::<Vec<_>>()
+        };
         for taken_at in 1..=6 {
             let step = Step {
                 taken_at,
@@ -428,9 +548,9 @@ mod tests {
             datapath.from_app().push(step).unwrap();
         }
         poll(&mut datapath);
-        assert_eq!(datapath.departed(), [1, 2, 3, 4]);
+        assert_eq!(departed(&datapath), [1, 2, 3, 4]);
         poll(&mut datapath);
-        assert_eq!(datapath.departed(), [5, 6]);
+        assert_eq!(departed(&datapath), [5, 6]);
         poll(&mut datapath);
         assert!(datapath.departed().is_empty());
     }

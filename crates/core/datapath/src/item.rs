@@ -16,7 +16,8 @@ pub struct Step {
     pub call: u64,
     /// Which parts the step has.
     pub parts: Parts,
-    /// Index of the method in the app's own schema (`BEGIN` only).
+    /// Index of the method in the app's own schema: of `BEGIN`, and of what the first engine has passed of an app's other
+    /// steps or is about to hand to the app. Nobody between may rely on the others.
     pub method: u16,
     /// The status of `STATUS` and `CANCEL`.
     pub status: Code,
@@ -26,7 +27,8 @@ pub struct Step {
     pub window_bytes: u32,
     /// When the call must end; 0 for never (`BEGIN` only).
     pub deadline: Nanos,
-    /// When the service took it from the app; 0 for one that did not come from there, or came to another process.
+    /// When the service took it from the app or from its transport; 0 for one that it made itself, or that came to
+    /// another process.
     pub taken_at: Nanos,
     /// Metadata and message.
     pub body: Body,

@@ -9,6 +9,7 @@ mod buffer;
 mod call_map;
 mod call_table;
 mod datapath;
+mod departure;
 mod fields;
 mod item;
 mod link;
@@ -24,6 +25,7 @@ pub use datapath::{
     CopyForeign, Datapath, EngineDescription, EngineStart, Predecessor, QUEUE_STEPS_MAX, ReshapeError,
     Reshaped, Retired, SavedDatapath, SavedEngine, Stage,
 };
+pub use departure::{Departure, Departures};
 pub use fields::{FieldReader, FieldWriter};
 pub use item::{
     Alleged, Body, EncodedBody, ForeignBytes, Gathered, Keepalive, Offsets, ReceivedBlock, ReceivedBody,
@@ -97,6 +99,10 @@ pub trait Engine: Send {
     /// How many bytes of messages the transport of its datapath was given and has not sent. Told to those that bound what it
     /// moves, after it was polled: what is with the transport can be put into another order no more.
     fn note_unsent(&mut self, _bytes: u32) {}
+
+    /// Steps that have left the service, of all calls of the datapath: how long each was on its way through all engines. Told
+    /// before the datapath is polled again, whether or not the engine rests.
+    fn note_departures(&mut self, _departures: &Departures<'_>) {}
 
     /// Its saved state: what another version of it continues from, in this process or in another. The engine is left
     /// as it is, so that an upgrade that fails costs nothing; if it succeeds, the engine is dropped without another

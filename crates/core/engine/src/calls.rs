@@ -31,6 +31,9 @@ pub struct MethodCalls {
     pub latency: Vec<(f64, u64)>,
     /// How long they took together, in seconds.
     pub latency_sum: f64,
+    /// How long steps of requests and responses were in the service, from when it took them until it had handed them on, in
+    /// the form of `latency`.
+    pub time_in_queue: Vec<(f64, u64)>,
 }
 
 impl MethodCalls {
@@ -53,6 +56,12 @@ impl MethodCalls {
         quantile(&self.latency, share)
     }
 
+    /// The time in the service, in seconds, below which this share of the steps stayed, as [`MethodCalls::latency_quantile`].
+    #[must_use]
+    pub fn time_in_queue_quantile(&self, share: f64) -> Option<f64> {
+        quantile(&self.time_in_queue, share)
+    }
+
     /// What came after an earlier look at the same method.
     #[must_use]
     pub fn since(&self, earlier: &MethodCalls) -> MethodCalls {
@@ -64,10 +73,15 @@ impl MethodCalls {
         for (now, before) in since.ended.iter_mut().zip(earlier.ended) {
             *now = now.saturating_sub(before);
         }
-        for ((_, now), (_, before)) in since.latency.iter_mut().zip(&earlier.latency) {
-            *now = now.saturating_sub(*before);
-        }
+        subtract(&mut since.latency, &earlier.latency);
+        subtract(&mut since.time_in_queue, &earlier.time_in_queue);
         since
+    }
+}
+
+fn subtract(now: &mut [(f64, u64)], earlier: &[(f64, u64)]) {
+    for ((_, now), (_, before)) in now.iter_mut().zip(earlier) {
+        *now = now.saturating_sub(*before);
     }
 }
 

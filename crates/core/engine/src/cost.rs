@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use crate::rig::{Rig, Service};
-use crate::{Policy, Side, Step};
+use crate::{Departure, Departures, Policy, Side, Step};
 
 /// Polls of each rig in a round; the best of the rounds counts, as what disturbs only ever adds.
 const POLLS: u64 = 5_000;
@@ -68,23 +68,35 @@ fn call_ns(rig: &mut Rig, service: &Service, request: &dyn Fn(Step) -> Step, cal
     let mut responses: Vec<Step> = (0..calls).map(|_| service.response(0, 0, &[])).collect();
     let began = Instant::now();
     let mut call = 0;
+    let (mut to_wire, mut to_app) = (Vec::new(), Vec::new());
     for _ in 0..POLLS {
         let first = call;
         for mut step in requests.drain(..) {
             call += 1;
             step.call = call;
+            step.taken_at = rig.now;
             let _ = rig.queues.tx_in.push(step);
         }
         rig.now += 1000;
         black_box(rig.poll());
+        to_wire.extend(rig.queues.tx_out.iter().map(Departure::of));
         requests.extend(std::iter::from_fn(|| rig.queues.tx_out.pop()));
         for (at, mut step) in responses.drain(..).enumerate() {
             step.call = first + 1 + at as u64;
+            step.taken_at = rig.now;
             let _ = rig.queues.rx_in.push(step);
         }
         rig.now += 1000;
         black_box(rig.poll());
+        to_app.extend(rig.queues.rx_out.iter().map(Departure::of));
         responses.extend(std::iter::from_fn(|| rig.queues.rx_out.pop()));
+        rig.note_departures(&Departures {
+            to_wire: &to_wire,
+            to_app: &to_app,
+            now: rig.now,
+        });
+        to_wire.clear();
+        to_app.clear();
     }
     began.elapsed().as_nanos() as f64 / POLLS as f64 / calls as f64
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::{Code, Nanos, Parts, RestoreError, StepView};
+use crate::{Code, Departures, Nanos, Parts, RestoreError, StepView};
 
 /// A policy that looks at the steps of calls and says which may pass. [`crate::Sieve`] makes an engine of it.
 ///
@@ -22,6 +22,10 @@ pub trait Filter: Send {
     /// A call whose beginning this filter let pass, or held, is over: by its status, because someone gave it up, or by a
     /// denial of a later step. A call whose beginning the filter itself denied is over without another word.
     fn ended(&mut self, _call: Self::Call, _end: &Ended) {}
+
+    /// Steps have left the service, of all calls of the datapath, to whatever methods: how long each was in it, with all
+    /// engines. (Only those that are built in are told.)
+    fn departed(&mut self, _departures: &Departures<'_>) {}
 
     /// Takes back what it kept of a call that ended without another word. For a filter that keeps it elsewhere.
     fn forget(&mut self, _call: Self::Call) {}

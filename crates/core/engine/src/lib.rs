@@ -54,7 +54,8 @@ pub use view::{Contents, MetadataFull, StepView};
 pub use wall::{WallClock, rfc3339};
 
 pub use provost_datapath::{
-    Context, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,
+    Context, Departure, Departures, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver,
+    Step,
 };
 pub use provost_marshal::{FieldPath, Tables, Value, View};
 pub use provost_wire::Code;

@@ -22,8 +22,8 @@ use provost_schema::{MessageId, Schema};
 use provost_wire::metadata;
 
 use crate::{
-    AppIdentity, Code, Engine, Environment, MethodSite, Nanos, NoEvents, Parts, PeerIdentity, Policy, Ports,
-    Progress, Queue, RestoreError, SharedState, Side, Site, Step,
+    AppIdentity, Code, Departures, Engine, Environment, MethodSite, Nanos, NoEvents, Parts, PeerIdentity,
+    Policy, Ports, Progress, Queue, RestoreError, SharedState, Side, Site, Step,
 };
 
 /// Largest message of a test, in bytes.
@@ -368,6 +368,13 @@ impl Rig {
     pub fn note_unsent(&mut self, bytes: u32) {
         if let Some(engine) = &mut self.engine {
             engine.note_unsent(bytes);
+        }
+    }
+
+    /// Tells the engine what has left the service since it was told last, as a datapath does before it is polled.
+    pub fn note_departures(&mut self, departures: &Departures<'_>) {
+        if let Some(engine) = &mut self.engine {
+            engine.note_departures(departures);
         }
     }
 

@@ -392,6 +392,7 @@ impl Frontend {
             return_token(&step.body, context);
             return;
         };
+        step.method = call.method;
         let shape = self.parts.methods[usize::from(call.method)];
         let method = Direction::of_app(self.parts.role, shape);
         if let Err(violation) = legal::check_app_step(call, method.streaming, &step) {
@@ -547,6 +548,7 @@ impl Frontend {
             step.body.discard(context);
             return;
         };
+        step.method = call.method;
         let shape = self.parts.methods[usize::from(call.method)];
         let streaming = Direction::of_peer(self.parts.role, shape).streaming;
         let body = std::mem::take(&mut step.body);

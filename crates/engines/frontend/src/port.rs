@@ -440,7 +440,10 @@ fn describe(connection: u32, step: &Step) -> Completion {
     let mut completion = Completion {
         kind: completion_kind::STEP,
         parts: step.parts,
-        method: step.method,
+        method: match step.parts.contains(Parts::BEGIN) {
+            true => step.method,
+            false => 0,
+        },
         connection,
         call: step.call,
         deadline_ns: step.deadline,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use provost_datapath::{FieldReader, FieldWriter};
 use provost_engine::{
-    CallState, Direction, Ended, Filter, FilterState, Nanos, Parts, RestoreError, Side, Site, StepView,
-    Verdict, Watch,
+    CallState, Departures, Direction, Ended, Filter, FilterState, Nanos, Parts, RestoreError, Side, Site,
+    StepView, Verdict, Watch,
 };
 
 use crate::KIND;
@@ -14,12 +14,17 @@ use crate::shard::{EndedCall, Shard};
 
 /// Version of what the filter saves of a datapath.
 const STATE_VERSION: u32 = 1;
+/// Steps whose time in the service is counted: those with any of these parts, so that a call with one message each way has one
+/// of each direction. What only gives room back to a stream, or a call up, is none.
+const TIMED: Parts = Parts(Parts::BEGIN.0 | Parts::MESSAGE.0 | Parts::STATUS.0);
 
 /// Counts the calls of one datapath.
 pub struct MetricsFilter {
     shard: Arc<Shard>,
     gauge: Arc<Gauge>,
     side: Side,
+    /// For each method: whether its calls are counted.
+    scope: Arc<[bool]>,
 }
 
 impl MetricsFilter {
@@ -28,6 +33,7 @@ impl MetricsFilter {
             shard,
             gauge,
             side: site.side,
+            scope: Arc::clone(&site.scope),
         }
     }
 }
@@ -78,6 +84,23 @@ impl Filter for MetricsFilter {
             sent_bytes: call.sent_bytes,
             received_bytes: call.received_bytes,
         });
+    }
+
+    fn departed(&mut self, departures: &Departures<'_>) {
+        let (to_wire, to_app) = match self.side {
+            Side::Client => (Direction::Request, Direction::Response),
+            Side::Server => (Direction::Response, Direction::Request),
+        };
+        for (direction, steps) in [(to_wire, departures.to_wire), (to_app, departures.to_app)] {
+            for step in steps.iter().filter(|step| step.parts.intersects(TIMED)) {
+                let in_scope = self.scope.get(usize::from(step.method));
+                if let Some(waited) = departures.waited(step)
+                    && in_scope.is_some_and(|in_scope| *in_scope)
+                {
+                    self.shard.queued(step.method, direction, waited);
+                }
+            }
+        }
     }
 
     fn save(&self) -> FilterState {

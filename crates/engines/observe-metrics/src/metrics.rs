@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use provost_engine::{Code, MethodCalls, MetricDescription, MetricSink, MetricType, Side};
 
-use crate::buckets::{Histogram, LATENCY_SECONDS, SIZE_BYTES};
+use crate::buckets::{Histogram, LATENCIES, LATENCY_SECONDS, SIZE_BYTES};
 use crate::shard::OTHER;
 use crate::totals::{MethodKey, MethodTotals, SeriesTotals, StatusPlace, Totals};
 
@@ -31,7 +31,7 @@ struct Names {
 }
 
 /// All metrics of this policy.
-pub const METRICS: [MetricDescription; 9] = [
+pub const METRICS: [MetricDescription; 11] = [
     metric(
         "grpc_client_attempt_started_total",
         MetricType::Counter,
@@ -86,9 +86,21 @@ pub const METRICS: [MetricDescription; 9] = [
         "{call}",
         "Calls that have begun and not ended.",
     ),
+    metric(
+        "provost_request_time_in_queue_seconds",
+        MetricType::Histogram,
+        "s",
+        "Time from when this node took a step of a request from an app or the network until it had handed it on.",
+    ),
+    metric(
+        "provost_response_time_in_queue_seconds",
+        MetricType::Histogram,
+        "s",
+        "Time from when this node took a step of a response from an app or the network until it had handed it on.",
+    ),
 ];
 
-static DESCRIBED: [MetricDescription; 9] = METRICS;
+static DESCRIBED: [MetricDescription; 11] = METRICS;
 
 static CLIENT: Names = Names {
     started: &DESCRIBED[0],
@@ -105,6 +117,8 @@ static SERVER: Names = Names {
 };
 
 static IN_FLIGHT: &MetricDescription = &DESCRIBED[8];
+/// By direction.
+static TIME_IN_QUEUE: [&MetricDescription; 2] = [&DESCRIBED[9], &DESCRIBED[10]];
 
 fn names(side: Side) -> &'static Names {
     match side {
@@ -136,6 +150,14 @@ pub(crate) fn report(totals: &Totals, in_flight: &BTreeMap<MethodKey, u64>, sink
         for (status, series) in &of_method.ended {
             report_series(of, app, &method, status_name(*status), series, sink);
         }
+        let labels = [
+            ("app", app),
+            ("grpc_method", &method),
+            ("side", key.owner.side.name()),
+        ];
+        for (metric, times) in TIME_IN_QUEUE.into_iter().zip(&of_method.queued) {
+            report_times(metric, &labels, times, sink);
+        }
     }
     for (key, count) in in_flight {
         let method = method_label(key);
@@ -154,19 +176,21 @@ fn report_series(
     sink: &mut dyn MetricSink,
 ) {
     let labels = [("app", app), ("grpc_method", method), ("grpc_status", status)];
-    let latency = &series.latency;
-    let cumulative = latency.cumulative(&LATENCY_SECONDS);
-    sink.histogram(
-        of.duration,
-        &labels,
-        &cumulative,
-        latency.sum as f64 / 1e9,
-        latency.count(),
-    );
+    report_times(of.duration, &labels, &series.latency, sink);
     for (metric, sizes) in [(of.sent, &series.sent), (of.received, &series.received)] {
         let cumulative = sizes.cumulative(&SIZE_BYTES);
         sink.histogram(metric, &labels, &cumulative, sizes.sum as f64, sizes.count());
     }
+}
+
+fn report_times(
+    metric: &'static MetricDescription,
+    labels: &[(&str, &str)],
+    times: &Histogram<LATENCIES>,
+    sink: &mut dyn MetricSink,
+) {
+    let cumulative = times.cumulative(&LATENCY_SECONDS);
+    sink.histogram(metric, labels, &cumulative, times.sum as f64 / 1e9, times.count());
 }
 
 pub(crate) fn method_calls(totals: &Totals, in_flight: &BTreeMap<MethodKey, u64>) -> Vec<MethodCalls> {
@@ -189,7 +213,8 @@ fn one_method(key: &MethodKey, of_method: &MethodTotals, in_flight: u64) -> Meth
         sent_bytes += series.sent.sum;
         received_bytes += series.received.sum;
     }
-    let bounds = LATENCY_SECONDS.into_iter().chain([f64::INFINITY]);
+    let [mut queued, responses] = of_method.queued.clone();
+    queued.merge(&responses);
     MethodCalls {
         app: key.owner.app.clone(),
         service: key.owner.service.clone(),
@@ -200,7 +225,13 @@ fn one_method(key: &MethodKey, of_method: &MethodTotals, in_flight: u64) -> Meth
         ended,
         sent_bytes,
         received_bytes,
-        latency: bounds.zip(latency.buckets).collect(),
         latency_sum: latency.sum as f64 / 1e9,
+        latency: by_bound(latency),
+        time_in_queue: by_bound(queued),
     }
+}
+
+fn by_bound(times: Histogram<LATENCIES>) -> Vec<(f64, u64)> {
+    let bounds = LATENCY_SECONDS.into_iter().chain([f64::INFINITY]);
+    bounds.zip(times.buckets).collect()
 }

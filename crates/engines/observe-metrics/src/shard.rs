@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use provost_engine::{Code, Nanos, Side, Site, Tally};
+use provost_engine::{Code, Direction, Nanos, Side, Site, Tally};
 
 use crate::buckets::{LATENCIES, SIZE_CLASSES, TallyHistogram, latency_bucket, size_bucket};
 
@@ -51,12 +51,16 @@ pub(crate) struct Shard {
     /// Names of methods, by index.
     pub(crate) methods: Arc<[Arc<str>]>,
     started: Box<[Tally]>,
+    queued: Box<[Queued]>,
     /// For each method and status the place of its series; 0 until there is one, and when there is no room for one.
     places: Box<[AtomicU16]>,
     series: Box<[Series]>,
     /// Series in use, the overflow among them.
     used: Tally,
 }
+
+/// How long steps of one method were in the service, by their [`Direction`].
+pub(crate) type Queued = [TallyHistogram<LATENCIES>; 2];
 
 /// What is counted of the calls of one method that ended with one status.
 #[derive(Debug, Default)]
@@ -85,6 +89,7 @@ impl Shard {
             owner,
             runtime,
             started: (0..count).map(|_| Tally::default()).collect(),
+            queued: (0..count).map(|_| Queued::default()).collect(),
             places: (0..count * Code::ALL.len()).map(|_| AtomicU16::new(0)).collect(),
             series: (0..room).map(|_| Series::default()).collect(),
             used: {
@@ -99,6 +104,12 @@ impl Shard {
     pub(crate) fn call_began(&self, method: u16) {
         let method = usize::from(method).min(self.started.len() - 1);
         self.started[method].add(1);
+    }
+
+    /// A step has left the service, in which it was so long.
+    pub(crate) fn queued(&self, method: u16, direction: Direction, time_ns: Nanos) {
+        let method = usize::from(method).min(self.queued.len() - 1);
+        self.queued[method][direction as usize].count(latency_bucket(time_ns), time_ns);
     }
 
     pub(crate) fn call_ended(&self, call: &EndedCall) {
@@ -136,6 +147,12 @@ impl Shard {
         counts
             .enumerate()
             .map(|(method, count)| (self.method_name(method), count))
+    }
+
+    /// How long steps were in the service, by method.
+    pub(crate) fn queued_times(&self) -> impl Iterator<Item = (Arc<str>, &Queued)> {
+        let times = self.queued.iter().enumerate();
+        times.map(|(method, times)| (self.method_name(method), times))
     }
 
     /// What ended, by method and status; `None` for both in the series for which there was no room.

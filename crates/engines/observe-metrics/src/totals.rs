@@ -34,6 +34,8 @@ pub(crate) struct Totals {
 pub(crate) struct MethodTotals {
     pub(crate) started: u64,
     pub(crate) ended: BTreeMap<StatusPlace, SeriesTotals>,
+    /// How long steps were in the service, by their direction.
+    pub(crate) queued: [Histogram<LATENCIES>; 2],
 }
 
 /// Of one method and status.
@@ -74,6 +76,12 @@ impl Totals {
             let of_method = self.methods.entry(key(shard, method)).or_default();
             of_method.ended.entry(status).or_default().merge(&read);
         }
+        for (method, times) in shard.queued_times() {
+            let queued = &mut self.methods.entry(key(shard, method)).or_default().queued;
+            for (total, more) in queued.iter_mut().zip(times) {
+                total.merge(&more.read());
+            }
+        }
         for (method, count) in shard.started() {
             self.methods.entry(key(shard, method)).or_default().started += count;
         }
@@ -91,6 +99,8 @@ fn key(shard: &Shard, method: Arc<str>) -> MethodKey {
 //   id: 2 u64
 //   methods: count u32, each: app, service, method (texts), side u8 (0 client, 1 server), started u64,
 //     series: count u32, each: status u8, latency, sent, received (each: buckets count u32, each u64; sum u64)
+//   for each of these methods: the times in the service of requests and of responses (each as above). What was saved before
+//     they were counted ends here, and who does not know them leaves them.
 impl Totals {
     pub(crate) fn save(&self, id: LedgerId) -> Vec<u8> {
         let mut out = FieldWriter::new();
@@ -110,6 +120,8 @@ impl Totals {
                 save_histogram(&series.received, &mut out);
             }
         }
+        let queued = self.methods.values().flat_map(|method| &method.queued);
+        queued.for_each(|times| save_histogram(times, &mut out));
         out.bytes
     }
 
@@ -122,6 +134,7 @@ impl Totals {
 fn load(reader: &mut FieldReader<'_>) -> Result<(LedgerId, Totals), RestoreError> {
     let id = LedgerId([reader.u64()?, reader.u64()?]);
     let mut totals = Totals::default();
+    let mut keys = Vec::new();
     for _ in 0..reader.u32()? {
         let (app, service, method) = (reader.text()?, reader.text()?, reader.text()?);
         let owner = Owner {
@@ -137,6 +150,7 @@ fn load(reader: &mut FieldReader<'_>) -> Result<(LedgerId, Totals), RestoreError
             owner,
             method: method.into(),
         };
+        keys.push(key.clone());
         let of_method = totals.methods.entry(key).or_default();
         of_method.started = reader.u64()?;
         for _ in 0..reader.u32()? {
@@ -147,6 +161,15 @@ fn load(reader: &mut FieldReader<'_>) -> Result<(LedgerId, Totals), RestoreError
                 received: load_histogram(reader)?,
             };
             of_method.ended.entry(status).or_default().merge(&series);
+        }
+    }
+    if reader.is_at_end() {
+        return Ok((id, totals));
+    }
+    for key in keys {
+        let queued = &mut totals.methods.entry(key).or_default().queued;
+        for times in queued {
+            *times = load_histogram(reader)?;
         }
     }
     Ok((id, totals))

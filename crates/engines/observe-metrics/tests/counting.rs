@@ -1,7 +1,9 @@
 //! The metrics policy around calls: what is counted, under which labels, and that it goes on over changes.
 
 use provost_engine::rig::{Rig, Service, config, environment, metric, metrics, policy};
-use provost_engine::{Code, MethodCalls, MetricType, Parts, Policy, PolicyKind, Side, Step};
+use provost_engine::{
+    Code, Departure, Departures, MethodCalls, MetricType, Parts, Policy, PolicyKind, Side, Step,
+};
 use provost_observe_metrics::{METRICS, MetricsKind};
 
 const ECHO: &str = r#"
@@ -128,6 +130,111 @@ fn a_successor_in_another_process_counts_on_from_what_was_saved() {
     // And once more: what was before and what came since are one.
     let third = policy(&MetricsKind::default(), "", Some(&second.save())).unwrap();
     assert_eq!((metric(&*third, STARTED), metric(&*third, ENDED)), (3.0, 2.0));
+}
+
+fn left(parts: Parts, method: u16, taken_at: u64) -> Departure {
+    Departure {
+        method,
+        parts,
+        taken_at,
+    }
+}
+
+const REQUEST: Parts = Parts(Parts::BEGIN.0 | Parts::MESSAGE.0 | Parts::END.0);
+const RESPONSE: Parts = Parts(Parts::MESSAGE.0 | Parts::STATUS.0);
+
+fn time_in_queue(direction: &str, method: &str, side: &str) -> String {
+    format!("provost_{direction}_time_in_queue_seconds{{app=app,grpc_method=test.Echo/{method},side={side}}}")
+}
+
+#[test]
+fn the_time_of_steps_in_the_service_is_counted_by_method_and_direction() {
+    let service = Service::from_source(ECHO);
+    for (side, to_wire, to_app) in [
+        (Side::Client, "request", "response"),
+        (Side::Server, "response", "request"),
+    ] {
+        let policy = default(&MetricsKind::default());
+        let mut rig = Rig::new(service.site(side), &*policy);
+        let (out, back) = match side {
+            Side::Client => (REQUEST, RESPONSE),
+            Side::Server => (RESPONSE, REQUEST),
+        };
+        rig.note_departures(&Departures {
+            // Room for a stream, a call that was given up, and what came from another process tell nothing.
+            to_wire: &[
+                left(out, 0, 1_000_000),
+                left(out, 1, 2_000_000),
+                left(Parts::WINDOW, 0, 1),
+                left(Parts::CANCEL, 0, 1),
+                left(out, 0, 0),
+            ],
+            to_app: &[left(back, 0, 2_900_000), left(back, 0, 2_950_000)],
+            now: 3_000_000,
+        });
+        let count = |direction, method| metric(&*policy, &time_in_queue(direction, method, side.name()));
+        assert_eq!((count(to_wire, "Say"), count(to_wire, "Chat")), (1.0, 1.0));
+        assert_eq!((count(to_app, "Say"), count(to_app, "Chat")), (2.0, 0.0));
+        let calls = say_calls(&*policy);
+        let times: Vec<_> = calls
+            .time_in_queue
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        assert_eq!(times, [&(0.000_05, 1), &(0.000_1, 1), &(0.002, 1)]);
+        let p99 = calls.time_in_queue_quantile(0.99).unwrap();
+        assert!(p99 > 0.001 && p99 <= 0.002, "{p99}");
+    }
+}
+
+#[test]
+fn only_methods_to_which_the_policy_is_attached_have_times() {
+    let service = Service::from_source(ECHO);
+    let policy = default(&MetricsKind::default());
+    let mut site = service.site(Side::Client);
+    site.scope = [false, true].into();
+    let mut rig = Rig::new(site, &*policy);
+    rig.note_departures(&Departures {
+        to_wire: &[left(REQUEST, 0, 1), left(REQUEST, 1, 1), left(REQUEST, 9, 1)],
+        to_app: &[],
+        now: 2,
+    });
+    let count = |method| metric(&*policy, &time_in_queue("request", method, "client"));
+    assert_eq!((count("Say"), count("Chat")), (0.0, 1.0));
+}
+
+#[test]
+fn times_go_on_in_another_process_and_what_was_saved_without_them_is_read() {
+    let service = Service::from_source(ECHO);
+    let first = default(&MetricsKind::default());
+    let mut rig = Rig::new(service.site(Side::Client), &*first);
+    say(&mut rig, &service, 1);
+    let leave = |rig: &mut Rig| {
+        rig.note_departures(&Departures {
+            to_wire: &[left(REQUEST, 0, 1)],
+            to_app: &[left(RESPONSE, 1, 1)],
+            now: 5,
+        });
+    };
+    leave(&mut rig);
+    let saved = first.save();
+    let second = policy(&MetricsKind::default(), "", Some(&saved)).unwrap();
+    rig.replace(&*second).unwrap();
+    leave(&mut rig);
+    let count =
+        |policy: &dyn Policy, direction, method| metric(policy, &time_in_queue(direction, method, "client"));
+    assert_eq!(count(&*second, "request", "Say"), 2.0);
+    assert_eq!(count(&*second, "response", "Chat"), 2.0);
+    // Two methods with two histograms, each of 41 buckets behind their number, and a sum.
+    const TIMES_BYTES: usize = 2 * 2 * (4 + 41 * 8 + 8);
+    let mut older = saved.clone();
+    older.bytes.truncate(saved.bytes.len() - TIMES_BYTES);
+    let third = policy(&MetricsKind::default(), "", Some(&older)).unwrap();
+    assert_eq!(metric(&*third, STARTED), 1.0);
+    assert_eq!(count(&*third, "request", "Say"), 0.0);
+    older.bytes = saved.bytes[..saved.bytes.len() - 1].to_vec();
+    let kind = MetricsKind::default();
+    assert!(kind.configure(&config(""), &environment(), Some(&older)).is_err());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::{Datapath, EngineStart, Predecessor};
-use crate::{FieldReader, FieldWriter, Link, Queue, RestoreError, Restorer, SavedState, Saver, Step};
+use crate::{FieldReader, FieldWriter, Link, Nanos, Queue, RestoreError, Restorer, SavedState, Saver, Step};
 
 /// What errors call the steps between engines.
 const KIND: &str = "datapath";
@@ -37,8 +37,9 @@ pub struct SavedDatapath {
 
 impl Datapath {
     /// Lets every engine give back the steps that it holds, before the datapath is saved. Should it go on instead, they
-    /// are taken again.
-    pub fn release_all(&mut self) {
+    /// are taken again. Engines also learn of what has left so far.
+    pub fn release_all(&mut self, now: Nanos) {
+        self.tell_departures(now);
         for at in 0..self.engines.len() {
             if let Some((engine, mut ports)) = self.engine_at(at) {
                 engine.release(&mut ports);

@@ -16,7 +16,8 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use provost_datapath::{
-    CallTable, Context, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver, Step,
+    CallTable, Context, Departures, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver,
+    Step,
 };
 
 use crate::filter::{Ended, Filter, Verdict, Watch};
@@ -257,6 +258,10 @@ impl<F: Filter> Engine for Sieve<F> {
 
     fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
+    }
+
+    fn note_departures(&mut self, departures: &Departures<'_>) {
+        self.parts.filter.departed(departures);
     }
 
     fn save(&self, _saver: &mut dyn Saver) -> SavedState {

@@ -209,5 +209,6 @@ fn stats(all: &MethodCalls, since: &MethodCalls, interval_s: f64) -> v1::MethodS
         latency_us_p50: us(0.5),
         latency_us_p99: us(0.99),
         bytes_per_s: per_second(since.sent_bytes + since.received_bytes),
+        time_in_queue_us_p99: since.time_in_queue_quantile(0.99).unwrap_or(0.0) * 1e6,
     }
 }

@@ -209,7 +209,7 @@ impl Worker {
         }
         for number in 0..self.paths.bound() {
             if let Some(path) = self.paths.get_mut(number) {
-                path.datapath.release_all();
+                path.datapath.release_all(self.now);
             }
         }
     }

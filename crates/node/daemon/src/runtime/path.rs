@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use provost_datapath::{
-    Body, BufferPool, Context, Datapath, Interest, LinkEnd, Nanos, Progress, SocketHint, Step,
+    Body, BufferPool, Context, Datapath, Departure, Interest, LinkEnd, Nanos, Progress, SocketHint, Step,
 };
 use provost_frontend::{AppFault, NotPushed, Notice};
 use provost_ring::Patience;
@@ -113,9 +113,11 @@ impl Path {
         }
         while let Some(step) = self.datapath.to_app().pop() {
             let begins = step.parts.contains(Parts::BEGIN);
+            let departure = Departure::of(&step);
             match app.port.push_step(self.number, step) {
                 Ok(()) => {
                     delivered = true;
+                    self.datapath.note_delivered(departure);
                     self.calls_begun += u64::from(begins);
                 }
                 Err(NotPushed::Full(step)) => {

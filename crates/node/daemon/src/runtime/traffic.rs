@@ -89,9 +89,10 @@ impl TrafficCounter {
             self.recount(path.calls_counted, calls);
             path.calls_counted = calls;
         }
-        for taken_at in path.datapath.departed().iter().filter(|at| **at != 0) {
+        let taken_at = path.datapath.departed().iter().map(|step| step.taken_at);
+        for taken_at in taken_at.filter(|at| *at != 0) {
             if self.departed.len() < DEPARTED_MAX {
-                self.departed.push(*taken_at);
+                self.departed.push(taken_at);
             }
         }
     }

@@ -219,8 +219,8 @@ mod tests {
         view.take(snapshot());
         let drawn = draw(&view, Canvas::plain());
         let expected = "\
-APP   SIDE    SERVICE  METHOD  RATE/S  ERRORS  IN FLIGHT     P50     P99  BYTES/S
-shop  client  kv.Kv    Get       1500       -          0   60 µs  120 µs      0 B
+APP   SIDE    SERVICE  METHOD  RATE/S  ERRORS  IN FLIGHT     P50     P99  QUEUED P99  BYTES/S
+shop  client  kv.Kv    Get       1500       -          0   60 µs  120 µs       20 µs      0 B
 ";
         assert!(drawn.starts_with(expected), "{drawn}");
         let rows: Vec<_> = drawn

@@ -39,7 +39,7 @@ const fn number(heading: &'static str, key: SortKey) -> Column {
 }
 
 /// The columns, from left to right.
-pub(crate) const COLUMNS: [Column; 10] = [
+pub(crate) const COLUMNS: [Column; 11] = [
     text("APP", SortKey::App),
     text("SIDE", SortKey::Side),
     text("SERVICE", SortKey::Service),
@@ -49,6 +49,7 @@ pub(crate) const COLUMNS: [Column; 10] = [
     number("IN FLIGHT", SortKey::InFlight),
     number("P50", SortKey::P50),
     number("P99", SortKey::P99),
+    number("QUEUED P99", SortKey::Queued),
     number("BYTES/S", SortKey::Bytes),
 ];
 
@@ -64,6 +65,7 @@ pub(crate) enum SortKey {
     InFlight,
     P50,
     P99,
+    Queued,
     Bytes,
 }
 
@@ -247,6 +249,7 @@ fn compare(key: SortKey, one: &MethodStats, other: &MethodStats) -> Ordering {
         SortKey::InFlight => other.in_flight.cmp(&one.in_flight),
         SortKey::P50 => larger(|row| row.latency_us_p50),
         SortKey::P99 => larger(|row| row.latency_us_p99),
+        SortKey::Queued => larger(|row| row.time_in_queue_us_p99),
         SortKey::Bytes => larger(|row| row.bytes_per_s),
     }
 }
@@ -271,6 +274,7 @@ pub(crate) fn cells(row: &MethodStats) -> [String; COLUMNS.len()] {
         row.in_flight.to_string(),
         numbers::time_us(row.latency_us_p50),
         numbers::time_us(row.latency_us_p99),
+        numbers::time_us(row.time_in_queue_us_p99),
         numbers::bytes(row.bytes_per_s as u64),
     ]
 }
@@ -289,6 +293,7 @@ pub(crate) mod tests {
             error_rate,
             latency_us_p50: p99 / 2.0,
             latency_us_p99: p99,
+            time_in_queue_us_p99: 20.0,
             ..MethodStats::default()
         };
         Snapshot {
