@@ -41,6 +41,8 @@ pub struct TracedCall {
     pub(crate) parent_id: u64,
     pub(crate) call: u64,
     pub(crate) method: u16,
+    /// When the service took the call's beginning; 0 where that is not known, as after a handover. Not saved.
+    pub(crate) taken_at: Nanos,
     pub(crate) began_at: Nanos,
     /// When the first message of the client was whole; 0 before.
     pub(crate) asked_at: Nanos,
@@ -136,6 +138,7 @@ impl TraceFilter {
                 parent_id: parent.map_or(0, |parent| parent.span_id),
                 call: step.call(),
                 method: step.method_index(),
+                taken_at: step.taken_at(),
                 began_at: step.begun_at(),
                 ..TracedCall::default()
             };
@@ -208,6 +211,7 @@ mod tests {
             parent_id: 3,
             call: 4,
             method: 5,
+            taken_at: 0,
             began_at: 6,
             asked_at: 7,
             answered_at: 8,

@@ -80,7 +80,7 @@ fn peer_address(site: &Site) -> Vec<KeyValue> {
     vec![text(address_key, host), number(port_key, port)]
 }
 
-/// The spans of a call: its own, and that of its phase.
+/// The spans of a call: its own, and those of its phases.
 pub(crate) fn spans(
     record: &Record,
     wall: &WallClock,
@@ -88,12 +88,11 @@ pub(crate) fn spans(
     ids: &mut Ids,
 ) -> impl Iterator<Item = Span> {
     let own = own_span(record, wall);
-    let phase = if phases {
-        phase_span(record, wall, ids)
-    } else {
-        None
+    let [queueing, phase] = match phases {
+        true => [queueing_span(record, wall, ids), phase_span(record, wall, ids)],
+        false => [None, None],
     };
-    [Some(own), phase].into_iter().flatten()
+    [Some(own), queueing, phase].into_iter().flatten()
 }
 
 fn own_span(record: &Record, wall: &WallClock) -> Span {
@@ -137,6 +136,23 @@ fn own_span(record: &Record, wall: &WallClock) -> Span {
     }
 }
 
+/// From when the service took the request until its first message passes here, if it had to wait. What is before a hop is
+/// no part of it, but of the call that it belongs to.
+fn queueing_span(record: &Record, wall: &WallClock, ids: &mut Ids) -> Option<Span> {
+    let call = &record.call;
+    if call.taken_at == 0 || call.asked_at <= call.taken_at {
+        return None;
+    }
+    let parent_id = match record.site.role {
+        SpanRole::Hop if call.parent_id != 0 => call.parent_id,
+        SpanRole::Hop | SpanRole::Call => call.span_id,
+    };
+    Some(Span {
+        parent_span_id: parent(parent_id),
+        ..phase_of("queueing", record, wall, call.taken_at, call.asked_at, ids)
+    })
+}
+
 /// From the request's first message until the response begins: on the client's side the wire and what is behind it, on
 /// the server's the handler.
 fn phase_span(record: &Record, wall: &WallClock, ids: &mut Ids) -> Option<Span> {
@@ -148,14 +164,18 @@ fn phase_span(record: &Record, wall: &WallClock, ids: &mut Ids) -> Option<Span> 
         Side::Client => "wire",
         Side::Server => "handler",
     };
-    Some(Span {
+    Some(phase_of(name, record, wall, call.asked_at, call.answered_at, ids))
+}
+
+fn phase_of(name: &str, record: &Record, wall: &WallClock, from: Nanos, to: Nanos, ids: &mut Ids) -> Span {
+    Span {
         span_id: ids.next().to_be_bytes().to_vec(),
-        parent_span_id: call.span_id.to_be_bytes().to_vec(),
+        parent_span_id: parent(record.call.span_id),
         flags: FLAG_SAMPLED | FLAG_REMOTE_KNOWN,
         name: name.to_owned(),
         kind: SpanKind::Internal as i32,
-        ..timed(record, wall, call.asked_at, call.answered_at)
-    })
+        ..timed(record, wall, from, to)
+    }
 }
 
 fn timed(record: &Record, wall: &WallClock, from: Nanos, to: Nanos) -> Span {

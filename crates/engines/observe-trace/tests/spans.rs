@@ -177,6 +177,38 @@ fn an_app_without_a_context_gets_one_and_the_call_its_spans() {
 }
 
 #[test]
+fn a_request_that_waited_in_the_service_has_a_span_of_that_too() {
+    for (config, is_hop) in [("", false), ("span = \"hop\"", true)] {
+        let bench = Bench::new();
+        let policy = bench.policy(config);
+        let mut rig = Rig::new(bench.service.site(Side::Client), &*policy);
+        rig.now = 9_000_000;
+        let mut request = with_metadata(bench.service.request(1, 0, &[]), &[("traceparent", PARENT)]);
+        request.taken_at = 2_000_000;
+        rig.send(request);
+        rig.poll();
+        rig.now += 1000;
+        rig.receive(bench.service.response(1, 0, &[]));
+        rig.poll();
+        let spans = bench.spans(3);
+        let own = if is_hop {
+            "hop test.Echo/Say"
+        } else {
+            "test.Echo/Say"
+        };
+        let (own, queueing) = (&spans[own], &spans["queueing"]);
+        assert_eq!(
+            queueing.end_time_unix_nano - queueing.start_time_unix_nano,
+            7_000_000
+        );
+        assert_eq!(queueing.end_time_unix_nano, spans["wire"].start_time_unix_nano);
+        assert_eq!(queueing.trace_id, own.trace_id);
+        let parent = if is_hop { &own.parent_span_id } else { &own.span_id };
+        assert_eq!(&queueing.parent_span_id, parent);
+    }
+}
+
+#[test]
 fn a_context_of_the_app_is_the_parent_and_is_carried_on_with_its_own_span() {
     let bench = Bench::new();
     let policy = bench.policy("phases = false");

@@ -97,6 +97,15 @@ impl StepView<'_> {
         self.now
     }
 
+    /// When the service took the step, from the app or from its transport; 0 where that is not known, as in a loaded library.
+    #[must_use]
+    pub fn taken_at(&self) -> Nanos {
+        match &self.source {
+            Source::Local(local) => local.step.taken_at,
+            Source::Remote(_) => 0,
+        }
+    }
+
     /// When the call's beginning reached the filter.
     #[must_use]
     pub fn begun_at(&self) -> Nanos {
