@@ -15,49 +15,70 @@ use crate::process::say_ready;
 /// What goes before the payload of a call in the transport's packets (`docs/datagram.md`).
 const HEAD_BYTES: usize = 24;
 
+/// Packets that are taken from a wire at once.
+const BATCH_PACKETS: usize = 32;
+
 /// Sends every packet back until the wire is of no use any more.
 pub(crate) fn echo<W: Wire>(mut wire: W, pause: Pause) -> Result<(), Failure> {
-    let mut packet = Vec::with_capacity(wire.packet_bytes_max());
+    let mut bytes = Vec::with_capacity(BATCH_PACKETS * wire.packet_bytes_max());
+    let mut packets = Vec::with_capacity(BATCH_PACKETS);
     loop {
-        let mut from = None;
-        let received = wire.receive(1, |arrival| {
-            packet.clear();
-            packet.extend_from_slice(arrival.bytes);
-            from = Some(arrival.from);
+        let received = wire.receive(BATCH_PACKETS, |arrival| {
+            packets.push((arrival.from, arrival.bytes.len()));
+            bytes.extend_from_slice(arrival.bytes);
         });
-        match (received, from) {
+        match received {
             // The client has ended.
-            (Err(_), _) => return Ok(()),
-            (Ok(_), Some(from)) => {
-                wire.transmit(from, &packet, b"");
-                wire.flush().doing(|| "send a packet back".into())?;
+            Err(_) => return Ok(()),
+            Ok(0) => pause.take(),
+            Ok(_) => {
+                let mut rest = &bytes[..];
+                for (from, length) in packets.drain(..) {
+                    let (packet, others) = rest.split_at(length);
+                    wire.transmit(from, packet, b"");
+                    rest = others;
+                }
+                bytes.clear();
+                wire.flush().doing(|| "send packets back".into())?;
             }
-            (Ok(_), None) => pause.take(),
         }
     }
 }
 
-/// Sends a packet and waits for it, again and again.
+/// Keeps so many packets on their way. Each carries the time at which it left.
 pub(crate) fn ping<W: Wire>(
     mut wire: W,
     to: W::Address,
+    packets: usize,
     pause: Pause,
     run: &Run,
 ) -> Result<Latencies, Failure> {
     let mut latencies = Latencies::new()?;
-    let (head, payload) = ([0; HEAD_BYTES], [7; SMALL_BYTES]);
+    let began = Instant::now();
+    let now_ns = || u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let (mut head, payload) = ([0; HEAD_BYTES], [7; SMALL_BYTES]);
+    let mut out = 0;
     run.ready();
     while !run.is_stopped() {
-        let began = Instant::now();
-        wire.transmit(to, &head, &payload);
-        wire.flush().doing(|| "send a packet".into())?;
-        while wire.receive(1, |_| {}).doing(|| "receive a packet".into())? == 0 {
-            if run.is_stopped() {
-                return Ok(latencies);
+        if out < packets {
+            head[..size_of::<u64>()].copy_from_slice(&now_ns().to_le_bytes());
+            for _ in out..packets {
+                wire.transmit(to, &head, &payload);
             }
-            pause.take();
+            out = packets;
+            wire.flush().doing(|| "send packets".into())?;
         }
-        run.record(&mut latencies, began);
+        let received = wire.receive(BATCH_PACKETS, |arrival| {
+            let left_ns = arrival
+                .bytes
+                .first_chunk()
+                .map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            run.record_batch(&mut latencies, now_ns().saturating_sub(left_ns), 1);
+        });
+        match received.doing(|| "receive packets".into())? {
+            0 => pause.take(),
+            received => out = out.saturating_sub(received),
+        }
     }
     Ok(latencies)
 }

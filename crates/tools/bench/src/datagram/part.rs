@@ -138,7 +138,11 @@ fn call_over<W: Named>(
     run: &Run,
 ) -> Result<(Latencies, calls::Counters), Failure> {
     match part.talk {
-        plan::Talk::Bare => Ok((floor::ping(wire, to, part.pause, run)?, calls::Counters::new())),
+        plan::Talk::Bare => {
+            let packets = part.work.batch * part.work.batches;
+            let latencies = floor::ping(wire, to, packets, part.pause, run)?;
+            Ok((latencies, calls::Counters::new()))
+        }
         plan::Talk::Provost => calls::load(wire, to, &Rules::of(part), run),
     }
 }

@@ -172,6 +172,7 @@ pub(crate) fn experiments(depth: Depth) -> Vec<Experiment> {
         Depth::Smoke => all.push(rate("provost shm", Carrier::Shm, 3)),
         Depth::Quick | Depth::Full => {
             all.extend(rates());
+            all.extend(many());
             all.extend(factors());
             all.extend(workers());
             all.push(crowded());
@@ -246,6 +247,25 @@ fn rate_work(batch: usize) -> Work {
         sessions: RATE_SESSIONS,
         ..CALL
     }
+}
+
+/// As many calls on their way as when rates are measured, of one process, and as many bare packets.
+fn many() -> Vec<Experiment> {
+    let work = Work {
+        batches: CALLS_IN_FLIGHT,
+        sessions: RATE_SESSIONS,
+        ..CALL
+    };
+    let of = |setup, talk, carrier| Experiment {
+        talk,
+        ..experiment(setup, "many", carrier, work)
+    };
+    vec![
+        of("bare udp", Talk::Bare, Carrier::Udp),
+        of("provost udp", Talk::Provost, Carrier::Udp),
+        of("bare xdp", Talk::Bare, Carrier::Xdp),
+        of("provost xdp", Talk::Provost, Carrier::Xdp),
+    ]
 }
 
 /// The paper's table 3.
@@ -344,6 +364,7 @@ fn bandwidths(depth: Depth) -> impl Iterator<Item = Experiment> {
         [
             of("provost shm", Carrier::Shm, WIRE_LARGE),
             of("provost udp", Carrier::Udp, WIRE),
+            of("provost xdp", Carrier::Xdp, WIRE),
         ]
     })
 }

@@ -23,10 +23,11 @@ const HANDLED: Figure = |median| Some(2.0 * CALLS_IN_FLIGHT as f64 / median.p50_
 const SHM: &str = "provost shm";
 
 #[rustfmt::skip]
-const RATIOS: [(&str, Place, Place, Bound); 9] = [
+const RATIOS: [(&str, Place, Place, Bound); 10] = [
     ("p50 over shared memory, us above bare", (SHM, "lat", P50), ("bare shm", "lat", P50), DifferenceAtMost(0.5)),
     ("p50 over UDP to bare", ("provost udp", "lat", P50), ("bare udp", "lat", P50), RatioAtMost(1.3)),
     ("p50 over AF_XDP to bare", ("provost xdp", "lat", P50), ("bare xdp", "lat", P50), RatioAtMost(1.3)),
+    ("p50 of 60 at a time over AF_XDP to bare", ("provost xdp", "many", P50), ("bare xdp", "many", P50), RatioAtMost(1.3)),
     ("rate with congestion control to without", (SHM, "all on", PACE), (SHM, "no CC", PACE), RatioAtLeast(0.91)),
     ("rate of 20,000 sessions to that of 20", (SHM, "sessions 20000", PACE), (SHM, "sessions 20", PACE), RatioAtLeast(0.95)),
     ("pace of 8 MB requests to two copies by a core", (SHM, "gp 8M", PACE), ("two copies", "gp 8M", PACE), RatioAtLeast(0.8)),
