@@ -1,7 +1,8 @@
 //! Generates the admin API's messages, client and server. No protoc is needed: protox compiles the schema.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
+    // Beside this file: build scripts run there.
+    let root = std::path::Path::new("proto");
     println!("cargo:rerun-if-changed={}", root.display());
     let files = protox::compile(["provost/admin/v1/admin.proto"], [root])?;
     tonic_prost_build::configure()
