@@ -1,6 +1,6 @@
 //! Calls between two network namespaces, by sockets of AF_XDP and of UDP.
 
-use provost_datagram::{Algorithm, CongestionConfig};
+use provost_datagram::CongestionConfig;
 use provost_wire_tests::{Cable, Routed, Traffic, calls_go_over, traffic_goes_over};
 
 const CALLS: u64 = 300;
@@ -31,11 +31,7 @@ fn calls_of_8_megabytes_go_over_af_xdp() {
     let traffic = Traffic {
         calls: 1,
         bytes_of: |_| 8 << 20,
-        // It takes the time that ends without optimizations need for a packet, and to wake up, for a queue in the network.
-        congestion: CongestionConfig {
-            algorithm: Algorithm::Off,
-            ..CongestionConfig::default()
-        },
+        congestion: CongestionConfig::default(),
     };
     traffic_goes_over(client, server, traffic);
 }

@@ -423,16 +423,19 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// When a slot's call times out; [`NEVER`] if no packet of it is out.
+    ///
+    /// While some of its packets wait for their time to be sent, the peer may have been asked for nothing yet: however slow
+    /// the session is, that is no silence of the peer's.
     fn due_ns(&self, index: u8) -> u64 {
         let slot = &self.slots[usize::from(index)];
-        let is_out = match &slot.flight {
-            Some(flight) => flight.outstanding() > 0,
-            None => slot.sent.is_out(),
+        let (is_out, is_paced) = match &slot.flight {
+            Some(flight) => (flight.outstanding() > 0, flight.is_any_queued()),
+            None => (slot.sent.is_out(), false),
         };
-        if is_out {
-            slot.progress_ns + self.trips.timeout_ns(slot.timeouts)
-        } else {
-            NEVER
+        match (is_out, is_paced) {
+            (false, _) => NEVER,
+            (true, false) => slot.progress_ns + self.trips.timeout_ns(slot.timeouts),
+            (true, true) => slot.progress_ns + self.trips.timeout_ns_max(),
         }
     }
 

@@ -52,6 +52,8 @@ pub(crate) struct Flight {
     next: u32,
     total: u32,
     outstanding: u32,
+    /// Of those, packets that were sent and do not wait for their time.
+    sent_packets: u32,
     lost_packets: u32,
     /// Arrived, past `base`.
     arrived_packets: u32,
@@ -92,6 +94,7 @@ impl Flight {
             next: 0,
             total: 0,
             outstanding: 0,
+            sent_packets: 0,
             lost_packets: 0,
             arrived_packets: 0,
             arrived: Window::default(),
@@ -106,7 +109,8 @@ impl Flight {
     /// Starts over with the packets from `first` to before `total`.
     pub(crate) fn begin(&mut self, first: u32, total: u32) {
         (self.base, self.next, self.total) = (first, first, total);
-        (self.outstanding, self.lost_packets, self.arrived_packets) = (0, 0, 0);
+        (self.outstanding, self.sent_packets) = (0, 0);
+        (self.lost_packets, self.arrived_packets) = (0, 0);
         self.arrived = Window::default();
         self.lost = Window::default();
         self.resent = Window::default();
@@ -125,6 +129,11 @@ impl Flight {
     /// Packets that hold a credit.
     pub(crate) fn outstanding(&self) -> u32 {
         self.outstanding
+    }
+
+    /// Whether any of them waits for its time to be sent.
+    pub(crate) fn is_any_queued(&self) -> bool {
+        self.outstanding > self.sent_packets
     }
 
     /// The next packet to send: the first lost one, else the next new one.
@@ -174,6 +183,7 @@ impl Flight {
         let wanted = self.is_out(packet) && self.sent_ns[index(packet)] == QUEUED;
         if wanted {
             self.sent_ns[index(packet)] = now_ns;
+            self.sent_packets += 1;
         }
         wanted
     }
@@ -186,6 +196,7 @@ impl Flight {
     /// Takes a packet that is out for sending once more, with the credit that it has.
     pub(crate) fn send_again(&mut self, packet: u32) {
         if self.is_out(packet) {
+            self.sent_packets -= u32::from(self.sent_ns[index(packet)] != QUEUED);
             self.sent_ns[index(packet)] = QUEUED;
             self.resent.insert(packet);
         }
@@ -202,6 +213,7 @@ impl Flight {
             self.lost_packets -= 1;
         } else {
             self.outstanding -= 1;
+            self.sent_packets -= u32::from(sent_ns != QUEUED);
         }
         let measures = !was_lost && sent_ns != QUEUED && !self.resent.has(packet);
         if !was_lost && sent_ns != QUEUED && (sent_ns, packet) > self.newest {
@@ -263,10 +275,12 @@ impl Flight {
         self.lost_packets - before
     }
 
+    /// A packet that was sent counts as lost.
     fn lose(&mut self, packet: u32) {
         self.lost.insert(packet);
         self.lost_packets += 1;
         self.outstanding -= 1;
+        self.sent_packets -= 1;
     }
 }
 
@@ -339,8 +353,15 @@ mod tests {
                 match choice % 4 {
                     0 | 1 => if let Some(packet) = flight.take() {
                         credits += 1;
-                        prop_assert!(flight.send(packet, now_ns));
+                        // Some wait for their time, and some of those that are out go again.
+                        prop_assert!(pick < 16 || flight.send(packet, now_ns));
                         out.push(packet);
+                    } else if !out.is_empty() {
+                        let packet = out[usize::from(pick) % out.len()];
+                        match pick % 2 {
+                            0 => flight.send_again(packet),
+                            _ => _ = flight.send(packet, now_ns),
+                        }
                     },
                     2 if !out.is_empty() => {
                         let packet = out.swap_remove(usize::from(pick) % out.len());
@@ -357,6 +378,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(credits, i64::from(flight.outstanding()));
+                prop_assert_eq!(flight.is_any_queued(), flight.queued().next().is_some());
                 prop_assert_eq!(flight.is_complete(), arrived == total);
             }
         }

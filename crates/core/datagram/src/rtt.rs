@@ -50,6 +50,12 @@ impl RoundTrips {
         (self.timeout_ns << in_a_row.min(BACK_OFF_MAX)).min(self.timeout_ns_max)
     }
 
+    /// The longest time-out.
+    #[inline]
+    pub(crate) fn timeout_ns_max(&self) -> u64 {
+        self.timeout_ns_max
+    }
+
     /// How long a packet may stay behind one sent later before it counts as lost: a quarter of a round trip, as in
     /// RACK (RFC 8985 section 6.2), but no less than the jitter of a host.
     #[inline]

@@ -1,6 +1,9 @@
-//! A server whose memory for requests of several packets is taken: who calls it waits, and does not take it for dead.
+//! Calls that wait for room: for that of a server whose memory for requests of several packets is taken, and for that of
+//! a slow link. Who waits takes nobody for dead, and nothing for lost.
 
-use provost_datagram::{Call, Config, EndReason, Endpoint, Event, Mark, MsgBuf, Payload, RequestHandle};
+use provost_datagram::{
+    Call, Config, EndReason, Endpoint, Event, Mark, MsgBuf, Payload, RequestHandle, ShortCut,
+};
 
 const SERVER: usize = 0;
 /// Two of them, as calls of one would keep each other's session alive.
@@ -19,11 +22,15 @@ struct Network {
 
 impl Network {
     fn new() -> Network {
+        Network::with(&Config::default())
+    }
+
+    fn with(config: &Config) -> Network {
         let end = |secret, assembly_bytes_max| {
             let config = Config {
                 secret,
                 assembly_bytes_max,
-                ..Config::default()
+                ..config.clone()
             };
             Endpoint::new(config).unwrap()
         };
@@ -117,4 +124,24 @@ fn a_server_without_room_for_a_request_is_not_taken_for_dead() {
     network.answer_oldest();
     network.run(SECOND_NS / 10);
     assert_eq!((network.completed, network.ended), (vec![1, 2], None));
+}
+
+#[test]
+fn what_is_paced_slower_than_time_runs_out_is_not_taken_for_lost() {
+    let mut config = Config {
+        pacing_bypass: ShortCut::Off,
+        ..Config::default()
+    };
+    let packet_ns = 4 * config.timeout_ns_initial;
+    config.congestion.link_rate = config.packet_bytes_max as f64 / packet_ns as f64;
+    let mut network = Network::with(&config);
+    network.call(CLIENTS[0], 1);
+    let began_ns = network.now_ns;
+    while network.kept.is_empty() && network.now_ns < 10 * SECOND_NS {
+        network.run(packet_ns / 100);
+    }
+    assert!(network.now_ns - began_ns > packet_ns, "it was not paced");
+    let client = network.ends[CLIENTS[0]].statistics();
+    assert!(client.packets_paced > 0 && client.timeouts == 0, "{client:?}");
+    assert_eq!(client.packets_resent, 0);
 }

@@ -22,6 +22,10 @@ pub struct SwiftConfig {
     pub target_ns: u64,
     /// What the target grows by at most for small windows.
     pub scaling_ns: u64,
+    /// What the ends themselves may take of a round trip: a host that sleeps until a packet comes needs that long to wake.
+    /// A round trip that is no longer takes the window down to one packet, not below. Less than a packet in a round trip
+    /// lets ends sleep between packets, whose round trips are then long for that alone.
+    pub hosts_ns: u64,
     /// The window at the start, and at most.
     pub window_packets_max: u32,
 }
@@ -31,6 +35,7 @@ impl Default for SwiftConfig {
         Self {
             target_ns: 40_000,
             scaling_ns: 60_000,
+            hosts_ns: 1_000_000,
             window_packets_max: 256,
         }
     }
@@ -78,10 +83,9 @@ impl Swift {
         }
     }
 
-    fn bound(&mut self) {
-        self.window = self
-            .window
-            .clamp(WINDOW_MIN, f64::from(self.config.window_packets_max));
+    fn bound(&mut self, least: f64) {
+        let most = f64::from(self.config.window_packets_max);
+        self.window = self.window.clamp(least.min(most), most);
     }
 }
 
@@ -98,12 +102,15 @@ impl CongestionControl for Swift {
         } else {
             self.shrink(sample.now_ns, 1.0 - DECREASE * (rtt - target_ns) / rtt);
         }
-        self.bound();
+        self.bound(match rtt_ns < self.config.hosts_ns {
+            true => 1.0,
+            false => WINDOW_MIN,
+        });
     }
 
     fn lost(&mut self, now_ns: u64) {
         self.shrink(now_ns, 1.0 - DECREASE_MAX);
-        self.bound();
+        self.bound(WINDOW_MIN);
     }
 
     fn timed_out(&mut self, now_ns: u64) {
@@ -136,26 +143,39 @@ impl CongestionControl for Swift {
 mod tests {
     use super::*;
 
+    /// Acknowledgements with this round trip, one after the other.
+    fn feed(swift: &mut Swift, now_ns: &mut u64, rtt_ns: u64, rounds: u32) {
+        for _ in 0..rounds {
+            *now_ns += rtt_ns;
+            swift.acknowledged(&Sample {
+                now_ns: *now_ns,
+                rtt_ns: Some(rtt_ns),
+                marked: false,
+                packets: 1,
+            });
+        }
+    }
+
     #[test]
     fn the_window_shrinks_to_pauses_between_packets_and_comes_back() {
         let mut swift = Swift::new(SwiftConfig::default(), 3.0, 1472);
         let mut now_ns = 0;
-        let mut feed = |swift: &mut Swift, rtt_ns: u64, rounds: u32| {
-            for _ in 0..rounds {
-                now_ns += rtt_ns;
-                let sample = Sample {
-                    now_ns,
-                    rtt_ns: Some(rtt_ns),
-                    marked: false,
-                    packets: 1,
-                };
-                swift.acknowledged(&sample);
-            }
-        };
-        feed(&mut swift, 1_000_000, 60);
+        feed(&mut swift, &mut now_ns, 1_000_000, 60);
         assert_eq!(swift.window_packets(), 1);
         assert!(swift.rate() < 0.1, "{}", swift.rate());
-        feed(&mut swift, 10_000, 200);
+        feed(&mut swift, &mut now_ns, 10_000, 200);
         assert!(swift.window_packets() > 4 && swift.rate() == 3.0);
+    }
+
+    #[test]
+    fn round_trips_that_the_hosts_may_have_made_leave_a_packet_out_at_any_time() {
+        let mut swift = Swift::new(SwiftConfig::default(), 3.0, 1472);
+        let mut now_ns = 0;
+        feed(&mut swift, &mut now_ns, 300_000, 60);
+        assert_eq!((swift.window_packets(), swift.rate()), (1, 3.0));
+        swift.timed_out(now_ns + 5_000_000);
+        assert!(swift.rate() < 0.1, "{}", swift.rate());
+        feed(&mut swift, &mut now_ns, 300_000, 1);
+        assert_eq!(swift.rate(), 3.0);
     }
 }
