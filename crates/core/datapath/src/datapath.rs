@@ -343,6 +343,15 @@ mod tests {
         Last,
     }
 
+    impl Relay {
+        fn on(link: &Arc<Link>, place: Place) -> Box<dyn Engine> {
+            Box::new(Relay {
+                link: link.clone(),
+                place,
+            })
+        }
+    }
+
     impl Engine for Relay {
         fn kind(&self) -> &'static str {
             "relay"
@@ -418,12 +427,7 @@ mod tests {
     #[test]
     fn a_step_crosses_in_one_poll_and_the_end_comes_behind_the_last_step() {
         let link = Arc::new(Link::new());
-        let relay = |place| {
-            Box::new(Relay {
-                link: link.clone(),
-                place,
-            }) as Box<dyn Engine>
-        };
+        let relay = |place| Relay::on(&link, place);
         let engines = vec![relay(Place::First), relay(Place::Between), relay(Place::Last)];
         let mut datapath = Datapath::new(engines, link.clone());
         datapath.from_app().push(Step::new(1, Parts::BEGIN)).unwrap();
@@ -438,12 +442,7 @@ mod tests {
     #[test]
     fn an_engine_bounds_what_the_transport_moves_in_a_poll() {
         let link = Arc::new(Link::new());
-        let relay = |place| {
-            Box::new(Relay {
-                link: link.clone(),
-                place,
-            }) as Box<dyn Engine>
-        };
+        let relay = |place| Relay::on(&link, place);
         let engines = vec![relay(Place::First), relay(Place::Between), relay(Place::Last)];
         let mut datapath = Datapath::new(engines, link.clone());
         poll(&mut datapath);
@@ -489,12 +488,7 @@ mod tests {
     #[test]
     fn engines_are_told_once_of_each_step_that_left_and_after_its_round() {
         let link = Arc::new(Link::new());
-        let relay = |place| {
-            Box::new(Relay {
-                link: link.clone(),
-                place,
-            }) as Box<dyn Engine>
-        };
+        let relay = |place| Relay::on(&link, place);
         let told = Told::default();
         let listener = Box::new(Listener(Arc::clone(&told)));
         let mut datapath = Datapath::new(
@@ -529,12 +523,7 @@ mod tests {
     #[test]
     fn what_the_transport_took_is_told_by_when_it_came() {
         let link = Arc::new(Link::new());
-        let relay = |place| {
-            Box::new(Relay {
-                link: link.clone(),
-                place,
-            }) as Box<dyn Engine>
-        };
+        let relay = |place| Relay::on(&link, place);
         let mut datapath = Datapath::new(vec![relay(Place::First), relay(Place::Last)], link.clone());
         let departed = |datapath: &Datapath| {
             let steps = datapath.departed().iter();
@@ -588,12 +577,7 @@ mod tests {
     #[test]
     fn an_engine_that_rests_is_polled_when_a_step_waits_for_it() {
         let link = Arc::new(Link::new());
-        let relay = |place| {
-            Box::new(Relay {
-                link: link.clone(),
-                place,
-            }) as Box<dyn Engine>
-        };
+        let relay = |place| Relay::on(&link, place);
         let polls: [Arc<AtomicUsize>; 2] = Default::default();
         let counted = |at: usize| {
             Box::new(Counted {
