@@ -1,0 +1,64 @@
+// What a server's slot does with a request packet: delivers it, once, or answers that it was here before. Pure decision; the slot's
+// state is in the connection's line.
+//
+//   IDLE ──► EXECUTING ──► RESPONDED ──┐ the slot's next call
+//     │   (the host responds)          │
+//     └──► DENIED, LIMITED ────────────┤ (the NIC has answered itself)
+//                                      └──► as from IDLE
+module server_slot (
+    input logic [2:0] phase,
+    input logic [31:0] slot_call,
+    input logic [31:0] packet_call,
+    // What the policies say of the request.
+    input logic [1:0] verdict,
+    // The receive ring has a slot for it.
+    input logic credit,
+    // Deliver the request; answer that it is being executed; ask the host for its response again; answer with a status.
+    output logic deliver,
+    output logic acknowledge,
+    output logic repeat_response,
+    output logic deny,
+    output logic [2:0] phase_next,
+    output logic [31:0] call_next,
+    // Why nothing came of it.
+    output logic stale,
+    output logic forbidden,
+    output logic no_room
+);
+  logic [31:0] ahead;
+  assign ahead = packet_call - slot_call;
+
+  always_comb begin
+    deliver = 1'b0;
+    acknowledge = 1'b0;
+    repeat_response = 1'b0;
+    deny = 1'b0;
+    phase_next = phase;
+    call_next = slot_call;
+    stale = 1'b0;
+    forbidden = 1'b0;
+    no_room = 1'b0;
+    if (ahead == 32'd1 && phase != nic_pkg::PHASE_EXECUTING) begin
+      if (verdict != nic_pkg::VERDICT_PASS) begin
+        deny = 1'b1;
+        call_next = packet_call;
+        phase_next = (verdict == nic_pkg::VERDICT_DENIED) ? nic_pkg::PHASE_DENIED : nic_pkg::PHASE_LIMITED;
+      end else if (credit) begin
+        deliver = 1'b1;
+        call_next = packet_call;
+        phase_next = nic_pkg::PHASE_EXECUTING;
+      end else no_room = 1'b1;
+    end else if (ahead == 32'd0) begin
+      case (phase)
+        nic_pkg::PHASE_EXECUTING: acknowledge = 1'b1;
+        nic_pkg::PHASE_RESPONDED: begin
+          repeat_response = credit;
+          no_room = !credit;
+        end
+        nic_pkg::PHASE_DENIED, nic_pkg::PHASE_LIMITED: deny = 1'b1;
+        default: stale = 1'b1;
+      endcase
+    end else if (ahead[31]) stale = 1'b1;
+    else forbidden = 1'b1;
+  end
+endmodule
