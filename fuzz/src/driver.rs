@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Target;
-use crate::random::Random;
+use provost_random::SeededRandom;
 
 /// Inputs are not grown past this.
 const INPUT_BYTES_MAX: usize = 64 << 10;
@@ -39,7 +39,6 @@ const EDGES: [u64; 14] = [
 /// What a run did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
-    /// Inputs tried.
     pub inputs: u64,
     /// The longest that one of them took.
     pub slowest: Duration,
@@ -48,15 +47,13 @@ pub struct Summary {
 /// How a target failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// What it did.
     pub why: String,
-    /// The input.
     pub input: Vec<u8>,
 }
 
 /// Runs a target on mutated seeds for `time`; the same `seed` tries the same inputs in the same order.
 pub fn drive(target: &Target, time: Duration, seed: u64) -> Result<Summary, Failure> {
-    let mut random = Random::new(seed);
+    let mut random = SeededRandom::new(seed);
     let mut pool = (target.seeds)();
     let (end, mut summary) = (Instant::now() + time, Summary::default());
     for input in pool.clone() {
@@ -65,15 +62,15 @@ pub fn drive(target: &Target, time: Duration, seed: u64) -> Result<Summary, Fail
     let (seeds, mut seen) = (pool.len(), HashSet::new());
     while Instant::now() < end {
         let mut input = random.pick(&pool).clone();
-        for _ in 0..=random.below(MUTATIONS_MAX) {
+        for _ in 0..=random.index(MUTATIONS_MAX) {
             mutate(&mut input, &pool, &mut random);
         }
         input.truncate(INPUT_BYTES_MAX);
         attempt(target, &input, &mut summary)?;
         if pool.len() < seeds + POOL_MAX && seen.insert(shape(&input)) {
             pool.push(input);
-        } else if random.below(64) == 0 && pool.len() > seeds {
-            let at = seeds + random.below(pool.len() - seeds);
+        } else if random.index(64) == 0 && pool.len() > seeds {
+            let at = seeds + random.index(pool.len() - seeds);
             pool[at] = input;
         }
     }
@@ -126,22 +123,22 @@ fn shape(input: &[u8]) -> (usize, u64) {
     (input.len(), hasher.finish())
 }
 
-fn mutate(input: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut Random) {
-    let at = random.below(input.len());
-    match random.below(9) {
-        0 if !input.is_empty() => input[at] ^= 1 << random.below(8),
-        1 if !input.is_empty() => input[at] = random.next() as u8,
+fn mutate(input: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut SeededRandom) {
+    let at = random.index(input.len());
+    match random.index(9) {
+        0 if !input.is_empty() => input[at] ^= 1 << random.index(8),
+        1 if !input.is_empty() => input[at] = random.number() as u8,
         2 if !input.is_empty() => {
-            input[at] = input[at].wrapping_add(if random.below(2) == 0 { 1 } else { 255 })
+            input[at] = input[at].wrapping_add(if random.index(2) == 0 { 1 } else { 255 })
         }
         3 => input.truncate(at),
         4 if !input.is_empty() => {
-            let end = (at + 1 + random.below(16)).min(input.len());
+            let end = (at + 1 + random.index(16)).min(input.len());
             input.drain(at..end);
         }
         5 => overwrite_number(input, random),
         6 if input.len() < INPUT_BYTES_MAX => {
-            let run = vec![random.next() as u8; 1 + random.below(32)];
+            let run = vec![random.number() as u8; 1 + random.index(32)];
             input.splice(at..at, run);
         }
         7 => splice(input, random.pick(pool).as_slice(), at, random),
@@ -150,41 +147,41 @@ fn mutate(input: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut Random) {
 }
 
 /// Lays an edge number, or one near the input's own length, over a field of 1, 2, 4 or 8 bytes.
-fn overwrite_number(input: &mut [u8], random: &mut Random) {
-    let width = 1 << random.below(4);
+fn overwrite_number(input: &mut [u8], random: &mut SeededRandom) {
+    let width = 1 << random.index(4);
     if input.len() < width {
         return;
     }
-    let near = (input.len() + random.below(17)).saturating_sub(8) as u64;
-    let number = if random.below(3) == 0 {
+    let near = (input.len() + random.index(17)).saturating_sub(8) as u64;
+    let number = if random.index(3) == 0 {
         near
     } else {
         *random.pick(&EDGES)
     };
     let slots = input.len() - width + 1;
     // Most formats here align their fields.
-    let at = if random.below(4) == 0 {
-        random.below(slots)
+    let at = if random.index(4) == 0 {
+        random.index(slots)
     } else {
-        random.below(slots.div_ceil(4)) * 4
+        random.index(slots.div_ceil(4)) * 4
     };
     if let Some(field) = input.get_mut(at..at + width) {
         field.copy_from_slice(&number.to_le_bytes()[..width]);
     }
 }
 
-fn splice(input: &mut Vec<u8>, other: &[u8], at: usize, random: &mut Random) {
-    let from = random.below(other.len());
-    let bytes = random.below((other.len() - from).min(256) + 1);
+fn splice(input: &mut Vec<u8>, other: &[u8], at: usize, random: &mut SeededRandom) {
+    let from = random.index(other.len());
+    let bytes = random.index((other.len() - from).min(256) + 1);
     if input.len() + bytes <= INPUT_BYTES_MAX {
         input.splice(at..at, other[from..from + bytes].iter().copied());
     }
 }
 
-fn copy_within(input: &mut [u8], random: &mut Random) {
-    let bytes = random.below(input.len().min(64) + 1);
+fn copy_within(input: &mut [u8], random: &mut SeededRandom) {
+    let bytes = random.index(input.len().min(64) + 1);
     let places = input.len() - bytes + 1;
-    let (from, to) = (random.below(places), random.below(places));
+    let (from, to) = (random.index(places), random.index(places));
     input.copy_within(from..from + bytes, to);
 }
 

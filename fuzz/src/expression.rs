@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock};
 use prost_reflect::Value;
 use provost_datapath::Body;
 use provost_engine::rig::Service;
-use provost_engine::{Side, Site};
+use provost_engine::{DatapathContext, Side};
 use provost_marshal::View;
-use provost_policy_access::expression::{Inputs, Scope, Source, Val};
-use provost_policy_access::{ListType, ValueList};
+use provost_policies::access::expression::{Inputs, Scope, Source, Val};
+use provost_policies::access::{ListType, ValueList};
 
 const PROTO: &str = r#"
 syntax = "proto3";
@@ -26,7 +26,7 @@ service Fuzz { rpc Do(Whole) returns (Part); }
 "#;
 
 struct Subject {
-    site: Site,
+    datapath_context: DatapathContext,
     scope: Scope,
     native: Vec<u8>,
 }
@@ -35,7 +35,7 @@ fn subject() -> &'static Subject {
     static SUBJECT: OnceLock<Subject> = OnceLock::new();
     SUBJECT.get_or_init(|| {
         let service = Service::from_source(PROTO);
-        let site = service.site(Side::Client);
+        let datapath_context = service.datapath_context(Side::Client);
         let lists = ValueList::strings(["a", "b"].into_iter()).expect("a short list");
         let lists = BTreeMap::from([("l".to_owned(), Arc::new(lists))]);
         let text = |text: &str| Value::String(text.to_owned());
@@ -50,9 +50,9 @@ fn subject() -> &'static Subject {
             unreachable!("the rig makes gathered bodies");
         };
         Subject {
-            scope: Scope::new(&site, &site.methods[0], Arc::new(lists)),
+            scope: Scope::new(&datapath_context, &datapath_context.methods[0], Arc::new(lists)),
             native: body.buffer.bytes,
-            site,
+            datapath_context,
         }
     })
 }
@@ -73,7 +73,7 @@ pub(crate) fn expression(input: &[u8]) {
     };
     for native in [&subject.native[..], &[]] {
         let _ = compiled.evaluate(&Inputs {
-            tables: &subject.site.tables,
+            tables: &subject.datapath_context.tables,
             metadata: &[],
             message: Some(View::linear(native)),
         });

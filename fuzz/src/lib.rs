@@ -10,8 +10,8 @@ mod datagram;
 pub mod driver;
 mod expression;
 mod frames;
+mod insight;
 mod message;
-mod random;
 mod saved;
 mod session;
 mod subject;
@@ -28,7 +28,6 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// Every target.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "metadata",
@@ -129,6 +128,41 @@ pub const TARGETS: &[Target] = &[
         name: "value_list",
         run: expression::value_list,
         seeds: expression::value_list_seeds,
+    },
+    Target {
+        name: "insight_profile",
+        run: insight::profile,
+        seeds: insight::profile_seeds,
+    },
+    Target {
+        name: "insight_call_graph",
+        run: insight::call_graph,
+        seeds: insight::call_graph_seeds,
+    },
+    Target {
+        name: "insight_jaeger",
+        run: insight::jaeger_traces,
+        seeds: insight::jaeger_seeds,
+    },
+    Target {
+        name: "insight_otlp",
+        run: insight::otlp_traces,
+        seeds: insight::otlp_seeds,
+    },
+    Target {
+        name: "insight_alibaba",
+        run: insight::alibaba_traces,
+        seeds: insight::alibaba_seeds,
+    },
+    Target {
+        name: "insight_nezha",
+        run: insight::nezha_traces,
+        seeds: insight::nezha_seeds,
+    },
+    Target {
+        name: "insight_metrics",
+        run: insight::node_metrics,
+        seeds: insight::node_metrics_seeds,
     },
 ];
 

@@ -1,6 +1,6 @@
 //! Targets of `provost-session`: what a peer sends, during the handshake and after it.
 
-use provost_datapath::{BufferPool, Context, HeapFull, ReceiveHeap, ReceivedBlock, SocketHint};
+use provost_datapath::{BufferPool, Context, FlowHints, HeapFull, ReceiveHeap, ReceivedBlock, SocketHint};
 use provost_session::handshake::{
     Agreement, ClientHandshake, Decision, Encoding, Hello, Limits, Method, MethodKind, ServerEvent,
     ServerHandshake,
@@ -208,6 +208,7 @@ impl Surroundings {
     pub(crate) fn context(&mut self) -> Context<'_> {
         Context {
             socket: SocketHint::Try,
+            flow: FlowHints::default(),
             now: 1,
             buffers: &mut self.buffers,
             receive: &mut self.heap,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use provost_datapath::{
-    Body, BufferPool, Context, Engine, Link, Nanos, Ports, Progress, Queue, SocketHint, Step,
+    Body, BufferPool, ConnectionSignals, Context, Engine, FlowHints, Nanos, Ports, Progress, Queue,
+    SocketHint, Step,
 };
 use provost_frontend::{
     AppPort, AppReceiveHeap, AppRequest, AppRole, CallQuota, Frontend, FrontendParts, MethodShape,
@@ -28,8 +29,8 @@ const POLLS: usize = 64;
 /// Steps that the queues around the engine hold.
 const QUEUE_STEPS: usize = 64;
 
-/// The first byte says how many descriptors follow and on which side of its calls the app is. Whatever they allege,
-/// nothing that was only alleged goes towards the wire, and what goes there is well-formed.
+/// The first byte says how many descriptors follow and on which side of its calls the app is. Whatever they claim,
+/// nothing that was only claimed goes towards the wire, and what goes there is well-formed.
 pub(crate) fn submissions(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else {
         return;
@@ -183,6 +184,7 @@ impl Node {
         let (receive, sent) = self.port.lend();
         let context = &mut Context {
             socket: SocketHint::Skip,
+            flow: FlowHints::default(),
             now,
             buffers: &mut self.buffers,
             receive,
@@ -225,13 +227,13 @@ fn parts(role: AppRole, send_heap: SendHeap) -> FrontendParts {
         message_bytes_max: HEAP_BYTES as u32,
         calls_max: 8,
         quota: Some(Arc::new(CallQuota::new(4))),
-        link: Arc::new(Link::new()),
+        link: Arc::new(ConnectionSignals::new()),
     }
 }
 
 fn check(step: &Step) {
     match &step.body {
-        Body::Alleged(alleged) => panic!("{alleged:?} went out unchecked"),
+        Body::Untrusted(untrusted) => panic!("{untrusted:?} went out unchecked"),
         Body::Gathered(body) => {
             let foreign: u64 = body
                 .buffer

@@ -9,9 +9,8 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
-use crate::TICK_NS;
+use crate::outcome::{Course, Fate, Memory, Outgoing, Received};
 use crate::plan::{Answer, Plan, Way};
-use crate::world::{Course, Fate, Memory, Outgoing, Received};
 
 /// Calls that a client has open on one connection, at most.
 const OPEN_CALLS_MAX: usize = 24;
@@ -25,6 +24,7 @@ pub(crate) struct Client {
     calls: BTreeMap<u64, Call>,
     last_call: u64,
     next_begin_at: Nanos,
+    policy: PolicyOfCalls,
     /// Calls that it gave up; steps that were under way then may still come.
     cancelled: Vec<u64>,
     /// How calls ended, by status code; the last place counts those that it gave up.
@@ -41,9 +41,16 @@ struct Call {
     end_sent: bool,
     got: u16,
     credit: i64,
-    owed_window: u32,
+    pending_window: u32,
     deadline: Nanos,
     cancel_at: Option<Nanos>,
+}
+
+/// Whether a policy judges a client's calls, so that it may ask for a denial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PolicyOfCalls {
+    None,
+    Judges,
 }
 
 /// Whether neighbouring parts share a step.
@@ -54,8 +61,9 @@ enum Shape {
 }
 
 impl Client {
-    pub(crate) fn new(seed: u64, kinds: Vec<MethodKind>, now: Nanos) -> Client {
+    pub(crate) fn new(seed: u64, kinds: Vec<MethodKind>, policy: PolicyOfCalls, now: Nanos) -> Client {
         Client {
+            policy,
             random: Random::new(seed),
             kinds,
             calls: BTreeMap::new(),
@@ -70,10 +78,21 @@ impl Client {
         self.calls.len()
     }
 
+    /// Which call of the whole simulation an open call is.
+    pub(crate) fn nonce(&self, call: u64) -> Option<u64> {
+        Some(self.calls.get(&call)?.plan.nonce)
+    }
+
+    /// It begins no further call on this connection.
+    pub(crate) fn begin_no_more(&mut self) {
+        self.next_begin_at = Nanos::MAX;
+    }
+
     /// When it wants to do something next.
     pub(crate) fn wake_at(&self, begins: bool) -> Option<Nanos> {
         let cancels = self.calls.values().filter_map(|call| call.cancel_at);
         let begin = (begins && self.calls.len() < OPEN_CALLS_MAX).then_some(self.next_begin_at);
+        let begin = begin.filter(|at| *at != Nanos::MAX);
         cancels.chain(begin).min()
     }
 
@@ -85,12 +104,15 @@ impl Client {
         self.next_begin_at = now + self.random.below(2_000_000);
         let method = self.random.below(self.kinds.len() as u64) as u16;
         let kind = self.kinds[usize::from(method)];
-        let plan = Plan::new(
+        let mut plan = Plan::new(
             &mut self.random,
             nonce,
             kind.client_streaming,
             kind.server_streaming,
         );
+        if self.policy == PolicyOfCalls::Judges && self.random.one_in(20) {
+            plan.answer = Answer::Denied;
+        }
         let must_end = plan.answer == Answer::Never || fate.course == Course::Damaged;
         let deadline = match self.random.below(3) {
             0 if !must_end => 0,
@@ -111,7 +133,7 @@ impl Client {
             end_sent: false,
             got: 0,
             credit: i64::from(STREAM_WINDOW_BYTES),
-            owed_window: 0,
+            pending_window: 0,
             deadline,
             cancel_at: self.random.one_in(12).then(|| now + self.random.below(3_000_000)),
         };
@@ -165,9 +187,9 @@ impl Client {
     }
 
     /// Whether a call is open past its deadline.
-    pub(crate) fn check_deadlines(&self, now: Nanos) -> Result<(), String> {
+    pub(crate) fn check_deadlines(&self, now: Nanos, slack_ns: Nanos) -> Result<(), String> {
         for (id, call) in &self.calls {
-            if call.begun && call.deadline != 0 && now > call.deadline + TICK_NS {
+            if call.begun && call.deadline != 0 && now > call.deadline + slack_ns {
                 return Err(format!(
                     "call {id} is open {} µs after its deadline",
                     (now - call.deadline) / 1_000
@@ -196,9 +218,9 @@ impl Client {
 
 impl Call {
     fn next_step(&mut self, id: u64) -> Option<Outgoing> {
-        if self.owed_window >= WINDOW_BATCH_BYTES {
+        if self.pending_window >= WINDOW_BATCH_BYTES {
             let step = Step {
-                window_bytes: std::mem::take(&mut self.owed_window),
+                window_bytes: std::mem::take(&mut self.pending_window),
                 ..Step::new(id, Parts::WINDOW)
             };
             return Some(Outgoing {
@@ -239,7 +261,7 @@ impl Call {
         if let Some((_, payload)) = &message
             && self.kind.client_streaming
         {
-            step.window_bytes = crate::world::app_cost(payload);
+            step.window_bytes = crate::outcome::app_cost(payload);
             self.credit -= i64::from(step.window_bytes);
         }
         if !parts.contains(Parts::BEGIN) {
@@ -269,7 +291,7 @@ impl Call {
                 return Err(format!("response {} is not what was sent", self.got));
             }
             self.got += 1;
-            self.owed_window += got.window_bytes;
+            self.pending_window += got.window_bytes;
         }
         if got.parts.contains(Parts::STATUS) {
             return self.check_status(got.status);
@@ -294,6 +316,7 @@ impl Call {
         let allowed = match got.status {
             Code::DeadlineExceeded => self.deadline != 0 && now >= self.deadline,
             Code::Aborted => self.plan.answer == Answer::Reset,
+            Code::PermissionDenied => self.plan.answer == Answer::Denied,
             Code::ResourceExhausted => fate.memory == Memory::Tight,
             Code::Unavailable => fate.course == Course::Troubled,
             _ => false,

@@ -15,14 +15,24 @@
 //! - at the end no block, no token, no call is left.
 #![forbid(unsafe_code)]
 
+mod app;
+mod carrier;
 mod client;
+mod compose;
 mod memory;
+mod node;
+pub mod nodes;
 mod note;
+mod outcome;
 mod plan;
+mod platform;
+mod policy;
+mod restart;
 mod server;
 mod trace;
 mod world;
 
+pub use nodes::{NodesOptions, NodesReport, run_nodes};
 pub use world::{Options, Report, run};
 
 /// By how much a call may outlive its deadline, in simulated nanoseconds.
@@ -35,6 +45,8 @@ pub struct Violation {
     pub what: String,
     /// When, in simulated nanoseconds.
     pub at: u64,
+    /// The last events before it.
+    pub trace: Vec<String>,
 }
 
 impl std::fmt::Display for Violation {

@@ -34,6 +34,8 @@ pub(crate) struct Service {
     pub(crate) shapes: Arc<[MethodShape]>,
     pub(crate) types: Arc<[MethodTypes]>,
     pub(crate) kinds: Vec<MethodKind>,
+    /// By which policies are told of it.
+    pub(crate) source: Arc<provost_engine::rig::Service>,
 }
 
 struct Source(protox::file::File);
@@ -67,6 +69,7 @@ impl Service {
             shapes: MethodShape::of_service(service),
             types: service.methods.iter().map(types).collect(),
             kinds: service.methods.iter().map(kind).collect(),
+            source: Arc::new(provost_engine::rig::Service::from_source(PROTO)),
         }
     }
 }

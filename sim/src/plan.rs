@@ -5,7 +5,7 @@ use provost_conformance::{Random, content_bytes};
 use provost_wire::metadata;
 
 /// Metadata key of a plan.
-const KEY: &str = "plan-bin";
+pub(crate) const KEY: &str = "plan-bin";
 /// A plan's length in metadata.
 const PLAN_BYTES: usize = 24;
 
@@ -37,6 +37,8 @@ pub(crate) enum Answer {
     Reset,
     /// Never; the deadline must end the call.
     Never,
+    /// It is never asked: a policy denies the call.
+    Denied,
 }
 
 /// Which way a message goes.
@@ -95,6 +97,7 @@ impl Plan {
             Answer::Full => 0,
             Answer::Reset => 1,
             Answer::Never => 2,
+            Answer::Denied => 3,
         };
         value.extend_from_slice(&[self.status, answer, self.size, 0]);
         value.extend_from_slice(&self.think_us.to_le_bytes());
@@ -107,6 +110,11 @@ impl Plan {
     /// The plan in a call's metadata.
     pub(crate) fn from_metadata(block: &[u8]) -> Option<Plan> {
         let (_, value) = metadata::entries(block).find(|(key, _)| *key == KEY)?;
+        Plan::from_value(value)
+    }
+
+    /// The plan in the value of its metadata key.
+    pub(crate) fn from_value(value: &[u8]) -> Option<Plan> {
         let value: &[u8; PLAN_BYTES] = value.try_into().ok()?;
         let number = |at: usize| u16::from_le_bytes([value[at], value[at + 1]]);
         Some(Plan {
@@ -117,6 +125,7 @@ impl Plan {
             answer: match value[13] {
                 0 => Answer::Full,
                 1 => Answer::Reset,
+                3 => Answer::Denied,
                 _ => Answer::Never,
             },
             size: value[14],

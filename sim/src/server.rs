@@ -9,8 +9,8 @@ use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 use provost_wire::metadata;
 
+use crate::outcome::{Course, Fate, Outgoing, Received};
 use crate::plan::{Answer, Plan, Way};
-use crate::world::{Course, Fate, Outgoing, Received};
 
 /// Bytes of messages that it has read before it gives them back to a stream's window.
 const WINDOW_BATCH_BYTES: u32 = 100_000;
@@ -32,7 +32,7 @@ struct Call {
     sent: u16,
     headers_sent: bool,
     credit: i64,
-    owed_window: u32,
+    pending_window: u32,
     answer_at: Nanos,
 }
 
@@ -122,7 +122,7 @@ impl Server {
                 sent: 0,
                 headers_sent: plan.nonce % 3 != 0,
                 credit: i64::from(STREAM_WINDOW_BYTES),
-                owed_window: 0,
+                pending_window: 0,
                 answer_at: now + u64::from(plan.think_us) * 1_000,
             },
         );
@@ -157,7 +157,7 @@ impl Call {
                 return Err(format!("request {} is not what was sent", self.got));
             }
             self.got += 1;
-            self.owed_window += got.window_bytes;
+            self.pending_window += got.window_bytes;
         }
         if got.parts.contains(Parts::END) {
             self.ended = true;
@@ -169,9 +169,9 @@ impl Call {
     }
 
     fn next_step(&mut self, id: u64, now: Nanos) -> Option<Outgoing> {
-        if self.owed_window >= WINDOW_BATCH_BYTES && !self.ended {
+        if self.pending_window >= WINDOW_BATCH_BYTES && !self.ended {
             let step = Step {
-                window_bytes: std::mem::take(&mut self.owed_window),
+                window_bytes: std::mem::take(&mut self.pending_window),
                 ..Step::new(id, Parts::WINDOW)
             };
             return Some(Outgoing {
@@ -180,7 +180,7 @@ impl Call {
                 message: None,
             });
         }
-        if self.plan.answer == Answer::Never || now < self.answer_at {
+        if matches!(self.plan.answer, Answer::Never | Answer::Denied) || now < self.answer_at {
             return None;
         }
         if self.plan.answer == Answer::Reset {
@@ -243,7 +243,7 @@ impl Call {
         if let Some((_, payload)) = &message
             && self.kind.server_streaming
         {
-            step.window_bytes = crate::world::app_cost(payload);
+            step.window_bytes = crate::outcome::app_cost(payload);
             self.credit -= i64::from(step.window_bytes);
         }
         Some(Outgoing {

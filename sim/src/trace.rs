@@ -1,22 +1,63 @@
-//! A fingerprint of all that happened, in order (FNV-1a).
+//! A fingerprint of all that happened, in order (FNV-1a), and the last events themselves.
+
+use std::collections::VecDeque;
+
+/// Events that are kept for whoever reads about a failure.
+const EVENTS_KEPT: usize = 200;
 
 /// The fingerprint so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trace(u64);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trace {
+    fingerprint: u64,
+    last: VecDeque<Vec<u64>>,
+}
 
 impl Trace {
     pub(crate) fn new() -> Trace {
-        Trace(0xcbf2_9ce4_8422_2325)
-    }
-
-    /// Adds an event.
-    pub(crate) fn note(&mut self, words: &[u64]) {
-        for byte in words.iter().flat_map(|word| word.to_le_bytes()) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        Trace {
+            fingerprint: 0xcbf2_9ce4_8422_2325,
+            last: VecDeque::with_capacity(EVENTS_KEPT),
         }
     }
 
-    pub(crate) fn value(self) -> u64 {
-        self.0
+    /// Adds an event: its kind, its time, and what else there is to say of it.
+    pub(crate) fn note(&mut self, words: &[u64]) {
+        for byte in words.iter().flat_map(|word| word.to_le_bytes()) {
+            self.fingerprint = (self.fingerprint ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        if self.last.len() == EVENTS_KEPT {
+            self.last.pop_front();
+        }
+        self.last.push_back(words.to_vec());
     }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// The last events, the oldest first.
+    pub(crate) fn last_events(&self) -> Vec<String> {
+        self.last.iter().map(|words| describe(words)).collect()
+    }
+}
+
+fn describe(words: &[u64]) -> String {
+    const KINDS: [&str; 10] = [
+        "",
+        "submitted (connection, call, parts)",
+        "received (connection, call, parts, status, bytes)",
+        "closed at its app (connection)",
+        "hot restart (node, outcome) or successor (connection)",
+        "closed at its node (end)",
+        "engine failed (end, tag)",
+        "connected (connection)",
+        "change asked for (end)",
+        "fault",
+    ];
+    let kind = words
+        .first()
+        .and_then(|kind| KINDS.get(*kind as usize))
+        .unwrap_or(&"event");
+    let at = words.get(1).copied().unwrap_or(0);
+    format!("{:>12} ns {kind} {:?}", at, words.get(2..).unwrap_or_default())
 }

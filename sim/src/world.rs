@@ -2,18 +2,15 @@
 
 mod app;
 mod faults;
-mod succession;
+mod hot_restart;
 
 use provost_conformance::Random;
 use provost_conformance::simulated::{PipeHandle, Setup};
-use provost_datapath::{Nanos, Step};
-use provost_wire::Code;
-use provost_wire::descriptor::Parts;
-use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
-use provost_wire::metadata;
+use provost_datapath::Nanos;
 
 use crate::Violation;
-use crate::note::{NOTE_BYTES, Service};
+use crate::note::Service;
+pub(crate) use crate::outcome::{Course, Fate, Memory, Outgoing, Received};
 use crate::trace::Trace;
 use app::{App, Work};
 use faults::Faults;
@@ -25,7 +22,7 @@ const SETTLING_NS_MAX: u64 = 60_000_000_000;
 /// How long a client waits before it connects again.
 const RECONNECT_NS: u64 = 3_000_000;
 
-/// What is simulated.
+/// The size of a simulation and the faults in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// All of it follows from this.
@@ -50,70 +47,9 @@ pub struct Report {
     /// What went wrong on purpose.
     pub faults: u64,
     /// How often engines were replaced by successors.
-    pub successions: u64,
+    pub hot_restarts: u64,
     /// Simulated time in nanoseconds.
     pub elapsed_ns: u64,
-}
-
-/// What may befall the calls of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fate {
-    pub(crate) memory: Memory,
-    pub(crate) course: Course,
-}
-
-/// How much memory receive heaps have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Memory {
-    Ample,
-    /// So little that messages may not fit.
-    Tight,
-}
-
-/// What happens to a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Course {
-    /// Nothing: what is sent arrives.
-    Fair,
-    /// It is going away, was cut, or stalls.
-    Troubled,
-    /// Bits are flipped under way.
-    Damaged,
-}
-
-/// A step that an app sends.
-pub(crate) struct Outgoing {
-    pub(crate) step: Step,
-    pub(crate) metadata: Vec<u8>,
-    /// Seed and payload.
-    pub(crate) message: Option<(u64, Vec<u8>)>,
-}
-
-/// A step as an app reads it.
-#[derive(Debug)]
-pub(crate) struct Received {
-    pub(crate) call: u64,
-    pub(crate) parts: Parts,
-    pub(crate) method: u16,
-    pub(crate) status: Code,
-    pub(crate) window_bytes: u32,
-    pub(crate) metadata: Vec<u8>,
-    /// Seed and payload.
-    pub(crate) message: Option<(u64, Vec<u8>)>,
-}
-
-impl Received {
-    pub(crate) fn status_message(&self) -> String {
-        let entry = metadata::entries(&self.metadata).find(|(key, _)| *key == metadata::STATUS_MESSAGE);
-        entry
-            .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
-            .unwrap_or_default()
-    }
-}
-
-/// What a message costs of its stream's window as an app counts it.
-pub(crate) fn app_cost(payload: &[u8]) -> u32 {
-    (NOTE_BYTES + payload.len().next_multiple_of(8)) as u32 + STREAM_MESSAGE_COST_BYTES
 }
 
 /// How a client's node reaches a server's.
@@ -167,7 +103,11 @@ pub fn run(options: Options) -> Result<Report, Violation> {
     let mut world = World::new(options);
     match world.live() {
         Ok(()) => Ok(world.report()),
-        Err(what) => Err(Violation { what, at: world.now }),
+        Err(what) => Err(Violation {
+            what,
+            at: world.now,
+            trace: world.trace.last_events(),
+        }),
     }
 }
 
@@ -200,7 +140,7 @@ impl World {
                 orphaned: 0,
                 connections: 0,
                 faults: 0,
-                successions: 0,
+                hot_restarts: 0,
                 elapsed_ns: 0,
             },
         }
@@ -254,7 +194,7 @@ impl World {
             fates: &fates,
             trace: &mut self.trace,
             begun: &mut self.begun,
-            successions: &mut self.report.successions,
+            hot_restarts: &mut self.report.hot_restarts,
             calls: self.options.calls,
         };
         let mut busy = false;
@@ -411,14 +351,6 @@ enum Phase {
     Busy,
     Settling,
     Closing,
-}
-
-impl Fate {
-    fn worsen(&mut self) {
-        if self.course != Course::Damaged {
-            self.course = Course::Troubled;
-        }
-    }
 }
 
 fn fates(connections: &[Connection]) -> Vec<Fate> {

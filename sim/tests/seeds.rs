@@ -30,14 +30,14 @@ fn what_must_hold_holds_and_everything_that_can_happen_happens() {
         orphaned: 0,
         connections: 0,
         faults: 0,
-        successions: 0,
+        hot_restarts: 0,
         elapsed_ns: 0,
     };
     for seed in 1..=12 {
         let report = simulate(seed, 400);
         sum.calls += report.calls;
         sum.faults += report.faults;
-        sum.successions += report.successions;
+        sum.hot_restarts += report.hot_restarts;
         sum.orphaned += report.orphaned;
         sum.ends
             .iter_mut()
@@ -55,7 +55,7 @@ fn what_must_hold_holds_and_everything_that_can_happen_happens() {
         assert!(ended(code) > 0, "no call ended with {code}: {sum:?}");
     }
     assert!(
-        sum.successions > 1_000,
+        sum.hot_restarts > 1_000,
         "engines are succeeded all the time: {sum:?}"
     );
     assert!(sum.ends[17] > 0 && sum.faults > 0 && sum.orphaned > 0, "{sum:?}");

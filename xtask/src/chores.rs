@@ -1,5 +1,7 @@
 //! Chores that start other programs of the workspace.
 
+use std::process::Command;
+
 use crate::Complaints;
 use crate::workspace::{Workspace, WorkspaceError, run};
 
@@ -13,7 +15,7 @@ pub(crate) enum Golden {
 }
 
 /// Packages with a test `golden`, which writes the golden files anew when a variable is set.
-const GOLDEN_PACKAGES: [&str; 2] = ["provost-marshal", "provost-build"];
+const GOLDEN_PACKAGES: [&str; 3] = ["provost-marshal", "provost-build", "provost-admin"];
 /// Those variables.
 const BLESS_VARIABLES: [&str; 2] = ["BLESS", "PROVOST_BLESS"];
 
@@ -52,7 +54,7 @@ pub(crate) fn fuzz_deep(workspace: &Workspace, target: Option<&str>, seconds: u6
         None => libfuzzer_targets(workspace)?,
     };
     for target in targets {
-        let mut command = std::process::Command::new("cargo");
+        let mut command = Command::new("cargo");
         // The toolchain that runs us would be handed down to the nightly cargo.
         command
             .env_remove("CARGO")
@@ -73,18 +75,23 @@ pub(crate) fn fuzz_deep(workspace: &Workspace, target: Option<&str>, seconds: u6
     Ok(())
 }
 
-/// Lints and tests the wire over DPDK, where there is one to build against; says so where there is none.
-pub(crate) fn dpdk(workspace: &Workspace) -> Result<(), Complaints> {
+/// Whether there is a DPDK to build against; else what is missing.
+pub(crate) fn find_dpdk() -> Result<(), String> {
     const WANTED: &str = "libdpdk >= 22.11";
-    let found = std::process::Command::new("pkg-config")
+    let found = Command::new("pkg-config")
         .args(["--exists", "--print-errors", WANTED])
         .output();
-    if !found.is_ok_and(|output| output.status.success()) {
-        eprintln!(
-            "xtask: skipped: pkg-config finds no {WANTED} (Debian: apt-get install libdpdk-dev pkg-config)"
-        );
+    if found.is_ok_and(|output| output.status.success()) {
         return Ok(());
     }
+    Err(format!(
+        "pkg-config finds no {WANTED} (Debian: apt-get install libdpdk-dev pkg-config)"
+    ))
+}
+
+/// Lints and tests the wire over DPDK.
+pub(crate) fn dpdk(workspace: &Workspace) -> Result<(), Complaints> {
+    find_dpdk().map_err(|missing| vec![missing])?;
     let packages = [
         "--package",
         "provost-dpdk",
@@ -115,25 +122,45 @@ fn libfuzzer_targets(workspace: &Workspace) -> Result<Vec<String>, Complaints> {
     Ok(names)
 }
 
+/// The profile of packages and of figures to publish.
+const DIST: &str = "dist";
+
 /// Builds what the benchmarks start (themselves and the service), then runs them.
 pub(crate) fn bench(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
-    let mut build = workspace.cargo(&["build", "--quiet", "--release"]);
+    if let Some((INSIGHT, rest)) = arguments.split_first().map(|(first, rest)| (&**first, rest)) {
+        return bench_insight(workspace, rest);
+    }
+    let mut build = workspace.cargo(&["build", "--quiet", "--profile", DIST]);
     build.args(["--package", "provost-bench", "--package", "provostd"]);
     reported(run(&mut build))?;
-    start_bench(workspace, "release", arguments)
+    reported(run(start_bench(workspace, DIST).args(arguments)))
 }
 
-/// Whether the benchmarks still run. Their figures mean nothing, so they are those that were built with the tests.
-pub(crate) fn bench_smoke(workspace: &Workspace) -> Result<(), Complaints> {
-    start_bench(workspace, "debug", &["smoke".into()])
-}
+/// The benchmark of `provost insight`, which starts no service.
+const INSIGHT: &str = "insight";
 
-fn start_bench(workspace: &Workspace, folder: &str, arguments: &[String]) -> Result<(), Complaints> {
-    let mut command = workspace.program(folder, "provost-bench");
+fn bench_insight(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
+    let package = ["--package", "provost-insight-probes"];
+    let build = [&["build", "--quiet", "--release"][..], &package].concat();
+    reported(run(&mut workspace.cargo(&build)))?;
+    let mut command = workspace.program("release", "provost-insight-bench");
     command
         .args(arguments)
         .env("PROVOST_BENCH_CACHE", workspace.target.join("bench"));
     reported(run(&mut command))
+}
+
+/// Whether the benchmarks still run. Their figures mean nothing, so they are those that were built with the tests.
+pub(crate) fn bench_smoke(workspace: &Workspace) -> Command {
+    let mut command = start_bench(workspace, "debug");
+    command.arg("smoke");
+    command
+}
+
+fn start_bench(workspace: &Workspace, folder: &str) -> Command {
+    let mut command = workspace.program(folder, "provost-bench");
+    command.env("PROVOST_BENCH_CACHE", workspace.target.join("bench"));
+    command
 }
 
 /// What is run for long.
@@ -142,14 +169,14 @@ pub(crate) enum Soak {
     /// Changes of policies and engines while calls and streams go on.
     Upgrade,
     /// Replacements of whole services while calls and streams go on.
-    Takeover,
+    HotRestart,
 }
 
 /// Runs a test for so many minutes, in release mode.
 pub(crate) fn soak(workspace: &Workspace, what: Soak, minutes: u64) -> Result<(), Complaints> {
     let (package, test) = match what {
         Soak::Upgrade => ("provostd", "policies"),
-        Soak::Takeover => ("provost-e2e", "takeover"),
+        Soak::HotRestart => ("provost-e2e", "hot_restart"),
     };
     let mut command = workspace.cargo(&["test", "--release", "--package", package, "--test", test]);
     command.args(["--", "--ignored", "--exact", "soak", "--nocapture"]);

@@ -1,113 +1,214 @@
 //! What continuous integration checks, cheap things first, each step with its time.
+//!
+//! One pass lints and builds everything (see [`Workspace::load_linted`]). What it built then runs: side by side what does not
+//! measure, alone what does.
 
 use std::time::Instant;
 
+use crate::jobs::{RunTally, TestJob};
+use crate::programs::{self, TestProgram};
 use crate::workspace::{Workspace, WorkspaceError, run};
-use crate::{Complaints, chores, layering, licences, none, tidy};
+use crate::{Complaints, chores, commits, hw, layering, licences, none, tidy};
 
 /// Each fuzz target's share of a CI run.
 const FUZZ_SECONDS: u64 = 2;
-/// The share of a CI run of the simulators, of nodes and of the datagram transport, which run side by side.
+/// The share of a CI run of the simulator of the datagram transport, with fresh seeds.
 const SIMULATOR_SECONDS: u64 = 60;
+/// How many seeds of the simulator of nodes a CI run takes.
+const SIMULATED_SEEDS: &str = "14";
 /// The share of a CI run of each soak.
 const SOAK_MINUTES: &str = "1";
 
-type Step = (&'static str, fn(&Workspace) -> Result<(), Complaints>);
+/// With this in the environment, a tool that is missing fails a run.
+pub(crate) const STRICT: &str = "PROVOST_STRICT";
 
-/// The tests come last, so that their counts end the log. The hostile app is among them.
-const STEPS: [Step; 13] = [
-    ("format", |workspace| {
-        cargo(workspace, &["fmt", "--all", "--check"])
-    }),
-    ("tidy", |workspace| none(tidy::complaints(workspace))),
-    ("layering", |workspace| none(layering::complaints(workspace))),
-    ("licences", |workspace| none(licences::complaints(workspace))),
-    ("clippy", |workspace| {
-        cargo(
-            workspace,
-            &[
-                "clippy",
-                "--quiet",
-                "--workspace",
-                "--all-targets",
-                "--",
-                "-D",
-                "warnings",
-            ],
-        )
-    }),
-    ("loom", loom),
-    // All at once: package by package, what they share is built for each set of its features.
-    ("build", |workspace| {
-        cargo(workspace, &["build", "--quiet", "--workspace", "--all-targets"])
-    }),
-    ("fuzz", |workspace| built(workspace, "provost-fuzz", FUZZ_SECONDS)),
-    ("simulators", simulators),
-    ("soaks", soaks),
-    ("bench smoke", chores::bench_smoke),
-    ("dpdk", chores::dpdk),
-    ("tests", |workspace| cargo(workspace, &["test", "--workspace"])),
+/// Programs of tests that measure, or whose load disturbs the others: each runs alone, its tests side by side.
+const ALONE: [(&str, &str, &str); 6] = [
+    ("provost-hostile", "campaign", "keeps a node as busy as it can"),
+    ("provostd", "idle", "measures that an idle node costs nothing"),
+    ("provost", "rest", "measures that an idle app costs nothing"),
+    (
+        "provost-e2e",
+        "limits",
+        "measures that idle processes cost nothing",
+    ),
+    ("provost-e2e", "policy_rate_limit", "measures rates"),
+    ("provost-e2e", "bystander", "measures one app beside another"),
 ];
 
-/// Runs the steps until one fails.
+/// The program that compares what the compiler says with golden files: the linter writes types with their whole paths.
+const COMPILER_ERRORS: &str = "misuse";
+
+/// Programs of tests with a test `soak`, which a common run of the tests passes over.
+const SOAKS: [(&str, &str); 2] = [("provostd", "policies"), ("provost-e2e", "hot_restart")];
+
+/// Packages that are built again over DPDK, where there is one.
+const OVER_DPDK: [&str; 2] = ["provost-dpdk", "provost-wire-tests"];
+
+/// Runs the steps until one fails; of the programs at the end, all.
 pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
-    for (name, step) in STEPS {
-        let began = Instant::now();
-        eprintln!("== {name}");
-        step(workspace)?;
-        eprintln!("== {name}: done in {} s", began.elapsed().as_secs());
+    let began = Instant::now();
+    step("format", || cargo(workspace, &["fmt", "--all", "--check"]))?;
+    step("tidy", || none(tidy::complaints(workspace)))?;
+    step("layering", || none(layering::complaints(workspace)))?;
+    step("commits", || none(commits::complaints(workspace, None)))?;
+    step("licences", || none(licences::complaints(workspace)))?;
+    let workspace = Workspace::load_linted().map_err(|error| vec![error.to_string()])?;
+    let programs = step("lint and build", || programs::build(&workspace, &[]))?;
+    let mut tally = RunTally::default();
+    let over_dpdk = step("lint and build over DPDK", || {
+        programs_over_dpdk(&workspace, &mut tally)
+    })?;
+    step("hardware", || hw::check_all(&workspace))?;
+    let mut programs = [programs, over_dpdk].concat();
+    // The step before has built and run them over the simulated hardware.
+    programs.retain(|program| program.package != hw::TESTS);
+    run_programs(&workspace, programs, &mut tally)?;
+    eprintln!("== everything: done in {} s", began.elapsed().as_secs());
+    tally.conclude()
+}
+
+fn step<T>(name: &str, body: impl FnOnce() -> Result<T, Complaints>) -> Result<T, Complaints> {
+    let began = Instant::now();
+    eprintln!("== {name}");
+    let done = body()?;
+    eprintln!("== {name}: done in {} s", began.elapsed().as_secs());
+    Ok(done)
+}
+
+/// Runs everything that was built. What fails does not keep the rest from running.
+fn run_programs(
+    workspace: &Workspace,
+    programs: Vec<TestProgram>,
+    tally: &mut RunTally,
+) -> Result<(), Complaints> {
+    let (alone, beside): (Vec<_>, Vec<_>) = programs.iter().partition(|program| is_alone(program));
+    let mut jobs = vec![
+        simulated_nodes(workspace),
+        seconds_of(workspace, "provost-datagram-sim", SIMULATOR_SECONDS),
+        loom(workspace),
+        doc_tests(workspace),
+        seconds_of(workspace, "provost-fuzz", FUZZ_SECONDS),
+    ];
+    // As many at once as there are cores, each with one test at a time. Those of the node and of whole systems come last
+    // among the members and take the longest, so they begin.
+    jobs.extend(beside.into_iter().rev().map(|program| {
+        let mut job = tests(workspace, program);
+        job.command.env("RUST_TEST_THREADS", "1");
+        job
+    }));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    step("side by side", || {
+        tally.run(jobs, cores);
+        Ok(())
+    })?;
+    let mut jobs: Vec<TestJob> = alone
+        .into_iter()
+        .map(|program| tests(workspace, program))
+        .collect();
+    jobs.extend(soaks(workspace, &programs)?);
+    jobs.push(TestJob {
+        name: "bench smoke".into(),
+        command: chores::bench_smoke(workspace),
+    });
+    step("alone", || {
+        tally.run(jobs, 1);
+        Ok(())
+    })
+}
+
+fn is_alone(program: &TestProgram) -> bool {
+    let named = |(package, target, _): &&(&str, &str, &str)| {
+        program.package == *package && program.target.replace('-', "_") == target.replace('-', "_")
+    };
+    ALONE.iter().any(|alone| named(&alone))
+}
+
+fn tests(workspace: &Workspace, program: &TestProgram) -> TestJob {
+    let mut command = program.command(workspace);
+    if program.target == COMPILER_ERRORS {
+        command.env_remove("RUSTC_WORKSPACE_WRAPPER");
     }
-    Ok(())
+    TestJob {
+        name: format!("{} {}", program.package, program.target),
+        command,
+    }
+}
+
+/// The tests of what uses DPDK, linted and built with it; nothing where there is none to build against.
+fn programs_over_dpdk(workspace: &Workspace, tally: &mut RunTally) -> Result<Vec<TestProgram>, Complaints> {
+    if let Err(missing) = chores::find_dpdk() {
+        if std::env::var_os(STRICT).is_some_and(|value| value != "0") {
+            return Err(vec![missing]);
+        }
+        tally.skip("dpdk", &missing);
+        return Ok(Vec::new());
+    }
+    let features = OVER_DPDK.map(|package| format!("{package}/dpdk")).join(",");
+    // Of the whole workspace, so that what the features do not touch stays as it was built.
+    let mut programs = programs::build(workspace, &["--features", &features])?;
+    programs.retain(|program| OVER_DPDK.contains(&&*program.package));
+    Ok(programs)
 }
 
 /// The orderings of rings, wake words and buckets, in a target folder of its own, as the flag would rebuild everything
 /// else.
-fn loom(workspace: &Workspace) -> Result<(), Complaints> {
-    let mut command = workspace.cargo(&["test", "--quiet", "--release", "--lib"]);
-    command.args([
-        "--package",
-        "provost-ring",
-        "--package",
-        "provost-policy-rate-limit",
-    ]);
+fn loom(workspace: &Workspace) -> TestJob {
+    let mut command = workspace.cargo_unlinted(&["test", "--quiet", "--release", "--lib"]);
+    command.args(["--package", "provost-ring", "--package", "provost-policies"]);
     command
         .env("RUSTFLAGS", "--cfg loom")
-        // Built once and run once: what optimizes across crates takes longer than it saves.
-        .env("CARGO_PROFILE_RELEASE_LTO", "off")
-        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
-        .env("CARGO_TARGET_DIR", workspace.root.join("target/loom"));
-    chores::reported(run(&mut command))
+        .env("CARGO_TARGET_DIR", workspace.target.join("loom"));
+    TestJob {
+        name: "loom".into(),
+        command,
+    }
+}
+
+fn doc_tests(workspace: &Workspace) -> TestJob {
+    TestJob {
+        name: "examples in documentation".into(),
+        command: workspace.cargo(&["test", "--quiet", "--workspace", "--doc"]),
+    }
 }
 
 /// Changes of policies and engines, and then replacements of services, under calls and streams.
-fn soaks(workspace: &Workspace) -> Result<(), Complaints> {
-    // Of the whole workspace, as what was built is.
-    let mut command = workspace.cargo(&["test", "--quiet", "--workspace"]);
-    command.args(["--test", "policies", "--test", "takeover", "--"]);
-    command.args(["--ignored", "--exact", "soak", "--nocapture"]);
-    command.env("PROVOST_SOAK_MINUTES", SOAK_MINUTES);
-    chores::reported(run(&mut command))
+fn soaks(workspace: &Workspace, programs: &[TestProgram]) -> Result<Vec<TestJob>, Complaints> {
+    let soak = |(package, target): &(&str, &str)| {
+        let found = programs
+            .iter()
+            .find(|program| program.package == *package && program.target == *target);
+        let program = found.ok_or_else(|| vec![format!("{package} has no tests named {target}")])?;
+        let mut command = program.command(workspace);
+        command
+            .args(["--ignored", "--exact", "soak", "--nocapture"])
+            .env("PROVOST_SOAK_MINUTES", SOAK_MINUTES);
+        Ok(TestJob {
+            name: format!("soak of {target}"),
+            command,
+        })
+    };
+    SOAKS.iter().map(soak).collect()
 }
 
-/// Each has one thread.
-fn simulators(workspace: &Workspace) -> Result<(), Complaints> {
-    let nodes = || built(workspace, "provost-sim", SIMULATOR_SECONDS);
-    let datagrams = || built(workspace, "provost-datagram-sim", SIMULATOR_SECONDS);
-    std::thread::scope(|scope| {
-        let nodes = scope.spawn(nodes);
-        let datagrams = datagrams();
-        let nodes = nodes
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        nodes.and(datagrams)
-    })
+/// Always the same seeds: one seed takes from a tenth of a second to a minute, and these are quick. Fresh ones are for soaks.
+fn simulated_nodes(workspace: &Workspace) -> TestJob {
+    let mut command = workspace.program("debug", "provost-sim");
+    command.args(["--seed", "1", "--seeds", SIMULATED_SEEDS]);
+    TestJob {
+        name: "provost-sim".into(),
+        command,
+    }
 }
 
-/// Runs a program that the step `build` has built for so many seconds.
-fn built(workspace: &Workspace, name: &str, seconds: u64) -> Result<(), Complaints> {
+/// A program of the workspace for so many seconds.
+fn seconds_of(workspace: &Workspace, name: &str, seconds: u64) -> TestJob {
     let mut command = workspace.program("debug", name);
     command.args(["--seconds", &seconds.to_string()]);
-    chores::reported(run(&mut command))
+    TestJob {
+        name: name.into(),
+        command,
+    }
 }
 
 fn cargo(workspace: &Workspace, arguments: &[&str]) -> Result<(), Complaints> {

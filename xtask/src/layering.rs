@@ -39,7 +39,7 @@ const ROOMS: [(&str, Room, &[Room]); 13] = [
     ("sdk/", Sdk, &[Core]),
     ("sim/", Sim, &[Base, Sys, Core, Engines, Node, App, Apps, Sim]),
     ("tests/", Tests, &[Base, Sys, Core, Node, App, Tools, Apps, Tests]),
-    ("fuzz/", Fuzz, &[Base, Sys, Core, Engines, Node, App, Fuzz]),
+    ("fuzz/", Fuzz, &[Base, Sys, Core, Engines, Node, App, Tools, Fuzz]),
     ("xtask/", Xtask, &[]),
 ];
 
@@ -52,6 +52,20 @@ const LINKED_SIMULATION: &str = "provost-datagram-sim";
 
 /// By what messages are read and written, on either side; it does no I/O either.
 const MARSHALLING: [&str; 2] = ["provost", "provost-marshal"];
+
+/// The threads of the data plane. They know engines by tag and start function, and nothing of policies, configuration or
+/// the control plane: beside the rooms below, only the engine through whose port they poll an app's rings.
+const RUNTIME: &str = "provost-runtime";
+/// The rooms below the runtime.
+const RUNTIME_ROOMS: [Room; 3] = [Base, Sys, Core];
+/// What it must not depend on although it is in one of them: what policies are written against.
+const RUNTIME_IGNORES: [&str; 2] = ["provost-engine", "provost-plugin"];
+/// An app's port is not an engine: the runtime polls it itself, ahead of all datapaths of the app.
+const RUNTIME_PORT: &str = "provost-frontend";
+/// A runtime that waits on an executor of its own would be part of the control plane.
+const EXECUTORS: [&str; 3] = ["tokio", "async-io", "futures-executor"];
+/// What predicts a mesh's cost: it performs no I/O and knows no other crate.
+const PREDICTION: &str = "provost-insight";
 
 /// The suite that every transport's tests instantiate.
 const CONFORMANCE: &str = "provost-conformance";
@@ -98,6 +112,7 @@ fn check(members: &[Member]) -> Complaints {
             ));
             continue;
         };
+        complaints.extend(runtime_complaints(member, members));
         for (name, kind) in &member.dependencies {
             let Some(target) = members.iter().find(|other| other.name == *name) else {
                 continue;
@@ -109,7 +124,8 @@ fn check(members: &[Member]) -> Complaints {
             let links = LINKING.contains(&member.name.as_str());
             let linked = links && (name == LINKED || name == LINKED_SIMULATION && kind == "dev");
             let marshals = [&*member.name, name] == MARSHALLING;
-            if !allowed.contains(target_room) && !suite && !linked && !marshals {
+            let is_allowed = allowed.contains(target_room) && member.name != PREDICTION;
+            if !is_allowed && !suite && !linked && !marshals {
                 complaints.push(format!(
                     "{} ({}) must not depend on {name} ({}): {kind} dependency against the layering",
                     member.name, member.folder, target.folder
@@ -118,6 +134,24 @@ fn check(members: &[Member]) -> Complaints {
         }
     }
     complaints
+}
+
+/// What the runtime depends on and must not.
+fn runtime_complaints(member: &Member, members: &[Member]) -> Complaints {
+    let is_forbidden = |name: &String| {
+        let target = members.iter().find(|other| other.name == *name);
+        let room = target.and_then(|target| room(&target.folder));
+        let is_above = room.is_some_and(|(_, room, _)| !RUNTIME_ROOMS.contains(room));
+        let is_ignored = RUNTIME_IGNORES.contains(&name.as_str()) || EXECUTORS.contains(&name.as_str());
+        is_ignored || is_above && name != RUNTIME_PORT
+    };
+    let normal = member.dependencies.iter().filter(|(_, kind)| kind != "dev");
+    normal
+        .filter(|(name, _)| member.name == RUNTIME && is_forbidden(name))
+        .map(|(name, _)| {
+            format!("{RUNTIME} must not depend on {name}: it knows engines by tag and start function alone")
+        })
+        .collect()
 }
 
 fn room(folder: &str) -> Option<&'static (&'static str, Room, &'static [Room])> {
@@ -154,6 +188,36 @@ mod tests {
         let app = crate_in("crates/app/provost", "app", &["daemon"]);
         let node = crate_in("crates/node/daemon", "daemon", &["app"]);
         assert_eq!(check(&[app, node]).len(), 2);
+    }
+
+    #[test]
+    fn the_runtime_knows_the_port_and_no_policy_engine_or_executor() {
+        let others = || {
+            vec![
+                crate_in("crates/core/datapath", "provost-datapath", &[]),
+                crate_in("crates/core/engine", "provost-engine", &[]),
+                crate_in("crates/engines/frontend", "provost-frontend", &[]),
+                crate_in("crates/engines/policies", "provost-policies", &[]),
+                crate_in("crates/node/admin", "provost-admin", &[]),
+            ]
+        };
+        let checked = |dependencies: &[&str]| {
+            let mut members = others();
+            members.push(crate_in("crates/node/runtime", RUNTIME, dependencies));
+            check(&members).len()
+        };
+        assert_eq!(checked(&["provost-datapath", "provost-frontend"]), 0);
+        for forbidden in ["provost-engine", "provost-policies", "provost-admin", "tokio"] {
+            assert_eq!(checked(&["provost-datapath", forbidden]), 1, "{forbidden}");
+        }
+    }
+
+    #[test]
+    fn prediction_knows_no_other_crate() {
+        let base = crate_in("crates/base/wire", "wire", &[]);
+        let prediction = crate_in("crates/tools/insight", PREDICTION, &["wire", "serde"]);
+        let other = crate_in("crates/tools/cli", "cli", &["wire", PREDICTION]);
+        assert_eq!(check(&[base, prediction, other]).len(), 1);
     }
 
     #[test]

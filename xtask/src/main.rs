@@ -4,10 +4,16 @@
 //! runs the same rules as the commands do.
 #![forbid(unsafe_code)]
 
+mod check;
 mod chores;
 mod ci;
+mod commits;
+mod hw;
+mod jobs;
 mod layering;
 mod licences;
+mod older_build;
+mod programs;
 mod source;
 mod tidy;
 mod workspace;
@@ -30,6 +36,10 @@ struct Arguments {
 enum Chore {
     /// Checks file sizes, names, words, unsafe code and licence notes
     Tidy,
+    /// Lists where the habits stand whose counts may only fall
+    Habits,
+    /// Lists the runs of lines that stand in two places
+    Duplicates,
     /// Checks that crates depend downwards only
     Layering,
     /// Checks the licence of every dependency against `deny.toml`
@@ -57,7 +67,7 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Runs a test for long: `soak upgrade` changes policies and engines under calls and streams, `soak takeover` replaces
+    /// Runs a test for long: `soak upgrade` changes policies and engines under calls and streams, `soak hot_restart` replaces
     /// whole services
     Soak {
         /// Which
@@ -66,8 +76,31 @@ enum Chore {
         #[arg(long, default_value_t = 60)]
         minutes: u64,
     },
+    /// Builds an earlier commit and has one of its nodes replaced by today's, under calls, and back
+    OlderBuild {
+        /// The commit; without, one from before the glossary's names
+        commit: Option<String>,
+    },
     /// Lints and tests the wire over DPDK, where pkg-config finds libdpdk
     Dpdk,
+    /// Checks formats, rules and lints, and runs the tests of the packages that changed
+    Check {
+        /// The commit to compare with; by default where this branch left origin/main, or the commit before the last
+        #[arg(long)]
+        base: Option<String>,
+    },
+    /// Checks the subjects of commits: `area: what`, at most 72 characters
+    Commits {
+        /// The commit after which to begin; by default where this branch left origin/main, or the commit before the last
+        #[arg(long)]
+        base: Option<String>,
+    },
+    /// The NIC in `hw/`: `hw regs`, `hw lint`, `hw test`, `hw prove`, `hw synth`
+    Hw {
+        /// What to do with it
+        #[command(subcommand)]
+        chore: hw::HardwareChore,
+    },
     /// Everything that continuous integration checks
     Ci,
 }
@@ -81,17 +114,21 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(complaints) => {
             complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
-            eprintln!("xtask: {} complaint(s)", complaints.len());
+            if !complaints.is_empty() {
+                eprintln!("xtask: {} complaint(s)", complaints.len());
+            }
             ExitCode::FAILURE
         }
     }
 }
 
-/// What a chore found wrong, one line each.
+/// What a chore found wrong, one line each; none where it has said so itself.
 type Complaints = Vec<String>;
 
 fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
     match chore {
+        Chore::Habits => tidy::print_habits(workspace),
+        Chore::Duplicates => tidy::print_duplicates(workspace),
         Chore::Tidy => none(tidy::complaints(workspace)),
         Chore::Layering => none(layering::complaints(workspace)),
         Chore::Licences => none(licences::complaints(workspace)),
@@ -109,7 +146,11 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
         } => chores::fuzz_deep(workspace, target.as_deref(), seconds),
         Chore::Bench { arguments } => chores::bench(workspace, &arguments),
         Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
+        Chore::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),
         Chore::Dpdk => chores::dpdk(workspace),
+        Chore::Check { base } => check::check_changed(workspace, base.as_deref()),
+        Chore::Commits { base } => none(commits::complaints(workspace, base.as_deref())),
+        Chore::Hw { chore } => hw::run(workspace, &chore),
         Chore::Ci => ci::check_all(workspace),
     }
 }

@@ -1,5 +1,6 @@
 //! The workspace as `cargo metadata` tells it, and the commands that chores run in it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -37,6 +38,8 @@ pub(crate) struct Workspace {
     pub(crate) target: PathBuf,
     /// The members, without what they depend on from elsewhere.
     pub(crate) members: Vec<Package>,
+    /// The compiler that lints what it builds, where that is wanted.
+    linter: Option<PathBuf>,
 }
 
 /// One package of `cargo metadata`.
@@ -80,12 +83,29 @@ impl Workspace {
             root: metadata.workspace_root,
             target: metadata.target_directory,
             members: metadata.packages,
+            linter: None,
         })
     }
 
-    /// Every package in the lock file's graph, members included.
+    /// The same workspace, in which every build lints the members as well, and a warning is an error. `clippy-driver`
+    /// compiles as rustc does, so nothing is compiled twice for it.
+    pub(crate) fn load_linted() -> Result<Workspace, WorkspaceError> {
+        let workspace = Workspace::load()?;
+        let mut rustc = Command::new("rustc");
+        rustc.current_dir(&workspace.root).args(["--print", "sysroot"]);
+        let sysroot = output(&mut rustc)?;
+        let driver = Path::new(String::from_utf8_lossy(&sysroot).trim()).join("bin/clippy-driver");
+        Ok(Workspace {
+            linter: Some(driver),
+            ..workspace
+        })
+    }
+
+    /// Every package of the graph that Linux needs, members included. Those that only other systems need are never built, so
+    /// they are not even downloaded.
     pub(crate) fn packages_all() -> Result<Vec<Package>, WorkspaceError> {
-        Ok(metadata(&[])?.packages)
+        let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        Ok(metadata(&["--filter-platform", &platform])?.packages)
     }
 
     /// A path below the root, as the repository names it.
@@ -96,8 +116,14 @@ impl Workspace {
     /// Files that git tracks or would track.
     pub(crate) fn files(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
         let mut git = Command::new("git");
-        git.current_dir(&self.root)
-            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+        git.current_dir(&self.root).args([
+            "ls-files",
+            "-z",
+            "--deduplicate",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]);
         let listed = output(&mut git)?;
         let names = listed.split(|byte| *byte == 0).filter(|name| !name.is_empty());
         let paths = names.map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned()));
@@ -106,9 +132,28 @@ impl Workspace {
 
     /// `cargo` with these arguments, at the root.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = self.cargo_unlinted(arguments);
+        command.envs(self.environment());
+        command
+    }
+
+    /// `cargo` whose builds lint nothing, for what is built with flags of its own.
+    pub(crate) fn cargo_unlinted(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(cargo_program());
         command.current_dir(&self.root).args(arguments);
         command
+    }
+
+    /// What decides, besides the arguments, how cargo builds. Two commands with different ones build everything twice, so
+    /// tests that start cargo themselves get it as well.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let mut environment = vec![("CARGO", OsString::from(cargo_program()))];
+        if let Some(linter) = &self.linter {
+            environment.push(("RUSTC_WORKSPACE_WRAPPER", linter.into()));
+            // `clippy-driver` reads its arguments from here, with this text between them.
+            environment.push(("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__".into()));
+        }
+        environment
     }
 
     /// A program of the workspace that was built before into the folder of a profile, at the root.
@@ -143,7 +188,8 @@ fn metadata(arguments: &[&str]) -> Result<Metadata, WorkspaceError> {
     Ok(serde_json::from_slice(&output(&mut command)?)?)
 }
 
-fn output(command: &mut Command) -> Result<Vec<u8>, WorkspaceError> {
+/// What a command prints, which must succeed.
+pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, WorkspaceError> {
     command.stderr(std::process::Stdio::inherit());
     let output = command.output().map_err(|source| start_error(command, source))?;
     if !output.status.success() {
@@ -155,14 +201,15 @@ fn output(command: &mut Command) -> Result<Vec<u8>, WorkspaceError> {
     Ok(output.stdout)
 }
 
-fn start_error(command: &Command, source: std::io::Error) -> WorkspaceError {
+pub(crate) fn start_error(command: &Command, source: std::io::Error) -> WorkspaceError {
     WorkspaceError::Start {
         program: command.get_program().to_string_lossy().into_owned(),
         source,
     }
 }
 
-fn show(command: &Command) -> String {
+/// A command as one would type it.
+pub(crate) fn show(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words
         .map(|word| word.to_string_lossy())

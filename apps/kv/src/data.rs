@@ -26,9 +26,7 @@ pub const SAMPLE_NAME: &str = "unicode-names.tsv";
 /// An entry of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The key.
     pub key: String,
-    /// The value.
     pub value: Vec<u8>,
 }
 
@@ -39,7 +37,6 @@ pub enum Format {
     Csv,
     /// `key<TAB>value` lines.
     Tsv,
-    /// Values alone.
     Lines,
 }
 
@@ -48,42 +45,26 @@ pub enum Format {
 pub enum DataError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// The file is too large.
     #[error("{} has {bytes} bytes, more than the {FILE_BYTES_MAX} that are read at once: split it", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        bytes: u64,
-    },
+    TooLarge { path: PathBuf, bytes: u64 },
     /// A line of the file is wrong.
     #[error("{name}:{line}: {problem}")]
     Line {
-        /// The file.
         name: String,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong.
         problem: Problem,
     },
     /// The file has no entry.
     #[error("{name} has no entries")]
-    Empty {
-        /// The file.
-        name: String,
-    },
+    Empty { name: String },
 }
 
 /// What is wrong with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// No tab.
     #[error("no tab; a line of this file is a key, a tab, and a value")]
     NoTab,
     /// A CSV record that has not two fields.
@@ -95,16 +76,13 @@ pub enum Problem {
     /// Something follows a quoted field's closing quote.
     #[error("after a closing quote, a comma or the end of the line is expected")]
     AfterQuote,
-    /// No key.
     #[error("the key is empty")]
     EmptyKey,
-    /// A long key.
     #[error("the key has {0} bytes; {KEY_BYTES_MAX} are allowed")]
     LongKey(usize),
     /// A key with bytes that are no text.
     #[error("the key is not UTF-8 text")]
     KeyNotText,
-    /// A long value.
     #[error("the value has {0} bytes; {VALUE_BYTES_MAX} are allowed")]
     LongValue(usize),
 }

@@ -8,7 +8,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// What is kept under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The value.
     pub value: Arc<[u8]>,
     /// What the writer says about it, in the order of the names.
     pub labels: Vec<(String, String)>,
@@ -100,13 +99,11 @@ impl Store {
 /// A run of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// All of them.
     All,
     /// Those that start with this.
     Prefix(String),
     /// Those from `first` on, up to `end` and without it; an empty `end` is the end.
     Range {
-        /// The first key.
         first: String,
         /// The key to stop at.
         end: String,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use provost_datagram_rpc::{Completion, Context, Handlers, Rpc, RpcConfig, SessionId, Wire};
-use provost_figures::{Cells, Latencies, Load};
+use provost_figures::{Cells, Latencies, Load, table};
 use provost_ordered_kv::protocol::{DONE, GET, SCAN, span};
 use provost_ordered_kv::server::{Scans, handlers};
 use provost_ordered_kv::tree::Tree;
@@ -125,7 +125,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
             bench.measure("udp", (wire()?, wire()?), &mut cells)?;
         }
     }
-    print!("{}", cells.table());
+    let head = format!("{keys} keys, {rounds} rounds");
+    table::print(&cells, &head, &[]);
     if let Some(path) = &options.json {
         cells.write(path)?;
     }
@@ -152,7 +153,7 @@ fn scan_alone(tree: &Tree, (keys, scan_keys): (u64, u32), length: Duration, cell
         std::hint::black_box(tree.scan((key >> 33) % keys, scan_keys as usize));
         latencies.record(scan.elapsed());
     }
-    let run = latencies.run(began.elapsed().as_secs_f64(), 0);
+    let run = latencies.report(began.elapsed().as_secs_f64(), 0);
     cells.add(&alone("tree alone", &format!("scan {scan_keys}")), run);
 }
 
@@ -187,11 +188,11 @@ fn wake(length: Duration, cells: &mut Cells) {
     let seconds = began.elapsed().as_secs_f64();
     cells.add(
         &alone("a thread that sleeps", "to wake it"),
-        waking.run(seconds, 0),
+        waking.report(seconds, 0),
     );
     cells.add(
         &alone("a thread that sleeps", "until it runs"),
-        until_it_runs.run(seconds, 0),
+        until_it_runs.report(seconds, 0),
     );
 }
 
@@ -288,9 +289,9 @@ impl Bench<'_> {
             conns: 1,
             inflight: self.inflight,
         };
-        cells.add(&load("get", 8), client.gets.run(seconds, client.errors));
+        cells.add(&load("get", 8), client.gets.report(seconds, client.errors));
         if client.scans.count() > 0 {
-            cells.add(&load("scan", 12), client.scans.run(seconds, 0));
+            cells.add(&load("scan", 12), client.scans.report(seconds, 0));
         }
         Ok(())
     }

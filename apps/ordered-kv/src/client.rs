@@ -19,27 +19,20 @@ const TURN_MAX: Duration = Duration::from_millis(100);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The wire.
     #[error("the wire is of no use: {0}")]
     Wire(#[from] io::Error),
-    /// The transport's options.
     #[error(transparent)]
     Config(#[from] ConfigRefused),
-    /// The call.
     #[error("the server could not be asked: {0}; is it running there?")]
     Call(#[from] RpcError),
-    /// The store.
     #[error(transparent)]
     Full(#[from] Full),
-    /// The store's answer.
     #[error("the server answered with status {status} and {bytes} bytes, which is no answer to this request")]
     Answer {
-        /// Its status.
         status: u16,
         /// How long it was.
         bytes: usize,
     },
-    /// Time.
     #[error("the server did not answer in time; is it overloaded?")]
     Unanswered,
 }

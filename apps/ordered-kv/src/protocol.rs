@@ -12,18 +12,14 @@
 
 use crate::tree::Scanned;
 
-/// Reads one key.
 pub const GET: u16 = 1;
-/// Sets a key.
 pub const PUT: u16 = 2;
 /// Takes a key away.
 pub const DELETE: u16 = 3;
 /// Sums up the values of some keys.
 pub const SCAN: u16 = 4;
-/// Reads some keys.
 pub const RANGE: u16 = 5;
 
-/// It was done.
 pub const DONE: u16 = 0;
 /// There is no such key.
 pub const ABSENT: u16 = 1;
@@ -39,7 +35,6 @@ pub const RANGE_KEYS_MAX: u32 = 1 << 16;
 /// Bytes of a key with its value.
 pub const PAIR_BYTES: usize = 16;
 
-/// A key.
 #[must_use]
 pub fn key_of(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))

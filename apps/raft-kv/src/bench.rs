@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use provost_datagram::{Call, Driver, Event, MsgBuf, Turn};
-use provost_figures::{Cells, Latencies, Load, Run};
+use provost_figures::{Bound, Cells, Figure, Latencies, Load, Outcome as TargetOutcome, Report, table};
 use provost_packets::Wire;
 use provost_raft_kv::client::Route;
 use provost_raft_kv::journal::{Folder, Medium, MemoryOnly};
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     wait: WaitArgument,
     /// Requests at a time in the measurement of the rate.
     #[arg(long, default_value_t = 32)]
-    lanes: usize,
+    slots: usize,
     /// Also measure members that keep journals in this folder, which is to be on the disk in question.
     #[arg(long)]
     folder: Option<PathBuf>,
@@ -71,25 +71,26 @@ pub(crate) fn run(options: &Options) -> Outcome {
         cells.add(&load("bare udp", "round trip", 1), bare(wait, length)?);
         cells.add(&load("transport udp", "call", 1), transport(wait, length)?);
         cells.add(&load("members alone", "put", 1), alone(length)?);
-        for lanes in [1, options.lanes] {
-            let what = if lanes == 1 { "put" } else { "put rate" };
-            let run = replicated(wait, length, lanes, |_| Ok(MemoryOnly))?;
-            cells.add(&load("raft-kv udp, memory", what, lanes), run);
+        for slots in [1, options.slots] {
+            let what = if slots == 1 { "put" } else { "put rate" };
+            let run = replicated(wait, length, slots, |_| Ok(MemoryOnly))?;
+            cells.add(&load("raft-kv udp, memory", what, slots), run);
             if let Some(folder) = &options.folder {
-                let medium = |id| Folder::open(&folder.join(format!("{round}-{lanes}-{id}")));
-                let run = replicated(wait, length, lanes, medium)?;
-                cells.add(&load("raft-kv udp, journal", what, lanes), run);
+                let medium = |id| Folder::open(&folder.join(format!("{round}-{slots}-{id}")));
+                let run = replicated(wait, length, slots, medium)?;
+                cells.add(&load("raft-kv udp, journal", what, slots), run);
             }
         }
     }
-    print!("{}", cells.table());
-    let p50 = |setup, what| cells.median(setup, what).map(|median| median.p50_us);
-    if let (Some(put), Some(bare)) = (p50("raft-kv udp, memory", "put"), p50("bare udp", "round trip")) {
-        let (ratio, met) = (put / bare, if put <= RATIO_MAX * bare { "met" } else { "missed" });
-        println!(
-            "\nput, p50: {ratio:.2} x the bare round trip; the target of at most {RATIO_MAX} x is {met}"
-        );
-    }
+    const P50: Figure = |median| median.p50_us;
+    let target = TargetOutcome::of_places(
+        "p50 of a put to the bare round trip".into(),
+        &cells,
+        ("raft-kv udp, memory", "put", P50),
+        ("bare udp", "round trip", P50),
+        Bound::RatioAtMost(RATIO_MAX),
+    );
+    table::print(&cells, &format!("{rounds} rounds"), target.as_slice());
     if let Some(path) = &options.json {
         cells.write(path)?;
     }
@@ -128,7 +129,7 @@ impl Drop for Stopping<'_> {
 }
 
 /// A packet there and one back, over the wire alone.
-fn bare(wait: Wait, length: Duration) -> Outcome<Run> {
+fn bare(wait: Wait, length: Duration) -> Outcome<Report> {
     let (mut here, mut there) = (wire()?, wire()?);
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
@@ -163,12 +164,12 @@ fn bare(wait: Wait, length: Duration) -> Outcome<Run> {
             }
             latencies.record(sent.elapsed());
         }
-        Ok(latencies.run(began.elapsed().as_secs_f64(), 0))
+        Ok(latencies.report(began.elapsed().as_secs_f64(), 0))
     })
 }
 
 /// A call of the transport, answered at once.
-fn transport(wait: Wait, length: Duration) -> Outcome<Run> {
+fn transport(wait: Wait, length: Duration) -> Outcome<Report> {
     let mut server = Driver::new(transport_config()?, wire()?)?;
     let mut client = Driver::new(transport_config()?, wire()?)?;
     let stop = AtomicBool::new(false);
@@ -223,13 +224,13 @@ fn transport(wait: Wait, length: Duration) -> Outcome<Run> {
             })?;
             waiting.rest(&mut client, turn, None)?;
         }
-        Ok(latencies.run(began.elapsed().as_secs_f64(), errors))
+        Ok(latencies.report(began.elapsed().as_secs_f64(), errors))
     })
 }
 
 /// Writes to three members in one thread, whose messages go from one to the other at once: what all three compute for a
 /// write, without transport or wire.
-fn alone(length: Duration) -> Outcome<Run> {
+fn alone(length: Duration) -> Outcome<Report> {
     let ids: Vec<u64> = (1..=MEMBERS).collect();
     let mut members = (ids
         .iter()
@@ -265,7 +266,7 @@ fn alone(length: Duration) -> Outcome<Run> {
             _ => errors += 1,
         }
     }
-    Ok(latencies.run(began.elapsed().as_secs_f64(), errors))
+    Ok(latencies.report(began.elapsed().as_secs_f64(), errors))
 }
 
 /// Has messages go to and fro until there are no more.
@@ -299,9 +300,9 @@ fn member_config(id: u64, members: &[u64]) -> MemberConfig {
 fn replicated<M: Medium>(
     wait: Wait,
     length: Duration,
-    lanes: usize,
+    slots: usize,
     medium: impl Fn(u64) -> std::io::Result<M> + Sync,
-) -> Outcome<Run> {
+) -> Outcome<Report> {
     let wires = (0..MEMBERS).map(|_| wire()).collect::<Result<Vec<_>, _>>()?;
     let addresses = wires.iter().map(Wire::address);
     let members: Vec<(u64, SocketAddr)> = (1..).zip(addresses).collect();
@@ -316,11 +317,11 @@ fn replicated<M: Medium>(
                 }
             });
         }
-        let mut client = BlockingClient::connect(members.clone(), lanes, Route::Leader, wait)?;
+        let mut client = BlockingClient::connect(members.clone(), slots, Route::Leader, wait)?;
         for at in 0..WARM_UP_CALLS {
             client.call(put(at as u64), WARM_UP)?;
         }
-        measure(&mut client, lanes, length)
+        measure(&mut client, slots, length)
     })
 }
 
@@ -354,27 +355,27 @@ fn put(at: u64) -> Operation {
     }
 }
 
-fn measure(client: &mut BlockingClient<UdpWire>, lanes: usize, length: Duration) -> Outcome<Run> {
+fn measure(client: &mut BlockingClient<UdpWire>, slots: usize, length: Duration) -> Outcome<Report> {
     let began = Instant::now();
-    let mut sent = vec![began; lanes];
+    let mut sent = vec![began; slots];
     let mut puts = 0;
-    for (lane, sent) in sent.iter_mut().enumerate() {
+    for (slot, sent) in sent.iter_mut().enumerate() {
         *sent = Instant::now();
-        client.submit(lane, put(lane as u64));
+        client.submit(slot, put(slot as u64));
         puts += 1;
     }
     let (mut latencies, mut errors) = (Latencies::default(), 0);
     while began.elapsed() < length {
-        if let Some((lane, answer)) = client.turn()? {
+        if let Some((slot, answer)) = client.turn()? {
             if answer == Answer::Done {
-                latencies.record(sent[lane].elapsed());
+                latencies.record(sent[slot].elapsed());
             } else {
                 errors += 1;
             }
-            sent[lane] = Instant::now();
-            client.submit(lane, put(puts));
+            sent[slot] = Instant::now();
+            client.submit(slot, put(puts));
             puts += 1;
         }
     }
-    Ok(latencies.run(began.elapsed().as_secs_f64(), errors))
+    Ok(latencies.report(began.elapsed().as_secs_f64(), errors))
 }

@@ -1,4 +1,4 @@
-//! A client on an endpoint: several lanes, each with a session of the store and one request at a time. It finds the
+//! A client on an endpoint: several slots, each with a session of the store and one request at a time. It finds the
 //! leader, and sends a request again, with its number, until it has an answer, so that it is executed exactly once.
 
 use std::collections::VecDeque;
@@ -8,10 +8,10 @@ use provost_datagram::{Address, Call, CallError, Completion, Endpoint, Event, Ms
 use crate::operation::{ANSWER_BYTES_MAX, Answer, Operation, Request};
 use crate::replica::{STATUS_OK, method};
 
-/// Lanes at most.
-pub const LANES_MAX: usize = 1 << 12;
+/// Slots at most.
+pub const SLOTS_MAX: usize = 1 << 12;
 /// Calls to one member that are on their way.
-const CALLS_MAX: usize = 2 * LANES_MAX;
+const CALLS_MAX: usize = 2 * SLOTS_MAX;
 /// Bytes of a buffer that is kept for later requests.
 const SPARE_BYTES_MAX: usize = 4 << 10;
 
@@ -21,7 +21,7 @@ pub struct ClientConfig<A> {
     /// Where the members are.
     pub members: Vec<(u64, A)>,
     /// Requests at a time.
-    pub lanes: usize,
+    pub slots: usize,
     /// How long it waits for an answer before it asks another member, in nanoseconds.
     pub attempt_ns: u64,
     /// How long it waits before it asks again a member that could not answer now, in nanoseconds.
@@ -33,7 +33,6 @@ pub struct ClientConfig<A> {
 /// Whom a client asks for what a key has. Everything else goes to whoever leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// Whoever leads.
     Leader,
     /// This one of the members: for stale reads.
     Member(usize),
@@ -44,7 +43,7 @@ pub enum Route {
 pub struct Client<A> {
     config: ClientConfig<A>,
     links: Vec<Link>,
-    lanes: Vec<Lane>,
+    slots: Vec<Slot>,
     /// Whom to ask first.
     target: usize,
     outcomes: VecDeque<(usize, Answer)>,
@@ -60,14 +59,14 @@ struct Link {
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct Slot {
     session: u64,
     sequence: u64,
     /// Counts operations, so that an answer to an earlier one is known as such.
     number: u64,
     /// What is to be answered.
     request: Option<Request>,
-    /// What was asked for while the lane's session was being opened.
+    /// What was asked for while the slot's session was being opened.
     next: Option<Operation>,
     /// When it is sent, or sent again.
     send_at_ns: u64,
@@ -75,10 +74,10 @@ struct Lane {
     sent_to: Option<usize>,
 }
 
-/// The lane has a request already.
+/// The slot has a request already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the lane has a request that is not answered yet")]
-pub struct LaneBusy;
+#[error("the slot has a request that is not answered yet")]
+pub struct SlotBusy;
 
 impl<A: Address> Client<A> {
     /// A client of these members, with no session yet.
@@ -86,8 +85,8 @@ impl<A: Address> Client<A> {
     pub fn new(config: ClientConfig<A>) -> Self {
         Self {
             links: vec![Link::default(); config.members.len()],
-            lanes: (0..config.lanes.min(LANES_MAX))
-                .map(|_| Lane::default())
+            slots: (0..config.slots.min(SLOTS_MAX))
+                .map(|_| Slot::default())
                 .collect(),
             target: 0,
             outcomes: VecDeque::new(),
@@ -96,26 +95,26 @@ impl<A: Address> Client<A> {
         }
     }
 
-    /// Asks for something. What is written opens a session first, where the lane has none.
+    /// Asks for something. What is written opens a session first, where the slot has none.
     ///
     /// # Errors
-    /// If the lane has something to do.
-    pub fn submit(&mut self, now_ns: u64, lane: usize, operation: Operation) -> Result<(), LaneBusy> {
-        let lane = self.lanes.get_mut(lane).ok_or(LaneBusy)?;
-        if lane.request.is_some() {
-            return Err(LaneBusy);
+    /// If the slot has something to do.
+    pub fn submit(&mut self, now_ns: u64, slot: usize, operation: Operation) -> Result<(), SlotBusy> {
+        let slot = self.slots.get_mut(slot).ok_or(SlotBusy)?;
+        if slot.request.is_some() {
+            return Err(SlotBusy);
         }
         let reads = matches!(operation, Operation::Get { .. });
-        if lane.session == 0 && !reads {
-            lane.next = Some(operation);
-            lane.begin(now_ns, Operation::OpenSession);
+        if slot.session == 0 && !reads {
+            slot.next = Some(operation);
+            slot.begin(now_ns, Operation::OpenSession);
         } else {
-            lane.begin(now_ns, operation);
+            slot.begin(now_ns, operation);
         }
         Ok(())
     }
 
-    /// An answer, with its lane, which can now be asked for something else.
+    /// An answer, with its slot, which can now be asked for something else.
     pub fn poll_outcome(&mut self) -> Option<(usize, Answer)> {
         self.outcomes.pop_front()
     }
@@ -164,19 +163,19 @@ impl<A: Address> Client<A> {
         if completion.request.capacity() <= SPARE_BYTES_MAX {
             self.spare.push((completion.request, completion.response));
         }
-        let Some(lane) = self.lanes.get_mut(tag.lane) else {
+        let Some(slot) = self.slots.get_mut(tag.slot) else {
             return;
         };
-        if lane.number & Tag::NUMBER_MASK != tag.number || lane.request.is_none() {
+        if slot.number & Tag::NUMBER_MASK != tag.number || slot.request.is_none() {
             return;
         }
-        let is_fixed = lane.fixed_member(self.config.route).is_some();
+        let is_fixed = slot.fixed_member(self.config.route).is_some();
         match answer {
             Some(answer) if !answer.is_temporary() => {
                 if !is_fixed {
                     self.target = tag.member;
                 }
-                self.finish(now_ns, tag.lane, answer);
+                self.finish(now_ns, tag.slot, answer);
             }
             other => self.retry(now_ns, tag, other),
         }
@@ -184,14 +183,14 @@ impl<A: Address> Client<A> {
 
     fn retry(&mut self, now_ns: u64, tag: Tag, answer: Option<Answer>) {
         let pause_ns = self.config.pause_ns;
-        let lane = &mut self.lanes[tag.lane];
+        let slot = &mut self.slots[tag.slot];
         // A late refusal of an earlier attempt says nothing about the present one.
-        if lane.sent_to != Some(tag.member) {
+        if slot.sent_to != Some(tag.member) {
             return;
         }
-        lane.sent_to = None;
-        lane.send_at_ns = now_ns + pause_ns;
-        if lane.fixed_member(self.config.route).is_some() {
+        slot.sent_to = None;
+        slot.send_at_ns = now_ns + pause_ns;
+        if slot.fixed_member(self.config.route).is_some() {
             return;
         }
         match answer {
@@ -201,7 +200,7 @@ impl<A: Address> Client<A> {
                     && at != tag.member
                 {
                     self.target = at;
-                    lane.send_at_ns = now_ns;
+                    slot.send_at_ns = now_ns;
                 }
             }
             Some(Answer::Busy) => {}
@@ -211,20 +210,20 @@ impl<A: Address> Client<A> {
     }
 
     fn finish(&mut self, now_ns: u64, at: usize, answer: Answer) {
-        let lane = &mut self.lanes[at];
-        lane.request = None;
-        lane.sent_to = None;
+        let slot = &mut self.slots[at];
+        slot.request = None;
+        slot.sent_to = None;
         match answer {
             Answer::SessionOpened(session) => {
-                lane.session = session;
-                lane.sequence = 0;
-                if let Some(operation) = lane.next.take() {
-                    lane.begin(now_ns, operation);
+                slot.session = session;
+                slot.sequence = 0;
+                if let Some(operation) = slot.next.take() {
+                    slot.begin(now_ns, operation);
                 }
             }
             answer => {
                 if answer == Answer::SessionExpired {
-                    lane.session = 0;
+                    slot.session = 0;
                 }
                 self.outcomes.push_back((at, answer));
             }
@@ -236,15 +235,15 @@ impl<A: Address> Client<A> {
     pub fn idle(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64) -> Option<u64> {
         self.connect(endpoint, now_ns);
         let mut wake_ns: Option<u64> = None;
-        for at in 0..self.lanes.len() {
-            let lane = &self.lanes[at];
-            if lane.request.is_none() {
+        for at in 0..self.slots.len() {
+            let slot = &self.slots[at];
+            if slot.request.is_none() {
                 continue;
             }
-            if lane.send_at_ns <= now_ns {
+            if slot.send_at_ns <= now_ns {
                 self.send(endpoint, now_ns, at);
             }
-            let again_ns = self.lanes[at].send_at_ns;
+            let again_ns = self.slots[at].send_at_ns;
             wake_ns = Some(wake_ns.map_or(again_ns, |earlier| earlier.min(again_ns)));
         }
         wake_ns
@@ -262,19 +261,19 @@ impl<A: Address> Client<A> {
 
     fn send(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, at: usize) {
         let (attempt_ns, pause_ns) = (self.config.attempt_ns, self.config.pause_ns);
-        let fixed = self.lanes[at].fixed_member(self.config.route);
+        let fixed = self.slots[at].fixed_member(self.config.route);
         // An attempt that was not answered in time was with a member that is gone, or is no longer the leader.
-        if fixed.is_none() && self.lanes[at].sent_to == Some(self.target) {
+        if fixed.is_none() && self.slots[at].sent_to == Some(self.target) {
             self.target = (self.target + 1) % self.links.len();
         }
         let member = fixed.unwrap_or(self.target);
-        let lane = &mut self.lanes[at];
-        lane.sent_to = None;
-        lane.send_at_ns = now_ns + pause_ns;
+        let slot = &mut self.slots[at];
+        slot.sent_to = None;
+        slot.send_at_ns = now_ns + pause_ns;
         let Some(link) = self.links.get_mut(member) else {
             return;
         };
-        let (Some(session), Some(request)) = (link.session, &lane.request) else {
+        let (Some(session), Some(request)) = (link.session, &slot.request) else {
             return;
         };
         if !link.is_open || link.calls >= CALLS_MAX {
@@ -296,9 +295,9 @@ impl<A: Address> Client<A> {
             buffer = MsgBuf::from_slice(&bytes);
         }
         let tag = Tag {
-            lane: at,
+            slot: at,
             member,
-            number: lane.number & Tag::NUMBER_MASK,
+            number: slot.number & Tag::NUMBER_MASK,
         };
         let call = Call {
             method: method::CLIENT,
@@ -308,13 +307,13 @@ impl<A: Address> Client<A> {
         };
         if endpoint.call(now_ns, session, call).is_ok() {
             link.calls += 1;
-            lane.sent_to = Some(member);
-            lane.send_at_ns = now_ns + attempt_ns;
+            slot.sent_to = Some(member);
+            slot.send_at_ns = now_ns + attempt_ns;
         }
     }
 }
 
-impl Lane {
+impl Slot {
     /// The only member that may be asked, where there is one.
     fn fixed_member(&self, route: Route) -> Option<usize> {
         let reads =
@@ -339,10 +338,10 @@ impl Lane {
     }
 }
 
-/// What a call's tag says: which request of which lane, and whom it was sent to.
+/// What a call's tag says: which request of which slot, and whom it was sent to.
 #[derive(Clone, Copy, Debug)]
 struct Tag {
-    lane: usize,
+    slot: usize,
     member: usize,
     number: u64,
 }
@@ -352,13 +351,13 @@ impl Tag {
 
     fn of(bits: u64) -> Tag {
         Tag {
-            lane: (bits >> 48) as usize,
+            slot: (bits >> 48) as usize,
             member: (bits >> 40 & 0xff) as usize,
             number: bits & Tag::NUMBER_MASK,
         }
     }
 
     fn bits(self) -> u64 {
-        (self.lane as u64) << 48 | (self.member as u64) << 40 | self.number
+        (self.slot as u64) << 48 | (self.member as u64) << 40 | self.number
     }
 }

@@ -23,6 +23,5 @@ pub mod member;
 pub mod operation;
 mod peer_message;
 pub mod process;
-mod random;
 pub mod replica;
 pub mod store;

@@ -26,7 +26,6 @@ struct Process {
 /// Where members keep their journals.
 #[derive(Clone, Debug)]
 pub enum Keep {
-    /// Nowhere.
     Memory,
     /// In folders in this one, named by the members' numbers.
     Folder(PathBuf),
@@ -57,7 +56,6 @@ impl Local {
         self.members.iter().map(name).collect::<Vec<_>>().join(",")
     }
 
-    /// The members.
     #[must_use]
     pub fn members(&self) -> Vec<(u64, SocketAddr)> {
         self.members

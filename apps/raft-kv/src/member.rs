@@ -9,8 +9,8 @@ use raft::{INVALID_ID, SnapshotStatus, StateRole};
 use crate::journal::{JournalError, Medium};
 use crate::log::Log;
 use crate::operation::{Answer, Operation, Request};
-use crate::random::Random;
 use crate::store::Store;
+use provost_random::SeededRandom;
 
 /// Requests of clients that a member has taken and not answered.
 pub const REQUESTS_MAX: usize = 4096;
@@ -52,7 +52,6 @@ pub struct MemberConfig {
 /// Why a member cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
-    /// Its journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The Raft library refuses something that is of this member's own making.
@@ -60,22 +59,17 @@ pub enum MemberError {
     Raft(#[from] raft::Error),
     /// What was committed, or kept, is no state or request of this version.
     #[error("entry {index} of the log, or the snapshot there, is of no form that this version knows")]
-    Unknown {
-        /// The entry.
-        index: u64,
-    },
+    Unknown { index: u64 },
 }
 
 /// What is to be sent.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// To other members.
     pub messages: Vec<Message>,
     /// To clients, by what [`Member::submit`] was told.
     pub answers: Vec<(u64, Answer)>,
 }
 
-/// A member.
 pub struct Member<M: Medium> {
     node: RawNode<Log<M>>,
     store: Store,
@@ -85,7 +79,7 @@ pub struct Member<M: Medium> {
     proposed: BTreeMap<u64, (u64, u64)>,
     reads: PendingReads,
     answers: Vec<(u64, Answer)>,
-    random: Random,
+    random: SeededRandom,
     election_ticks: usize,
     /// For what the election time-out was drawn.
     drawn_for: (u64, StateRole),
@@ -143,7 +137,7 @@ impl<M: Medium> Member<M> {
             proposed: BTreeMap::new(),
             reads: PendingReads::default(),
             answers: Vec::new(),
-            random: Random::new(config.seed),
+            random: SeededRandom::new(config.seed),
             election_ticks: ELECTION_TICKS,
             config,
         };
@@ -151,7 +145,6 @@ impl<M: Medium> Member<M> {
         Ok(member)
     }
 
-    /// Its number.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.config.id
@@ -181,7 +174,6 @@ impl<M: Medium> Member<M> {
         self.node.store().snapshot_index()
     }
 
-    /// What it has.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store

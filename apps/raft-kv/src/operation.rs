@@ -22,19 +22,14 @@ pub enum Operation {
     OpenSession,
     /// Reads a key. It needs no session.
     Get {
-        /// Which.
         key: Vec<u8>,
     },
-    /// Sets a key.
     Put {
-        /// Which.
         key: Vec<u8>,
-        /// To what.
         value: Vec<u8>,
     },
     /// Sets a key if it has an expected value.
     CompareAndSet {
-        /// Which.
         key: Vec<u8>,
         /// What it must be; `None`: it must not be there.
         expected: Option<Vec<u8>>,

@@ -36,7 +36,6 @@ pub enum Wait {
     Sleep,
 }
 
-/// A thread's waiting.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting {
     how: Wait,
@@ -44,7 +43,6 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Waiting so.
     #[must_use]
     pub fn new(how: Wait) -> Self {
         Self {
@@ -91,13 +89,10 @@ impl Waiting {
 /// Why a member or a client cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// The wire.
     #[error("the socket is of no use: {0}")]
     Wire(#[from] io::Error),
-    /// The transport's options.
     #[error("the transport cannot be set up so: {0}")]
     Config(#[from] ConfigError),
-    /// The member.
     #[error("the member cannot go on: {0}")]
     Member(#[from] MemberError),
     /// Nobody answered in time.
@@ -168,13 +163,13 @@ pub struct BlockingClient<W: Wire> {
 }
 
 impl BlockingClient<UdpWire> {
-    /// A client of members at these addresses, with so many lanes.
+    /// A client of members at these addresses, with so many slots.
     ///
     /// # Errors
     /// If no socket is to be had.
     pub fn connect(
         members: Vec<(u64, SocketAddr)>,
-        lanes: usize,
+        slots: usize,
         route: Route,
         wait: Wait,
     ) -> Result<Self, ProcessError> {
@@ -186,7 +181,7 @@ impl BlockingClient<UdpWire> {
         let wire = UdpWire::bind(any, PACKET_BYTES)?;
         let config = ClientConfig {
             members,
-            lanes,
+            slots,
             attempt_ns: 400_000_000,
             pause_ns: 20_000_000,
             route,
@@ -224,14 +219,14 @@ where
         self.client.leader()
     }
 
-    /// Asks for something on a lane that has nothing to do.
-    pub fn submit(&mut self, lane: usize, operation: Operation) {
+    /// Asks for something on a slot that has nothing to do.
+    pub fn submit(&mut self, slot: usize, operation: Operation) {
         let (now_ns, _) = self.driver.endpoint();
-        // A lane whose last request went unanswered goes on with that one.
-        let _ = self.client.submit(now_ns, lane, operation);
+        // A slot whose last request went unanswered goes on with that one.
+        let _ = self.client.submit(now_ns, slot, operation);
     }
 
-    /// Sends, receives and waits once; an answer, with its lane, if there is one.
+    /// Sends, receives and waits once; an answer, with its slot, if there is one.
     ///
     /// # Errors
     /// If the wire is of no use.

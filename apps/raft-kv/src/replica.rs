@@ -32,7 +32,6 @@ pub(crate) mod method {
     pub(crate) const PEER: u16 = 3;
 }
 
-/// Statuses of responses.
 pub(crate) const STATUS_OK: u16 = 0;
 const STATUS_REFUSED: u16 = 1;
 
@@ -134,7 +133,6 @@ impl<A: Address, M: Medium> Replica<A, M> {
         }
     }
 
-    /// The member.
     #[must_use]
     pub fn member(&self) -> &Member<M> {
         &self.member

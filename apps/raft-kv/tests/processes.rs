@@ -15,7 +15,7 @@ use provost_raft_kv::process::{BlockingClient, Wait};
 use support::history::History;
 
 /// An answer takes this long only if the machine is stuck.
-const PATIENCE: Duration = Duration::from_secs(50);
+const WAIT_MAX: Duration = Duration::from_secs(50);
 const CLIENTS: usize = 3;
 /// What each client asks before the leader is killed, and after.
 const OPERATIONS: usize = 20;
@@ -50,7 +50,7 @@ fn worker(local: &Local, number: usize, history: &Shared, stop: &Arc<AtomicBool>
                 },
             };
             lock(&history).ask(number, &operation);
-            let answer = client.call(operation, PATIENCE).expect("two members go on");
+            let answer = client.call(operation, WAIT_MAX).expect("two members go on");
             lock(&history).answer(number, &answer);
             if let Answer::Value(value) = answer {
                 seen = value;
@@ -75,7 +75,7 @@ fn the_leader_is_killed_and_nobody_sees_anything_old_or_lost() {
         key: key.clone(),
         value: b"value".to_vec(),
     };
-    assert_eq!(first.call(put, PATIENCE).unwrap(), Answer::Done);
+    assert_eq!(first.call(put, WAIT_MAX).unwrap(), Answer::Done);
     let leader = first.leader();
     let workers: Vec<_> = (0..CLIENTS)
         .map(|number| worker(&local, number, &history, &stop))
@@ -92,7 +92,7 @@ fn the_leader_is_killed_and_nobody_sees_anything_old_or_lost() {
             "a dead member was taken for the leader"
         );
     }
-    let value = first.call(Operation::Get { key }, PATIENCE).unwrap();
+    let value = first.call(Operation::Get { key }, WAIT_MAX).unwrap();
     assert_eq!(value, Answer::Value(Some(b"value".to_vec())));
     assert_eq!(lock(&history).not_linearizable(), Vec::<Vec<u8>>::new());
 }
@@ -111,13 +111,13 @@ fn all_members_are_killed_and_come_back_with_what_was_written() {
                 key: key(at),
                 value: key(at),
             };
-            assert_eq!(client.call(put, PATIENCE).unwrap(), Answer::Done);
+            assert_eq!(client.call(put, WAIT_MAX).unwrap(), Answer::Done);
         }
     }
     let local = start();
     let mut client = BlockingClient::connect(local.members(), 1, Route::Leader, Wait::Sleep).unwrap();
     for at in 0..50 {
-        let value = client.call(Operation::Get { key: key(at) }, PATIENCE).unwrap();
+        let value = client.call(Operation::Get { key: key(at) }, WAIT_MAX).unwrap();
         assert_eq!(value, Answer::Value(Some(key(at))));
     }
 }

@@ -29,7 +29,7 @@ fn a_leader_that_is_cut_off_gives_way_and_nothing_is_lost() {
             cluster.cut_off(leader);
             leaders.extend([leader, cluster.leader_after(Some(leader))]);
             cluster.simulation.run_for(200 * MS);
-            cluster.mend();
+            cluster.heal();
         }
         assert!(leaders.len() > 1, "seed {seed}: the same member led all the time");
         cluster.settle();
@@ -100,7 +100,7 @@ fn chaos(seed: u64) -> u64 {
             1 => cluster.cut_off(host),
             2 => cluster.simulation.network.part(host, (host + 1) % MEMBERS, true),
             3 => cluster.simulation.stop(host, 200 * MS),
-            _ => cluster.mend(),
+            _ => cluster.heal(),
         }
     }
     cluster.settle();

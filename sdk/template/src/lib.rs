@@ -32,10 +32,10 @@ impl FilterPolicy for MyPolicy {
         }
     }
 
-    fn filter(&self, site: &Site) -> Result<Judge, AttachError> {
-        let is_denied = |method: &MethodSite| *method.path == *self.0.deny_method;
+    fn filter(&self, datapath_context: &DatapathContext) -> Result<Judge, AttachError> {
+        let is_denied = |method: &MethodContext| *method.path == *self.0.deny_method;
         Ok(Judge {
-            denied: site.methods.iter().map(is_denied).collect(),
+            denied: datapath_context.methods.iter().map(is_denied).collect(),
         })
     }
 }
@@ -73,7 +73,7 @@ mod tests {
              service S { rpc Get(M) returns (M); rpc Delete(M) returns (M); }",
         );
         let policy = policy(&*kind_of::<MyPolicy>(), "deny-method = '/t.S/Delete'", None).unwrap();
-        let mut rig = Rig::new(service.site(Side::Client), &*policy);
+        let mut rig = Rig::new(service.datapath_context(Side::Client), &*policy);
         rig.send(service.request(1, 0, &[]));
         rig.send(service.request(2, 1, &[]));
         rig.poll();

@@ -3,22 +3,22 @@
 use std::sync::Arc;
 
 use provost_conformance::Random;
-use provost_conformance::simulated::{PipeHandle, Setup, SimulatedTransport};
+use provost_conformance::simulated::{self, PipeHandle, Setup};
 use provost_datapath::{
-    Alleged, Body, BufferPool, Context, Datapath, Engine, Link, Nanos, Progress, SocketHint, Step,
-    message_offset,
+    Body, BufferPool, ConnectionSignals, Context, Datapath, Engine, FlowHints, Nanos, Progress, SocketHint,
+    Step, Untrusted, message_offset,
 };
 use provost_frontend::{AppRole, CallQuota, Frontend};
 use provost_marshalling::{Encoding, Marshalling};
-use provost_policy_null::NullPolicy;
+use provost_policies::NullPolicy;
 use provost_session::Role;
 use provost_session::handshake::{self, Agreement};
 use provost_transport_local::{LocalTransport, PeerWake};
 use provost_wire::descriptor::Parts;
 
-use super::succession::{Lineage, TransportHandle};
+use super::hot_restart::{Lineage, TransportHandle};
 use super::{Connection, Fate, Outgoing, Received, Report, Route};
-use crate::client::Client;
+use crate::client::{Client, PolicyOfCalls};
 use crate::memory::{SimReceiveHeap, SimSendHeap};
 use crate::note::{self, NOTE_BYTES, Service};
 use crate::server::Server;
@@ -54,7 +54,7 @@ struct Path {
     server: Option<usize>,
     datapath: Datapath,
     lineage: Lineage,
-    link: Arc<Link>,
+    link: Arc<ConnectionSignals>,
     mind: Mind,
     closing: bool,
 }
@@ -70,7 +70,7 @@ pub(super) struct Work<'a> {
     pub(super) fates: &'a [Fate],
     pub(super) trace: &'a mut Trace,
     pub(super) begun: &'a mut u64,
-    pub(super) successions: &'a mut u64,
+    pub(super) hot_restarts: &'a mut u64,
     pub(super) calls: u64,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct End {
     number: usize,
     transport: Box<dyn Engine>,
     handle: TransportHandle,
-    link: Arc<Link>,
+    link: Arc<ConnectionSignals>,
     encoding: Encoding,
 }
 
@@ -119,15 +119,15 @@ fn network_end(
         peer_limits: setup.limits,
         methods,
     };
-    let link = Arc::new(Link::new());
-    let transport = SimulatedTransport::agreed(role, pipe.clone(), setup, agreement, link.clone(), now);
+    let link = Arc::new(ConnectionSignals::new());
+    let transport = simulated::transport(role, pipe.clone(), setup, agreement, link.clone(), now);
     let encoding = match setup.encoding {
         handshake::Encoding::Native => Encoding::Native,
         handshake::Encoding::Protobuf => Encoding::Protobuf,
     };
     End {
         number,
-        handle: TransportHandle::Pipe(transport.handle()),
+        handle: TransportHandle::Pipe(transport.carrier().handle()),
         transport: Box::new(transport),
         link,
         encoding,
@@ -143,7 +143,7 @@ impl PeerWake for Polled {
 
 fn local_ends(number: usize) -> Ends {
     let end = || provost_transport_local::End {
-        link: Arc::new(Link::new()),
+        link: Arc::new(ConnectionSignals::new()),
         wake: Arc::new(Polled),
     };
     let (client, server) = (end(), end());
@@ -195,7 +195,12 @@ impl App {
     }
 
     pub(super) fn attach_client(&mut self, end: End, server: usize, service: &Service, now: Nanos) {
-        let mind = Client::new(self.random.number(), service.kinds.clone(), now);
+        let mind = Client::new(
+            self.random.number(),
+            service.kinds.clone(),
+            PolicyOfCalls::None,
+            now,
+        );
         self.attach(
             end,
             AppRole::Client,
@@ -269,7 +274,7 @@ impl App {
             .perhaps_succeed(&mut path.datapath, &mut self.receive, work.now)?;
         if succeeded {
             work.trace.note(&[4, work.now, path.number as u64]);
-            *work.successions += 1;
+            *work.hot_restarts += 1;
         }
         Ok(succeeded)
     }
@@ -326,7 +331,7 @@ impl App {
             .send
             .prepare(metadata_at + out.metadata.len())
             .expect("the send heap is large enough");
-        let mut alleged = Alleged {
+        let mut untrusted = Untrusted {
             root: 0,
             metadata: 0,
             metadata_bytes: out.metadata.len() as u32,
@@ -335,17 +340,17 @@ impl App {
         let mut bytes = Vec::new();
         if let Some((seed, payload)) = &out.message {
             bytes = note::encode(block.at, *seed, payload);
-            alleged.root = block.at;
+            untrusted.root = block.at;
         }
         bytes.resize(metadata_at, 0);
         bytes.extend_from_slice(&out.metadata);
         if !out.metadata.is_empty() {
-            alleged.metadata = block.at + (metadata_at / 8) as u32;
+            untrusted.metadata = block.at + (metadata_at / 8) as u32;
         }
         self.send.write(&block, &bytes);
-        alleged.token = self.send.lend(block);
+        untrusted.token = self.send.lend(block);
         Step {
-            body: Body::Alleged(alleged),
+            body: Body::Untrusted(untrusted),
             ..out.step
         }
     }
@@ -353,6 +358,7 @@ impl App {
     fn poll(&mut self, at: usize, now: Nanos) -> Progress {
         let mut context = Context {
             socket: SocketHint::Try,
+            flow: FlowHints::default(),
             now,
             buffers: &mut self.buffers,
             receive: &mut self.receive,
@@ -406,9 +412,10 @@ impl App {
                 let metadata = self.receive.read(body.block.at, body.metadata_bytes as usize);
                 let metadata = metadata.ok_or("metadata outside the receive heap")?.to_vec();
                 let root = body.block.at + (message_offset(body.metadata_bytes) / 8) as u32;
-                let message = match step.parts.contains(Parts::MESSAGE) {
-                    true => Some(self.read_note(root)?),
-                    false => None,
+                let message = if step.parts.contains(Parts::MESSAGE) {
+                    Some(self.read_note(root)?)
+                } else {
+                    None
                 };
                 provost_datapath::ReceiveHeap::free(&mut self.receive, body.block);
                 (metadata, message)
@@ -457,6 +464,7 @@ impl App {
         work.trace.note(&[3, work.now, path.number as u64]);
         let mut context = Context {
             socket: SocketHint::Skip,
+            flow: FlowHints::default(),
             now: work.now,
             buffers: &mut self.buffers,
             receive: &mut self.receive,
@@ -526,7 +534,7 @@ impl App {
 
     pub(super) fn check_deadlines(&self, now: Nanos) -> Result<(), String> {
         self.paths.iter().try_for_each(|path| match &path.mind {
-            Mind::Client(client) => client.check_deadlines(now),
+            Mind::Client(client) => client.check_deadlines(now, crate::TICK_NS),
             Mind::Server(_) => Ok(()),
         })
     }

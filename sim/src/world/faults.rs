@@ -9,7 +9,7 @@ use super::{Course, Fate, Memory, Route};
 
 /// How long a silent peer is waited for, in simulated nanoseconds.
 const KEEPALIVE_NS: u64 = 80_000_000;
-/// The longest partition.
+/// The longest time for which a carrier carries nothing, in nanoseconds.
 const STALL_NS_MAX: u64 = 400_000_000;
 
 /// Something that happens to somebody; the number says to whom.

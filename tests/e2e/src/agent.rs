@@ -32,9 +32,7 @@ const ASKS_MAX: usize = 64;
 /// What an agent runs its calls on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executor {
-    /// tokio, one thread.
     TokioCurrent,
-    /// tokio, several threads.
     TokioMulti,
     /// The library's own `block_on`, a thread for each ask, no tokio.
     BlockOn,
@@ -43,7 +41,6 @@ pub enum Executor {
 }
 
 impl Executor {
-    /// All of them.
     pub const ALL: [Executor; 4] = [
         Executor::TokioCurrent,
         Executor::TokioMulti,
@@ -202,17 +199,17 @@ impl Agent {
             return self.echo_in_turn(&echo, echo.calls).await;
         }
         let mut tasks = JoinSet::new();
-        for lane in 0..echo.in_flight {
+        for stream in 0..echo.in_flight {
             let (agent, echo) = (self.clone(), echo.clone());
-            let calls = echo.calls / echo.in_flight + usize::from(lane < echo.calls % echo.in_flight);
+            let calls = echo.calls / echo.in_flight + usize::from(stream < echo.calls % echo.in_flight);
             tasks.spawn(async move { agent.echo_in_turn(&echo, calls).await });
         }
         let mut done = Done::default();
-        while let Some(lane) = tasks.join_next().await {
-            let lane = lane.map_err(|panicked| Status::unknown(panicked.to_string()))??;
-            done.count += lane.count;
-            done.bytes += lane.bytes;
-            done.slowest_us = done.slowest_us.max(lane.slowest_us);
+        while let Some(stream) = tasks.join_next().await {
+            let stream = stream.map_err(|panicked| Status::unknown(panicked.to_string()))??;
+            done.count += stream.count;
+            done.bytes += stream.bytes;
+            done.slowest_us = done.slowest_us.max(stream.slowest_us);
         }
         Ok(done)
     }

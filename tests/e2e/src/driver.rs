@@ -12,12 +12,11 @@ use crate::program::Program;
 use crate::script::{Answer, AnswerLine, Ask, AskLine, Done, Echo, StatusParts};
 
 /// How long a program may take to get ready, and an agent to answer when the test says nothing else.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A client that the test drives. Killed when dropped.
 #[derive(Debug)]
 pub struct Agent {
-    /// The process.
     pub program: Program,
     input: ChildStdin,
     lines: Lines,
@@ -56,9 +55,9 @@ impl Agent {
     ///
     /// # Panics
     ///
-    /// When there is none within [`PATIENCE`].
+    /// When there is none within [`WAIT_MAX`].
     pub fn answer(&mut self, ticket: Ticket) -> Answer {
-        self.answer_within(ticket, PATIENCE)
+        self.answer_within(ticket, WAIT_MAX)
             .unwrap_or_else(|| panic!("{} does not answer ask {}", self.program.name(), ticket.0))
     }
 
@@ -143,11 +142,8 @@ impl Agent {
 /// A status that is not OK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Its code.
     pub code: Code,
-    /// Its message.
     pub message: String,
-    /// Its details.
     pub details: Vec<u8>,
 }
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use provostd::config::Sources;
+use provostd::hot_restart::{Predecessor, UpgradeRequest};
 use provostd::policies::Registry;
-use provostd::takeover::{Seat, UpgradeRequest};
 use provostd::{Config, Node, NodeParts, Shutdown};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,13 +26,13 @@ pub enum Beginning {
     /// By itself. It says `ready <address>` when it serves.
     Fresh,
     /// In the place of the process that has started it.
-    TakeOver,
+    HotRestart,
 }
 
 /// Runs a node with this configuration until it is told to stop by SIGTERM, or another process has taken over. SIGUSR2
 /// has it replaced, SIGHUP has it read its configuration again.
 pub fn run(path: &Path, beginning: Beginning) -> Result<(), String> {
-    if beginning == Beginning::TakeOver {
+    if beginning == Beginning::HotRestart {
         end_with_the_test();
     }
     limit_descriptors()?;
@@ -77,9 +77,9 @@ fn start(path: &Path, beginning: Beginning) -> Result<Node, String> {
         kinds: Registry::with_built_ins(),
         sources,
     };
-    if beginning == Beginning::TakeOver {
-        let seat = Seat::at_standard_input().map_err(|error| error.to_string())?;
-        return Node::take_over(parts, seat).map_err(|error| error.to_string());
+    if beginning == Beginning::HotRestart {
+        let seat = Predecessor::at_standard_input().map_err(|error| error.to_string())?;
+        return Node::hot_restart(parts, seat).map_err(|error| error.to_string());
     }
     let node = Node::start_with(parts).map_err(|error| error.to_string())?;
     match node.addresses() {

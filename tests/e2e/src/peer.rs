@@ -10,14 +10,13 @@ use provost_session::handshake::{
 };
 
 /// How long a peer waits for the node to say something, or to hang up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// What became of a handshake.
 #[derive(Debug)]
 pub enum Handshake {
     /// The node welcomed us.
     Open(TcpStream),
-    /// The node refused.
     Refused(HandshakeError),
     /// The node hung up without a word.
     HungUp,
@@ -97,8 +96,8 @@ impl Claim {
 #[must_use]
 pub fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the node listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a limit of time");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a limit of time");
+    stream.set_read_timeout(Some(WAIT_MAX)).expect("a limit of time");
+    stream.set_write_timeout(Some(WAIT_MAX)).expect("a limit of time");
     stream
 }
 

@@ -25,13 +25,11 @@ pub struct Program {
 /// What a process uses, as the kernel tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Open descriptors.
     pub descriptors: usize,
     /// Shared memory (memfds) that it has mapped, in bytes.
     pub shared_bytes: u64,
     /// Resident memory, in bytes.
     pub resident_bytes: u64,
-    /// Threads.
     pub threads: usize,
 }
 
@@ -68,7 +66,6 @@ impl Program {
         &self.name
     }
 
-    /// The process's number.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()

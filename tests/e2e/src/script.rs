@@ -11,14 +11,12 @@ use serde::{Deserialize, Serialize};
 pub struct AskLine {
     /// Chosen by the test, not 0.
     pub ticket: u64,
-    /// What to do.
     pub ask: Ask,
 }
 
 /// An answer with its ask's number; 0 for [`Answer::Ready`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AnswerLine {
-    /// The ask's.
     pub ticket: u64,
     /// What came of it.
     pub answer: Answer,
@@ -39,54 +37,29 @@ pub enum Ask {
     /// A call whose handler waits.
     Hold(Hold),
     /// So many calls at once whose handlers wait.
-    HoldMany {
-        /// How many.
-        calls: usize,
-        /// The calls.
-        hold: Hold,
-    },
+    HoldMany { calls: usize, hold: Hold },
     /// A call that ends with this status.
     Fail(StatusParts),
     /// A call with metadata, which come back as initial and trailing metadata.
     Mirror(Vec<Metadatum>),
     /// What the server counted under a key.
-    Counts {
-        /// The key.
-        key: String,
-    },
+    Counts { key: String },
     /// A stream of responses.
     Pour(Pour),
     /// A stream of requests.
     Fill(Fill),
     /// A stream in both directions; each message waits for the one before to come back.
-    Chat {
-        /// How many messages.
-        messages: u32,
-        /// Their size.
-        bytes: usize,
-    },
+    Chat { messages: u32, bytes: usize },
     /// A message that nests so deep.
-    Dig {
-        /// How many levels.
-        levels: u32,
-    },
+    Dig { levels: u32 },
     /// Echo calls whose replies the agent holds on to.
-    Keep {
-        /// How many.
-        calls: usize,
-        /// Size of each.
-        bytes: usize,
-    },
+    Keep { calls: usize, bytes: usize },
     /// Opens so many connections of its own, makes a call over each, and keeps them all open.
-    Clients {
-        /// How many.
-        clients: usize,
-    },
+    Clients { clients: usize },
     /// Drops all that it holds on to.
     LetGo,
 }
 
-/// Echo calls.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Echo {
     /// Size of the payload.
@@ -104,9 +77,7 @@ pub struct Echo {
 /// What a call does while there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unconnected {
-    /// It fails.
     Fail,
-    /// It waits.
     Wait,
 }
 
@@ -144,23 +115,18 @@ pub struct Hold {
     pub cancel_after_ms: Option<u64>,
 }
 
-/// A status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusParts {
     /// Its code as a number.
     pub code: u32,
-    /// Its message.
     pub message: String,
-    /// Its details.
     pub details: Vec<u8>,
 }
 
 /// A pair of metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metadatum {
-    /// Key.
     pub key: String,
-    /// Value.
     pub value: Vec<u8>,
 }
 
@@ -169,9 +135,7 @@ pub struct Metadatum {
 pub struct Pour {
     /// What the server counts it under.
     pub key: String,
-    /// How many messages.
     pub messages: u32,
-    /// Their size.
     pub bytes: u32,
     /// After so many messages the server pauses before each, if set.
     pub pause: Option<Pause>,
@@ -181,7 +145,6 @@ pub struct Pour {
     pub timeout_ms: Option<u64>,
 }
 
-/// A server's pauses.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Pause {
     /// Messages without a pause.
@@ -209,9 +172,7 @@ pub enum Reading {
 /// A stream of requests.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Fill {
-    /// How many messages.
     pub messages: u32,
-    /// Their size.
     pub bytes: usize,
     /// After so many messages the agent says `At("filling")` and sends no more, but keeps the stream.
     pub stop_after: Option<u32>,
@@ -222,17 +183,14 @@ pub struct Fill {
 /// What an agent tells.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It is connected.
     Ready,
     /// A call has come to this place, and stays there.
     At(String),
-    /// All went well.
     Done(Done),
     /// A call failed, or the agent cannot do what was asked.
     Failed(StatusParts),
 }
 
-/// What went well.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     /// Calls, or messages of a stream.

@@ -1,5 +1,5 @@
 //! A process that is to take over from a node, and fails. It speaks just enough of the language between the two (see
-//! `docs/takeover.md`) to get to where it fails.
+//! `docs/hot_restart.md`) to get to where it fails.
 
 use std::os::fd::AsFd;
 use std::str::FromStr;
@@ -20,12 +20,10 @@ const STATE: u8 = 5;
 const RESTORED: u8 = 7;
 const COMMIT: u8 = 8;
 
-/// How it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It ends at once.
     EndsAtOnce,
-    /// It says nothing.
     Hangs,
     /// It says what nobody understands.
     TalksNonsense,
@@ -43,7 +41,6 @@ pub enum Fault {
     HangsAtTheCommit,
 }
 
-/// All faults.
 pub const FAULTS: [Fault; 9] = [
     Fault::EndsAtOnce,
     Fault::Hangs,

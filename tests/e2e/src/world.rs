@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::agent::Executor;
 use crate::built;
-use crate::driver::{Agent, PATIENCE};
+use crate::driver::{Agent, WAIT_MAX};
 use crate::lines::Lines;
 use crate::node::{DESCRIPTORS_MAX, SUCCESSOR};
 use crate::program::{Program, Usage, eventually, usage_of};
@@ -41,10 +41,8 @@ pub struct NodeOptions {
     pub descriptors_max: Option<u64>,
 }
 
-/// A node's service.
 #[derive(Debug)]
 pub struct Node {
-    /// The process.
     pub program: Program,
     /// The socket that apps attach to.
     pub socket: PathBuf,
@@ -112,7 +110,7 @@ impl Node {
         let pid = Pid::from_raw(self.process() as i32).expect("a process has a number");
         kill_process(pid, Signal::USR2).map_err(|error| error.to_string())?;
         let mut outcome = None;
-        eventually("an upgrade comes to its end", PATIENCE, || {
+        eventually("an upgrade comes to its end", WAIT_MAX, || {
             let log = self.program.log();
             let mut ends = log
                 .lines()
@@ -243,7 +241,6 @@ impl NodePlan {
 /// A server of `probe.Probe`.
 #[derive(Debug)]
 pub struct Server {
-    /// The process.
     pub program: Program,
     /// Its end is what asks the server to shut down gracefully.
     pub input: Option<ChildStdin>,
@@ -268,7 +265,6 @@ impl World {
         }
     }
 
-    /// The test's directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
@@ -332,13 +328,9 @@ impl World {
 /// The usual setting: a server on node b, an agent on node a, TCP between them.
 #[derive(Debug)]
 pub struct Setting {
-    /// The agent.
     pub agent: Agent,
-    /// The agent's node.
     pub a: Node,
-    /// The server.
     pub server: Server,
-    /// The server's node.
     pub b: Node,
     /// Where more can be started.
     pub world: World,
@@ -393,7 +385,7 @@ impl Setting {
 
 fn first_line(program: &mut Program) -> (ChildStdin, String) {
     let (input, output) = program.take_pipes();
-    let line = Lines::of(output).next_within(PATIENCE);
+    let line = Lines::of(output).next_within(WAIT_MAX);
     let line = line.unwrap_or_else(|| panic!("{} does not get ready", program.name()));
     (input, line)
 }

@@ -96,7 +96,7 @@ impl Changer {
             2 => {
                 let request = UpgradeEngineRequest {
                     kind: "rate-limit".into(),
-                    version: 1 + (self.changes / 4 % 2) as u32,
+                    version: 2,
                     policy: "limit".into(),
                     ..UpgradeEngineRequest::default()
                 };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 use provost::Code;
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::{Setting, eventually, server, watched};
 use provost_shm::{Memfd, PacketSocket, Seals};
 use provost_wire::control::{
@@ -50,7 +50,7 @@ impl RawApp {
     }
 
     fn reply(&mut self) -> Option<reply::Body> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_MAX;
         while Instant::now() < end {
             match self.socket.receive(64 << 10) {
                 Ok(Some(packet)) => {
@@ -105,7 +105,7 @@ fn is_harmless(misbehave: impl FnOnce(&Setting) + Send + 'static) {
         misbehave(&setting);
         setting.agent.calls_well();
         setting.others_are_served();
-        eventually("what the app had is closed", PATIENCE, || {
+        eventually("what the app had is closed", WAIT_MAX, || {
             let now = setting.a.program.usage();
             now.descriptors <= before.descriptors && now.shared_bytes <= before.shared_bytes
         });

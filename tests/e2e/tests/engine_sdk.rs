@@ -148,7 +148,7 @@ fn a_version_that_panics_is_taken_back_and_no_call_fails() {
             let tried = cli.run(&panics);
             assert!(matches!(tried.status.code(), Some(0 | UNDONE)), "{tried:?}");
         });
-        provost_e2e::eventually("version 1 is back", provost_e2e::driver::PATIENCE, || {
+        provost_e2e::eventually("version 1 is back", provost_e2e::driver::WAIT_MAX, || {
             cli.current() == Some(1)
         });
         let refused = [

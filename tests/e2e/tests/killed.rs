@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::script::{Answer, Ask, Echo, Fill, Hold, Pause, Pour, Reading, Unconnected};
 use provost_e2e::{Agent, Setting, Usage, eventually, watched};
 
@@ -40,7 +40,7 @@ fn held(setting: &Setting) -> [(usize, u64); 2] {
 
 fn given_back(setting: &Setting, before: [(usize, u64); 2]) {
     let mut now = before;
-    eventually("the services hold what they held before", PATIENCE, || {
+    eventually("the services hold what they held before", WAIT_MAX, || {
         now = held(setting);
         now.iter()
             .zip(before)
@@ -65,14 +65,14 @@ fn client_is_killed(stop: impl FnOnce(&mut Setting, &mut Agent) + Send + 'static
 
 fn begun(setting: &mut Setting, key: &str) {
     let counts = Ask::Counts { key: key.to_owned() };
-    eventually("the handler has begun", PATIENCE, || {
+    eventually("the handler has begun", WAIT_MAX, || {
         setting.agent.succeeds(counts.clone()).begun > 0
     });
 }
 
 fn cancelled(setting: &mut Setting, key: &str) {
     let counts = Ask::Counts { key: key.to_owned() };
-    eventually("the handler was cancelled", PATIENCE, || {
+    eventually("the handler was cancelled", WAIT_MAX, || {
         setting.agent.succeeds(counts.clone()).cancelled > 0
     });
 }
@@ -260,7 +260,7 @@ fn service_of_a_server_that_is_shutting_down() {
         let status = setting
             .server
             .program
-            .ends_within(PATIENCE)
+            .ends_within(WAIT_MAX)
             .expect("the server ends");
         assert!(status.success(), "{status}");
     });

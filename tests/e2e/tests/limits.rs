@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use provost::Code;
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::script::{Answer, Ask, Echo, Fill, Hold, Pour, Reading};
 use provost_e2e::{Agent, NodeOptions, Setting, eventually, watched};
 
@@ -77,7 +77,7 @@ fn a_client_that_holds_on_to_messages_until_its_heap_is_full() {
         assert_eq!(failure.code, Code::ResourceExhausted, "{failure:?}");
         setting.others_are_served();
         setting.agent.succeeds(Ask::LetGo);
-        eventually("the heap has room again", PATIENCE, || {
+        eventually("the heap has room again", WAIT_MAX, || {
             let ticket = setting.agent.begin(echo(1 << 20));
             matches!(setting.agent.answer(ticket), Answer::Done(_))
         });
@@ -100,7 +100,7 @@ fn memory_comes_back_after_large_messages() {
             "{before:?} then {full:?}"
         );
         setting.agent.succeeds(Ask::LetGo);
-        eventually("the receive heap has shrunk", PATIENCE, || {
+        eventually("the receive heap has shrunk", WAIT_MAX, || {
             // Reclaims travel with the next calls.
             setting.agent.calls_well();
             setting.a.program.usage().shared_bytes <= before.shared_bytes + (8 << 20)
@@ -158,7 +158,7 @@ fn a_call_over_the_limit_of_calls_in_flight_fails_alone() {
         };
         let holds = setting.agent.begin(Ask::HoldMany { calls: 64, hold });
         let mut other = setting.world.agent(&setting.a);
-        eventually("the handlers have begun", PATIENCE, || {
+        eventually("the handlers have begun", WAIT_MAX, || {
             other
                 .succeeds(Ask::Counts {
                     key: "held".to_owned(),
@@ -240,7 +240,7 @@ fn a_thousand_clients_of_one_server() {
         setting.others_are_served();
         let before = setting.b.program.usage().descriptors;
         drop(agents);
-        eventually("their connections are gone", PATIENCE, || {
+        eventually("their connections are gone", WAIT_MAX, || {
             setting.b.program.usage().descriptors + 500 < before
         });
         setting.others_are_served();
@@ -267,7 +267,7 @@ fn a_service_without_descriptors_refuses_and_goes_on() {
         assert!(refused, "64 descriptors are enough for 30 apps");
         setting.agent.calls_well();
         drop(agents);
-        eventually("an app can attach again", PATIENCE, || {
+        eventually("an app can attach again", WAIT_MAX, || {
             let mut agent = setting
                 .world
                 .starting_agent(&setting.a, provost_e2e::agent::Executor::TokioCurrent);

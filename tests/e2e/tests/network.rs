@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use provost::Code;
 use provost_e2e::agent::Executor;
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::peer::{self, Claim, Handshake};
 use provost_e2e::script::{Answer, Ask, Echo, Hold, Unconnected};
 use provost_e2e::{NodeOptions, Setting, World, eventually, watched};
@@ -52,7 +52,7 @@ fn endless_hold() -> Ask {
 }
 
 fn begun(setting: &mut Setting) {
-    eventually("the handler has begun", PATIENCE, || {
+    eventually("the handler has begun", WAIT_MAX, || {
         setting
             .agent
             .succeeds(Ask::Counts {
@@ -74,7 +74,7 @@ fn held(setting: &mut Setting) -> usize {
 fn all_is_well(setting: &mut Setting, descriptors: usize) {
     setting.agent.calls_well();
     setting.others_are_served();
-    eventually("the connection's descriptor is closed", PATIENCE, || {
+    eventually("the connection's descriptor is closed", WAIT_MAX, || {
         setting.b.program.usage().descriptors <= descriptors
     });
     assert!(setting.a.program.is_running() && setting.b.program.is_running());
@@ -108,7 +108,7 @@ fn a_stopped_client_node_is_found_out_and_handlers_are_cancelled() {
         setting.agent.begin(endless_hold());
         begun(&mut setting);
         setting.a.program.signal(Signal::STOP);
-        eventually("the handler was cancelled", PATIENCE, || {
+        eventually("the handler was cancelled", WAIT_MAX, || {
             witness
                 .succeeds(Ask::Counts {
                     key: "hold".to_owned(),

@@ -23,7 +23,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::metrics::v1::{HistogramDataPoint, Metric, ResourceMetrics, metric};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::scrape::{self, value};
 use provost_e2e::script::{Ask, Echo, Hold, Metadatum, StatusParts};
 use provost_e2e::{NodeOptions, Setting, eventually, watched};
@@ -63,7 +63,7 @@ fn get_unix(socket: &Path, path: &str) -> (u16, String) {
 fn is_missing(program: &str) -> bool {
     let missing = Command::new(program).arg("--version").output().is_err();
     if missing {
-        eprintln!("skipped: there is no {program} (Debian package prometheus)");
+        provost_skip::missing(program, "Debian package prometheus");
     }
     missing
 }
@@ -187,7 +187,7 @@ fn a_real_prometheus_scrapes_a_node() {
         let _prometheus = Ends(prometheus.unwrap());
         setting.agent.succeeds(echo(30));
         let query = "/api/v1/query?query=sum(grpc_client_call_duration_seconds_count)";
-        eventually("Prometheus has seen the calls", PATIENCE, || {
+        eventually("Prometheus has seen the calls", WAIT_MAX, || {
             let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) else {
                 return false;
             };
@@ -215,16 +215,16 @@ fn a_node_is_ready_until_it_drains() {
         };
         let held = setting.agent.begin(Ask::Hold(hold));
         let counts = Ask::Counts { key: "ready".into() };
-        eventually("the call is with its handler", PATIENCE, || {
+        eventually("the call is with its handler", WAIT_MAX, || {
             setting.agent.succeeds(counts.clone()).begun == 1
         });
         setting.a.program.signal(Signal::TERM);
-        eventually("the node says that it drains", PATIENCE, || {
+        eventually("the node says that it drains", WAIT_MAX, || {
             get_unix(&socket, "/readyz").0 == 503
         });
         assert_eq!(get_unix(&socket, "/healthz").0, 200, "it lives all the same");
         setting.agent.answer(held);
-        assert!(setting.a.program.ends_within(PATIENCE).is_some());
+        assert!(setting.a.program.ends_within(WAIT_MAX).is_some());
         assert!(!socket.exists());
     });
 }
@@ -246,10 +246,10 @@ fn an_access_log_has_a_line_for_each_call_over_a_rotation() {
         let options = tables(policy("access-log", &config));
         let mut setting = Setting::with(ROLE, &options, &NodeOptions::default());
         setting.agent.succeeds(echo(10));
-        eventually("the first calls have lines", PATIENCE, || lines(&log).len() == 10);
+        eventually("the first calls have lines", WAIT_MAX, || lines(&log).len() == 10);
         std::fs::rename(&log, &rotated).unwrap();
         setting.agent.succeeds(echo(5));
-        eventually("the new file has the rest", PATIENCE, || lines(&log).len() == 5);
+        eventually("the new file has the rest", WAIT_MAX, || lines(&log).len() == 5);
         assert_eq!(lines(&rotated).len(), 10);
         let line = &lines(&log)[0];
         let expected = [
@@ -355,12 +355,12 @@ fn a_collector_receives_the_metrics_also_of_the_process_that_takes_over() {
         let options = tables(observe + &policy("metrics", ""));
         let mut setting = Setting::with(ROLE, &options, &NodeOptions::default());
         setting.agent.succeeds(echo(12));
-        eventually("the calls are exported", PATIENCE, || {
+        eventually("the calls are exported", WAIT_MAX, || {
             collector.echoes() == Some(12)
         });
         setting.a.replace();
         setting.agent.succeeds(echo(3));
-        eventually("those of the new process are added", PATIENCE, || {
+        eventually("those of the new process are added", WAIT_MAX, || {
             collector.echoes() == Some(15)
         });
         let exports = collector.metric("provost_otlp_exports_total").unwrap();
@@ -403,7 +403,7 @@ fn a_trace_goes_from_the_client_through_both_nodes_to_the_handler() {
             let of_call = |span: &&Span| span.name == "probe.Probe/Mirror";
             spans.iter().filter(of_call).cloned().collect::<Vec<_>>()
         };
-        eventually("both nodes have exported their spans", PATIENCE, || {
+        eventually("both nodes have exported their spans", WAIT_MAX, || {
             spans().len() == 2
         });
         let of_kind = |kind: SpanKind| spans().into_iter().find(|span| span.kind == kind as i32).unwrap();

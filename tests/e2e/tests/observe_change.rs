@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::scrape::{get_unix, metrics, value};
 use provost_e2e::script::{Answer, Ask, Echo, Metadatum};
 use provost_e2e::{NodeOptions, Setting, built, eventually, watched};
@@ -89,7 +89,7 @@ fn each_call_has_one_line_over_rotations_changes_and_a_replacement() {
             other => panic!("{other:?}"),
         }
         let files: Vec<PathBuf> = (0..ROTATIONS).map(rotated).chain([log.clone()]).collect();
-        eventually("every call has a line", PATIENCE, || lines(&files) >= CALLS);
+        eventually("every call has a line", WAIT_MAX, || lines(&files) >= CALLS);
         assert_eq!(lines(&files), CALLS);
         assert_whole(&files);
     });
@@ -164,10 +164,10 @@ fn calls_in_flight_are_counted_until_they_end() {
                 ..Default::default()
             },
         });
-        eventually("all calls are in flight", PATIENCE, || in_flight() == 9.0);
+        eventually("all calls are in flight", WAIT_MAX, || in_flight() == 9.0);
         setting.a.replace();
         setting.agent.answer(held);
-        eventually("none is", PATIENCE, || in_flight() == 0.0);
+        eventually("none is", WAIT_MAX, || in_flight() == 0.0);
     });
 }
 
@@ -191,7 +191,7 @@ fn whoever_asks_for_health_gets_an_answer_while_the_daemon_is_replaced() {
         for round in 1..=REPLACEMENTS {
             setting.a.replace();
             // The process before may still answer who came before; from then on it is the new one.
-            eventually("the new process is ready", PATIENCE, || {
+            eventually("the new process is ready", WAIT_MAX, || {
                 get_unix(&socket, "/readyz").is_ok_and(|(status, _)| status == 200)
             });
             let committed = value(

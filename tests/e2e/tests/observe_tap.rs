@@ -103,8 +103,8 @@ fn what_is_redacted_never_leaves_the_daemon() {
                 // As an operator keeps samples, to try a policy on them later.
                 std::fs::write(&file, &printed).unwrap();
             }
-            let rehearsed = node.operate(&["policy", "test", "--kind", "null"]);
-            assert_hidden("provost policy test", &rehearsed);
+            let dry_runs = node.operate(&["policy", "test", "--kind", "null"]);
+            assert_hidden("provost policy test", &dry_runs);
             for listing in [
                 &["policy", "list", "--json"][..],
                 &["datapath", "--json"],

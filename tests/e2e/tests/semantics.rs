@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use provost::Code;
 use provost_e2e::agent::Executor;
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::script::{
     Answer, Ask, Echo, Fill, Hold, Metadatum, OtherSchema, Pause, Pour, Reading, StatusParts, Unconnected,
 };
@@ -128,7 +128,7 @@ fn a_deadline_ends_the_call_and_its_handler_and_travels() {
             ..hold("long", 600_000)
         }));
         assert_eq!(failure.code, Code::DeadlineExceeded, "{failure:?}");
-        eventually("the handler has ended", PATIENCE, || {
+        eventually("the handler has ended", WAIT_MAX, || {
             setting.agent.succeeds(counts("long")).cancelled == 1
         });
         let pour = Pour {
@@ -143,7 +143,7 @@ fn a_deadline_ends_the_call_and_its_handler_and_travels() {
         };
         let failure = setting.agent.fails(Ask::Pour(pour));
         assert_eq!(failure.code, Code::DeadlineExceeded, "{failure:?}");
-        eventually("the stream has ended", PATIENCE, || {
+        eventually("the stream has ended", WAIT_MAX, || {
             setting.agent.succeeds(counts("pour")).cancelled == 1
         });
     });
@@ -158,7 +158,7 @@ fn a_dropped_call_cancels_its_handler() {
             ..hold("dropped", 600_000)
         }));
         assert_eq!(failure.code, Code::Cancelled);
-        eventually("the handler was cancelled", PATIENCE, || {
+        eventually("the handler was cancelled", WAIT_MAX, || {
             setting.agent.succeeds(counts("dropped")).cancelled == 1
         });
         setting.agent.succeeds(Ask::Pour(Pour {
@@ -168,7 +168,7 @@ fn a_dropped_call_cancels_its_handler() {
             reading: Reading::Dropping(3),
             ..Pour::default()
         }));
-        eventually("the stream was cancelled", PATIENCE, || {
+        eventually("the stream was cancelled", WAIT_MAX, || {
             setting.agent.succeeds(counts("stream")).cancelled == 1
         });
         setting.others_are_served();
@@ -193,12 +193,12 @@ fn a_service_told_to_stop_finishes_the_calls_in_flight() {
     watched(|| {
         let mut setting = Setting::new(ROLE);
         let ticket = setting.agent.begin(Ask::Hold(hold("finishes", 1_000)));
-        eventually("the handler has begun", PATIENCE, || {
+        eventually("the handler has begun", WAIT_MAX, || {
             setting.agent.succeeds(counts("finishes")).begun == 1
         });
         setting.b.program.signal(Signal::TERM);
         assert!(matches!(setting.agent.answer(ticket), Answer::Done(_)));
-        let status = setting.b.program.ends_within(PATIENCE).expect("the service ends");
+        let status = setting.b.program.ends_within(WAIT_MAX).expect("the service ends");
         assert!(status.success(), "{status}");
         let failure = setting.agent.fails(Ask::Echo(Echo::default()));
         assert_eq!(failure.code, Code::Unavailable, "{failure:?}");
@@ -210,12 +210,12 @@ fn a_clients_service_told_to_stop_finishes_the_calls_in_flight() {
     watched(|| {
         let mut setting = Setting::new(ROLE);
         let ticket = setting.agent.begin(Ask::Hold(hold("finishes", 1_000)));
-        eventually("the handler has begun", PATIENCE, || {
+        eventually("the handler has begun", WAIT_MAX, || {
             setting.agent.succeeds(counts("finishes")).begun == 1
         });
         setting.a.program.signal(Signal::TERM);
         assert!(matches!(setting.agent.answer(ticket), Answer::Done(_)));
-        let status = setting.a.program.ends_within(PATIENCE).expect("the service ends");
+        let status = setting.a.program.ends_within(WAIT_MAX).expect("the service ends");
         assert!(status.success(), "{status}");
     });
 }
@@ -225,7 +225,7 @@ fn a_server_that_shuts_down_gracefully_finishes_and_another_takes_over() {
     watched(|| {
         let mut setting = Setting::new(ROLE);
         let ticket = setting.agent.begin(Ask::Hold(hold("finishes", 1_000)));
-        eventually("the handler has begun", PATIENCE, || {
+        eventually("the handler has begun", WAIT_MAX, || {
             setting.agent.succeeds(counts("finishes")).begun == 1
         });
         drop(setting.server.input.take());
@@ -233,7 +233,7 @@ fn a_server_that_shuts_down_gracefully_finishes_and_another_takes_over() {
         let status = setting
             .server
             .program
-            .ends_within(PATIENCE)
+            .ends_within(WAIT_MAX)
             .expect("the server ends");
         assert!(status.success(), "{status}");
         let failure = setting.agent.fails(Ask::Echo(Echo::default()));
@@ -277,7 +277,7 @@ fn both_ends_on_one_node_need_no_socket() {
             ..Echo::default()
         }));
         let ticket = agent.begin(Ask::Hold(hold("local", 600_000)));
-        eventually("the handler has begun", PATIENCE, || {
+        eventually("the handler has begun", WAIT_MAX, || {
             agent.succeeds(counts("local")).begun == 1
         });
         drop(server);
@@ -290,12 +290,12 @@ fn a_call_waits_for_a_service_that_is_not_there_yet() {
     watched(|| {
         let mut setting = Setting::new(ROLE);
         setting.server.program.kill();
-        eventually("calls fail", PATIENCE, || {
+        eventually("calls fail", WAIT_MAX, || {
             let ticket = setting.agent.begin(Ask::Echo(Echo::default()));
             matches!(setting.agent.answer(ticket), Answer::Failed(_))
         });
         let mut waiting = None;
-        eventually("a call waits", PATIENCE, || {
+        eventually("a call waits", WAIT_MAX, || {
             let ticket = setting.agent.begin(Ask::Echo(Echo {
                 unconnected: Unconnected::Wait,
                 timeout_ms: Some(25_000),

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use authority::Authority;
 use provost::Code;
-use provost_e2e::driver::{PATIENCE, Ticket};
+use provost_e2e::driver::{Ticket, WAIT_MAX};
 use provost_e2e::script::{Answer, Ask, Echo, Fill, Hold, Metadatum, Pour};
 use provost_e2e::{Agent, Node, NodeOptions, Server, World, built, eventually, scrape, watched};
 use provost_namespaces::Namespace;
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 /// What a node says of a connection that has gone over.
-const WENT_OVER: &str = "went over to another transport";
+const WENT_OVER: &str = "migrated to another transport";
 
 /// Two nodes, of which the one that serves listens by both transports at one port number.
 struct Pair {
@@ -78,7 +78,7 @@ impl Pair {
         let serving = Pid::from_raw(self.a.process() as i32).unwrap();
         kill_process(serving, Signal::HUP).unwrap();
         let program = &self.a.program;
-        eventually("a connection goes over", PATIENCE, || {
+        eventually("a connection goes over", WAIT_MAX, || {
             program.log().matches(WENT_OVER).count() > before
         });
     }
@@ -267,7 +267,7 @@ fn is_found_again(pair: impl FnOnce() -> Pair + Send + 'static) {
         pair.b.restart();
         let _server = pair.world.server(&pair.b);
         let mut codes = Vec::new();
-        eventually("calls are answered again", PATIENCE, || {
+        eventually("calls are answered again", WAIT_MAX, || {
             let ticket = agent.begin(Ask::Echo(Echo::default()));
             match agent.answer(ticket) {
                 Answer::Done(_) => true,
@@ -296,7 +296,7 @@ fn losing(lost_per_mille: u32, body: impl FnOnce(&Namespace) + Send + 'static) {
     };
     let network = match lossy() {
         Ok(network) => network,
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) => return provost_skip::error(&error),
     };
     watched(move || {
         let ran = network.run(|| {
@@ -452,7 +452,7 @@ fn an_operator_switches_the_transport_and_sees_what_came_of_it() {
         let route = "route.probe.Probe.transport\n- \"tcp\"\n+ \"datagram\"";
         assert!(diff.contains(route), "{diff}");
         pair.a.operate(&["config", "reload"]);
-        eventually("the connection is carried by datagrams", PATIENCE, || {
+        eventually("the connection is carried by datagrams", WAIT_MAX, || {
             let (transport, kinds) = carried(&pair.a);
             transport == "datagram" && kinds.last().is_some_and(|kind| kind == "transport-datagram")
         });
@@ -490,7 +490,7 @@ fn a_connection_whose_peer_offers_no_datagrams_stays_and_the_operator_is_told_wh
         let mut agent = world.agent(&a);
         a.reconfigure(&routed("datagram", b.address, ""));
         a.operate(&["config", "reload"]);
-        eventually("the operator is told", PATIENCE, || {
+        eventually("the operator is told", WAIT_MAX, || {
             let told = a.operate(&["datapath"]);
             told.contains("stays with tcp") && told.contains("listener with transport = \"datagram\"")
         });
@@ -499,7 +499,7 @@ fn a_connection_whose_peer_offers_no_datagrams_stays_and_the_operator_is_told_wh
         // Who takes it back is told nothing any more.
         a.reconfigure(&routed("tcp", b.address, ""));
         a.operate(&["config", "reload"]);
-        eventually("nothing is left to tell", PATIENCE, || {
+        eventually("nothing is left to tell", WAIT_MAX, || {
             !a.operate(&["datapath"]).contains("stays")
         });
     });
@@ -525,7 +525,7 @@ fn an_encrypted_connection_stays_where_it_is_if_the_other_way_is_not_encrypted()
         ] {
             a.reconfigure(&routed("datagram", there.address, &own));
             a.operate(&["config", "reload"]);
-            eventually(why, PATIENCE, || a.operate(&["datapath"]).contains(why));
+            eventually(why, WAIT_MAX, || a.operate(&["datapath"]).contains(why));
             assert_eq!(carried(&a).0, "tcp");
             agent.calls_well();
             // Connections go where their route says only from where it said before.

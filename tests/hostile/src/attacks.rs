@@ -13,7 +13,6 @@ pub mod vandal;
 use crate::random::Random;
 use crate::scene::Scene;
 
-/// An attack.
 pub type Attack = fn(&Scene, &mut Random);
 
 /// All of them, with their names.

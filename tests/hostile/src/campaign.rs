@@ -10,7 +10,7 @@ use provost_e2e::{Node, NodeOptions, Usage, World};
 
 use crate::attacks::{self, linger};
 use crate::guard;
-use crate::random::Random;
+use crate::random::random_of;
 use crate::report::Report;
 use crate::scene::{Scene, Stop};
 use crate::schema::{GUARDED, TARGETS, TargetSchema, VANDALS};
@@ -30,7 +30,6 @@ const RESIDENT_SLACK_BYTES: u64 = 192 << 20;
 /// Shared memory that a node may have mapped more than before: the good apps' segments grow too.
 const SHARED_SLACK_BYTES: u64 = 64 << 20;
 
-/// What to do.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What all numbers come from.
@@ -116,7 +115,7 @@ fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &
             (&a.socket, Manner::Honest, GUARDED[2]),
         ];
         for (part, (socket, manner, service)) in (1000..).zip(servers) {
-            let (stop, random) = (&servers_stop, Random::new(plan.seed, part));
+            let (stop, random) = (&servers_stop, random_of(plan.seed, part));
             let post = Post {
                 socket,
                 schema,
@@ -130,11 +129,11 @@ fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &
         for (part, (name, attack)) in (1..).zip(attacks::ALL) {
             if is_wanted(name) {
                 let scene = &scene_a;
-                attackers.push(scope.spawn(move || attack(scene, &mut Random::new(plan.seed, part))));
+                attackers.push(scope.spawn(move || attack(scene, &mut random_of(plan.seed, part))));
             }
             if is_wanted(name) && name == "control" {
                 let scene = &scene_b;
-                attackers.push(scope.spawn(move || attack(scene, &mut Random::new(plan.seed, 100 + part))));
+                attackers.push(scope.spawn(move || attack(scene, &mut random_of(plan.seed, 100 + part))));
             }
         }
         std::thread::sleep(plan.attack_for);

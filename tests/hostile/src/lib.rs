@@ -33,7 +33,6 @@ pub mod victim;
 pub struct Failure(String);
 
 impl Failure {
-    /// With this reason.
     #[must_use]
     pub fn new(reason: impl Into<String>) -> Failure {
         Failure(reason.into())

@@ -16,22 +16,19 @@ pub const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 
 /// What can be made invalid at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SiteKind {
+pub enum PlaceKind {
     /// A word pair: offset and length of a string, bytes, list or map that is not empty.
     Reference,
     /// An offset of a message of its own.
     Pointer,
-    /// A presence word.
     Presence,
     /// The tag of a oneof.
     Tag,
-    /// A bool.
     Bool,
     /// A byte of a string.
     Text,
     /// The second key of a map, an unsigned number or a bool of so many bytes.
     SecondKey {
-        /// Its size.
         bytes: u32,
         /// How far behind the first it lies.
         stride: u32,
@@ -40,9 +37,8 @@ pub enum SiteKind {
 
 /// A place in the send heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
-    /// What is there.
-    pub kind: SiteKind,
+pub struct MessagePlace {
+    pub kind: PlaceKind,
     /// Where, in bytes from the send heap's begin.
     pub at: u64,
 }
@@ -55,7 +51,7 @@ pub struct Built {
     /// Its bytes; the root struct comes first.
     pub bytes: Vec<u8>,
     /// Where it can be made invalid.
-    pub sites: Vec<Site>,
+    pub places: Vec<MessagePlace>,
 }
 
 impl Built {
@@ -75,7 +71,7 @@ pub fn build(schema: &Schema, message: MessageId, at: u64, random: &mut Random) 
         built: Built {
             at,
             bytes: Vec::new(),
-            sites: Vec::new(),
+            places: Vec::new(),
         },
     };
     let message = schema.message(message);
@@ -112,11 +108,11 @@ impl Builder<'_> {
         }
         self.put_word(at, window_offset(self.built.at + target as u64));
         self.put_word(at + 4, count as u32);
-        self.site(SiteKind::Reference, at);
+        self.place(PlaceKind::Reference, at);
     }
 
-    fn site(&mut self, kind: SiteKind, at: usize) {
-        self.built.sites.push(Site {
+    fn place(&mut self, kind: PlaceKind, at: usize) {
+        self.built.places.push(MessagePlace {
             kind,
             at: self.built.at + at as u64,
         });
@@ -137,7 +133,7 @@ impl Builder<'_> {
             Cardinality::Implicit | Cardinality::OneofMember => self.value(field.ty, at, depth),
             Cardinality::Optional { value_offset } => {
                 let too_deep = matches!(field.ty, Type::Message(_)) && depth >= DEPTH_MAX;
-                self.site(SiteKind::Presence, at);
+                self.place(PlaceKind::Presence, at);
                 if !too_deep && !self.random.one_in(3) {
                     self.put_word(at, 1);
                     self.value(field.ty, base + *value_offset as usize, depth);
@@ -156,7 +152,7 @@ impl Builder<'_> {
 
     fn oneof(&mut self, oneof: &Oneof, base: usize, depth: u32) {
         let at = base + oneof.offset as usize;
-        self.site(SiteKind::Tag, at);
+        self.place(PlaceKind::Tag, at);
         let member = self.random.pick(&oneof.members).clone();
         if !self.random.one_in(4) {
             self.put_word(at, member.number);
@@ -177,11 +173,11 @@ impl Builder<'_> {
         }
         if count >= 2 {
             let (bytes, _) = self.element(pair.key);
-            let kind = SiteKind::SecondKey {
+            let kind = PlaceKind::SecondKey {
                 bytes: bytes as u32,
                 stride: pair.size,
             };
-            self.site(kind, list + stride);
+            self.place(kind, list + stride);
         }
         self.put_reference(at, list, count);
     }
@@ -229,7 +225,7 @@ impl Builder<'_> {
             Type::Bool => {
                 let value = self.random.below(2) as u8;
                 self.put(at, &[value]);
-                self.site(SiteKind::Bool, at);
+                self.place(PlaceKind::Bool, at);
             }
             Type::String => {
                 let text = self.some_text();
@@ -244,7 +240,7 @@ impl Builder<'_> {
                 let message = self.schema.message(id);
                 let target = self.room(message.size as usize);
                 self.put_word(at, window_offset(self.built.at + target as u64));
-                self.site(SiteKind::Pointer, at);
+                self.place(PlaceKind::Pointer, at);
                 self.fill(message, target, depth + 1);
             }
             ty => {
@@ -259,7 +255,7 @@ impl Builder<'_> {
         let target = self.blob(at, text);
         if !text.is_empty() {
             let character = self.random.below(text.len() as u64) as usize;
-            self.site(SiteKind::Text, target + character);
+            self.place(PlaceKind::Text, target + character);
         }
     }
 

@@ -221,8 +221,8 @@ mod tests {
     use provost_wire::limits::SEND_WINDOW;
 
     use super::*;
-    use crate::message::{Built, SiteKind, build};
-    use crate::random::Random;
+    use crate::message::{Built, PlaceKind, build};
+    use crate::random::random_of;
     use crate::schema::TargetSchema;
 
     const AT: u64 = 4096;
@@ -240,31 +240,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_built_is_valid_and_every_site_can_be_made_invalid() {
+    fn what_is_built_is_valid_and_every_place_can_be_made_invalid() {
         let target = TargetSchema::load().unwrap();
         let mut kinds = std::collections::HashSet::new();
         for seed in 0..60 {
-            let built = build(&target.schema, target.everything, AT, &mut Random::new(seed, 0));
+            let built = build(&target.schema, target.everything, AT, &mut random_of(seed, 0));
             let verdict = |segment| check(&target.schema, target.everything, &[segment], built.root());
             assert_eq!(verdict(received(&built, |_| ())), Ok(()));
-            for site in &built.sites {
-                kinds.insert(std::mem::discriminant(&site.kind));
+            for place in &built.places {
+                kinds.insert(std::mem::discriminant(&place.kind));
                 let segment = received(&built, |memory| {
-                    let (bytes, more) = match site.kind {
-                        SiteKind::SecondKey { bytes, stride } => {
-                            let first = (site.at - built.at) as usize - stride as usize;
+                    let (bytes, more) = match place.kind {
+                        PlaceKind::SecondKey { bytes, stride } => {
+                            let first = (place.at - built.at) as usize - stride as usize;
                             (built.bytes[first..first + bytes as usize].to_vec(), 0)
                         }
-                        SiteKind::Reference => (u32::MAX.to_le_bytes().to_vec(), 4),
-                        SiteKind::Text | SiteKind::Bool => (vec![0xFF], 0),
+                        PlaceKind::Reference => (u32::MAX.to_le_bytes().to_vec(), 4),
+                        PlaceKind::Text | PlaceKind::Bool => (vec![0xFF], 0),
                         _ => (u32::MAX.to_le_bytes().to_vec(), 0),
                     };
-                    memory.write_at(site.at + more, &bytes).unwrap();
+                    memory.write_at(place.at + more, &bytes).unwrap();
                 });
-                assert!(verdict(segment).is_err(), "{site:?}");
+                assert!(verdict(segment).is_err(), "{place:?}");
             }
         }
-        assert_eq!(kinds.len(), 7, "not every kind of site was met");
+        assert_eq!(kinds.len(), 7, "not every kind of place was met");
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub const RECEIVE_WINDOW: u32 = (1 << 30) / 8;
 /// How much room they have, in bytes.
 pub const RECEIVE_WINDOW_BYTES: u64 = 256 << 20;
 /// How long an honest service may take to answer anything while it is attacked.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const WAIT_MAX: Duration = Duration::from_secs(20);
 
 const RING_SLOTS: u32 = 64;
 const POLL_EVERY: Duration = Duration::from_micros(200);
@@ -47,12 +47,7 @@ pub enum Gone {
     Closed,
     /// The service has refused a request.
     #[error("refused with code {code}: {message}")]
-    Refused {
-        /// The status code.
-        code: u32,
-        /// What it said.
-        message: String,
-    },
+    Refused { code: u32, message: String },
     /// The service does nothing.
     #[error("the service does not answer: {0}")]
     Silent(&'static str),
@@ -73,26 +68,20 @@ impl From<io::Error> for Gone {
 /// A segment of the receive heap.
 #[derive(Debug)]
 pub struct Segment {
-    /// Its number.
     pub id: u64,
     /// Where it lies in the window, in bytes.
     pub at: u64,
-    /// Its memory.
     pub memory: Memfd,
 }
 
-/// An attached app.
 #[derive(Debug)]
 pub struct RawApp {
-    /// The control socket.
     pub socket: PacketSocket,
     /// The app's ends of the rings.
     pub rings: AppRings,
     /// The submission region, to be written to anywhere.
     pub region: Memfd,
-    /// The send heap.
     pub heap: Memfd,
-    /// Wakes the service.
     pub ringer: Ringer,
     /// Segments of the receive heap.
     pub segments: Vec<Segment>,
@@ -129,7 +118,7 @@ impl RawApp {
     }
 
     fn finish_attaching(socket: PacketSocket, heap: Memfd) -> Result<RawApp, Gone> {
-        let (reply, descriptors) = receive_within(&socket, PATIENCE)?.ok_or(Gone::Silent("to Attach"))?;
+        let (reply, descriptors) = receive_within(&socket, WAIT_MAX)?.ok_or(Gone::Silent("to Attach"))?;
         let attached = match reply.body {
             Some(reply::Body::Attached(attached)) => attached,
             Some(reply::Body::Failed(failed)) => {
@@ -219,7 +208,7 @@ impl RawApp {
         self.socket
             .send(&Request { id, body: Some(body) }.encode_to_vec(), descriptors)?;
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < WAIT_MAX {
             if let Some(at) = self.replies.iter().position(|reply| reply.id == id) {
                 return match self.replies.remove(at).and_then(|reply| reply.body) {
                     Some(reply::Body::Failed(failed)) => Err(Gone::Refused {
@@ -245,7 +234,7 @@ impl RawApp {
             if self.is_detached() {
                 return Err(Gone::Detached);
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > WAIT_MAX {
                 return Err(Gone::Silent("its submission ring stays full"));
             }
             std::thread::sleep(POLL_EVERY);
@@ -309,7 +298,7 @@ impl RawApp {
             if self.closed.contains(&connection) {
                 return Err(Gone::Closed);
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > WAIT_MAX {
                 return Err(Gone::Silent(what));
             }
             std::thread::sleep(POLL_EVERY);

@@ -22,7 +22,6 @@ pub const MESSAGE_AT: u64 = 64 << 10;
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Tells them.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -39,11 +38,8 @@ impl Stop {
 pub struct Scene {
     /// The control socket of the node under attack.
     pub socket: PathBuf,
-    /// What attackers send.
     pub schema: Arc<TargetSchema>,
-    /// Where findings go.
     pub report: Report,
-    /// When to end.
     pub stop: Stop,
 }
 
@@ -56,9 +52,7 @@ pub const OK: Outcome = 0;
 /// An attached client with an open connection.
 #[derive(Debug)]
 pub struct Client {
-    /// The app.
     pub app: RawApp,
-    /// Its connection.
     pub connection: u32,
     /// The number of the last call.
     pub call: u64,

@@ -10,7 +10,7 @@ use provost_wire::descriptor::{Completion, Parts, Submission, completion_kind, s
 use crate::guard;
 use crate::message::build;
 use crate::oracle::{check, find_canary};
-use crate::random::Random;
+use crate::random::{AwkwardNumbers, Random};
 use crate::raw::{Gone, RawApp, window_offset};
 use crate::report::Report;
 use crate::scene::Stop;
@@ -26,9 +26,7 @@ const CANARY_EVERY: Duration = Duration::from_secs(2);
 /// How a server behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// Answers everything.
     Honest,
-    /// Breaks rules.
     Vandal,
 }
 
@@ -37,13 +35,10 @@ pub enum Manner {
 pub struct Post<'a> {
     /// The node's control socket.
     pub socket: &'a Path,
-    /// What is served.
     pub schema: &'a TargetSchema,
     /// How the server behaves.
     pub manner: Manner,
-    /// The service's name.
     pub service: &'a str,
-    /// Where findings go.
     pub report: &'a Report,
 }
 
@@ -183,8 +178,8 @@ impl<'a> Server<'a> {
         let built = build(&self.schema.schema, everything, MESSAGE_AT, random);
         self.app.write(built.at, &built.bytes);
         if random.one_in(2) {
-            let site = *random.pick(&built.sites);
-            self.app.write(site.at, &random.awkward().to_le_bytes());
+            let place = *random.pick(&built.places);
+            self.app.write(place.at, &random.awkward().to_le_bytes());
         }
         for _ in 0..random.below(4) {
             self.app.submit(&nonsense(step, built.root(), random))?;

@@ -11,9 +11,8 @@ use provost_e2e::probe::probe_client::ProbeClient;
 use serde::{Deserialize, Serialize};
 
 use crate::oracle::CANARY;
-use crate::random::Random;
+use crate::random::random_of;
 
-/// Calls in flight.
 const LANES: u64 = 4;
 /// How long a call may take: long, as its node has much to do.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -23,7 +22,6 @@ const PAUSE: Duration = Duration::from_micros(500);
 /// What became of the calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Outcome {
-    /// Calls made.
     pub calls: u64,
     /// Calls that ended with another status than OK.
     pub failed: u64,
@@ -83,7 +81,7 @@ async fn call_until_input_ends() -> Result<Outcome, Status> {
 }
 
 async fn call_in_turn(client: ProbeClient, lane: u64, stop: Arc<AtomicBool>) -> Outcome {
-    let mut random = Random::new(lane, 77);
+    let mut random = random_of(lane, 77);
     let mut outcome = Outcome::default();
     while !stop.load(Ordering::Relaxed) {
         let bytes = *random.pick(&[0, 16, 100, 3000, 5000, 70_000, 300_000]);

@@ -35,7 +35,6 @@ pub fn calls_go_over<W: Wire<Address: Send> + Send>(client: W, server: W, calls:
 /// Calls that are made at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
-    /// How many.
     pub calls: u64,
     /// How many bytes each has.
     pub bytes_of: fn(u64) -> usize,
@@ -51,7 +50,7 @@ pub fn traffic_goes_over<W: Wire<Address: Send> + Send>(client: W, server: W, tr
     let address = server.address();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let server = Driver::new(Config::default(), server).expect("the configuration is one to work with");
+        let server = Driver::new(config([1, 2]), server).expect("the configuration is one to work with");
         let serving = scope.spawn(|| serve(server, &stop));
         let config = Config {
             congestion: traffic.congestion,
@@ -143,4 +142,12 @@ fn call_all<W: Wire>(mut driver: Driver<W>, server: W::Address, traffic: Traffic
         }
     }
     Ok(answered)
+}
+
+/// The default configuration, with this secret.
+fn config(secret: [u64; 2]) -> Config {
+    Config {
+        secret,
+        ..Config::default()
+    }
 }

@@ -10,7 +10,7 @@ use provost_udp::{UdpOptions, UdpWire};
 use provost_xdp::{Mode, XdpInterface, XdpOptions, XdpWire};
 
 /// How long the kernel may take to find out an Ethernet address.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Two hosts with a cable between them: 10.8.0.1 and 10.8.0.2, each on its interface `wire`.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ fn xdp(hosts: &[Namespace; 2], ips: [[u8; 4]; 2]) -> io::Result<(XdpWire, XdpWir
     };
     let (mut one, mut other) = (open(0)?, open(1)?);
     let (to_one, to_other) = (one.address(), other.address());
-    if one.resolve(to_other, PATIENCE) && other.resolve(to_one, PATIENCE) {
+    if one.resolve(to_other, WAIT_MAX) && other.resolve(to_one, WAIT_MAX) {
         Ok((one, other))
     } else {
         Err(io::Error::other(

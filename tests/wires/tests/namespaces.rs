@@ -9,7 +9,7 @@ const LOST_PER_MILLE: u32 = 30;
 
 /// What could be made, or says why not.
 fn or_skip<T>(made: std::io::Result<T>) -> Option<T> {
-    made.inspect_err(|error| println!("skipped: {error}")).ok()
+    made.inspect_err(provost_skip::error).ok()
 }
 
 #[test]

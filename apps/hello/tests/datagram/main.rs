@@ -20,7 +20,6 @@ use provost_kv::store::Store;
 use provost_packets::InProcess;
 use provost_udp::UdpWire;
 
-/// Says hello.
 struct Polite;
 
 impl Greeter for Polite {

@@ -191,7 +191,7 @@ impl Cluster {
             .for_each(|other| self.simulation.network.part(host, other, true));
     }
 
-    pub(crate) fn mend(&mut self) {
+    pub(crate) fn heal(&mut self) {
         for one in 0..MEMBERS + CLIENTS {
             for other in 0..one {
                 self.simulation.network.part(one, other, false);
@@ -217,7 +217,7 @@ impl Cluster {
 
     /// Nothing goes wrong any more: everybody is answered, and all members come to have the same.
     pub(crate) fn settle(&mut self) {
-        self.mend();
+        self.heal();
         self.simulation.network.faults = provost_datagram_sim::Faults::default();
         let until_ns = self.simulation.now_ns() + CALM_NS;
         let seed = self.plan.seed;
@@ -268,7 +268,7 @@ fn member(plan: &Plan, host: Host, restarts: u64, disk: Disk) -> Part {
 fn client(plan: &Plan, number: u16, history: &Rc<RefCell<History>>) -> Part {
     let config = ClientConfig {
         members: (0..MEMBERS).map(|host| (u64::from(host) + 1, host)).collect(),
-        lanes: 1,
+        slots: 1,
         attempt_ns: 200 * MS,
         pause_ns: 10 * MS,
         route: if plan.spread {

@@ -21,6 +21,7 @@
 //! nest as the packages do (`google.protobuf` in `mod google { pub mod protobuf { … } }`);
 //! [`Config::include_file`] writes a file with all of them nested. What the code expects of the `provost` crate is
 //! written in this crate's `CODEGEN.md`.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod error;

@@ -7,7 +7,7 @@ use provost_datagram::{Address, Call, CallError, Endpoint, MsgBuf, Payload, Requ
 use crate::buffers::{Buffers, HOMECOMING_MAX, Origin};
 use crate::error::{RpcError, STATUS_RESERVED};
 use crate::handlers::OwnedRequest;
-use crate::pending::{Completion, Pending, Waiting};
+use crate::pending::{Completion, Pending, Waiting, take};
 
 /// A call or a response that was not taken. Its continuation will not run.
 #[derive(Debug)]
@@ -168,7 +168,10 @@ impl<A: Address, S> Context<'_, A, S> {
         let tag = call.tag;
         let continuation = Box::new(continuation);
         let place = self.tables.pending.insert(Waiting { tag, continuation });
-        let call = Call { tag: place, ..call };
+        let call = Call {
+            tag: place as u64,
+            ..call
+        };
         self.endpoint
             .call(self.now_ns, session, call)
             .map_err(|refused| self.take_back(tag, *refused))
@@ -176,7 +179,7 @@ impl<A: Address, S> Context<'_, A, S> {
 
     #[cold]
     fn take_back(&mut self, tag: u64, refused: provost_datagram::CallRefused) -> Box<Refused<Call>> {
-        self.tables.pending.remove(refused.call.tag);
+        take(&mut self.tables.pending, refused.call.tag);
         Box::new(Refused {
             error: refused.error.into(),
             call: Call { tag, ..refused.call },

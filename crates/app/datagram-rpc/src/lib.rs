@@ -48,6 +48,7 @@
 //! - It is handed both message buffers. Until then the program does not have them, and from then on nothing else does.
 //! - A request is executed at most once.
 //! - A dispatch handler takes no lock and, if it answers with few bytes, no memory.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod buffers;

@@ -1,6 +1,7 @@
 //! Continuations of the calls that are on their way.
 
 use provost_datagram::{MsgBuf, SessionId};
+use slab::Slab;
 
 use crate::context::Context;
 use crate::error::RpcError;
@@ -26,53 +27,13 @@ pub(crate) type Continuation<A, S> = Box<dyn FnOnce(&mut S, &mut Context<'_, A, 
 /// Continuations by place. A place's number goes out as the call's tag.
 pub(crate) type Pending<A, S> = Slab<Waiting<A, S>>;
 
-/// Things by their place, which is used again. Sessions bound their calls, so there are no more than all of them allow.
-pub(crate) struct Slab<T> {
-    places: Vec<Option<T>>,
-    free: Vec<u32>,
-}
-
 pub(crate) struct Waiting<A, S> {
     /// What the caller called the call.
     pub(crate) tag: u64,
     pub(crate) continuation: Continuation<A, S>,
 }
 
-impl<T> Default for Slab<T> {
-    fn default() -> Self {
-        Self {
-            places: Vec::new(),
-            free: Vec::new(),
-        }
-    }
-}
-
-impl<T> Slab<T> {
-    /// Keeps something; its place.
-    #[inline]
-    pub(crate) fn insert(&mut self, one: T) -> u64 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push(None);
-            self.places.len() as u32 - 1
-        });
-        self.places[place as usize] = Some(one);
-        place.into()
-    }
-
-    /// What is in this place.
-    pub(crate) fn get(&self, place: u64) -> Option<&T> {
-        self.places.get(usize::try_from(place).ok()?)?.as_ref()
-    }
-
-    /// Gives up what is in this place, once.
-    #[inline]
-    pub(crate) fn remove(&mut self, place: u64) -> Option<T> {
-        let one = self.places.get_mut(usize::try_from(place).ok()?)?.take()?;
-        self.free.push(place as u32);
-        Some(one)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
+/// Gives up what is in the place that a call's tag names, once.
+pub(crate) fn take<T>(slab: &mut Slab<T>, tag: u64) -> Option<T> {
+    slab.try_remove(usize::try_from(tag).ok()?)
 }

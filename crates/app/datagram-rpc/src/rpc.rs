@@ -17,7 +17,7 @@ use crate::context::{Context, Stage, Tables};
 use crate::error::{RpcError, STATUS_NO_HANDLER, STATUS_OVERLOADED, outcome_of};
 use crate::handlers::{Handler, Handlers, Request, SessionEvent};
 use crate::mailbox::{Bell, Mailbox, Remote};
-use crate::pending::{Completion, Pending};
+use crate::pending::{Completion, Pending, take};
 use crate::workers::{Answer, Job, Workers};
 
 /// How long an event loop sleeps at a wire that other threads cannot wake, while something may come from them.
@@ -414,7 +414,7 @@ impl<A: Address, S> Handling<A, S> {
 
     #[inline]
     fn go_on(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, completed: Completed) {
-        let waiting = self.tables.pending.remove(completed.tag);
+        let waiting = take(&mut self.tables.pending, completed.tag);
         debug_assert!(waiting.is_some(), "a call ends once");
         let Some(waiting) = waiting else { return };
         let completion = Completion {

@@ -158,13 +158,13 @@ impl Workers {
     /// Hands a request over.
     pub(crate) fn submit(&mut self, job: Job) {
         if self.out < OUT_MAX {
-            self.hand_over(job);
+            self.give_to_worker(job);
         } else {
             self.waiting.push_back(job);
         }
     }
 
-    fn hand_over(&mut self, job: Job) {
+    fn give_to_worker(&mut self, job: Job) {
         self.out += 1;
         let pushed = self.shared.jobs.push(job);
         debug_assert!(pushed.is_ok(), "no more are out than there is room for");
@@ -186,7 +186,7 @@ impl Workers {
         let answer = self.shared.answers.pop()?;
         self.out -= 1;
         if let Some(job) = self.waiting.pop_front() {
-            self.hand_over(job);
+            self.give_to_worker(job);
         }
         Some(answer)
     }
@@ -243,7 +243,7 @@ impl Shared {
     /// Sleeps until it is unparked, unless there is work by now.
     fn sleep(&self, index: usize) {
         self.asleep.fetch_or(1 << index, Ordering::SeqCst);
-        // Pairs with `hand_over`: either that sees the bit, or this sees the job.
+        // Pairs with `give_to_worker`: either that sees the bit, or this sees the job.
         fence(Ordering::SeqCst);
         if self.jobs.is_empty() && !self.is_over.load(Ordering::SeqCst) {
             std::thread::park();

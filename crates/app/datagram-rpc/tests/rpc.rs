@@ -19,7 +19,7 @@ const SILENT: u16 = 6;
 
 const CALLS: u64 = 400;
 /// No test waits so long for anything unless it is about to fail.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 struct ServerState {
@@ -125,7 +125,7 @@ fn call<W: Wire>(rpc: &mut Client<W>, session: SessionId, (request_type, tag): (
 
 /// Turns until so many calls have ended.
 fn wait_for<W: Wire>(rpc: &mut Client<W>, calls: usize) {
-    let late = std::time::Instant::now() + PATIENCE;
+    let late = std::time::Instant::now() + WAIT_MAX;
     rpc.run_until(|state| {
         assert!(
             std::time::Instant::now() < late,
@@ -391,7 +391,7 @@ fn a_shut_down_runs_every_continuation_and_tells_the_peer() {
             server
                 .run(move |state, _| told.send(state.ended.clone()).unwrap())
                 .unwrap();
-            if is_told.recv_timeout(PATIENCE).unwrap() == [EndReason::Reset] {
+            if is_told.recv_timeout(WAIT_MAX).unwrap() == [EndReason::Reset] {
                 break;
             }
         }
@@ -456,7 +456,7 @@ fn requests_that_a_program_keeps_return_their_memory_from_any_thread() {
             call(&mut rpc, session, (ECHO, tag), &vec![tag as u8; 65_536]);
             call(&mut rpc, session, (ECHO, tag), &[tag as u8; 10]);
             wait_for(&mut rpc, 2 * tag as usize + 2);
-            (0..2).for_each(|_| returned.recv_timeout(PATIENCE).unwrap());
+            (0..2).for_each(|_| returned.recv_timeout(WAIT_MAX).unwrap());
         }
     });
 }

@@ -10,15 +10,15 @@ use provost_wire::{Code, metadata};
 use crate::channel::{Connection, when_room};
 use crate::codegen::Message;
 use crate::limit::Permit;
-use crate::link::{CallId, Half, Link, LocalEnd, Parcel, SubmitError, Waiter, WireCall};
+use crate::link::{CallId, Half, Link, LocalEnd, OutgoingMessage, SubmitError, Waiter, WireCall};
 use crate::metadata::MetadataMap;
 use crate::shared::{Received, heap};
 use crate::status::Status;
 
 /// What was read of a stream is told to its sender when it comes to this much, in bytes, or when nothing more has come
-/// and it is at least [`OWED_IDLE_BYTES`].
-const OWED_BYTES: u32 = 64 << 10;
-const OWED_IDLE_BYTES: u32 = 4 << 10;
+/// and it is at least [`PENDING_IDLE_BYTES`].
+const PENDING_BYTES: u32 = 64 << 10;
+const PENDING_IDLE_BYTES: u32 = 4 << 10;
 
 /// A client's call. Dropping it before it is over cancels it.
 pub(crate) struct ClientCall {
@@ -112,7 +112,7 @@ pub(crate) struct Reader {
     waiter: Waiter,
     wire: WireCall,
     /// What was read of the stream's window and not given back yet.
-    owed_bytes: u32,
+    pending_bytes: u32,
 }
 
 impl Reader {
@@ -120,7 +120,7 @@ impl Reader {
         Reader {
             waiter: Waiter::new(link, id),
             wire,
-            owed_bytes: 0,
+            pending_bytes: 0,
         }
     }
 
@@ -145,7 +145,7 @@ impl Reader {
             }
             Poll::Ready(Err(end)) => Poll::Ready(Err(end)),
             Poll::Pending => {
-                self.pay(OWED_IDLE_BYTES);
+                self.pay(PENDING_IDLE_BYTES);
                 Poll::Pending
             }
         }
@@ -191,22 +191,22 @@ impl Reader {
     }
 
     fn owe(&mut self, cost_bytes: u32, is_last: bool) {
-        self.owed_bytes = self.owed_bytes.saturating_add(cost_bytes);
+        self.pending_bytes = self.pending_bytes.saturating_add(cost_bytes);
         self.pay(if is_last {
-            OWED_IDLE_BYTES.max(cost_bytes)
+            PENDING_IDLE_BYTES.max(cost_bytes)
         } else {
-            OWED_BYTES
+            PENDING_BYTES
         });
     }
 
-    /// Gives the window back if at least so much is owed.
+    /// Gives the window back if at least so much is pending.
     fn pay(&mut self, least_bytes: u32) {
-        if self.owed_bytes == 0 || self.owed_bytes < least_bytes.min(OWED_BYTES) {
+        if self.pending_bytes == 0 || self.pending_bytes < least_bytes.min(PENDING_BYTES) {
             return;
         }
         self.waiter.link().submit_eventually(&Submission {
             parts: Parts::WINDOW,
-            status_or_window: std::mem::take(&mut self.owed_bytes),
+            status_or_window: std::mem::take(&mut self.pending_bytes),
             ..self.wire.step()
         });
     }
@@ -265,8 +265,8 @@ impl Sender {
     }
 
     /// Sends a message of a stream, for which [`Sender::poll_window`] said that it may pass.
-    pub(crate) async fn stream_message(&mut self, parcel: Parcel) -> Result<(), LocalEnd> {
-        let cost_bytes = parcel.window_bytes().saturating_add(STREAM_MESSAGE_COST_BYTES);
+    pub(crate) async fn stream_message(&mut self, outgoing: OutgoingMessage) -> Result<(), LocalEnd> {
+        let cost_bytes = outgoing.window_bytes().saturating_add(STREAM_MESSAGE_COST_BYTES);
         if let Some(mut state) = self.waiter.link().calls.state(self.waiter.id()) {
             state.send_window -= i64::from(cost_bytes);
         }
@@ -275,13 +275,17 @@ impl Sender {
             status_or_window: cost_bytes,
             ..self.wire.step()
         };
-        self.send(step, parcel).await
+        self.send(step, outgoing).await
     }
 
     /// Sends a step as soon as the ring has room.
-    pub(crate) async fn send(&mut self, step: Submission, mut parcel: Parcel) -> Result<(), LocalEnd> {
+    pub(crate) async fn send(
+        &mut self,
+        step: Submission,
+        mut outgoing: OutgoingMessage,
+    ) -> Result<(), LocalEnd> {
         let link = self.waiter.link();
-        match link.submit(step, &mut parcel) {
+        match link.submit(step, &mut outgoing) {
             Ok(()) => return Ok(()),
             Err(SubmitError::Full) => {}
             Err(_) => return Err(GONE),
@@ -289,7 +293,7 @@ impl Sender {
         let id = self.waiter.id();
         let sent = when_room(link, 0, || match link.calls.ended(id) {
             Some(end) => Ok(Err(end)),
-            None => link.submit(step, &mut parcel).map(Ok),
+            None => link.submit(step, &mut outgoing).map(Ok),
         });
         sent.await.unwrap_or(Err(GONE))
     }

@@ -14,7 +14,7 @@ use crate::call::ClientCall;
 use crate::codegen::ServiceDescriptor;
 use crate::context::inherited_deadline_ns;
 use crate::limit::{Limit, Permit};
-use crate::link::{Link, NewCall, Parcel, SubmitError};
+use crate::link::{Link, NewCall, OutgoingMessage, SubmitError};
 use crate::linked::Transport;
 use crate::reactor::Timer;
 use crate::request::{CallLimits, Readiness};
@@ -160,7 +160,7 @@ impl Channel {
         &self,
         method: u16,
         parts: Parts,
-        mut parcel: Parcel,
+        mut outgoing: OutgoingMessage,
         limits: CallLimits,
     ) -> Result<ClientCall, Status> {
         let Way::Managed(inner) = &self.way else {
@@ -179,8 +179,8 @@ impl Channel {
                 parts,
                 deadline_ns,
             };
-            check_size(&parcel, connection.link.message_bytes_max)?;
-            match begin_on(&connection.link, &call, &mut parcel).await {
+            check_size(&outgoing, connection.link.message_bytes_max)?;
+            match begin_on(&connection.link, &call, &mut outgoing).await {
                 Ok(id) => return Ok(ClientCall::new(connection, id, permit)),
                 Err(SubmitError::Closed) => {
                     inner.lost(&connection);
@@ -380,8 +380,8 @@ pub(crate) async fn request_with_schema(
 }
 
 /// Refuses a message that the service would refuse.
-pub(crate) fn check_size(parcel: &Parcel, bytes_max: u32) -> Result<(), Status> {
-    let bytes = parcel.window_bytes();
+pub(crate) fn check_size(outgoing: &OutgoingMessage, bytes_max: u32) -> Result<(), Status> {
+    let bytes = outgoing.window_bytes();
     if bytes > bytes_max {
         let message = format!("a message of {bytes} bytes: the node's service takes at most {bytes_max}");
         return Err(Status::resource_exhausted(message));
@@ -393,9 +393,9 @@ pub(crate) fn check_size(parcel: &Parcel, bytes_max: u32) -> Result<(), Status> 
 async fn begin_on(
     link: &Arc<Link>,
     call: &NewCall,
-    parcel: &mut Parcel,
+    outgoing: &mut OutgoingMessage,
 ) -> Result<crate::link::CallId, SubmitError> {
-    when_room(link, call.deadline_ns, || link.begin(call, parcel)).await
+    when_room(link, call.deadline_ns, || link.begin(call, outgoing)).await
 }
 
 /// Tries until the submission ring has room; [`SubmitError::Full`] means that the deadline came first.

@@ -10,8 +10,8 @@ use provost_wire::descriptor::Parts;
 use crate::call::{ClientCall, Sender, Step};
 use crate::channel::{Channel, check_size};
 use crate::codegen::{Message, MethodKind};
-use crate::link::{LocalEnd, Parcel};
-use crate::linked::{self, Departure, LinkedStream, StreamEnd};
+use crate::link::{LocalEnd, OutgoingMessage};
+use crate::linked::{self, EgressEvent, LinkedStream, StreamEnd};
 use crate::metadata::MetadataMap;
 use crate::request::{CallLimits, Payload, Request, Response};
 use crate::shared::Received;
@@ -27,11 +27,11 @@ pub async fn unary<Req: Message, Resp: Message>(
     request: Request<impl Payload<Req>>,
 ) -> Result<Response<Received<Resp>>, Status> {
     check_method::<Req, Resp>(channel, method, MethodKind::Unary)?;
-    let (parcel, limits) = whole_request(request)?;
+    let (outgoing, limits) = whole_request(request)?;
     if let Some(transport) = channel.transport() {
-        return linked::unary(&**transport, method, parcel, limits).await;
+        return linked::unary(&**transport, method, outgoing, limits).await;
     }
-    let mut call = channel.begin(method, WHOLE_REQUEST, parcel, limits).await?;
+    let mut call = channel.begin(method, WHOLE_REQUEST, outgoing, limits).await?;
     let mut response = SingleResponse::default();
     loop {
         if let Some(result) = response.take(call.step().await?) {
@@ -49,14 +49,14 @@ pub async fn server_streaming<Req: Message, Resp: Message>(
     check_method::<Req, Resp>(channel, method, MethodKind::ServerStreaming)?;
     if let Some(transport) = channel.transport() {
         let (message, metadata, limits) = request.into_parts();
-        let parcel = message.into_parcel()?;
+        let outgoing = message.into_outgoing()?;
         let call = LinkedStream::begin(transport, (method, metadata), limits)?;
-        linked::send_message(&**call.end(), parcel)?;
-        call.end().send(Departure::EndOfRequests);
+        linked::send_message(&**call.end(), outgoing)?;
+        call.end().send(EgressEvent::EndOfRequests);
         return stream_of_responses(Call::Linked(call), None).await;
     }
-    let (parcel, limits) = whole_request(request)?;
-    let call = channel.begin(method, WHOLE_REQUEST, parcel, limits).await?;
+    let (outgoing, limits) = whole_request(request)?;
+    let call = channel.begin(method, WHOLE_REQUEST, outgoing, limits).await?;
     stream_of_responses(Call::Managed(call), None).await
 }
 
@@ -114,9 +114,11 @@ fn check_method<Req: Message, Resp: Message>(
     }
 }
 
-fn whole_request<Req: Message>(request: Request<impl Payload<Req>>) -> Result<(Parcel, CallLimits), Status> {
+fn whole_request<Req: Message>(
+    request: Request<impl Payload<Req>>,
+) -> Result<(OutgoingMessage, CallLimits), Status> {
     let (message, metadata, limits) = request.into_parts();
-    Ok((message.into_parcel()?.with_metadata(&metadata)?, limits))
+    Ok((message.into_outgoing()?.with_metadata(&metadata)?, limits))
 }
 
 async fn begin_stream(
@@ -128,9 +130,9 @@ async fn begin_stream(
     if let Some(transport) = channel.transport() {
         return LinkedStream::begin(transport, (method, metadata), limits).map(Call::Linked);
     }
-    let parcel = Parcel::default().with_metadata(&metadata)?;
+    let outgoing = OutgoingMessage::default().with_metadata(&metadata)?;
     channel
-        .begin(method, Parts::BEGIN, parcel, limits)
+        .begin(method, Parts::BEGIN, outgoing, limits)
         .await
         .map(Call::Managed)
 }
@@ -256,10 +258,10 @@ where
                 let _ = end_of_requests(&mut sender).await;
                 return Ok(());
             };
-            let parcel = Parcel::message(request)?;
-            check_size(&parcel, message_bytes_max)?;
+            let outgoing = OutgoingMessage::message(request)?;
+            check_size(&outgoing, message_bytes_max)?;
             // How a call ended is told by its steps.
-            if sender.stream_message(parcel).await.is_err() {
+            if sender.stream_message(outgoing).await.is_err() {
                 return Ok(());
             }
         }
@@ -269,7 +271,7 @@ where
 async fn end_of_requests(sender: &mut Sender) -> Result<(), LocalEnd> {
     let mut step = sender.step();
     step.parts = Parts::END;
-    sender.send(step, Parcel::default()).await
+    sender.send(step, OutgoingMessage::default()).await
 }
 
 /// As [`pump`], by a transport of the program itself.
@@ -288,10 +290,10 @@ where
             }
             let request = std::future::poll_fn(|context| requests.as_mut().poll_next(context)).await;
             let Some(request) = request else {
-                end.send(Departure::EndOfRequests);
+                end.send(EgressEvent::EndOfRequests);
                 return Ok(());
             };
-            linked::send_message(&*end, Parcel::message(request)?)?;
+            linked::send_message(&*end, OutgoingMessage::message(request)?)?;
         }
     })
 }

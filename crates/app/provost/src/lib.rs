@@ -47,6 +47,7 @@
 //!
 //! A child of `fork` that does not `exec` must not use this library: it shares its parent's memory with the service,
 //! but has none of its threads.
+#![warn(missing_docs)]
 
 mod app;
 mod attach;

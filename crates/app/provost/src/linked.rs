@@ -22,7 +22,7 @@ use provost_wire::metadata as block;
 
 use crate::channel::resolve_deadline;
 use crate::codegen::{Message, ServiceDescriptor};
-use crate::link::Parcel;
+use crate::link::OutgoingMessage;
 use crate::metadata::MetadataMap;
 use crate::reactor::{Reactor, Timer};
 use crate::request::{CallLimits, Response};
@@ -32,7 +32,7 @@ use crate::status::Status;
 pub use codec::{Codec, Inbound, Outbound, Side};
 pub(crate) use server::LinkedCall;
 pub use server::{Answer, Answering, Handling, InboundCall, Offered, Requests};
-pub use stream::{Arrival, CallOver, Departure, OutboundStream, StreamEnd};
+pub use stream::{Arrival, CallOver, EgressEvent, OutboundStream, StreamEnd};
 pub(crate) use stream::{LinkedStream, send_message, step_of};
 
 /// Carries the calls of a channel.
@@ -105,7 +105,7 @@ pub fn status_of(code: Code, received: &[u8]) -> Status {
 pub(crate) async fn unary<Resp: Message>(
     transport: &dyn Transport,
     method: u16,
-    parcel: Parcel,
+    outgoing: OutgoingMessage,
     limits: CallLimits,
 ) -> Result<Response<Received<Resp>>, Status> {
     let deadline_ns = resolve_deadline(limits);
@@ -119,7 +119,7 @@ pub(crate) async fn unary<Resp: Message>(
     let call = transport.call(OutboundCall {
         method,
         deadline_ns,
-        request: Outbound::new(parcel),
+        request: Outbound::new(outgoing),
     });
     let mut call = CancelOnDrop(Some(call));
     let response = std::future::poll_fn(|context| {

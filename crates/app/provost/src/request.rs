@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::codegen::{Message, Stream};
-use crate::link::Parcel;
+use crate::link::OutgoingMessage;
 use crate::metadata::MetadataMap;
 use crate::shared::{HeapFull, Prepared};
 
@@ -248,18 +248,18 @@ impl<T: Message, P: Payload<T>> IntoRequest<T> for Request<P> {
 pub trait Payload<T: Message>: Send + 'static {
     /// The message in the send heap.
     #[doc(hidden)]
-    fn into_parcel(self) -> Result<Parcel, HeapFull>;
+    fn into_outgoing(self) -> Result<OutgoingMessage, HeapFull>;
 }
 
 impl<T: Message> Payload<T> for T {
-    fn into_parcel(self) -> Result<Parcel, HeapFull> {
-        Parcel::message(self)
+    fn into_outgoing(self) -> Result<OutgoingMessage, HeapFull> {
+        OutgoingMessage::message(self)
     }
 }
 
 impl<T: Message> Payload<T> for Prepared<T> {
-    fn into_parcel(self) -> Result<Parcel, HeapFull> {
-        Ok(Parcel::prepared(&self))
+    fn into_outgoing(self) -> Result<OutgoingMessage, HeapFull> {
+        Ok(OutgoingMessage::prepared(&self))
     }
 }
 

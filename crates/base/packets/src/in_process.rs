@@ -20,34 +20,34 @@ pub struct InProcess {
     seen: usize,
     /// Empty frames.
     spare: Vec<Frame>,
-    towards: Arc<Lane>,
-    from: Arc<Lane>,
+    towards: Arc<PacketDirection>,
+    from: Arc<PacketDirection>,
 }
 
 #[derive(Debug)]
-struct Lane {
-    state: Mutex<LaneState>,
+struct PacketDirection {
+    state: Mutex<PacketDirectionState>,
     filled: Condvar,
 }
 
 #[derive(Debug)]
-struct LaneState {
+struct PacketDirectionState {
     full: Vec<Frame>,
     empty: Vec<Frame>,
     /// Somebody has woken whoever waits here, or will.
     woken: bool,
 }
 
-impl Wake for Lane {
+impl Wake for PacketDirection {
     fn wake(self: Arc<Self>) {
         self.lock().woken = true;
         self.filled.notify_one();
     }
 }
 
-impl Lane {
+impl PacketDirection {
     /// What is under the lock is queues of whole frames, so a thread that died holding it leaves no harm.
-    fn lock(&self) -> MutexGuard<'_, LaneState> {
+    fn lock(&self) -> MutexGuard<'_, PacketDirectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -62,19 +62,19 @@ impl InProcess {
     /// Two ends, with room for so many packets of so many bytes on the way in each direction.
     #[must_use]
     pub fn pair(packet_bytes_max: usize, ring_packets: usize) -> (InProcess, InProcess) {
-        let lane = || {
-            let state = LaneState {
+        let direction = || {
+            let state = PacketDirectionState {
                 full: Vec::with_capacity(ring_packets),
                 empty: Vec::with_capacity(ring_packets),
                 woken: false,
             };
-            Arc::new(Lane {
+            Arc::new(PacketDirection {
                 state: Mutex::new(state),
                 filled: Condvar::new(),
             })
         };
-        let (there, back) = (lane(), lane());
-        let end = |side, towards: &Arc<Lane>, from: &Arc<Lane>| InProcess {
+        let (there, back) = (direction(), direction());
+        let end = |side, towards: &Arc<PacketDirection>, from: &Arc<PacketDirection>| InProcess {
             side,
             packet_bytes_max,
             ring_packets,
@@ -95,9 +95,9 @@ impl InProcess {
 
     /// Gives back what was seen, and takes what has come since.
     fn take_arrived(&mut self) {
-        let mut lane = self.from.lock();
-        lane.empty.append(&mut self.arrived);
-        std::mem::swap(&mut lane.full, &mut self.arrived);
+        let mut direction = self.from.lock();
+        direction.empty.append(&mut self.arrived);
+        std::mem::swap(&mut direction.full, &mut self.arrived);
         self.seen = 0;
     }
 }
@@ -169,33 +169,36 @@ impl Wire for InProcess {
         if self.leaving.is_empty() && self.spare.len() > self.ring_packets / 2 {
             return Ok(());
         }
-        let mut lane = self.towards.lock();
-        self.spare.append(&mut lane.empty);
-        if lane.full.is_empty() {
-            std::mem::swap(&mut lane.full, &mut self.leaving);
+        let mut direction = self.towards.lock();
+        self.spare.append(&mut direction.empty);
+        if direction.full.is_empty() {
+            std::mem::swap(&mut direction.full, &mut self.leaving);
         } else {
-            lane.full.append(&mut self.leaving);
+            direction.full.append(&mut self.leaving);
         }
-        if !lane.full.is_empty() {
+        if !direction.full.is_empty() {
             self.towards.filled.notify_one();
         }
         Ok(())
     }
 
     fn wait(&mut self, at_most: Option<Duration>) -> io::Result<()> {
-        let mut lane = self.from.lock();
-        if std::mem::take(&mut lane.woken) || self.seen < self.arrived.len() || !lane.full.is_empty() {
+        let mut direction = self.from.lock();
+        if std::mem::take(&mut direction.woken)
+            || self.seen < self.arrived.len()
+            || !direction.full.is_empty()
+        {
             return Ok(());
         }
         let filled = &self.from.filled;
-        let mut lane = match at_most {
+        let mut direction = match at_most {
             Some(at_most) => {
-                let waited = filled.wait_timeout(lane, at_most);
+                let waited = filled.wait_timeout(direction, at_most);
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
-            None => filled.wait(lane).unwrap_or_else(PoisonError::into_inner),
+            None => filled.wait(direction).unwrap_or_else(PoisonError::into_inner),
         };
-        lane.woken = false;
+        direction.woken = false;
         Ok(())
     }
 

@@ -45,14 +45,14 @@ pub enum FrameFault {
     /// A slot is said to have been filled in another lap than this or the last.
     Lap {
         /// What its state word says.
-        alleged: u32,
+        untrusted: u32,
         /// This lap.
         lap: u32,
     },
     /// A frame is said to be longer than a slot.
     Bytes {
         /// What its state word says.
-        alleged: u32,
+        untrusted: u32,
         /// The most that it may say.
         most: u32,
     },
@@ -63,16 +63,16 @@ pub enum FrameFault {
 impl fmt::Display for FrameFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FrameFault::Lap { alleged, lap } => {
+            FrameFault::Lap { untrusted, lap } => {
                 write!(
                     f,
-                    "the peer says that it filled a slot in lap {alleged}, in lap {lap}: disconnect it"
+                    "the peer says that it filled a slot in lap {untrusted}, in lap {lap}: disconnect it"
                 )
             }
-            FrameFault::Bytes { alleged, most } => {
+            FrameFault::Bytes { untrusted, most } => {
                 write!(
                     f,
-                    "the peer says that a slot of {most} bytes has {alleged}: disconnect it"
+                    "the peer says that a slot of {most} bytes has {untrusted}: disconnect it"
                 )
             }
             FrameFault::Head(fault) => fault.fmt(f),
@@ -123,7 +123,7 @@ pub struct FrameProducer {
     memory: FrameMemory,
     /// Frames published, since the beginning.
     next: u64,
-    /// The last valid head that the consumer alleged. `next - head <= capacity`.
+    /// The last valid head that the consumer claimed. `next - head <= capacity`.
     head: u32,
 }
 
@@ -167,17 +167,17 @@ impl FrameProducer {
         let head = unsafe { &*self.memory.head };
         // Pairs with the Release store in `FrameConsumer::release`: the consumer is done with the slots below this
         // head, so they can be written over.
-        let alleged = head.load(Ordering::Acquire);
+        let untrusted = head.load(Ordering::Acquire);
         let published = self.next as u32;
         // Heads never go back, nor past what was published.
-        if alleged.wrapping_sub(self.head) > published.wrapping_sub(self.head) {
+        if untrusted.wrapping_sub(self.head) > published.wrapping_sub(self.head) {
             return Err(FrameFault::Head(PeerFault {
-                alleged,
+                untrusted,
                 from: self.head,
                 to: published,
             }));
         }
-        self.head = alleged;
+        self.head = untrusted;
         Ok(self.room())
     }
 
@@ -251,26 +251,26 @@ impl FrameConsumer {
         let state = unsafe { self.memory.state(slot) };
         // Pairs with the Release store in `FrameProducer::publish`.
         let word = state.load(Ordering::Acquire);
-        let (alleged, bytes) = ((word >> 32) as u32, word as u32);
+        let (untrusted, bytes) = ((word >> 32) as u32, word as u32);
         let lap = self.memory.lap(self.next);
-        if alleged == lap && bytes <= self.frame_bytes_max {
+        if untrusted == lap && bytes <= self.frame_bytes_max {
             return Ok(Some(Frame { slot, bytes }));
         }
-        if alleged == lap.wrapping_sub(1) {
+        if untrusted == lap.wrapping_sub(1) {
             return Ok(None);
         }
-        Err(self.fault(alleged, bytes, lap))
+        Err(self.fault(untrusted, bytes, lap))
     }
 
     #[cold]
-    fn fault(&self, alleged: u32, bytes: u32, lap: u32) -> FrameFault {
-        if alleged == lap {
+    fn fault(&self, untrusted: u32, bytes: u32, lap: u32) -> FrameFault {
+        if untrusted == lap {
             FrameFault::Bytes {
-                alleged: bytes,
+                untrusted: bytes,
                 most: self.frame_bytes_max,
             }
         } else {
-            FrameFault::Lap { alleged, lap }
+            FrameFault::Lap { untrusted, lap }
         }
     }
 
@@ -418,10 +418,10 @@ mod tests {
         let (mut producer, consumer) = memory.ends();
         assert_eq!(consumer.peek(), Ok(None));
         memory.slots[0][0].store(7 << 32, Ordering::Relaxed);
-        assert_eq!(consumer.peek(), Err(FrameFault::Lap { alleged: 7, lap: 1 }));
+        assert_eq!(consumer.peek(), Err(FrameFault::Lap { untrusted: 7, lap: 1 }));
         memory.slots[0][0].store(1 << 32 | 101, Ordering::Relaxed);
         let too_long = FrameFault::Bytes {
-            alleged: 101,
+            untrusted: 101,
             most: FRAME_BYTES_MAX,
         };
         assert_eq!(consumer.peek(), Err(too_long));

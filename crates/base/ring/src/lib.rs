@@ -11,19 +11,22 @@
 //! | wake word | its owner's [`Sleeper`] | the other side's [`Bell`] |
 //!
 //! A side never reads its own words back: it keeps its index, and what it last saw of the other's, in private memory.
-//! What the other side's word says is an allegation. It is checked against those private indices, and one that no
+//! What the other side's word says is a claim. It is checked against those private indices, and one that no
 //! honest peer could make is a [`PeerFault`]. Slots are read once, by relaxed atomic loads into a private copy, so
 //! a peer that writes while it is read tears its own descriptor and does nothing else.
 //!
 //! [`FrameProducer`] and [`FrameConsumer`] are rings of another kind, for slots of any size.
 //!
-//! Waiting is an event count: see [`Sleeper`]; how long to poll before it, see [`Patience`].
+//! Waiting is an event count: see [`Sleeper`]; how long to poll before it, see [`AdaptiveSpin`]. Between threads of one
+//! process it is a [`WakeLatch`]; which of several waiters looks at a ring, a [`WaiterRole`].
 
+mod adaptive_spin;
 mod atomic;
 mod frames;
-mod patience;
 mod ring;
+mod waiter_role;
 mod wake;
+mod wake_latch;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -31,9 +34,13 @@ mod tests;
 mod tests_loom;
 #[cfg(all(test, loom))]
 mod tests_loom_frames;
+#[cfg(all(test, loom))]
+mod tests_loom_latch;
 
+pub use adaptive_spin::{AdaptiveSpin, ContentionBackoff, LONGER};
 pub use atomic::{AtomicU32, AtomicU64};
 pub use frames::{Frame, FrameConsumer, FrameFault, FrameMemory, FrameProducer};
-pub use patience::{Crowding, LONGER, Patience};
 pub use ring::{Consumer, PeerFault, Producer, PushError, RingMemory, SLOT_WORDS, Slot, SlotMemory};
+pub use waiter_role::{RingDrain, RoleHolder, RoleTaken, WaiterRole};
 pub use wake::{Bell, Sleeper};
+pub use wake_latch::{WakeLatch, WakeOnce};

@@ -26,7 +26,7 @@ pub struct RingMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerFault {
     /// What the other side's word says.
-    pub alleged: u32,
+    pub untrusted: u32,
     /// The least that it may say (indices are free-running: compare modulo 2³²).
     pub from: u32,
     /// The most that it may say.
@@ -35,10 +35,10 @@ pub struct PeerFault {
 
 impl std::fmt::Display for PeerFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let PeerFault { alleged, from, to } = self;
+        let PeerFault { untrusted, from, to } = self;
         write!(
             f,
-            "the peer's ring index is {alleged}, outside of {from} to {to}: disconnect it"
+            "the peer's ring index is {untrusted}, outside of {from} to {to}: disconnect it"
         )
     }
 }
@@ -79,7 +79,7 @@ pub struct Producer {
     next: u32,
     /// What the tail word says.
     published: u32,
-    /// The last valid head that the consumer alleged. `next - head <= capacity`.
+    /// The last valid head that the consumer claimed. `next - head <= capacity`.
     head: u32,
 }
 
@@ -185,16 +185,16 @@ impl Producer {
         let head = unsafe { &*self.memory.head };
         // Pairs with the Release store in `Consumer::release`: the consumer has read the slots below this head, so
         // they can be written over.
-        let alleged = head.load(Ordering::Acquire);
+        let untrusted = head.load(Ordering::Acquire);
         // Heads never go back, nor past what was published.
-        if alleged.wrapping_sub(self.head) > self.published.wrapping_sub(self.head) {
+        if untrusted.wrapping_sub(self.head) > self.published.wrapping_sub(self.head) {
             return Err(PeerFault {
-                alleged,
+                untrusted,
                 from: self.head,
                 to: self.published,
             });
         }
-        self.head = alleged;
+        self.head = untrusted;
         Ok(())
     }
 }
@@ -207,7 +207,7 @@ pub struct Consumer {
     next: u32,
     /// What the head word says.
     released: u32,
-    /// The last valid tail that the producer alleged. `tail - released <= capacity`.
+    /// The last valid tail that the producer claimed. `tail - released <= capacity`.
     tail: u32,
 }
 
@@ -306,19 +306,19 @@ impl Consumer {
         // SAFETY: the tail is mapped for reading (contract of `resume`).
         let tail = unsafe { &*self.memory.tail };
         // Pairs with the Release store in `Producer::publish`.
-        let alleged = tail.load(Ordering::Acquire);
+        let untrusted = tail.load(Ordering::Acquire);
         // Tails never go back, nor further than a ring's length past what was released.
         let seen = self.tail.wrapping_sub(self.released);
-        let ahead = alleged.wrapping_sub(self.released);
+        let ahead = untrusted.wrapping_sub(self.released);
         if ahead < seen || ahead > self.memory.capacity {
             let to = self.released.wrapping_add(self.memory.capacity);
             return Err(PeerFault {
-                alleged,
+                untrusted,
                 from: self.tail,
                 to,
             });
         }
-        self.tail = alleged;
+        self.tail = untrusted;
         Ok(())
     }
 }

@@ -172,7 +172,7 @@ fn indices_that_no_honest_peer_writes_are_faults() {
     assert_eq!(
         producer.room(),
         Err(PeerFault {
-            alleged: 4,
+            untrusted: 4,
             from: 1,
             to: 3
         })
@@ -181,7 +181,7 @@ fn indices_that_no_honest_peer_writes_are_faults() {
     assert_eq!(
         producer.room(),
         Err(PeerFault {
-            alleged: 0,
+            untrusted: 0,
             from: 1,
             to: 3
         }),

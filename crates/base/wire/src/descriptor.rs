@@ -1,6 +1,6 @@
 //! The 64-byte descriptors of the two rings between an app and its service.
 //!
-//! Both are plain bytes: any bit pattern is a value of the struct, and *alleges* something until it is checked.
+//! Both are plain bytes: any bit pattern is a value of the struct, and *claims* something until it is checked.
 //! A call step (the parts of [`Parts`]) has the same meaning in both directions and in [`crate::frame`].
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -30,7 +30,7 @@ fn security(random: &mut Random) -> Security {
         1 => Cipher::Aes128Gcm,
         _ => return Security::Plain,
     };
-    let pre_shared_key = [random.next() as u8; 32];
+    let pre_shared_key = [random.number() as u8; 32];
     // Each host gets a seed of its own when it starts.
     Security::Sealed(Sealing {
         cipher,
@@ -166,7 +166,7 @@ impl Chaos {
             }
             6 => {
                 let bytes = (0..self.random.below(64))
-                    .map(|_| self.random.next() as u8)
+                    .map(|_| self.random.number() as u8)
                     .collect();
                 self.simulation.inject(host, other, bytes);
             }

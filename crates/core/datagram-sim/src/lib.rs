@@ -10,11 +10,10 @@
 
 pub mod chaos;
 mod network;
-mod random;
 pub mod traffic;
 
 pub use network::{Faults, Links, Network, NetworkStatistics};
-pub use random::Random;
+pub use provost_random::SeededRandom as Random;
 
 use std::collections::VecDeque;
 
@@ -262,9 +261,9 @@ impl<P: Application> Simulation<P> {
 /// The configuration, with secrets of its own.
 fn of_host(config: &Config, random: &mut Random) -> Config {
     let mut config = config.clone();
-    config.secret = [random.next(), random.next()];
+    config.secret = [random.number(), random.number()];
     if let Security::Sealed(sealing) = &mut config.security {
-        sealing.seed.fill_with(|| random.next() as u8);
+        sealing.seed.fill_with(|| random.number() as u8);
     }
     config
 }

@@ -38,9 +38,7 @@ impl Default for Links {
 /// What goes wrong, each with its probability for a packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// It vanishes.
     pub loss: f64,
-    /// It arrives twice.
     pub duplication: f64,
     /// It is delayed, so that others overtake it.
     pub delay: f64,
@@ -73,7 +71,6 @@ pub struct Network {
     links: Links,
     /// What goes wrong from now on.
     pub faults: Faults,
-    /// What happened.
     pub statistics: NetworkStatistics,
     /// How long each packet waited at the switch, in nanoseconds, since this was last emptied.
     pub waits_ns: Vec<u64>,

@@ -13,7 +13,6 @@ use crate::{Application, Host};
 
 /// Bytes of the shortest request: its tag, the length of its response, and how to answer.
 pub const REQUEST_BYTES_MIN: usize = 16;
-/// What servers answer.
 pub const STATUS: u16 = 7;
 
 /// How a server is to answer.
@@ -24,7 +23,6 @@ pub enum Answer {
     AtOnce = 0,
     /// At once, in a buffer that is lent.
     Lent = 1,
-    /// In a while.
     Later = 2,
     /// After it has asked the next server itself, if it has one.
     Nested = 3,

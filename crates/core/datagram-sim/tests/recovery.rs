@@ -182,7 +182,7 @@ fn an_idle_session_lives_while_its_peer_does() {
 #[test]
 fn a_receive_ring_takes_no_more_sessions_than_it_has_room_for() {
     let config = Config {
-        receive_ring_packets: 70,
+        receive_ring_packets: 64,
         credits: 32,
         ..config()
     };

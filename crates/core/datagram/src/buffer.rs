@@ -76,8 +76,10 @@ impl DerefMut for MsgBuf {
 pub(crate) struct Pool {
     /// Free buffers, by the power of two that is their capacity.
     free: [Vec<MsgBuf>; CLASSES],
-    /// Bytes of all buffers that are out or free.
-    bytes: usize,
+    /// Bytes of the buffers in `free`.
+    bytes_free: usize,
+    /// Bytes of the buffers that were taken and not given back.
+    bytes_out: usize,
     bytes_max: usize,
 }
 
@@ -88,40 +90,64 @@ impl Pool {
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             free: [const { Vec::new() }; CLASSES],
-            bytes: 0,
+            bytes_free: 0,
+            bytes_out: 0,
             bytes_max,
         }
     }
 
     /// A buffer for a message of so many bytes, unless all together would then be too large.
     pub(crate) fn take(&mut self, bytes: usize) -> Option<MsgBuf> {
-        let class = bytes.max(1).next_power_of_two().trailing_zeros() as usize;
-        let mut buffer = match self.free.get_mut(class)?.pop() {
-            Some(buffer) => buffer,
-            None => self.allocate(class)?,
+        let class = class_of(bytes);
+        if self.free.get(class)?.is_empty() && !self.make_room(1 << class) {
+            return None;
+        }
+        Some(self.take_in_any_case(bytes))
+    }
+
+    /// A buffer for a message of so many bytes, also when the pool is full: for requests of one packet, of which there are
+    /// no more than slots of sessions. What is taken beyond the bound counts, so that larger requests wait for it.
+    pub(crate) fn take_in_any_case(&mut self, bytes: usize) -> MsgBuf {
+        let class = class_of(bytes);
+        let mut buffer = match self.free[class].pop() {
+            Some(buffer) => {
+                self.bytes_free -= buffer.capacity();
+                buffer
+            }
+            None => MsgBuf::with_capacity(1 << class),
         };
+        self.bytes_out += buffer.capacity();
         buffer.set_length(bytes);
-        Some(buffer)
+        buffer
     }
 
-    fn allocate(&mut self, class: usize) -> Option<MsgBuf> {
-        let capacity = 1 << class;
-        while self.bytes + capacity > self.bytes_max {
-            // What is free in other sizes makes room.
-            let spare = self.free.iter_mut().find_map(Vec::pop)?;
-            self.bytes -= spare.capacity();
+    /// Whether so many bytes more may be taken; what is free in other sizes makes room.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        while self.bytes_out + self.bytes_free + bytes > self.bytes_max {
+            let Some(spare) = self.free.iter_mut().find_map(Vec::pop) else {
+                return false;
+            };
+            self.bytes_free -= spare.capacity();
         }
-        self.bytes += capacity;
-        Some(MsgBuf::with_capacity(capacity))
+        true
     }
 
-    /// Takes back what [`Pool::take`] gave. A buffer that is not the pool's is dropped.
+    /// Takes back what [`Pool::take`] gave. A buffer that cannot be the pool's is dropped.
     pub(crate) fn give_back(&mut self, buffer: MsgBuf) {
-        let class = buffer.capacity().trailing_zeros() as usize;
-        if buffer.capacity().is_power_of_two() && self.bytes >= buffer.capacity() {
-            self.free[class].push(buffer);
+        let capacity = buffer.capacity();
+        if !capacity.is_power_of_two() || self.bytes_out < capacity {
+            return;
+        }
+        self.bytes_out -= capacity;
+        if self.bytes_out + self.bytes_free + capacity <= self.bytes_max {
+            self.bytes_free += capacity;
+            self.free[class_of(capacity)].push(buffer);
         }
     }
+}
+
+fn class_of(bytes: usize) -> usize {
+    bytes.max(1).next_power_of_two().trailing_zeros() as usize
 }
 
 #[cfg(test)]
@@ -138,6 +164,25 @@ mod tests {
         pool.give_back(first);
         pool.give_back(second);
         assert!(pool.take(4096).is_some(), "free buffers of other sizes make room");
+    }
+
+    #[test]
+    fn requests_of_one_packet_find_a_buffer_in_a_full_pool_and_are_accounted_for() {
+        let mut pool = Pool::new(4096);
+        let large = pool.take(4096).unwrap();
+        let small: Vec<MsgBuf> = (0..3).map(|_| pool.take_in_any_case(1024)).collect();
+        small.into_iter().for_each(|buffer| pool.give_back(buffer));
+        assert!(pool.take(1).is_none(), "the large buffer is out");
+        pool.give_back(large);
+        for _ in 0..3 {
+            let all = pool.take(4096).expect("everything was given back");
+            assert!(pool.take(1).is_none());
+            pool.give_back(all);
+        }
+        // Buffers that are not the pool's are no room of its own.
+        (0..8).for_each(|_| pool.give_back(MsgBuf::with_capacity(4096)));
+        let _all = pool.take(4096).expect("nothing is out");
+        assert!(pool.take(1).is_none());
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub(crate) struct ClientSession<A> {
     pub(crate) payload_bytes: u32,
     pub(crate) message_bytes_max: u32,
     pub(crate) credits_total: u16,
+    /// Credits of requests that are complete at the server, which has not answered them: they are not in the network.
+    credits_held: u16,
     /// Slots that have a call, one bit each.
     busy: u16,
     /// Slots that have something to send and no credit, one bit each.
@@ -93,8 +95,9 @@ struct ClientSlot {
     method: u16,
     status: u16,
     phase: Phase,
+    /// No round trip is measured by the response: the request was sent again, or acknowledged before.
     resent: bool,
-    /// The server has the whole request.
+    /// The server has the whole request, and the session counts its credit as held.
     accepted: bool,
     timeouts: u8,
 }
@@ -150,6 +153,7 @@ impl<A: Copy> ClientSession<A> {
             message_bytes_max: u32::MAX,
             credits: 0,
             credits_total: config.credits,
+            credits_held: 0,
             busy: 0,
             starved: 0,
             turn: 0,
@@ -234,7 +238,7 @@ impl<A: Copy> ClientSession<A> {
     #[inline(always)]
     fn start(&mut self, shared: &mut Shared<A>, index: u8, call: Call) {
         if self.busy == 0 {
-            // An idle server owed nothing: its silence counts from now.
+            // An idle server without pending responses: its silence counts from now.
             self.heard_ns = shared.clock.now_ns();
         }
         self.busy |= 1 << index;
@@ -268,6 +272,7 @@ impl<A: Copy> ClientSession<A> {
         index: u8,
         outcome: Result<u16, CallError>,
     ) -> Event<'static> {
+        self.leave_server(index);
         let slot = &mut self.slots[usize::from(index)];
         slot.phase = Phase::Idle;
         slot.sent = Sent::NOT_YET;
@@ -382,14 +387,14 @@ impl<A: Copy> ClientSession<A> {
 
     fn keep_alive(&mut self, shared: &mut Shared<A>, silence_ns: u64) -> Result<(), EndReason> {
         let now_ns = shared.clock.now_ns();
-        let (keepalive_ns, patience_ns) = (shared.config.keepalive_ns, shared.config.peer_timeout_ns);
-        if silence_ns >= keepalive_ns + patience_ns {
+        let (keepalive_ns, peer_timeout_ns) = (shared.config.keepalive_ns, shared.config.peer_timeout_ns);
+        if silence_ns >= keepalive_ns + peer_timeout_ns {
             return Err(EndReason::PeerTimeout);
         }
         let due_ns = if silence_ns >= keepalive_ns {
             let header = Header::of_session(Kind::Ping, self.remote_number, self.remote_token);
             shared.control_of(self.seal.as_deref_mut(), self.remote, &header);
-            now_ns + patience_ns / 4
+            now_ns + peer_timeout_ns / 4
         } else {
             self.heard_ns + keepalive_ns
         };

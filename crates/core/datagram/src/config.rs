@@ -82,7 +82,7 @@ pub struct Config {
     pub idle_ns_max: u64,
     /// A gap between two polls that was not the network's fault.
     pub stall_ns: u64,
-    /// What tokens and cookies are made of. It must be random and secret.
+    /// What tokens and cookies are made of. It must be random and secret; the default, zeros, is refused.
     pub secret: [u64; 2],
     /// Whether sessions are sealed. If they are, all of this endpoint's are, in both directions.
     pub security: Security,
@@ -153,6 +153,8 @@ impl Config {
             }
         };
         let ring = u64::from(self.receive_ring_packets);
+        // Who knows the secret can guess tokens and bake cookies.
+        within("secret", self.secret[0] | self.secret[1], 1, u64::MAX)?;
         within(
             "packet_bytes_max",
             self.packet_bytes_max as u64,
@@ -204,11 +206,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_fine_and_an_error_names_its_option() {
-        assert_eq!(Config::default().check(), Ok(()));
+    fn the_default_lacks_only_a_secret_and_an_error_names_its_option() {
+        let text = Config::default().check().unwrap_err().to_string();
+        assert!(text.starts_with("secret is 0; it must be from 1"), "{text}");
+        let with_secret = Config {
+            secret: [0, 1],
+            ..Config::default()
+        };
+        assert_eq!(with_secret.check(), Ok(()));
         let wrong = Config {
             credits: 0,
-            ..Config::default()
+            ..with_secret
         };
         let text = wrong.check().unwrap_err().to_string();
         assert_eq!(text, "credits is 0; it must be from 1 to 256");

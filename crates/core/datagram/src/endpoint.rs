@@ -6,10 +6,10 @@
 //!   handle_timers ───────────►     └────────► events ──────────────► receive, poll_event
 //! ```
 
+mod hot_restart;
 mod management;
 #[cfg(test)]
 mod ownership;
-mod succession;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
@@ -22,7 +22,7 @@ use crate::client::ClientSession;
 use crate::config::{Config, ConfigError};
 use crate::event::{Call, CallError, CallRefused, EndReason, Event, RequestHandle, SessionId};
 use crate::packet::{Body, HEADER_BYTES, Head, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Piece, Prefix};
-use crate::seal::{Broken, LossProof};
+use crate::seal::{Broken, KEY_BYTES, LossProof};
 use crate::server::{self, ServerSession};
 use crate::shared::{Control, Outgoing, Shared, What};
 use crate::statistics::Statistics;
@@ -61,6 +61,9 @@ pub struct ResponseRefused {
     pub response: MsgBuf,
 }
 
+/// Packets of session management get this part of a turn before those of calls do; the others follow if there is room.
+const CONTROL_SHARE: usize = 4;
+
 /// All sessions of one thread over one wire.
 ///
 /// It reads no clock: every call that needs the time is told it, in nanoseconds that never run backwards.
@@ -71,15 +74,20 @@ pub struct Endpoint<A> {
     /// Numbers of ended sessions, the longest unused first.
     free: VecDeque<u16>,
     /// Sessions of clients, so that a repeated Open does not make another.
-    opened: HashMap<(A, u16, u32), u16>,
+    opened: HashMap<PeerSession<A>, u16>,
+    /// Sessions of this end's, by what their servers call them.
+    connected: HashMap<PeerSession<A>, u16>,
+    /// Sealed sessions of clients, by the client's public key: who repeats what a client said gets no session by it.
+    exchanged: HashMap<[u8; KEY_BYTES], u16>,
     ring_packets_taken: u32,
     /// The packet of session management that went out last.
     current: Option<Control<A>>,
-    /// Packets that named unknown sessions and were looked into in this millisecond.
-    unknown: (u64, u32),
     /// A sealed session of a predecessor's, whose client is told that it is lost.
     disowned: Option<Disowned<A>>,
 }
+
+/// Where the other end of a session is, and the number and token that it gave the session.
+type PeerSession<A> = (A, u16, u32);
 
 /// A sealed session that only a predecessor of this endpoint knew.
 #[derive(Clone, Copy, Debug)]
@@ -115,9 +123,10 @@ impl<A: Address> Endpoint<A> {
             sessions: Vec::new(),
             free: VecDeque::new(),
             opened: HashMap::new(),
+            connected: HashMap::new(),
+            exchanged: HashMap::new(),
             ring_packets_taken: 0,
             current: None,
-            unknown: (0, 0),
             disowned: None,
         })
     }
@@ -474,31 +483,35 @@ impl<A: Address> Endpoint<A> {
         &mut self,
         now_ns: u64,
         packets_max: usize,
-        mut hand_over: impl FnMut(A, &[u8], &[u8]),
+        mut send_packet: impl FnMut(A, &[u8], &[u8]),
     ) -> usize {
         let now_ns = self.shared.clock.advance(now_ns);
         let mut packets = 0;
         if !self.shared.control.is_empty() {
-            packets = self.transmit_controls(packets_max, &mut hand_over);
+            let share = packets_max.div_ceil(CONTROL_SHARE);
+            packets = self.transmit_controls(share, &mut send_packet);
         }
         let (shared, sessions) = (&mut self.shared, &mut self.sessions[..]);
         while packets < packets_max
             && let Some(outgoing) = shared.next_outgoing(now_ns)
         {
-            packets += usize::from(send(shared, sessions, &outgoing, &mut hand_over));
+            packets += usize::from(send(shared, sessions, &outgoing, &mut send_packet));
+        }
+        if packets < packets_max && !self.shared.control.is_empty() {
+            packets += self.transmit_controls(packets_max - packets, &mut send_packet);
         }
         self.shared.statistics.packets_sent += packets as u64;
         packets
     }
 
     #[cold]
-    fn transmit_controls(&mut self, packets_max: usize, hand_over: HandOver<'_, A>) -> usize {
+    fn transmit_controls(&mut self, packets_max: usize, send_packet: PacketSink<'_, A>) -> usize {
         let mut packets = 0;
         while packets < packets_max
             && let Some(control) = self.shared.control.pop_front()
         {
             let control = self.transmit_control(control);
-            hand_over(control.to, control.head.bytes(), control.payload);
+            send_packet(control.to, control.head.bytes(), control.payload);
             packets += 1;
         }
         packets
@@ -575,7 +588,7 @@ fn send<A: Address>(
     shared: &mut Shared<A>,
     sessions: &mut [Session<A>],
     outgoing: &Outgoing,
-    hand_over: &mut impl FnMut(A, &[u8], &[u8]),
+    send_packet: &mut impl FnMut(A, &[u8], &[u8]),
 ) -> bool {
     let whole = match sessions.get_mut(usize::from(outgoing.session)) {
         Some(Session::Client(client)) if client.seal.is_none() => client.transmit_whole(shared, outgoing),
@@ -584,10 +597,10 @@ fn send<A: Address>(
     };
     if let Some((to, mut head, payload)) = whole {
         head.seal(payload, shared.config.checking);
-        hand_over(to, head.bytes(), payload);
+        send_packet(to, head.bytes(), payload);
         return true;
     }
-    send_part(shared, sessions, outgoing, hand_over)
+    send_part(shared, sessions, outgoing, send_packet)
 }
 
 /// The same, of anything else.
@@ -596,17 +609,17 @@ fn send_part<A: Address>(
     shared: &mut Shared<A>,
     sessions: &mut [Session<A>],
     outgoing: &Outgoing,
-    hand_over: HandOver<'_, A>,
+    send_packet: PacketSink<'_, A>,
 ) -> bool {
     let Some(Leaving { to, head, source }) = leaving(shared, sessions, outgoing) else {
         return false;
     };
-    hand_over(to, head.bytes(), payload_of(shared, sessions, outgoing, source));
+    send_packet(to, head.bytes(), payload_of(shared, sessions, outgoing, source));
     true
 }
 
 /// Who takes a packet: where it goes, what goes first and what follows.
-type HandOver<'h, A> = &'h mut dyn FnMut(A, &[u8], &[u8]);
+type PacketSink<'h, A> = &'h mut dyn FnMut(A, &[u8], &[u8]);
 
 /// A packet that goes out now, but for its payload.
 struct Leaving<A> {

@@ -203,8 +203,7 @@ impl Payload<'_> {
         match self {
             Payload::Owned(buffer) => buffer,
             Payload::Borrowed(bytes) => {
-                let buffer = pool.take(bytes.len());
-                let mut buffer = buffer.unwrap_or_else(|| MsgBuf::with_capacity(bytes.len()));
+                let mut buffer = pool.take_in_any_case(bytes.len());
                 let filled = buffer.fill(bytes);
                 debug_assert!(filled, "it was made for them");
                 buffer

@@ -245,18 +245,18 @@ impl Flight {
         if self.arrived_packets == 0 {
             return losses;
         }
-        let patience_ns = self.newest_rtt_ns + reordering_ns;
+        let overtaken_ns_max = self.newest_rtt_ns + reordering_ns;
         for packet in self.base..self.next {
             let sent_ns = self.sent_ns[index(packet)];
             if !self.is_out(packet) || sent_ns == QUEUED || (sent_ns, packet) > self.newest {
                 continue;
             }
-            if sent_ns + patience_ns <= now_ns {
+            if sent_ns + overtaken_ns_max <= now_ns {
                 self.lose(packet);
                 losses.packets += 1;
             } else {
                 let again_ns = losses.look_again_ns.unwrap_or(u64::MAX);
-                losses.look_again_ns = Some(again_ns.min(sent_ns + patience_ns));
+                losses.look_again_ns = Some(again_ns.min(sent_ns + overtaken_ns_max));
             }
         }
         losses

@@ -13,6 +13,7 @@
 //! with slots and credits, driven by the client, with congestion control at the client. It differs in that losses are
 //! made good one by one, that reordering is no loss, and that a process that was off its core does not take that for
 //! the network's fault.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod buffer;

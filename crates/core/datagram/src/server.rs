@@ -16,7 +16,7 @@ use crate::event::{EndReason, Event, Payload, RequestHandle, SessionId};
 use crate::flight::{WINDOW_PACKETS, Window};
 use crate::handshake::Sealed;
 use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, Piece, Prefix};
-use crate::seal::Seal;
+use crate::seal::{KEY_BYTES, Seal};
 use crate::shared::{Outgoing, Shared, What};
 
 /// Bytes of the smallest buffer that a slot has of its own.
@@ -37,6 +37,8 @@ pub(crate) struct ServerSession<A> {
 
     /// What of an Accept follows it, so that it can be repeated.
     pub(crate) sealed: Option<Box<Sealed>>,
+    /// The client's public key of a sealed session.
+    pub(crate) exchanged_with: Option<Box<[u8; KEY_BYTES]>>,
     pub(crate) credits: u16,
     pub(crate) recovery: Recovery,
 }
@@ -124,6 +126,10 @@ impl<A: Copy> ServerSession<A> {
         }
         slot.take_whole(shared, piece);
         slot.phase = Phase::Executing;
+        if piece.header.flags.has(Flags::RETURN) {
+            // Says that the request is here. If the response is ready when this would go, the response says it.
+            shared.answer(outgoing(&piece.header, What::CreditReturn, 0));
+        }
         Some(self.delivered(shared, piece, Payload::Borrowed(piece.payload)))
     }
 
@@ -156,7 +162,7 @@ impl<A: Copy> ServerSession<A> {
             1 if slot.phase != Phase::Executing => match begin(slot, shared, &piece, self.payload_bytes) {
                 Begun::Yes => {}
                 Begun::NoRoom => {
-                    self.ask_for_patience(shared, &piece);
+                    self.answer_without_room(shared, &piece);
                     return None;
                 }
                 Begun::TooLarge => return None,
@@ -176,7 +182,7 @@ impl<A: Copy> ServerSession<A> {
 
     /// There is no room for a request now: says at least that somebody is here, or the client, which hears nothing else,
     /// would take this end for dead. It sends the request again until there is room.
-    fn ask_for_patience(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) {
+    fn answer_without_room(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) {
         if piece.header.packet == 0 || piece.header.flags.has(Flags::RETURN) {
             let header = Header::of_session(Kind::Pong, self.remote_number, self.remote_token);
             shared.control_of(self.seal.as_deref_mut(), self.remote, &header);

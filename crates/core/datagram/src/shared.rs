@@ -15,6 +15,9 @@ use crate::wheel::Wheel;
 
 /// Answers of session management that may wait; more are dropped, and asked for again.
 const CONTROL_PACKETS_MAX: usize = 1024;
+/// Answers in about a millisecond to packets whose senders have shown nothing that only a client of this endpoint knows.
+const STRANGERS_PER_MS_MAX: u32 = 512;
+const MS_SHIFT: u32 = 20;
 /// Buckets of the timing wheel that paces packets, each about a microsecond.
 const PACING_BUCKETS: usize = 8192;
 const PACING_BUCKET_NS: u64 = 1_024;
@@ -137,6 +140,8 @@ pub(crate) struct Shared<A> {
     pub(crate) outgoing: Queue,
     pub(crate) pacing: Wheel<Outgoing>,
     pub(crate) control: VecDeque<Control<A>>,
+    /// A millisecond, and how many strangers were answered in it.
+    strangers: (u64, u32),
     pub(crate) timers: Timers,
     pub(crate) pool: Pool,
     pub(crate) secrets: Secrets,
@@ -173,6 +178,7 @@ impl<A: Copy> Shared<A> {
                 config.receive_ring_packets as usize,
             ),
             control: VecDeque::with_capacity(16),
+            strangers: (0, 0),
             timers: Timers::new(config.sessions_max),
             pool: Pool::new(config.assembly_bytes_max),
             secrets: Secrets::new(config.secret),
@@ -204,6 +210,21 @@ impl<A: Copy> Shared<A> {
         } else {
             self.statistics.dropped.room += 1;
         }
+    }
+
+    /// Queues an answer to somebody who has shown nothing yet: no more than so many in a millisecond, so that a flood of such
+    /// packets costs neither the wire nor the sessions' own answers.
+    pub(crate) fn answer_stranger(&mut self, to: A, header: &Header, payload: &[u8]) {
+        let millisecond = self.clock.now_ns() >> MS_SHIFT;
+        if self.strangers.0 != millisecond {
+            self.strangers = (millisecond, 0);
+        }
+        if self.strangers.1 >= STRANGERS_PER_MS_MAX {
+            self.statistics.dropped.strangers += 1;
+            return;
+        }
+        self.strangers.1 += 1;
+        self.control(to, header, payload);
     }
 
     pub(crate) fn control(&mut self, to: A, header: &Header, payload: &[u8]) {

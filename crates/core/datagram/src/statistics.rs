@@ -60,6 +60,8 @@ pub struct Drops {
     pub unproven: u64,
     /// With a wrong or expired cookie.
     pub cookie: u64,
+    /// Of no session here, without an answer: as many were answered already in that millisecond as may be.
+    pub strangers: u64,
     /// For want of room: of the transmit queue or the assembly memory.
     pub room: u64,
 }

@@ -53,6 +53,7 @@ fn put<'f>(frame: &'f mut [u8; PACKET_BYTES], head: &[u8], payload: &[u8]) -> &'
 impl Pair {
     fn new() -> Pair {
         let config = Config {
+            secret: [1, 2],
             packet_bytes_max: PACKET_BYTES,
             message_bytes_max: 1 << 20,
             ..Config::default()

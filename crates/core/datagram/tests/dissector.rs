@@ -18,17 +18,13 @@ const DISSECTOR: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../../packaging/wireshark/provost-datagram.lua"
 );
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(5);
 /// Of UDP, as pcap names what its packets begin with: IPv4.
 const LINK_TYPE_IPV4: u32 = 228;
 /// No other dissector wants it.
 const SERVER_PORT: u16 = 40_791;
 const CLIENT_PORT: u16 = 1024;
-
-fn skipped(why: &str) {
-    eprintln!("skipped: {why}");
-}
 
 fn has_tshark() -> bool {
     let version = Command::new("tshark")
@@ -134,7 +130,7 @@ fn capture_of(packets: &[Golden]) -> Vec<u8> {
 #[test]
 fn golden_packets_are_dissected_field_by_field() {
     if !has_tshark() {
-        return skipped("tshark is not installed");
+        return provost_skip::missing("tshark", "Debian package tshark");
     }
     let packets = golden_packets(GOLDEN);
     assert!(packets.len() > 10);
@@ -185,7 +181,7 @@ const TAG_BYTES: usize = 16;
 #[test]
 fn sealed_packets_show_their_header_and_nothing_that_is_sealed() {
     if !has_tshark() {
-        return skipped("tshark is not installed");
+        return provost_skip::missing("tshark", "Debian package tshark");
     }
     let packets = golden_packets(GOLDEN_SEALED);
     assert!(packets.iter().filter(|packet| packet.seals.is_some()).count() > 10);
@@ -257,7 +253,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 #[test]
 fn damaged_packets_are_called_malformed() {
     if !has_tshark() {
-        return skipped("tshark is not installed");
+        return provost_skip::missing("tshark", "Debian package tshark");
     }
     let damaged = |name: &str, bytes: &[u8]| Golden {
         name: name.to_owned(),
@@ -285,7 +281,7 @@ fn damaged_packets_are_called_malformed() {
 #[test]
 fn a_capture_of_real_calls_is_recognized_and_dissected() {
     if !has_tshark() {
-        return skipped("tshark is not installed");
+        return provost_skip::missing("tshark", "Debian package tshark");
     }
     let folder = Folder::new("capture");
     let file = folder.0.join("calls.pcap");
@@ -300,7 +296,9 @@ fn a_capture_of_real_calls_is_recognized_and_dissected() {
     let (client, server) = (bind(), bind());
     let port = server.address().port();
     let Some(capture) = Capture::start(&file, port) else {
-        return skipped("packets cannot be captured here (it takes the right to, CAP_NET_RAW)");
+        return provost_skip::forbidden(
+            "packets cannot be captured here (it takes the right to, CAP_NET_RAW)",
+        );
     };
     const CALLS: usize = 20;
     call(client, server, CALLS);
@@ -343,7 +341,7 @@ fn call(client: UdpWire, server: UdpWire, calls: usize) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut driver = Driver::new(Config::default(), server).unwrap();
+            let mut driver = Driver::new(config([1, 2]), server).unwrap();
             while !stop.load(Ordering::Relaxed) {
                 turn(&mut driver, |endpoint, now_ns, event| {
                     if let Event::Request { handle, payload, .. } = event {
@@ -412,7 +410,7 @@ impl Capture {
         // It captures once a packet from here is in its file: one that is not of the protocol.
         let probe = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < WAIT_MAX {
             if capture.0.try_wait().unwrap().is_some() {
                 return None;
             }
@@ -431,7 +429,7 @@ impl Capture {
         let began = Instant::now();
         while !is_enough() {
             assert!(
-                began.elapsed() < PATIENCE,
+                began.elapsed() < WAIT_MAX,
                 "the capture does not have the session's end"
             );
             std::thread::sleep(NAP * 20);
@@ -462,5 +460,13 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The default configuration, with this secret.
+fn config(secret: [u64; 2]) -> Config {
+    Config {
+        secret,
+        ..Config::default()
     }
 }

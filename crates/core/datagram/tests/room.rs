@@ -107,15 +107,15 @@ fn a_server_without_room_for_a_request_is_not_taken_for_dead() {
     assert_eq!(network.kept.len(), 1, "the first request is there");
     network.call(CLIENTS[1], 2);
     // Much longer than a client waits for a peer that says nothing.
-    let patience_ns = Config::default().peer_timeout_ns;
-    network.run(patience_ns * 3);
+    let peer_timeout_ns = Config::default().peer_timeout_ns;
+    network.run(peer_timeout_ns * 3);
     assert_eq!((network.kept.len(), network.ended), (1, None));
     assert!(
         network.ends[SERVER].statistics().dropped.room > 0,
         "there was no room"
     );
     network.answer_oldest();
-    network.run(patience_ns);
+    network.run(peer_timeout_ns);
     assert_eq!(
         (network.kept.len(), network.ended),
         (1, None),

@@ -167,7 +167,39 @@ fn a_server_refuses_sessions_past_its_ring() {
     for _ in 0..1_000 {
         pair.ends[0].connect(pair.now_ns, 1).unwrap();
         pair.settle();
+        // Not so fast that refusals, which are answers to strangers, are too many for a millisecond.
+        pair.now_ns += 10_000;
     }
     assert_eq!((pair.sessions.len(), pair.refused), (300, 700));
     assert_eq!(pair.ends[1].ring_packets_free(), 0);
+}
+
+#[test]
+fn a_session_gets_fewer_credits_where_the_ring_has_no_room_for_all() {
+    let credits = u32::from(CREDITS);
+    let mut pair = Pair::new([10 * credits, credits + 3]);
+    for _ in 0..2 {
+        pair.ends[0].connect(pair.now_ns, 1).unwrap();
+        pair.settle();
+    }
+    assert_eq!((pair.sessions.len(), pair.refused), (2, 0));
+    assert_eq!(pair.ends[1].ring_packets_free(), 0);
+    assert_eq!(pair.ends[0].ring_packets_free(), 10 * credits - credits - 3);
+    pair.call_each(2);
+    assert_eq!(pair.answered, 2);
+    for session in pair.sessions.clone() {
+        pair.ends[0].disconnect(pair.now_ns, session);
+    }
+    pair.settle();
+    let free = pair.ends.each_ref().map(Endpoint::ring_packets_free);
+    assert_eq!(free, [10 * credits, credits + 3], "all of it is given back");
+
+    // The same at the end that asks.
+    let mut pair = Pair::new([credits + 1, 10 * credits]);
+    for _ in 0..2 {
+        pair.ends[0].connect(pair.now_ns, 1).unwrap();
+        pair.settle();
+    }
+    assert_eq!(pair.sessions.len(), 2);
+    assert_eq!(pair.ends[0].connect(pair.now_ns, 1), Err(ConnectError::RingFull));
 }

@@ -354,3 +354,71 @@ fn a_server_without_the_key_cannot_accept() {
     assert!(pair.connected.is_some());
     real.settle();
 }
+
+/// Where the cookie is in an Open, and in a Challenge.
+const OPEN_COOKIE: std::ops::Range<usize> = HEADER_BYTES + 24..HEADER_BYTES + 32;
+const CHALLENGE_COOKIE: std::ops::Range<usize> = HEADER_BYTES + 8..HEADER_BYTES + 16;
+
+#[test]
+fn who_repeats_the_open_of_a_sealed_session_from_addresses_of_his_own_gets_no_session() {
+    for cipher in CIPHERS.into_iter().flatten() {
+        let (mut pair, session) = Pair::connected(Some(cipher));
+        let (_, open) = pair.seen[0].clone();
+        let free = pair.ends[1].ring_packets_free();
+        for address in STRANGER..200 {
+            pair.deliver(address, SERVER, &open);
+            let challenge = pair.ends[1].poll_transmit(pair.now_ns).unwrap();
+            assert_eq!(challenge.to, address);
+            let mut with_cookie = open.clone();
+            let cookie = &[challenge.head.bytes(), challenge.payload].concat()[CHALLENGE_COOKIE];
+            with_cookie[OPEN_COOKIE].copy_from_slice(cookie);
+            pair.deliver(address, SERVER, &with_cookie);
+            while pair.ends[1].poll_transmit(pair.now_ns).is_some() {}
+            pair.now_ns += 100_000;
+        }
+        assert_eq!(pair.ends[1].ring_packets_free(), free, "no session was made");
+        assert_eq!(pair.ends[1].statistics().dropped.replayed, 198);
+        pair.call(session, 1);
+        assert_eq!(pair.completed, [1], "the client's own session goes on");
+    }
+}
+
+#[test]
+fn a_flood_from_strangers_gets_few_answers_and_leaves_room_for_calls() {
+    let (mut pair, session) = Pair::connected(None);
+    let (_, open) = pair.seen[0].clone();
+    let for_nobody = Head::bare(&Header::of_session(Kind::Ping, 999, 77));
+    for flood in [&open[..], for_nobody.bytes()] {
+        let mut answers = 0;
+        // A millisecond of packets that ask for an answer.
+        for at in 0..10_000u64 {
+            let now_ns = pair.now_ns + at * 100;
+            pair.ends[1].receive(now_ns, STRANGER, Mark::None, flood);
+            if at % 32 == 0 {
+                answers += pair.ends[1].transmit(now_ns, 32, |_, _, _| {});
+            }
+        }
+        pair.now_ns += 1_000_000;
+        assert!(answers > 0 && answers <= 2 * 512, "{answers} answers");
+    }
+    assert!(pair.ends[1].statistics().dropped.strangers > 15_000);
+
+    // Answers to strangers that wait take a quarter of a turn from the response to a call.
+    for _ in 0..100 {
+        pair.ends[1].receive(pair.now_ns, STRANGER, Mark::None, &open);
+    }
+    let call = Call {
+        method: 1,
+        tag: 1,
+        request: MsgBuf::from_slice(b"question"),
+        response: MsgBuf::with_capacity(64),
+    };
+    pair.ends[0].call(pair.now_ns, session, call).unwrap();
+    let request = pair.ends[0]
+        .poll_transmit(pair.now_ns)
+        .map(|transmit| [transmit.head.bytes(), transmit.payload].concat());
+    pair.deliver(CLIENT, SERVER, &request.unwrap());
+    let mut to_client = 0;
+    pair.ends[1].transmit(pair.now_ns, 8, |to, _, _| to_client += usize::from(to == CLIENT));
+    assert_eq!(to_client, 1, "the response goes with the first turn");
+}

@@ -85,7 +85,7 @@ fn calls_go_over<W: Wire<Address: Send> + Send>(client: W, server: W) {
     let address = server.address();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let server = Driver::new(Config::default(), server).unwrap();
+        let server = Driver::new(config([1, 2]), server).unwrap();
         scope.spawn(|| serve(server, &stop));
         let config = Config {
             secret: [3, 4],
@@ -106,4 +106,12 @@ fn calls_go_over_the_wire_within_a_process() {
 fn calls_go_over_udp_sockets() {
     let bind = || UdpWire::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1472).unwrap();
     calls_go_over(bind(), bind());
+}
+
+/// The default configuration, with this secret.
+fn config(secret: [u64; 2]) -> Config {
+    Config {
+        secret,
+        ..Config::default()
+    }
 }

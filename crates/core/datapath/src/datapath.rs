@@ -1,14 +1,19 @@
 //! A datapath: the engines between one app and one peer, in order, with the queues between them.
 
-mod handover;
-mod reshape;
+mod reconfigure;
+mod state_transfer;
 
 use std::sync::Arc;
 
-pub use handover::{SavedDatapath, SavedEngine};
-pub use reshape::{CopyForeign, EngineStart, Predecessor, ReshapeError, Reshaped, Retired, Stage};
+pub use reconfigure::{
+    CopyForeign, EngineStart, Predecessor, ReconfigureError, Reconfigured, Retired, Stage,
+};
+pub use state_transfer::{SavedDatapath, SavedEngine};
 
-use crate::{Context, Departure, Departures, Engine, Interest, Link, Nanos, Ports, Progress, Queue, Step};
+use crate::{
+    ConnectionSignals, Context, EgressEvent, EgressEvents, Engine, FlowHints, Interest, Nanos, Ports,
+    Progress, Queue, Step,
+};
 
 /// Steps that wait between two engines in one direction, at most.
 pub const QUEUE_STEPS_MAX: usize = 64;
@@ -26,11 +31,13 @@ pub struct Datapath {
     resting: Vec<bool>,
     tx: Vec<Queue<Step>>,
     rx: Vec<Queue<Step>>,
-    link: Arc<Link>,
+    link: Arc<ConnectionSignals>,
     /// See [`Datapath::departed`].
-    departed: Vec<Departure>,
+    departed: Vec<EgressEvent>,
     /// What the app was given since the last poll.
-    delivered: Vec<Departure>,
+    delivered: Vec<EgressEvent>,
+    /// What the engines said of its load in the last poll.
+    flow: FlowHints,
 }
 
 /// One engine of a datapath, as an operator is shown it.
@@ -53,7 +60,7 @@ pub struct EngineDescription {
 impl Datapath {
     /// A datapath of these engines, the app's first. `link` is the one that its transport and its first engine share.
     #[must_use]
-    pub fn new(engines: Vec<Box<dyn Engine>>, link: Arc<Link>) -> Datapath {
+    pub fn new(engines: Vec<Box<dyn Engine>>, link: Arc<ConnectionSignals>) -> Datapath {
         let queues = || {
             (0..=engines.len())
                 .map(|_| Queue::with_bound(QUEUE_STEPS_MAX))
@@ -68,6 +75,7 @@ impl Datapath {
             link,
             departed: Vec::new(),
             delivered: Vec::new(),
+            flow: FlowHints::default(),
         }
     }
 
@@ -83,7 +91,7 @@ impl Datapath {
 
     /// What is not a step.
     #[must_use]
-    pub fn link(&self) -> &Arc<Link> {
+    pub fn link(&self) -> &Arc<ConnectionSignals> {
         &self.link
     }
 
@@ -100,10 +108,14 @@ impl Datapath {
     }
 
     /// Polls every engine: from the app to the wire, and back, so that a step crosses the whole datapath in one poll in
-    /// either direction. Says `Ended` once the first engine does: then everything that the app was owed is in
+    /// either direction. Says `Ended` once the first engine does: then everything that the app is still to be told is in
     /// [`Datapath::to_app`].
     pub fn poll(&mut self, context: &mut Context<'_>) -> Progress {
-        self.tell_departures(context.now);
+        self.send_egress_events(context.now);
+        context.flow = FlowHints {
+            turn_bytes: u32::MAX,
+            ..self.flow
+        };
         let last = self.engines.len().saturating_sub(1);
         let mut busy = false;
         let mut transport = Progress::Idle;
@@ -111,15 +123,14 @@ impl Datapath {
             if at != last && self.rests(at) {
                 continue;
             }
-            transport = match at == last {
-                true => self.poll_transport(at, context),
-                false => self.poll_engine(at, context),
+            transport = if at == last {
+                self.poll_transport(at, context)
+            } else {
+                self.poll_engine(at, context)
             };
             busy |= transport == Progress::Busy;
         }
-        if self.yields() {
-            self.tell_unsent();
-        }
+        self.flow = context.flow;
         let mut first = match last {
             0 => transport,
             _ => Progress::Idle,
@@ -131,6 +142,7 @@ impl Datapath {
             first = self.poll_engine(at, context);
             busy |= first == Progress::Busy;
         }
+        self.flow.calls = context.flow.calls;
         if transport == Progress::Ended {
             self.discard_unsent(context);
         }
@@ -151,28 +163,28 @@ impl Datapath {
 
     /// The steps that the transport took in the last poll.
     #[must_use]
-    pub fn departed(&self) -> &[Departure] {
+    pub fn departed(&self) -> &[EgressEvent] {
         &self.departed
     }
 
     /// The app was given a step that came out of [`Datapath::to_app`].
-    pub fn note_delivered(&mut self, step: Departure) {
+    pub fn note_delivered(&mut self, step: EgressEvent) {
         self.delivered.push(step);
     }
 
     /// Tells the engines what has left since they were told last.
-    fn tell_departures(&mut self, now: Nanos) {
+    fn send_egress_events(&mut self, now: Nanos) {
         if self.departed.is_empty() && self.delivered.is_empty() {
             return;
         }
-        let departures = Departures {
+        let egress_events = EgressEvents {
             to_wire: &self.departed,
             to_app: &self.delivered,
             now,
         };
         self.engines
             .iter_mut()
-            .for_each(|engine| engine.note_departures(&departures));
+            .for_each(|engine| engine.on_egress(&egress_events));
         self.departed.clear();
         self.delivered.clear();
     }
@@ -180,32 +192,12 @@ impl Datapath {
     /// Whether one of its engines wants other datapaths of the runtime to have their turn: to be polled behind those.
     #[must_use]
     pub fn yields(&self) -> bool {
-        self.link.turn_bytes() != u32::MAX
-    }
-
-    /// Tells the transport how much it may move in this poll: the least that an engine says.
-    fn agree_on_turn(&mut self) {
-        let last = self.engines.len().saturating_sub(1);
-        let between = self.awake().filter(|(at, _)| *at != last);
-        let bytes_max = between.filter_map(|(_, engine)| engine.turn_bytes()).min();
-        let bytes_max = bytes_max.unwrap_or(u32::MAX);
-        if bytes_max != self.link.turn_bytes() {
-            self.link.set_turn_bytes(bytes_max);
-        }
-    }
-
-    /// Tells those that bound what the transport moves how much it has not sent.
-    fn tell_unsent(&mut self) {
-        let bytes = self.link.unsent_bytes();
-        self.engines
-            .iter_mut()
-            .filter(|engine| engine.turn_bytes().is_some())
-            .for_each(|engine| engine.note_unsent(bytes));
+        self.flow.is_limited()
     }
 
     /// Gives back the memory of every step that is under way: the datapath goes away.
     pub fn discard_all(&mut self, context: &mut Context<'_>) {
-        self.tell_departures(context.now);
+        self.send_egress_events(context.now);
         for at in 0..self.engines.len() {
             if let Some((engine, mut ports)) = self.engine_at(at) {
                 engine.release(&mut ports);
@@ -227,7 +219,7 @@ impl Datapath {
     /// The socket to watch while the runtime sleeps.
     #[must_use]
     pub fn interest(&self) -> Option<Interest> {
-        self.engines.last().and_then(|engine| engine.interest())
+        self.engines.last()?.as_transport()?.interest()
     }
 
     /// The kinds of the engines, in order.
@@ -251,7 +243,7 @@ impl Datapath {
     /// Calls under way.
     #[must_use]
     pub fn calls(&self) -> usize {
-        self.engines.first().map_or(0, |engine| engine.calls())
+        self.flow.calls
     }
 
     /// The first engine that has failed, by its place, and why.
@@ -283,8 +275,7 @@ impl Datapath {
 
     /// Polls the last engine, and notes what it took and what it brought.
     fn poll_transport(&mut self, last: usize, context: &mut Context<'_>) -> Progress {
-        self.agree_on_turn();
-        self.departed.extend(self.tx[last].iter().map(Departure::of));
+        self.departed.extend(self.tx[last].iter().map(EgressEvent::of));
         let brought_before = self.rx[last].len();
         let progress = self.poll_engine(last, context);
         self.departed
@@ -332,8 +323,10 @@ mod tests {
 
     /// Passes steps on, and ends when its link says so (as a transport) or has delivered (as a frontend).
     struct Relay {
-        link: Arc<Link>,
+        link: Arc<ConnectionSignals>,
         place: Place,
+        /// What a transport was allowed to move when it was polled last.
+        turn_bytes: Arc<std::sync::Mutex<u32>>,
     }
 
     #[derive(PartialEq)]
@@ -344,10 +337,11 @@ mod tests {
     }
 
     impl Relay {
-        fn on(link: &Arc<Link>, place: Place) -> Box<dyn Engine> {
+        fn on(link: &Arc<ConnectionSignals>, place: Place) -> Box<dyn Engine> {
             Box::new(Relay {
                 link: link.clone(),
                 place,
+                turn_bytes: Arc::default(),
             })
         }
     }
@@ -357,8 +351,13 @@ mod tests {
             "relay"
         }
 
-        fn do_work(&mut self, ports: Ports<'_>, _context: &mut Context<'_>) -> Progress {
+        fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
+            // The test says when there is a limit, by what it asks of the link.
+            if self.place == Place::Between && self.link.drain_requested() {
+                context.flow.limit_turn(1000);
+            }
             if self.place == Place::Last {
+                *self.turn_bytes.lock().unwrap() = context.flow.turn_bytes;
                 // The wire is a mirror, which has room for four.
                 while ports.rx_out.len() < 4
                     && let Some(step) = ports.tx_in.pop()
@@ -379,11 +378,6 @@ mod tests {
             }
             let over = self.place == Place::First && self.link.delivered();
             if over { Progress::Ended } else { Progress::Idle }
-        }
-
-        fn turn_bytes(&self) -> Option<u32> {
-            // The test says when, by what it asks of the link.
-            (self.place == Place::Between && self.link.drain_requested()).then_some(1000)
         }
 
         fn save(&self, _saver: &mut dyn Saver) -> SavedState {
@@ -416,6 +410,7 @@ mod tests {
     fn poll_at(datapath: &mut Datapath, now: Nanos) -> Progress {
         let mut context = Context {
             socket: SocketHint::Skip,
+            flow: FlowHints::default(),
             now,
             buffers: &mut BufferPool::new(),
             receive: &mut NoHeap,
@@ -426,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_step_crosses_in_one_poll_and_the_end_comes_behind_the_last_step() {
-        let link = Arc::new(Link::new());
+        let link = Arc::new(ConnectionSignals::new());
         let relay = |place| Relay::on(&link, place);
         let engines = vec![relay(Place::First), relay(Place::Between), relay(Place::Last)];
         let mut datapath = Datapath::new(engines, link.clone());
@@ -441,15 +436,25 @@ mod tests {
 
     #[test]
     fn an_engine_bounds_what_the_transport_moves_in_a_poll() {
-        let link = Arc::new(Link::new());
+        let link = Arc::new(ConnectionSignals::new());
         let relay = |place| Relay::on(&link, place);
-        let engines = vec![relay(Place::First), relay(Place::Between), relay(Place::Last)];
+        let turn_bytes = Arc::new(std::sync::Mutex::new(0));
+        let transport = Box::new(Relay {
+            link: link.clone(),
+            place: Place::Last,
+            turn_bytes: Arc::clone(&turn_bytes),
+        });
+        let engines = vec![
+            relay(Place::First),
+            relay(Place::Between),
+            transport as Box<dyn Engine>,
+        ];
         let mut datapath = Datapath::new(engines, link.clone());
         poll(&mut datapath);
-        assert!(!datapath.yields() && link.turn_bytes() == u32::MAX);
+        assert!(!datapath.yields() && *turn_bytes.lock().unwrap() == u32::MAX);
         link.drain();
         poll(&mut datapath);
-        assert!(datapath.yields() && link.turn_bytes() == 1000);
+        assert!(datapath.yields() && *turn_bytes.lock().unwrap() == 1000);
     }
 
     /// Listens to what has left.
@@ -470,10 +475,10 @@ mod tests {
             true
         }
 
-        fn note_departures(&mut self, departures: &Departures<'_>) {
-            let taken = |steps: &[Departure]| steps.iter().map(|step| step.taken_at).collect();
-            let (to_wire, to_app) = (taken(departures.to_wire), taken(departures.to_app));
-            self.0.lock().unwrap().push((to_wire, to_app, departures.now));
+        fn on_egress(&mut self, egress_events: &EgressEvents<'_>) {
+            let taken = |steps: &[EgressEvent]| steps.iter().map(|step| step.taken_at).collect();
+            let (to_wire, to_app) = (taken(egress_events.to_wire), taken(egress_events.to_app));
+            self.0.lock().unwrap().push((to_wire, to_app, egress_events.now));
         }
 
         fn save(&self, _saver: &mut dyn Saver) -> SavedState {
@@ -487,7 +492,7 @@ mod tests {
 
     #[test]
     fn engines_are_told_once_of_each_step_that_left_and_after_its_round() {
-        let link = Arc::new(Link::new());
+        let link = Arc::new(ConnectionSignals::new());
         let relay = |place| Relay::on(&link, place);
         let told = Told::default();
         let listener = Box::new(Listener(Arc::clone(&told)));
@@ -506,7 +511,7 @@ mod tests {
         poll_at(&mut datapath, 10);
         assert!(taken().is_empty(), "the round is not over");
         let step = datapath.to_app().pop().unwrap();
-        datapath.note_delivered(Departure::of(&step));
+        datapath.note_delivered(EgressEvent::of(&step));
         poll_at(&mut datapath, 20);
         // What the transport brings was taken when it did.
         assert_eq!(taken(), [(vec![1, 2, 3, 4], vec![10], 20)]);
@@ -514,7 +519,7 @@ mod tests {
         assert_eq!(taken(), [(vec![5, 6], vec![], 30)]);
         poll_at(&mut datapath, 40);
         assert!(taken().is_empty());
-        datapath.note_delivered(Departure::of(&step));
+        datapath.note_delivered(EgressEvent::of(&step));
         datapath.release_all(50);
         datapath.release_all(60);
         assert_eq!(taken(), [(vec![], vec![10], 50)]);
@@ -522,7 +527,7 @@ mod tests {
 
     #[test]
     fn what_the_transport_took_is_told_by_when_it_came() {
-        let link = Arc::new(Link::new());
+        let link = Arc::new(ConnectionSignals::new());
         let relay = |place| Relay::on(&link, place);
         let mut datapath = Datapath::new(vec![relay(Place::First), relay(Place::Last)], link.clone());
         let departed = |datapath: &Datapath| {
@@ -576,7 +581,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_rests_is_polled_when_a_step_waits_for_it() {
-        let link = Arc::new(Link::new());
+        let link = Arc::new(ConnectionSignals::new());
         let relay = |place| Relay::on(&link, place);
         let polls: [Arc<AtomicUsize>; 2] = Default::default();
         let counted = |at: usize| {

@@ -2,6 +2,98 @@
 
 use crate::{NotSaved, RestoreError};
 
+/// A value that is a field of saved states, in one form wherever it stands.
+pub trait SavedField: Sized {
+    /// Appends the value.
+    fn save(&self, out: &mut FieldWriter);
+
+    /// Reads what [`SavedField::save`] has appended.
+    ///
+    /// # Errors
+    /// The state ends before, or the bytes make no such value.
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Self, RestoreError>;
+}
+
+impl SavedField for u64 {
+    fn save(&self, out: &mut FieldWriter) {
+        out.u64(*self);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<u64, RestoreError> {
+        fields.u64()
+    }
+}
+
+impl SavedField for String {
+    fn save(&self, out: &mut FieldWriter) {
+        out.text(self);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<String, RestoreError> {
+        fields.text().map(str::to_owned)
+    }
+}
+
+/// A secret: a length and the bytes, of which there must be as many.
+impl<const BYTES: usize> SavedField for [u8; BYTES] {
+    fn save(&self, out: &mut FieldWriter) {
+        out.run(self);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<[u8; BYTES], RestoreError> {
+        let bytes = fields.run()?.try_into();
+        bytes.map_err(|_| fields.damaged(format!("a field is not of {BYTES} bytes")))
+    }
+}
+
+/// A truth value, and the field if there is one.
+impl<T: SavedField> SavedField for Option<T> {
+    fn save(&self, out: &mut FieldWriter) {
+        out.flag(self.is_some());
+        if let Some(value) = self {
+            value.save(out);
+        }
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Option<T>, RestoreError> {
+        if fields.flag()? {
+            T::restore(fields).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+}
+
+impl<A: SavedField, B: SavedField> SavedField for (A, B) {
+    fn save(&self, out: &mut FieldWriter) {
+        self.0.save(out);
+        self.1.save(out);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<(A, B), RestoreError> {
+        Ok((A::restore(fields)?, B::restore(fields)?))
+    }
+}
+
+/// No field at all.
+impl SavedField for () {
+    fn save(&self, _out: &mut FieldWriter) {}
+
+    fn restore(_fields: &mut FieldReader<'_>) -> Result<(), RestoreError> {
+        Ok(())
+    }
+}
+
+impl SavedField for u16 {
+    fn save(&self, out: &mut FieldWriter) {
+        out.u16(*self);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<u16, RestoreError> {
+        fields.u16()
+    }
+}
+
 /// Writes fields. What it wrote is read by a [`FieldReader`] in the same order.
 #[derive(Clone, Debug, Default)]
 pub struct FieldWriter {
@@ -10,38 +102,38 @@ pub struct FieldWriter {
 }
 
 impl FieldWriter {
-    /// Nothing yet.
+    /// A writer that has written nothing.
     #[must_use]
     pub fn new() -> FieldWriter {
         FieldWriter::default()
     }
 
-    /// A byte.
+    /// Appends one byte.
     pub fn u8(&mut self, value: u8) {
         self.bytes.push(value);
     }
 
-    /// A truth value: 0 or 1.
+    /// Appends a truth value as a byte, 0 or 1.
     pub fn flag(&mut self, value: bool) {
         self.bytes.push(u8::from(value));
     }
 
-    /// Two bytes.
+    /// Appends two bytes.
     pub fn u16(&mut self, value: u16) {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Four bytes.
+    /// Appends four bytes.
     pub fn u32(&mut self, value: u32) {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Eight bytes.
+    /// Appends eight bytes.
     pub fn u64(&mut self, value: u64) {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Eight bytes.
+    /// Appends eight bytes of a signed number.
     pub fn i64(&mut self, value: i64) {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
@@ -51,15 +143,21 @@ impl FieldWriter {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// A length and so many bytes.
+    /// Appends a length and so many bytes.
     pub fn run(&mut self, bytes: &[u8]) {
         self.count(bytes.len());
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// A length and a text.
+    /// Appends a length and the text in UTF-8.
     pub fn text(&mut self, text: &str) {
         self.run(text.as_bytes());
+    }
+
+    /// Appends how many there are, and each of them.
+    pub fn list<'a, T: SavedField + 'a>(&mut self, values: impl ExactSizeIterator<Item = &'a T>) {
+        self.count(values.len());
+        values.for_each(|value| value.save(self));
     }
 
     /// A length and whatever `write` appends.
@@ -102,7 +200,7 @@ impl<'a> FieldReader<'a> {
         self.damaged(error.to_string())
     }
 
-    /// So many bytes.
+    /// Reads bytes of a number that the type says.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], RestoreError> {
         let (field, rest) = self
             .rest
@@ -112,12 +210,12 @@ impl<'a> FieldReader<'a> {
         Ok(*field)
     }
 
-    /// A byte.
+    /// Reads one byte.
     pub fn u8(&mut self) -> Result<u8, RestoreError> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// A truth value.
+    /// Reads a truth value.
     pub fn flag(&mut self) -> Result<bool, RestoreError> {
         match self.u8()? {
             0 => Ok(false),
@@ -126,22 +224,22 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    /// Two bytes.
+    /// Reads two bytes.
     pub fn u16(&mut self) -> Result<u16, RestoreError> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     pub fn u32(&mut self) -> Result<u32, RestoreError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub fn u64(&mut self) -> Result<u64, RestoreError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes of a signed number.
     pub fn i64(&mut self) -> Result<i64, RestoreError> {
         self.array().map(i64::from_le_bytes)
     }
@@ -155,7 +253,13 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    /// A length and so many bytes.
+    /// What [`FieldWriter::list`] has appended, of at most `max` values.
+    pub fn list<T: SavedField>(&mut self, max: usize) -> Result<Vec<T>, RestoreError> {
+        let count = self.count(max)?;
+        (0..count).map(|_| T::restore(self)).collect()
+    }
+
+    /// Reads a length and so many bytes.
     pub fn run(&mut self) -> Result<&'a [u8], RestoreError> {
         let length = self.u32()? as usize;
         let (run, rest) = self
@@ -166,7 +270,7 @@ impl<'a> FieldReader<'a> {
         Ok(run)
     }
 
-    /// A length and a text.
+    /// Reads a length and a text.
     pub fn text(&mut self) -> Result<&'a str, RestoreError> {
         let run = self.run()?;
         str::from_utf8(run).map_err(|_| self.damaged("a text is not UTF-8"))

@@ -85,8 +85,8 @@ pub enum Body {
     /// Neither.
     #[default]
     Empty,
-    /// Outbound, between the app's port and the frontend only: where the app alleges its metadata and message to be.
-    Alleged(Alleged),
+    /// Outbound, between the app's port and the frontend only: where the app claims its metadata and message to be.
+    Untrusted(Untrusted),
     /// Outbound, typed: a private copy of the structure, and the large leaves still in the app's send heap.
     Gathered(Gathered),
     /// Inbound: a block of the app's receive heap, not yet published.
@@ -99,7 +99,7 @@ impl Body {
     /// Gives back whatever memory the body holds: tokens to the app, buffers to their pool, blocks to the heap.
     pub fn discard(self, context: &mut Context<'_>) {
         let token = match &self {
-            Body::Alleged(alleged) => alleged.token,
+            Body::Untrusted(untrusted) => untrusted.token,
             Body::Gathered(gathered) => gathered.token,
             _ => 0,
         };
@@ -111,14 +111,14 @@ impl Body {
             Body::Gathered(Gathered { buffer, .. }) | Body::Encoded(EncodedBody { buffer, .. }) => {
                 context.buffers.give(buffer);
             }
-            Body::Empty | Body::Alleged(_) => {}
+            Body::Empty | Body::Untrusted(_) => {}
         }
     }
 }
 
-/// What an app alleges about the body of a step, copied from its descriptor and not checked.
+/// What an app claims about the body of a step, copied from its descriptor and not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Alleged {
+pub struct Untrusted {
     /// The root struct of the message in the app's window, in units of 8 bytes.
     pub root: u32,
     /// The metadata block in the app's window, in units of 8 bytes.

@@ -1,18 +1,18 @@
-//! The engine trait, the items that move between engines, the queues that they move through, and saved state.
+//! The engine traits, the items that move between engines, the queues that they move through, and saved state.
 //!
 //! A *datapath* is the ordered list of engines between one app and one peer. Items move in one direction through
-//! each of its two lanes: `tx` from the app towards the wire, `rx` from the wire towards the app. An engine knows
+//! each of its two directions: `tx` from the app towards the wire, `rx` from the wire towards the app. An engine knows
 //! its own queues and nothing else. Datapaths of one app live on one runtime thread; nothing here locks.
 #![forbid(unsafe_code)]
 
 mod buffer;
 mod call_map;
 mod call_table;
+mod connection_signals;
 mod datapath;
-mod departure;
+mod egress_event;
 mod fields;
 mod item;
-mod link;
 mod packets;
 mod queue;
 mod state;
@@ -21,31 +21,32 @@ mod step_state;
 pub use buffer::{Buffer, BufferPool};
 pub use call_map::{CallHash, CallHasher, CallMap};
 pub use call_table::CallTable;
+pub use connection_signals::{ConnectionEnd, ConnectionSignals};
 pub use datapath::{
-    CopyForeign, Datapath, EngineDescription, EngineStart, Predecessor, QUEUE_STEPS_MAX, ReshapeError,
-    Reshaped, Retired, SavedDatapath, SavedEngine, Stage,
+    CopyForeign, Datapath, EngineDescription, EngineStart, Predecessor, QUEUE_STEPS_MAX, ReconfigureError,
+    Reconfigured, Retired, SavedDatapath, SavedEngine, Stage,
 };
-pub use departure::{Departure, Departures};
-pub use fields::{FieldReader, FieldWriter};
+pub use egress_event::{EgressEvent, EgressEvents};
+pub use fields::{FieldReader, FieldWriter, SavedField};
 pub use item::{
-    Alleged, Body, EncodedBody, ForeignBytes, Gathered, Keepalive, Offsets, ReceivedBlock, ReceivedBody,
-    Step, message_offset,
+    Body, EncodedBody, ForeignBytes, Gathered, Keepalive, Offsets, ReceivedBlock, ReceivedBody, Step,
+    Untrusted, message_offset,
 };
-pub use link::{Link, LinkEnd};
 pub use packets::{PacketCounts, Packets};
 pub use queue::{Full, Queue};
 pub use state::{
     BlockContent, InPlace, Kept, NotSaved, RestoreError, Restorer, SavedState, Saver, Successor,
 };
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Nanoseconds of a monotonic clock; in the simulator, of its own.
 pub type Nanos = u64;
 
 /// One stage of a datapath: a frontend, a policy, an encoding or a transport.
 pub trait Engine: Send {
-    /// What kind of engine this is, such as `policy-null`. The same for all its instances and versions.
+    /// What kind of engine this is, such as `null`. The same for all its instances and versions.
     fn kind(&self) -> &'static str;
 
     /// Moves what it can from its input to its output queues, a batch at most, and says whether it did anything.
@@ -61,11 +62,6 @@ pub trait Engine: Send {
 
     /// The earliest time at which the engine wants to be polled though nothing arrives, if any.
     fn wake_at(&self) -> Option<Nanos> {
-        None
-    }
-
-    /// The socket that the runtime shall watch for this engine while it sleeps, if it has one.
-    fn interest(&self) -> Option<Interest> {
         None
     }
 
@@ -85,24 +81,9 @@ pub trait Engine: Send {
         0
     }
 
-    /// Calls under way on the datapath, as its first engine counts them; other engines need not know.
-    fn calls(&self) -> usize {
-        0
-    }
-
-    /// How many bytes the transport of its datapath moves in each direction in this poll, at most, because other datapaths
-    /// of the runtime are to have their turn; `None` for as many as it likes. Asked for before the transport is polled.
-    fn turn_bytes(&self) -> Option<u32> {
-        None
-    }
-
-    /// How many bytes of messages the transport of its datapath was given and has not sent. Told to those that bound what it
-    /// moves, after it was polled: what is with the transport can be put into another order no more.
-    fn note_unsent(&mut self, _bytes: u32) {}
-
     /// Steps that have left the service, of all calls of the datapath: how long each was on its way through all engines. Told
     /// before the datapath is polled again, whether or not the engine rests.
-    fn note_departures(&mut self, _departures: &Departures<'_>) {}
+    fn on_egress(&mut self, _events: &EgressEvents<'_>) {}
 
     /// Its saved state: what another version of it continues from, in this process or in another. The engine is left
     /// as it is, so that an upgrade that fails costs nothing; if it succeeds, the engine is dropped without another
@@ -115,10 +96,33 @@ pub trait Engine: Send {
         None
     }
 
-    /// The descriptors that its successor needs beside the saved state, in the order in which `restore` expects them.
-    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
+    /// The engine as a transport, if it owns sockets.
+    fn as_transport(&self) -> Option<&dyn TransportEngine> {
+        None
     }
+}
+
+/// What the last engine of a datapath does beyond the rest, if it carries the steps over sockets of its own.
+pub trait TransportEngine: Engine {
+    /// The socket that the runtime shall watch while it sleeps, if there is something to wait for.
+    fn interest(&self) -> Option<Interest>;
+
+    /// The descriptors that a successor needs beside the saved state, in the order in which its `restore` expects them.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
+}
+
+/// Duplicates of the descriptors that a successor of this engine needs.
+///
+/// # Errors
+/// The process may not have more descriptors.
+pub fn duplicate_descriptors(engine: &dyn Engine) -> io::Result<Vec<OwnedFd>> {
+    let descriptors = engine
+        .as_transport()
+        .map_or_else(Vec::new, TransportEngine::descriptors);
+    let duplicates = descriptors.into_iter();
+    duplicates
+        .map(|descriptor| descriptor.try_clone_to_owned())
+        .collect()
 }
 
 /// Whether a poll of an engine did anything.
@@ -128,7 +132,7 @@ pub enum Progress {
     Idle,
     /// Something moved; poll again.
     Busy,
-    /// The datapath has ended: its transport or its app is gone and everything that was owed has been delivered.
+    /// The datapath has ended: its transport or its app is gone and all pending steps have been delivered.
     Ended,
 }
 
@@ -163,10 +167,48 @@ pub enum SocketHint {
     Skip,
 }
 
+/// What the engines of a datapath tell each other about its load, beside the steps. The datapath clears what holds for
+/// one poll, and keeps the rest between polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowHints {
+    /// How many bytes the transport moves in each direction in this poll, at most; `u32::MAX` for as many as it likes.
+    pub turn_bytes: u32,
+    /// How many bytes of messages the transport was given and had not sent after its last poll with a bound. What is with
+    /// the transport can be put into another order no more.
+    pub unsent_bytes: u32,
+    /// Calls under way, as the first engine counts them.
+    pub calls: usize,
+}
+
+impl Default for FlowHints {
+    fn default() -> FlowHints {
+        FlowHints {
+            turn_bytes: u32::MAX,
+            unsent_bytes: 0,
+            calls: 0,
+        }
+    }
+}
+
+impl FlowHints {
+    /// Lets the transport move no more than this in this poll, because other datapaths of the runtime are to have their turn.
+    pub fn limit_turn(&mut self, bytes_max: u32) {
+        self.turn_bytes = self.turn_bytes.min(bytes_max);
+    }
+
+    /// Whether an engine has limited what the transport moves.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.turn_bytes != u32::MAX
+    }
+}
+
 /// What a runtime lends an engine for one poll.
 pub struct Context<'a> {
     /// Whether to try the socket.
     pub socket: SocketHint,
+    /// What the engines tell each other about the datapath's load.
+    pub flow: FlowHints,
     /// The time, read once per round.
     pub now: Nanos,
     /// Private buffers of this runtime.

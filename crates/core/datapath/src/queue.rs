@@ -33,7 +33,7 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Appends an item even past the bound: for what an engine still owes when another one takes its place.
+    /// Appends an item even past the bound: for what an engine still has pending when another one takes its place.
     pub fn push_past_bound(&mut self, item: T) {
         self.items.push_back(item);
     }

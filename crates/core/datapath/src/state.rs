@@ -10,14 +10,14 @@
 //! | memory of the app's send heap | kept by [`Saver::keep_foreign`] | copied by [`Saver::foreign`] |
 //! | a token | given back by the successor | the same |
 //! | a time ([`crate::Nanos`]) | as it is | as it is: the monotonic clock is the host's |
-//! | a socket | a duplicate, [`crate::Engine::descriptors`] | the same |
+//! | a socket | a duplicate, [`crate::TransportEngine::descriptors`] | the same |
 //!
 //! A state may come from another version of the program, so nothing in it is believed: a reader checks everything, and
 //! a block or a kept range can be had of a [`Restorer`] once and only if the [`Saver`] was told of it.
 
 use std::collections::HashMap;
 
-use crate::{FieldReader, ForeignBytes, ReceivedBlock};
+use crate::{FieldReader, FieldWriter, ForeignBytes, ReceivedBlock};
 
 /// The saved state of one engine: its own versioned form, never the live type. It may hold secrets (a TLS session's) and
 /// what people say to each other, so it is shown without its bytes, and goes to the successor alone.
@@ -39,6 +39,16 @@ impl std::fmt::Debug for SavedState {
 }
 
 impl SavedState {
+    /// A state of this kind: what was written, in this version of its form.
+    #[must_use]
+    pub fn new(kind: &str, version: u32, written: FieldWriter) -> SavedState {
+        SavedState {
+            kind: kind.to_owned(),
+            version,
+            bytes: written.bytes,
+        }
+    }
+
     /// Begins to read a state of this kind, of any version from 1 to `newest`.
     pub fn open(&self, kind: &'static str, newest: u32) -> Result<FieldReader<'_>, RestoreError> {
         if self.kind != kind {

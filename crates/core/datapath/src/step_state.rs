@@ -7,8 +7,8 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
 use crate::{
-    Alleged, BlockContent, Body, Buffer, EncodedBody, FieldReader, FieldWriter, ForeignBytes, Gathered,
-    Offsets, ReceivedBlock, ReceivedBody, RestoreError, Restorer, Saver, Step, message_offset,
+    BlockContent, Body, Buffer, EncodedBody, FieldReader, FieldWriter, ForeignBytes, Gathered, Offsets,
+    ReceivedBlock, ReceivedBody, RestoreError, Restorer, Saver, Step, Untrusted, message_offset,
 };
 
 /// Version of a step's record.
@@ -24,7 +24,7 @@ mod form {
 
 mod body {
     pub(super) const EMPTY: u8 = 0;
-    pub(super) const ALLEGED: u8 = 1;
+    pub(super) const UNTRUSTED: u8 = 1;
     pub(super) const GATHERED: u8 = 2;
     pub(super) const RECEIVED: u8 = 3;
     pub(super) const ENCODED: u8 = 4;
@@ -92,12 +92,12 @@ impl Body {
     fn save(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
         match self {
             Body::Empty => out.u8(body::EMPTY),
-            Body::Alleged(alleged) => {
-                out.u8(body::ALLEGED);
-                out.u32(alleged.root);
-                out.u32(alleged.metadata);
-                out.u32(alleged.metadata_bytes);
-                out.u64(alleged.token);
+            Body::Untrusted(untrusted) => {
+                out.u8(body::UNTRUSTED);
+                out.u32(untrusted.root);
+                out.u32(untrusted.metadata);
+                out.u32(untrusted.metadata_bytes);
+                out.u64(untrusted.token);
             }
             Body::Gathered(gathered) => {
                 out.u8(body::GATHERED);
@@ -131,7 +131,7 @@ impl Body {
     fn restore(fields: &mut FieldReader<'_>, restorer: &mut dyn Restorer) -> Result<Body, RestoreError> {
         Ok(match fields.u8()? {
             body::EMPTY => Body::Empty,
-            body::ALLEGED => Body::Alleged(Alleged {
+            body::UNTRUSTED => Body::Untrusted(Untrusted {
                 root: fields.u32()?,
                 metadata: fields.u32()?,
                 metadata_bytes: fields.u32()?,

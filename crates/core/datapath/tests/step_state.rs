@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use provost_datapath::{
-    Alleged, BlockContent, Body, Buffer, EncodedBody, FieldReader, FieldWriter, ForeignBytes, Gathered,
-    InPlace, Keepalive, Kept, NotSaved, Offsets, ReceivedBlock, ReceivedBody, RestoreError, Restorer, Saver,
-    Step, message_offset,
+    BlockContent, Body, Buffer, EncodedBody, FieldReader, FieldWriter, ForeignBytes, Gathered, InPlace,
+    Keepalive, Kept, NotSaved, Offsets, ReceivedBlock, ReceivedBody, RestoreError, Restorer, Saver, Step,
+    Untrusted, message_offset,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -78,7 +78,7 @@ fn linear(buffer: &Buffer) -> Vec<u8> {
 fn facts(step: &Step) -> String {
     let body = match &step.body {
         Body::Empty => "empty".into(),
-        Body::Alleged(alleged) => format!("{alleged:?}"),
+        Body::Untrusted(untrusted) => format!("{untrusted:?}"),
         Body::Gathered(body) => format!(
             "gathered {} {} {} {:?}",
             body.metadata_bytes,
@@ -129,8 +129,8 @@ fn gathered() -> impl Strategy<Value = Body> {
 }
 
 fn body() -> impl Strategy<Value = Body> {
-    let alleged = any::<(u32, u32, u32, u64)>().prop_map(|(root, metadata, metadata_bytes, token)| {
-        Body::Alleged(Alleged {
+    let untrusted = any::<(u32, u32, u32, u64)>().prop_map(|(root, metadata, metadata_bytes, token)| {
+        Body::Untrusted(Untrusted {
             root,
             metadata,
             metadata_bytes,
@@ -165,7 +165,7 @@ fn body() -> impl Strategy<Value = Body> {
         });
     prop_oneof![
         Just(()).prop_map(|()| Body::Empty),
-        alleged,
+        untrusted,
         received,
         encoded,
         gathered()

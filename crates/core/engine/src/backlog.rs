@@ -13,7 +13,6 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
-use provost_datapath::{FieldReader, FieldWriter, RestoreError};
 
 use crate::policy::{ConfigError, SharedState};
 
@@ -52,21 +51,18 @@ impl<R> Backlog<R> {
     ///
     /// # Errors
     /// If it is something else that was saved.
-    pub fn start(
-        kind: &'static str,
-        records_max: usize,
-        saved: Option<&SharedState>,
-    ) -> Result<Backlog<R>, ConfigError> {
+    pub fn start(records_max: usize, saved: Option<&SharedState>) -> Result<Backlog<R>, ConfigError> {
         let counts = match saved.filter(|saved| !saved.bytes.is_empty()) {
-            None => BacklogCounts::default(),
-            Some(saved) => BacklogCounts::load(kind, saved)
-                .map_err(|_| ConfigError::new("", "the predecessor's counters cannot be read"))?,
+            None => Some([0; 3]),
+            Some(saved) => saved.numbers(STATE_VERSION),
         };
+        let [delivered, dropped, failed] =
+            counts.ok_or_else(|| ConfigError::new("", "the predecessor's counters cannot be read"))?;
         Ok(Backlog {
             records: ArrayQueue::new(records_max),
-            delivered: counts.delivered.into(),
-            dropped: counts.dropped.into(),
-            failed: counts.failed.into(),
+            delivered: delivered.into(),
+            dropped: dropped.into(),
+            failed: failed.into(),
             pushed: AtomicU64::new(0),
             done: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
@@ -85,14 +81,7 @@ impl<R> Backlog<R> {
     /// The counts, for a successor.
     pub fn save(&self) -> SharedState {
         let counts = self.counts();
-        let mut out = FieldWriter::new();
-        for count in [counts.delivered, counts.dropped, counts.failed] {
-            out.u64(count);
-        }
-        SharedState {
-            version: STATE_VERSION,
-            bytes: out.bytes,
-        }
+        SharedState::of_numbers(STATE_VERSION, [counts.delivered, counts.dropped, counts.failed])
     }
 
     /// Whether the policy is gone, and waits only a little for what is left: what fails now need not be tried again.
@@ -114,26 +103,6 @@ impl<R> Backlog<R> {
         };
         to.fetch_add(count as u64, Relaxed);
         self.done.fetch_add(count as u64, Relaxed);
-    }
-}
-
-impl BacklogCounts {
-    fn load(kind: &'static str, saved: &SharedState) -> Result<BacklogCounts, RestoreError> {
-        let mut fields = FieldReader::new(kind, &saved.bytes);
-        if saved.version != STATE_VERSION {
-            return Err(RestoreError::Version {
-                kind,
-                found: saved.version,
-                newest: STATE_VERSION,
-            });
-        }
-        let counts = BacklogCounts {
-            delivered: fields.u64()?,
-            dropped: fields.u64()?,
-            failed: fields.u64()?,
-        };
-        fields.end()?;
-        Ok(counts)
     }
 }
 
@@ -272,7 +241,7 @@ mod tests {
     };
 
     fn backlog(records_max: usize) -> Backlog<u32> {
-        Backlog::start("test", records_max, None).unwrap()
+        Backlog::start(records_max, None).unwrap()
     }
 
     #[test]
@@ -307,13 +276,13 @@ mod tests {
         };
         assert_eq!(counts(), expected);
         let saved = drain.backlog().save();
-        let next: Backlog<u32> = Backlog::start("test", 2, Some(&saved)).unwrap();
+        let next: Backlog<u32> = Backlog::start(2, Some(&saved)).unwrap();
         assert_eq!(next.counts(), expected);
         let torn = SharedState {
             bytes: saved.bytes[1..].to_vec(),
             ..saved
         };
-        assert!(Backlog::<u32>::start("test", 2, Some(&torn)).is_err());
+        assert!(Backlog::<u32>::start(2, Some(&torn)).is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{MetricDescription, MetricSink, Nanos, Site};
+use crate::{DatapathContext, MetricDescription, MetricSink, Nanos};
 
 /// Runtimes that count apart; those beyond share.
 const SHARDS: usize = 16;
@@ -53,8 +53,8 @@ impl Counter {
 
     /// Adds to it, from the runtime that polls this datapath: no other thread may.
     #[inline]
-    pub fn add(&self, site: &Site, count: u64) {
-        match self.own.get(site.runtime) {
+    pub fn add(&self, datapath_context: &DatapathContext, count: u64) {
+        match self.own.get(datapath_context.runtime) {
             Some(own) => own.0.add(count),
             None => _ = self.shared.0.fetch_add(count, Ordering::Relaxed),
         }

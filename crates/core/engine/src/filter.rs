@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::{Code, Departures, Nanos, Parts, RestoreError, StepView};
+use crate::{Code, EgressEvents, Nanos, Parts, RestoreError, StepView};
 
-/// A policy that looks at the steps of calls and says which may pass. [`crate::Sieve`] makes an engine of it.
+/// A policy that looks at the steps of calls and says which may pass. [`crate::FilterEngine`] makes an engine of it.
 ///
 /// A filter sees each step at most once on its way, but that a step which was held, or which a successor of the
 /// filter found in the queue, is judged again.
@@ -25,7 +25,7 @@ pub trait Filter: Send {
 
     /// Steps have left the service, of all calls of the datapath, to whatever methods: how long each was in it, with all
     /// engines. (Only those that are built in are told.)
-    fn departed(&mut self, _departures: &Departures<'_>) {}
+    fn on_egress(&mut self, _events: &EgressEvents<'_>) {}
 
     /// Takes back what it kept of a call that ended without another word. For a filter that keeps it elsewhere.
     fn forget(&mut self, _call: Self::Call) {}

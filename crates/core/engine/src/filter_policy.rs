@@ -1,15 +1,19 @@
-//! Policies whose engines are filters: one trait for those that are built in and those that are loaded.
+//! How every policy and observer declares itself, whether it is built in or loaded: kind, configuration, what judges on a
+//! datapath, metrics and saved state.
 
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use provost_datapath::{Engine, RestoreError, SavedState};
+
 use crate::{
-    AttachError, ConfigError, Environment, Filter, MetricSink, Policy, PolicyKind, SharedState, Sieve,
-    SieveParts, Site, Start, parse_config,
+    AttachError, ConfigError, DatapathContext, Environment, Filter, FilterEngine, FilterEngineParts,
+    MethodCalls, MetricDescription, MetricSink, Policy, PolicyKind, SampleSource, SharedState, Start,
+    parse_config,
 };
 
-/// A policy that judges by filters. [`kind_of`] makes a built-in kind of it, [`crate::export_engine!`] a library to load.
+/// A policy, declared. [`kind_of`] makes a built-in kind of it, [`crate::export_engine!`] a library to load.
 pub trait FilterPolicy: Send + Sync + Sized + 'static {
     /// Name of the kind, as configurations have it: lower-case letters, digits and `-`.
     const KIND: &'static str;
@@ -19,13 +23,15 @@ pub trait FilterPolicy: Send + Sync + Sized + 'static {
     const SUMMARY: &'static str;
     /// A commented configuration with every key and its default, in TOML.
     const EXAMPLE: &'static str;
+    /// All metrics that it reports.
+    const METRICS: &'static [&'static MetricDescription] = &[];
     /// The versions of a filter's saved state that [`Filter::restore`] reads. Another one is refused before.
     const STATE_VERSIONS: RangeInclusive<u32> = 0..=1;
 
     /// Its configuration; with `#[serde(deny_unknown_fields)]`, so that a misspelt key is an error.
     type Config: serde::de::DeserializeOwned;
-    /// What judges on one datapath.
-    type Filter: Filter + 'static;
+    /// What judges on one datapath: a [`Filter`].
+    type Filter: PolicyEngine;
 
     /// Checks a configuration completely and makes a policy of it; see [`PolicyKind::configure`].
     fn configure(
@@ -35,7 +41,7 @@ pub trait FilterPolicy: Send + Sync + Sized + 'static {
     ) -> Result<Self, ConfigError>;
 
     /// A filter for a datapath; what is slow happens here.
-    fn filter(&self, site: &Site) -> Result<Self::Filter, AttachError>;
+    fn filter(&self, datapath_context: &DatapathContext) -> Result<Self::Filter, AttachError>;
 
     /// What a policy that takes its place may continue from.
     fn save(&self) -> SharedState {
@@ -44,17 +50,65 @@ pub trait FilterPolicy: Send + Sync + Sized + 'static {
 
     /// Reports its metrics.
     fn metrics(&self, _sink: &mut dyn MetricSink) {}
+
+    /// The calls that it samples, if that is what it does. (Only those that are built in are asked.)
+    fn samples(&self) -> Option<&dyn SampleSource> {
+        None
+    }
+
+    /// What it has counted of the calls of each app and method, if that is what it does. (Only those that are built in
+    /// are asked.)
+    fn calls(&self) -> Option<Vec<MethodCalls>> {
+        None
+    }
+}
+
+/// What becomes the engine of one datapath: every [`Filter`], by a [`FilterEngine`] around it. A built-in policy that
+/// orders steps instead of judging them is an engine itself.
+pub trait PolicyEngine: Send + 'static {
+    /// Starts the engine on its runtime; see [`Start`].
+    fn start(
+        self,
+        declared: DeclaredEngine,
+        saved: Option<&SavedState>,
+    ) -> Result<Box<dyn Engine>, RestoreError>;
+}
+
+/// What the declaration of a policy says of its engine on one datapath.
+pub struct DeclaredEngine {
+    /// [`FilterPolicy::KIND`].
+    pub kind: &'static str,
+    /// [`FilterPolicy::VERSION`].
+    pub version: u32,
+    /// The datapath that the engine belongs to.
+    pub datapath_context: DatapathContext,
+}
+
+impl<F: Filter + 'static> PolicyEngine for F {
+    fn start(
+        self,
+        declared: DeclaredEngine,
+        saved: Option<&SavedState>,
+    ) -> Result<Box<dyn Engine>, RestoreError> {
+        let parts = FilterEngineParts {
+            kind: declared.kind,
+            version: declared.version,
+            datapath_context: declared.datapath_context,
+            filter: self,
+        };
+        Ok(Box::new(FilterEngine::start(parts, saved)?))
+    }
 }
 
 /// The kind of a policy that is built in.
 #[must_use]
 pub fn kind_of<P: FilterPolicy>() -> Arc<dyn PolicyKind> {
-    Arc::new(Kind::<P>(PhantomData))
+    Arc::new(DeclaredKind::<P>(PhantomData))
 }
 
-struct Kind<P>(PhantomData<fn() -> P>);
+struct DeclaredKind<P>(PhantomData<fn() -> P>);
 
-impl<P: FilterPolicy> PolicyKind for Kind<P> {
+impl<P: FilterPolicy> PolicyKind for DeclaredKind<P> {
     fn name(&self) -> &'static str {
         P::KIND
     }
@@ -71,6 +125,10 @@ impl<P: FilterPolicy> PolicyKind for Kind<P> {
         P::EXAMPLE
     }
 
+    fn metrics(&self) -> &'static [&'static MetricDescription] {
+        P::METRICS
+    }
+
     fn configure(
         &self,
         config: &toml::Table,
@@ -78,21 +136,21 @@ impl<P: FilterPolicy> PolicyKind for Kind<P> {
         shared: Option<&SharedState>,
     ) -> Result<Arc<dyn Policy>, ConfigError> {
         let policy = P::configure(parse_config(config)?, environment, shared)?;
-        Ok(Arc::new(Configured(policy)))
+        Ok(Arc::new(ConfiguredPolicy(policy)))
     }
 }
 
-struct Configured<P>(P);
+struct ConfiguredPolicy<P>(P);
 
-impl<P: FilterPolicy> Policy for Configured<P> {
-    fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
-        let parts = SieveParts {
+impl<P: FilterPolicy> Policy for ConfiguredPolicy<P> {
+    fn prepare(&self, datapath_context: &DatapathContext) -> Result<Start, AttachError> {
+        let filter = self.0.filter(datapath_context)?;
+        let declared = DeclaredEngine {
             kind: P::KIND,
             version: P::VERSION,
-            site: site.clone(),
-            filter: self.0.filter(site)?,
+            datapath_context: datapath_context.clone(),
         };
-        Ok(Box::new(move |saved| Ok(Box::new(Sieve::start(parts, saved)?))))
+        Ok(Box::new(move |saved| filter.start(declared, saved)))
     }
 
     fn save(&self) -> SharedState {
@@ -101,5 +159,13 @@ impl<P: FilterPolicy> Policy for Configured<P> {
 
     fn metrics(&self, sink: &mut dyn MetricSink) {
         self.0.metrics(sink);
+    }
+
+    fn samples(&self) -> Option<&dyn SampleSource> {
+        self.0.samples()
+    }
+
+    fn calls(&self) -> Option<Vec<MethodCalls>> {
+        self.0.calls()
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use provost_datapath::{Engine, RestoreError, SavedState};
+use provost_datapath::{Engine, FieldReader, FieldWriter, RestoreError, SavedState};
 
-use crate::{EventSink, MethodCalls, MetricSink, SampleSource, Site};
+use crate::{DatapathContext, EventSink, MethodCalls, MetricDescription, MetricSink, SampleSource};
 
 /// A kind of policy, in one version of its code.
 pub trait PolicyKind: Send + Sync {
@@ -22,6 +22,11 @@ pub trait PolicyKind: Send + Sync {
     /// A commented configuration with every key and its default, in TOML: what `provost policy` shows as help.
     fn example(&self) -> &'static str;
 
+    /// All metrics that its policies report, as far as they are known beforehand.
+    fn metrics(&self) -> &'static [&'static MetricDescription] {
+        &[]
+    }
+
     /// Checks a configuration completely and makes a policy of it. `shared` is what another policy in whose place it
     /// comes has left (its configuration may be another one, its version too): what can be kept of it is kept, such as
     /// what is in a bucket.
@@ -37,7 +42,7 @@ pub trait PolicyKind: Send + Sync {
 pub trait Policy: Send + Sync {
     /// Gets an engine for a datapath ready; what is slow happens here. An error (such as an expression over fields that
     /// the service does not have) keeps the policy from that datapath, and so from being attached.
-    fn prepare(&self, site: &Site) -> Result<Start, AttachError>;
+    fn prepare(&self, datapath_context: &DatapathContext) -> Result<Start, AttachError>;
 
     /// What a policy that takes its place may continue from.
     fn save(&self) -> SharedState {
@@ -71,6 +76,33 @@ pub struct SharedState {
     pub bytes: Vec<u8>,
 }
 
+impl SharedState {
+    /// A state that is nothing but numbers, such as counts.
+    #[must_use]
+    pub fn of_numbers<const N: usize>(version: u32, numbers: [u64; N]) -> SharedState {
+        let mut out = FieldWriter::new();
+        numbers.into_iter().for_each(|number| out.u64(number));
+        SharedState {
+            version,
+            bytes: out.bytes,
+        }
+    }
+
+    /// The numbers of a state that [`SharedState::of_numbers`] made in this version; `None` of another one.
+    #[must_use]
+    pub fn numbers<const N: usize>(&self, version: u32) -> Option<[u64; N]> {
+        if self.version != version {
+            return None;
+        }
+        let mut fields = FieldReader::new("policy", &self.bytes);
+        let mut numbers = [0; N];
+        for number in &mut numbers {
+            *number = fields.u64().ok()?;
+        }
+        fields.is_at_end().then_some(numbers)
+    }
+}
+
 /// What a node lends its policies.
 #[derive(Clone)]
 pub struct Environment {
@@ -99,6 +131,23 @@ impl ConfigError {
         let (key, problem) = (key.into(), problem.into());
         ConfigError { key, problem }
     }
+}
+
+/// Refuses the value of a key that is not in a range.
+pub fn check_range<T: PartialOrd + std::fmt::Display>(
+    key: impl Into<String>,
+    value: T,
+    range: std::ops::RangeInclusive<T>,
+) -> Result<(), ConfigError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let problem = format!(
+        "{value} is not between {} and {}: give a number between them",
+        range.start(),
+        range.end()
+    );
+    Err(ConfigError::new(key, problem))
 }
 
 /// Why a policy cannot be attached to a datapath.

@@ -14,16 +14,16 @@ pub use prost_reflect::Value;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use provost_datapath::{
-    Body, BufferPool, Context, Gathered, HeapFull, InPlace, QUEUE_STEPS_MAX, ReceiveHeap, ReceivedBlock,
-    SocketHint, message_offset,
+    Body, BufferPool, Context, FlowHints, Gathered, HeapFull, InPlace, QUEUE_STEPS_MAX, ReceiveHeap,
+    ReceivedBlock, SocketHint, message_offset,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_schema::{MessageId, Schema};
 use provost_wire::metadata;
 
 use crate::{
-    AppIdentity, Code, Departures, Engine, Environment, MethodSite, Nanos, NoEvents, Parts, PeerIdentity,
-    Policy, Ports, Progress, Queue, RestoreError, SharedState, Side, Site, Step,
+    AppIdentity, Code, DatapathContext, EgressEvents, Engine, Environment, MethodContext, Nanos, NoEvents,
+    Parts, PeerIdentity, Policy, Ports, Progress, Queue, RestoreError, SharedState, Side, Step,
 };
 
 /// Largest message of a test, in bytes.
@@ -48,7 +48,7 @@ pub fn config(text: &str) -> toml::Table {
     text.parse().expect("the test's configuration is TOML")
 }
 
-/// A service to make sites and steps of.
+/// A service to make contexts and steps of.
 pub struct Service {
     pool: DescriptorPool,
     schema: Arc<Schema>,
@@ -86,14 +86,14 @@ impl Service {
         &self.pool
     }
 
-    /// A site of the service, for an app named `app` whose peer is at `192.0.2.7:4000`.
+    /// A datapath context of the service, for an app named `app` whose peer is at `192.0.2.7:4000`.
     #[must_use]
-    pub fn site(&self, side: Side) -> Site {
+    pub fn datapath_context(&self, side: Side) -> DatapathContext {
         let service = &self.schema.services[0];
-        let methods: Arc<[MethodSite]> = service
+        let methods: Arc<[MethodContext]> = service
             .methods
             .iter()
-            .map(|method| MethodSite {
+            .map(|method| MethodContext {
                 name: method.name.as_str().into(),
                 path: format!("/{}/{}", service.full_name, method.name).into(),
                 input: method.input,
@@ -102,7 +102,7 @@ impl Service {
                 server_streaming: method.server_streaming,
             })
             .collect();
-        Site {
+        DatapathContext {
             node: "node".into(),
             app: Arc::new(AppIdentity {
                 id: 1,
@@ -236,13 +236,15 @@ pub fn metadata_of(step: &Step, key: &str) -> Option<String> {
 /// One engine of a policy, driven by hand.
 pub struct Rig {
     /// Where it is.
-    pub site: Site,
+    pub datapath_context: DatapathContext,
     /// The time that it is told.
     pub now: Nanos,
     /// Its queues; they can be made shorter.
     pub queues: RigQueues,
     /// Tokens that it gave back.
     pub sent: Vec<u64>,
+    /// What the engine and its transport tell each other about the load.
+    pub flow: FlowHints,
     engine: Option<Box<dyn Engine>>,
     buffers: BufferPool,
 }
@@ -285,12 +287,13 @@ impl RigQueues {
 impl Rig {
     /// A rig without an engine: what goes in comes out.
     #[must_use]
-    pub fn empty(site: Site) -> Rig {
+    pub fn empty(datapath_context: DatapathContext) -> Rig {
         Rig {
-            site,
+            datapath_context,
             now: 1,
             queues: RigQueues::with_bound(QUEUE_STEPS_MAX),
             sent: Vec::new(),
+            flow: FlowHints::default(),
             engine: None,
             buffers: BufferPool::new(),
         }
@@ -299,10 +302,10 @@ impl Rig {
     /// A rig with an engine of this policy.
     ///
     /// # Panics
-    /// If the policy does not go onto the site.
+    /// If the policy does not go onto the datapath context.
     #[must_use]
-    pub fn new(site: Site, policy: &dyn Policy) -> Rig {
-        let mut rig = Rig::empty(site);
+    pub fn new(datapath_context: DatapathContext, policy: &dyn Policy) -> Rig {
+        let mut rig = Rig::empty(datapath_context);
         rig.replace(policy).expect("there is no state to restore");
         rig
     }
@@ -311,9 +314,11 @@ impl Rig {
     /// state (if it is of the same kind) and the steps that it held.
     ///
     /// # Panics
-    /// If the policy does not go onto the site.
+    /// If the policy does not go onto the datapath context.
     pub fn replace(&mut self, policy: &dyn Policy) -> Result<(), RestoreError> {
-        let start = policy.prepare(&self.site).expect("the policy suits the site");
+        let start = policy
+            .prepare(&self.datapath_context)
+            .expect("the policy suits the datapath");
         let Some(old) = &mut self.engine else {
             self.engine = Some(start(None)?);
             return Ok(());
@@ -337,19 +342,23 @@ impl Rig {
         let mut heap = NoHeap;
         let mut context = Context {
             socket: SocketHint::Skip,
+            flow: FlowHints {
+                turn_bytes: u32::MAX,
+                ..self.flow
+            },
             now: self.now,
             buffers: &mut self.buffers,
             receive: &mut heap,
             sent: &mut self.sent,
         };
-        match &mut self.engine {
-            Some(engine) => engine.do_work(self.queues.ports(), &mut context),
-            None => {
-                pass(&mut self.queues.tx_in, &mut self.queues.tx_out);
-                pass(&mut self.queues.rx_in, &mut self.queues.rx_out);
-                Progress::Idle
-            }
-        }
+        let Some(engine) = &mut self.engine else {
+            pass(&mut self.queues.tx_in, &mut self.queues.tx_out);
+            pass(&mut self.queues.rx_in, &mut self.queues.rx_out);
+            return Progress::Idle;
+        };
+        let progress = engine.do_work(self.queues.ports(), &mut context);
+        self.flow = context.flow;
+        progress
     }
 
     /// Polls at this time.
@@ -364,17 +373,10 @@ impl Rig {
         self.engine.as_deref()
     }
 
-    /// Tells the engine how much its transport has not sent, as a datapath does after it has polled that.
-    pub fn note_unsent(&mut self, bytes: u32) {
-        if let Some(engine) = &mut self.engine {
-            engine.note_unsent(bytes);
-        }
-    }
-
     /// Tells the engine what has left the service since it was told last, as a datapath does before it is polled.
-    pub fn note_departures(&mut self, departures: &Departures<'_>) {
+    pub fn on_egress(&mut self, egress_events: &EgressEvents<'_>) {
         if let Some(engine) = &mut self.engine {
-            engine.note_departures(departures);
+            engine.on_egress(egress_events);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Code, Direction, Nanos, Parts, Site};
+use crate::{Code, DatapathContext, Direction, Nanos, Parts};
 
 /// Where sampled calls come from. All of it is for the control plane; nothing here waits for the data path.
 pub trait SampleSource: Send + Sync {
@@ -34,7 +34,7 @@ pub struct Sample {
     /// The policy that sampled it, by the name under which it was attached.
     pub policy: Arc<str>,
     /// The datapath.
-    pub site: Arc<Site>,
+    pub datapath_context: Arc<DatapathContext>,
     /// Which call of the datapath.
     pub call: u64,
     /// Index of its method in the service.

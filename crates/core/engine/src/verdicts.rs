@@ -1,8 +1,8 @@
 //! What policies say of calls, counted by the engine around each of them: alike for all kinds, built in or loaded.
 //!
 //! ```text
-//! sieves of one runtime ──► Verdicts (that thread alone writes) ─┐
-//! sieves of another     ──► Verdicts                            ─┴─► VerdictLedger of an attachment ──► scrape
+//! filter engines of one runtime ──► Verdicts (that thread alone writes) ─┐
+//! filter engines of another     ──► Verdicts                            ─┴─► VerdictLedger of an attachment ──► scrape
 //! ```
 
 use std::sync::{Arc, Mutex, PoisonError};

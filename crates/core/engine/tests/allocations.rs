@@ -1,4 +1,4 @@
-//! Calls at rest allocate nothing in a sieve, whether its filter keeps calls in mind, holds them or looks at metadata.
+//! Calls at rest allocate nothing in a filter engine, whether its filter keeps calls in mind, holds them or looks at metadata.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use provost_engine::rig::{Rig, Service, with_metadata};
 use provost_engine::{
-    AttachError, Ended, Filter, Policy, Side, Sieve, SieveParts, Site, Start, Step, StepView, Verdict, Watch,
+    AttachError, DatapathContext, Ended, Filter, FilterEngine, FilterEngineParts, Policy, Side, Start, Step,
+    StepView, Verdict, Watch,
 };
 
 thread_local! {
@@ -71,14 +72,14 @@ impl Filter for Busy {
 }
 
 impl Policy for Busy {
-    fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
-        let parts = SieveParts {
+    fn prepare(&self, datapath_context: &DatapathContext) -> Result<Start, AttachError> {
+        let parts = FilterEngineParts {
             kind: "busy",
             version: 1,
-            site: site.clone(),
+            datapath_context: datapath_context.clone(),
             filter: *self,
         };
-        Ok(Box::new(|saved| Ok(Box::new(Sieve::start(parts, saved)?))))
+        Ok(Box::new(|saved| Ok(Box::new(FilterEngine::start(parts, saved)?))))
     }
 }
 
@@ -107,7 +108,7 @@ fn calls_at_rest_allocate_nothing() {
     for watch in [Watch::BEGINNINGS, Watch::ALL] {
         for hold in [0, 5] {
             let policy: Arc<dyn Policy> = Arc::new(Busy { watch, hold });
-            let mut rig = Rig::new(service.site(Side::Client), &*policy);
+            let mut rig = Rig::new(service.datapath_context(Side::Client), &*policy);
             let request = |_| with_metadata(service.request(0, 0, &[]), &[("user", "ann")]);
             let mut requests: Vec<Step> = (0..CALLS).map(request).collect();
             let mut responses: Vec<Step> = (0..CALLS).map(|_| service.response(0, 0, &[])).collect();

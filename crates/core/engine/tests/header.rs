@@ -106,7 +106,7 @@ fn assertions() -> String {
     layout!(
         out,
         "provost_site",
-        Site,
+        DatapathContext,
         struct_bytes,
         side,
         reserved,

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use provost_engine::cost::{Candidate, print_calls};
 use provost_engine::rig::{Service, policy, with_metadata};
 use provost_engine::{
-    AttachError, Ended, Filter, Policy, Sieve, SieveParts, Site, Start, Step, StepView, Verdict, Watch,
+    AttachError, DatapathContext, Ended, Filter, FilterEngine, FilterEngineParts, Policy, Start, Step,
+    StepView, Verdict, Watch,
 };
 
 const PROTO: &str = "syntax = \"proto3\"; package t; message M {} service S { rpc Get(M) returns (M); }";
 
-/// Lets everything pass.
 #[derive(Clone, Copy)]
 struct Trivial(Watch);
 
@@ -34,14 +34,14 @@ impl Filter for Trivial {
 }
 
 impl Policy for Trivial {
-    fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
-        let parts = SieveParts {
+    fn prepare(&self, datapath_context: &DatapathContext) -> Result<Start, AttachError> {
+        let parts = FilterEngineParts {
             kind: "trivial",
             version: 1,
-            site: site.clone(),
+            datapath_context: datapath_context.clone(),
             filter: *self,
         };
-        Ok(Box::new(|saved| Ok(Box::new(Sieve::start(parts, saved)?))))
+        Ok(Box::new(|saved| Ok(Box::new(FilterEngine::start(parts, saved)?))))
     }
 }
 

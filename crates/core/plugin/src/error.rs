@@ -8,7 +8,6 @@ pub enum LoadError {
     /// The file cannot be read, or is none.
     #[error("{}: {reason}", path.display())]
     Open {
-        /// The library.
         path: PathBuf,
         /// What the system said.
         reason: String,
@@ -23,8 +22,7 @@ pub enum LoadError {
     },
     /// The dynamic linker refused it.
     #[error("{}: {reason}", path.display())]
-    Link {
-        /// The library.
+    ConnectionSignals {
         path: PathBuf,
         /// What the linker said.
         reason: String,
@@ -32,7 +30,6 @@ pub enum LoadError {
     /// It exports no engine.
     #[error("{}: not an engine of Provost: it has no symbol `{symbol}` (see `export_engine!`)", path.display())]
     NoSymbol {
-        /// The library.
         path: PathBuf,
         /// What was looked for.
         symbol: &'static str,
@@ -43,7 +40,6 @@ pub enum LoadError {
         path.display()
     )]
     Abi {
-        /// The library.
         path: PathBuf,
         /// What it was built for.
         found: u32,
@@ -53,7 +49,6 @@ pub enum LoadError {
     /// Its description makes no sense.
     #[error("{}: {reason}", path.display())]
     Description {
-        /// The library.
         path: PathBuf,
         /// What is wrong, and what to do.
         reason: String,

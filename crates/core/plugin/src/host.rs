@@ -7,14 +7,13 @@ use provost_engine::abi::{
     Audit, Bytes, Contents, ENGINE_ABI, FieldValue, Host, OK, REFUSED, Sink, VALUE_ABSENT, VALUE_BOOL,
     VALUE_BYTES, VALUE_DOUBLE, VALUE_INT, VALUE_LIST, VALUE_MESSAGE, VALUE_STRING, VALUE_UINT,
 };
-use provost_engine::{AuditEvent, Code, Direction, Environment, FieldPath, Site, StepView, Value};
+use provost_engine::{AuditEvent, Code, DatapathContext, Direction, Environment, FieldPath, StepView, Value};
 
 use crate::lent::{slice, text};
 
 /// Fields that one filter reads, at most.
 const FIELDS_MAX: usize = 1024;
 
-/// The functions.
 pub(crate) static HOST: Host = Host {
     abi: ENGINE_ABI,
     struct_bytes: size_of::<Host>() as u32,
@@ -34,9 +33,9 @@ pub(crate) struct StepHandle<'a, 'v> {
     pub(crate) fields: &'a [Field],
 }
 
-/// What a site's handle points to.
-pub(crate) struct SiteHandle<'a> {
-    pub(crate) site: &'a Site,
+/// What a datapath context's handle points to.
+pub(crate) struct ContextHandle<'a> {
+    pub(crate) datapath_context: &'a DatapathContext,
     pub(crate) fields: Vec<Field>,
 }
 
@@ -177,15 +176,21 @@ fn value_of(value: Option<Value<'_>>) -> FieldValue {
 }
 
 unsafe extern "C" fn field_path(
-    site: *mut c_void,
+    datapath_context: *mut c_void,
     method: u32,
     direction: u32,
     path: Bytes,
     number: *mut u32,
     problem: Sink,
 ) -> i32 {
-    // SAFETY: the library passes the site for which it prepares a filter, a path and a place.
-    let (handle, path, place) = unsafe { (&mut *site.cast::<SiteHandle<'_>>(), text(path), &mut *number) };
+    // SAFETY: the library passes the datapath context for which it prepares a filter, a path and a place.
+    let (handle, path, place) = unsafe {
+        (
+            &mut *datapath_context.cast::<ContextHandle<'_>>(),
+            text(path),
+            &mut *number,
+        )
+    };
     match handle.find(method, direction, &path) {
         Ok(found) => {
             *place = found;
@@ -201,7 +206,7 @@ unsafe extern "C" fn field_path(
     }
 }
 
-impl SiteHandle<'_> {
+impl ContextHandle<'_> {
     fn find(&mut self, method: u32, direction: u32, path: &str) -> Result<u32, String> {
         let direction = match direction {
             0 => Direction::Request,
@@ -209,9 +214,9 @@ impl SiteHandle<'_> {
             other => return Err(format!("{other} is no direction")),
         };
         let method = u16::try_from(method).map_err(|_| format!("there is no method {method}"))?;
-        let message = self.site.message(method, direction);
+        let message = self.datapath_context.message(method, direction);
         let message = message.ok_or_else(|| format!("there is no method {method}"))?;
-        let path = self.site.tables.field_path(message, path);
+        let path = self.datapath_context.tables.field_path(message, path);
         let path = path.map_err(|error| error.to_string())?;
         if self.fields.len() >= FIELDS_MAX {
             return Err(format!("a filter reads {FIELDS_MAX} fields at most"));

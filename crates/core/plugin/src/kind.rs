@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use provost_engine::abi::{
-    Bytes, EngineDescription, Label, METRIC_COUNTER, METRIC_GAUGE, METRIC_HISTOGRAM, Measure, MeasureSink,
-    OK, REFUSED, Setup, Sink, SiteForm, State, Watch as RawWatch,
+    Bytes, ContextForm, EngineDescription, Label, METRIC_COUNTER, METRIC_GAUGE, METRIC_HISTOGRAM, Measure,
+    MeasureSink, OK, REFUSED, Setup, Sink, State, Watch as RawWatch,
 };
 use provost_engine::{
-    AttachError, ConfigError, Environment, MetricDescription, MetricSink, MetricType, Parts, Policy,
-    PolicyKind, SharedState, Sieve, SieveParts, Site, Start, Watch,
+    AttachError, ConfigError, DatapathContext, Environment, FilterEngine, FilterEngineParts,
+    MetricDescription, MetricSink, MetricType, Parts, Policy, PolicyKind, SharedState, Start, Watch,
 };
 
 use crate::LoadError;
 use crate::filter::LoadedFilter;
-use crate::host::{HOST, SiteHandle};
+use crate::host::{ContextHandle, HOST};
 use crate::lent::{Gatherer, TEXT_BYTES_MAX, items, slice, text};
 
 /// A name of a kind, in bytes.
@@ -43,7 +43,7 @@ pub(crate) struct Functions {
     policy_destroy: unsafe extern "C" fn(*mut c_void),
     prepare: unsafe extern "C" fn(
         *mut c_void,
-        *const provost_engine::abi::Site,
+        *const provost_engine::abi::DatapathContext,
         *mut c_void,
         *mut *mut c_void,
         *mut RawWatch,
@@ -267,20 +267,20 @@ impl Handle {
 struct LoadedPolicy(Arc<Handle>);
 
 impl Policy for LoadedPolicy {
-    fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
+    fn prepare(&self, datapath_context: &DatapathContext) -> Result<Start, AttachError> {
         let handle = &self.0;
         if !handle.may_ask() {
             return Err(AttachError::new("the policy has failed: configure it anew"));
         }
-        let form = SiteForm::of(site);
-        let mut lent = SiteHandle {
-            site,
+        let form = ContextForm::of(datapath_context);
+        let mut lent = ContextHandle {
+            datapath_context,
             fields: Vec::new(),
         };
         let (mut raw, mut watch) = (null_mut(), RawWatch::default());
         let mut problem = Gatherer::new(TEXT_BYTES_MAX);
         let lent_raw = (&raw mut lent).cast();
-        // SAFETY: `configure` made the policy; the site is whole, and what it names is alive.
+        // SAFETY: `configure` made the policy; the datapath context is whole, and what it names is alive.
         let result = unsafe {
             let prepare = handle.kind.functions.prepare;
             prepare(
@@ -300,13 +300,15 @@ impl Policy for LoadedPolicy {
             responses: Parts(watch.responses),
             calls: watch.calls != 0,
         };
-        let parts = SieveParts {
+        let parts = FilterEngineParts {
             kind: handle.kind.name,
             version: handle.kind.version,
-            site: site.clone(),
+            datapath_context: datapath_context.clone(),
             filter: LoadedFilter::new(Arc::clone(handle), raw, watch, lent.fields),
         };
-        Ok(Box::new(move |saved| Ok(Box::new(Sieve::start(parts, saved)?))))
+        Ok(Box::new(move |saved| {
+            Ok(Box::new(FilterEngine::start(parts, saved)?))
+        }))
     }
 
     fn save(&self) -> SharedState {

@@ -46,7 +46,7 @@ pub fn load(path: &Path) -> Result<Arc<dyn PolicyKind>, LoadError> {
         return known.clone().map(arc);
     }
     if libraries.len() >= LIBRARIES_MAX {
-        return Err(LoadError::Link {
+        return Err(LoadError::ConnectionSignals {
             path: path.to_owned(),
             reason: format!(
                 "{LIBRARIES_MAX} libraries have been loaded, none can be unloaded: restart the service"

@@ -1,4 +1,4 @@
-//! What crosses the boundary arrives as it was: sites, fields, metadata, verdicts, times, ends.
+//! What crosses the boundary arrives as it was: contexts, fields, metadata, verdicts, times, ends.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use provost_engine::abi::{EngineDescription, description};
 use provost_engine::rig::{Rig, Service, Value as Field, end_of, metadata_of, policy, with_metadata};
 use provost_engine::{
-    AttachError, AuditEvent, Code, ConfigError, Denial, Ended, Environment, EventSink, FieldPath, Filter,
-    FilterPolicy, Parts, PolicyKind, SharedState, Side, Site, Step, StepView, Value, Verdict, Watch,
+    AttachError, AuditEvent, Code, ConfigError, DatapathContext, Denial, Ended, Environment, EventSink,
+    FieldPath, Filter, FilterPolicy, Parts, PolicyKind, SharedState, Side, Step, StepView, Value, Verdict,
+    Watch,
 };
 
 use crate::kind::LoadedKind;
@@ -41,8 +42,12 @@ impl FilterPolicy for Reader {
         Ok(Reader(environment.clone()))
     }
 
-    fn filter(&self, site: &Site) -> Result<Reads, AttachError> {
-        let path = |path| site.tables.field_path(site.methods[0].input, path);
+    fn filter(&self, datapath_context: &DatapathContext) -> Result<Reads, AttachError> {
+        let path = |path| {
+            datapath_context
+                .tables
+                .field_path(datapath_context.methods[0].input, path)
+        };
         let path = |name| path(name).map_err(|error| AttachError::new(error.to_string()));
         Ok(Reads {
             name: path("inner.name")?,
@@ -128,7 +133,7 @@ fn kind() -> &'static LoadedKind {
 fn fields_metadata_times_and_verdicts_cross_as_they_are() {
     let service = Service::from_source(PROTO);
     let policy = policy(&kind(), "", None).unwrap();
-    let mut rig = Rig::new(service.site(Side::Client), &*policy);
+    let mut rig = Rig::new(service.datapath_context(Side::Client), &*policy);
     let request = service.request(
         1,
         0,
@@ -165,7 +170,7 @@ fn events_reach_the_service_under_the_policys_own_name() {
     };
     let policy = kind().configure(&toml::Table::new(), &environment, None);
     let policy = policy.unwrap();
-    let mut rig = Rig::new(service.site(Side::Server), &*policy);
+    let mut rig = Rig::new(service.datapath_context(Side::Server), &*policy);
     rig.receive(Step {
         method: 1,
         ..Step::new(1, Parts::BEGIN)
@@ -180,11 +185,14 @@ fn events_reach_the_service_under_the_policys_own_name() {
 }
 
 #[test]
-fn a_site_without_the_fields_is_refused_with_the_librarys_words() {
+fn a_context_without_the_fields_is_refused_with_the_librarys_words() {
     let other = Service::from_source(
         "syntax = \"proto3\"; package t; message M {} service S { rpc Get(M) returns (M); }",
     );
     let policy = policy(&kind(), "", None).unwrap();
-    let refused = policy.prepare(&other.site(Side::Client)).err().unwrap();
+    let refused = policy
+        .prepare(&other.datapath_context(Side::Client))
+        .err()
+        .unwrap();
     assert!(refused.to_string().contains("inner"), "{refused}");
 }

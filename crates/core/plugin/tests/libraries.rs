@@ -23,7 +23,7 @@ fn numbered(features: &str, config: &str) -> Arc<dyn Policy> {
 }
 
 fn rig(service: &Service, policy: &dyn Policy) -> Rig {
-    Rig::new(service.site(Side::Client), policy)
+    Rig::new(service.datapath_context(Side::Client), policy)
 }
 
 /// The number that a call of the rig gets.
@@ -134,7 +134,10 @@ fn a_library_for_another_abi_or_state_is_refused_and_changes_nothing() {
     assert!(refused.to_string().contains("likes no state"), "{refused}");
     assert_eq!(number(&mut rig, &service, 2).as_deref(), Some("2"));
     // The other way round: a state of a form that the older version does not know.
-    let mut rig = Rig::new(service.site(Side::Client), &*numbered("other-state", ""));
+    let mut rig = Rig::new(
+        service.datapath_context(Side::Client),
+        &*numbered("other-state", ""),
+    );
     let refused = rig.replace(&*first).unwrap_err();
     assert!(
         matches!(
@@ -197,7 +200,10 @@ fn panics_elsewhere_are_contained_too() {
         .unwrap();
     assert!(refused.to_string().starts_with("it panicked at "), "{refused}");
     let policy = provost_engine::rig::policy(&*kind, "key = 'panic-at-prepare'", None).unwrap();
-    let refused = policy.prepare(&service.site(Side::Client)).err().unwrap();
+    let refused = policy
+        .prepare(&service.datapath_context(Side::Client))
+        .err()
+        .unwrap();
     assert!(refused.to_string().starts_with("it panicked at "), "{refused}");
 }
 
@@ -214,7 +220,7 @@ fn a_library_whose_panics_would_end_the_service_is_refused() {
 fn the_example_policy_works_as_a_library() {
     let policy = policy(&*kind(&example("example-api-key", "")), "keys = ['secret']", None).unwrap();
     let service = Service::from_source(PROTO);
-    let mut rig = Rig::new(service.site(Side::Server), &*policy);
+    let mut rig = Rig::new(service.datapath_context(Side::Server), &*policy);
     for (call, key) in [(1, "wrong"), (2, "secret")] {
         rig.receive(with_metadata(
             service.request(call, 0, &[]),
@@ -300,7 +306,7 @@ fn a_field_that_the_schema_does_not_have_keeps_an_engine_in_c_from_being_attache
             &[&definition],
         ));
         let policy = policy(&*kind, "", None).unwrap();
-        let refused = policy.prepare(&service.site(Side::Client)).err();
+        let refused = policy.prepare(&service.datapath_context(Side::Client)).err();
         let refused = refused
             .unwrap_or_else(|| panic!("\"{path}\" was found"))
             .to_string();
@@ -346,7 +352,10 @@ fn what_is_no_engine_is_refused() {
     let library = c_engine("crates/core/plugin/tests/no_engine.c", &[]);
     assert!(matches!(load(&library.path()), Err(LoadError::NoSymbol { .. })));
     std::fs::write(library.path(), "no library").unwrap();
-    assert!(matches!(load(&library.path()), Err(LoadError::Link { .. })));
+    assert!(matches!(
+        load(&library.path()),
+        Err(LoadError::ConnectionSignals { .. })
+    ));
     assert!(matches!(
         load(&library.path().join("none")),
         Err(LoadError::Open { .. })

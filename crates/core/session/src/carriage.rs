@@ -1,6 +1,8 @@
 //! What an engine that carries a connection does with it, whatever carries the bytes.
 
-use provost_datapath::{Context, FieldReader, FieldWriter, Link, LinkEnd, Nanos, Ports, RestoreError};
+use provost_datapath::{
+    ConnectionSignals, Context, FieldReader, FieldWriter, Nanos, Ports, RestoreError, SavedField,
+};
 use provost_wire::Code;
 
 use crate::Connection;
@@ -32,17 +34,19 @@ impl Stage {
     /// What comes when the app has been told everything.
     #[must_use]
     pub fn after_ending(orderly: bool, now: Nanos, linger_ns: u64) -> Stage {
-        match orderly {
-            true => Stage::Lingering {
+        if orderly {
+            Stage::Lingering {
                 until: now.saturating_add(linger_ns),
-            },
-            false => Stage::Ended,
+            }
+        } else {
+            Stage::Ended
         }
     }
+}
 
-    /// Writes it into a saved state.
-    pub fn save(self, out: &mut FieldWriter) {
-        let (stage, until) = match self {
+impl SavedField for Stage {
+    fn save(&self, out: &mut FieldWriter) {
+        let (stage, until) = match *self {
             Stage::Open => (0, 0),
             Stage::Ending { orderly: false } => (1, 0),
             Stage::Ending { orderly: true } => (2, 0),
@@ -53,11 +57,7 @@ impl Stage {
         out.u64(until);
     }
 
-    /// Reads what [`Stage::save`] has written.
-    ///
-    /// # Errors
-    /// If it is none of these.
-    pub fn restore(fields: &mut FieldReader<'_>) -> Result<Stage, RestoreError> {
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Stage, RestoreError> {
         match (fields.u8()?, fields.u64()?) {
             (0, _) => Ok(Stage::Open),
             (1, _) => Ok(Stage::Ending { orderly: false }),
@@ -70,13 +70,13 @@ impl Stage {
 }
 
 impl Connection {
-    /// Does what the link asks for, and tells it what the peer does.
-    pub fn heed(&mut self, link: &Link) {
-        if link.drain_requested() {
+    /// Drains if the signals ask for it, and sets them when the peer drains.
+    pub fn apply_signals(&mut self, signals: &ConnectionSignals) {
+        if signals.drain_requested() {
             self.drain();
         }
         if self.peer_drains() {
-            link.set_peer_drains();
+            signals.set_peer_drains();
         }
     }
 
@@ -119,26 +119,10 @@ impl Connection {
         moved
     }
 
-    /// Ends it, and tells the link. (The link's code is how the connection itself ended, not its calls.)
-    pub fn end_with_link(
-        &mut self,
-        code: Code,
-        link_code: Code,
-        reason: &str,
-        link: &Link,
-        context: &mut Context<'_>,
-    ) {
-        self.end(code, reason, context);
-        link.set_ended(LinkEnd {
-            code: link_code,
-            reason: reason.to_owned(),
-        });
-    }
-
     /// How calls end, and why, when the peer has closed the connection.
     #[must_use]
-    pub fn closed_by_peer(&self, link: &Link) -> (Code, &'static str) {
-        let is_asked_for = self.peer_drains() || link.drain_requested();
+    pub fn closed_by_peer(&self, signals: &ConnectionSignals) -> (Code, &'static str) {
+        let is_asked_for = self.peer_drains() || signals.drain_requested();
         match (self.is_between_frames(), self.is_at_rest()) {
             (true, true) if is_asked_for => (Code::Ok, "the connection was drained"),
             (true, true) => (Code::Unavailable, "the peer closed the connection"),

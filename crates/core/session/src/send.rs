@@ -87,7 +87,7 @@ impl OutBody {
                 message_bytes: encoded.message_bytes,
                 token: 0,
             },
-            Body::Alleged(_) | Body::Received(_) => {
+            Body::Untrusted(_) | Body::Received(_) => {
                 body.discard(context);
                 return Err("a message in this form cannot be sent");
             }

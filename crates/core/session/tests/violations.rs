@@ -430,6 +430,7 @@ fn a_peer_that_made_a_mistake_is_told_which() {
         .unwrap_err();
     let mut context = provost_datapath::Context {
         socket: provost_datapath::SocketHint::Try,
+        flow: provost_datapath::FlowHints::default(),
         now: 1,
         buffers: &mut server.buffers,
         receive: &mut server.heap,

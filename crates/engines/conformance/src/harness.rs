@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use provost_datapath::{
-    Body, BufferPool, Context, Engine, HeapFull, Interest, Link, Nanos, Ports, Progress, Queue, ReceiveHeap,
-    ReceivedBlock, SavedState, Saver, SocketHint, Step, message_offset,
+    Body, BufferPool, ConnectionSignals, Context, Engine, FlowHints, HeapFull, Interest, Nanos, Ports,
+    Progress, Queue, ReceiveHeap, ReceivedBlock, SavedState, Saver, SocketHint, Step, message_offset,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata;
 
-use crate::{Content, Heirs, Successions};
+use crate::{Content, HotRestarts, Successors};
 
 /// Steps that a queue of the harness holds.
 const QUEUE_STEPS: usize = 1024;
@@ -26,7 +26,7 @@ pub struct End {
     /// The engine.
     pub engine: Box<dyn Engine>,
     /// What it was made with.
-    pub link: Arc<Link>,
+    pub link: Arc<ConnectionSignals>,
 }
 
 /// Two connected engines, which have agreed on [`crate::methods`], default limits and the native encoding.
@@ -38,9 +38,11 @@ pub struct Pair {
     /// Lets whatever is between them move, at this time; says when something arrives next, if that is known.
     pub between: Box<dyn FnMut(Nanos) -> Option<Nanos>>,
     /// Makes successors of the engines.
-    pub heirs: Box<dyn Heirs>,
+    pub successors: Box<dyn Successors>,
     /// When it does so, if at all.
-    pub successions: Option<Successions>,
+    pub hot_restarts: Option<HotRestarts>,
+    /// How much an engine may move in a poll, if it is to leave others their turn.
+    pub turn_bytes: Option<u32>,
 }
 
 /// A receive heap in ordinary memory, which counts its blocks.
@@ -146,9 +148,9 @@ impl Event {
 pub struct Node {
     pub(crate) engine: Box<dyn Engine>,
     /// Whether successors of the engine can be made.
-    pub(crate) has_heirs: bool,
+    pub(crate) has_successors: bool,
     /// The engine's link.
-    pub link: Arc<Link>,
+    pub link: Arc<ConnectionSignals>,
     tx: Queue<Step>,
     rx: Queue<Step>,
     unused: (Queue<Step>, Queue<Step>),
@@ -169,6 +171,7 @@ pub struct Node {
     /// What the last poll said.
     pub progress: Progress,
     tokens: u64,
+    turn_bytes: Option<u32>,
 }
 
 /// Whether an "app" keeps the blocks that it receives.
@@ -195,7 +198,7 @@ impl Node {
     pub fn new(end: End) -> Node {
         Node {
             engine: end.engine,
-            has_heirs: true,
+            has_successors: true,
             link: end.link,
             tx: Queue::with_bound(QUEUE_STEPS),
             rx: Queue::with_bound(QUEUE_STEPS),
@@ -209,6 +212,7 @@ impl Node {
             events: Vec::new(),
             progress: Progress::Idle,
             tokens: 0,
+            turn_bytes: None,
         }
     }
 
@@ -254,6 +258,10 @@ impl Node {
         };
         let mut context = Context {
             socket: SocketHint::Try,
+            flow: FlowHints {
+                turn_bytes: self.turn_bytes.unwrap_or(u32::MAX),
+                ..FlowHints::default()
+            },
             now,
             buffers: &mut self.buffers,
             receive: &mut self.heap,
@@ -315,7 +323,7 @@ impl Node {
     /// Puts another engine in the place of this one, which is dropped.
     pub(crate) fn replace_engine(&mut self, engine: Box<dyn Engine>) {
         self.engine = engine;
-        self.has_heirs = false;
+        self.has_successors = false;
     }
 
     /// Gives back all blocks that the "app" holds.
@@ -334,7 +342,7 @@ impl Node {
     /// What the engine waits for.
     #[must_use]
     pub fn interest(&self) -> Option<Interest> {
-        self.engine.interest()
+        self.engine.as_transport()?.interest()
     }
 
     /// Events of one call, taken out.
@@ -363,8 +371,8 @@ pub struct Bench {
     /// The serving node.
     pub server: Node,
     between: Box<dyn FnMut(Nanos) -> Option<Nanos>>,
-    heirs: Box<dyn Heirs>,
-    successions: Option<Successions>,
+    successors: Box<dyn Successors>,
+    hot_restarts: Option<HotRestarts>,
     /// The harness's clock.
     pub now: Nanos,
     /// Rounds so far.
@@ -376,12 +384,16 @@ impl Bench {
     /// Two nodes around a pair.
     #[must_use]
     pub fn new(pair: Pair) -> Bench {
+        let node = |end| Node {
+            turn_bytes: pair.turn_bytes,
+            ..Node::new(end)
+        };
         Bench {
-            client: Node::new(pair.client),
-            server: Node::new(pair.server),
+            client: node(pair.client),
+            server: node(pair.server),
             between: pair.between,
-            heirs: pair.heirs,
-            successions: pair.successions,
+            successors: pair.successors,
+            hot_restarts: pair.hot_restarts,
             now: 1_000_000_000,
             rounds: 0,
             idle_rounds: 0,
@@ -392,8 +404,8 @@ impl Bench {
     pub fn round(&mut self) {
         self.rounds += 1;
         self.now += ROUND_NS;
-        if let Some(successions) = &mut self.successions {
-            successions.round(&mut *self.heirs, &mut self.client, &mut self.server);
+        if let Some(hot_restarts) = &mut self.hot_restarts {
+            hot_restarts.round(&mut *self.successors, &mut self.client, &mut self.server);
         }
         let client = self.client.poll(self.now);
         let moves_at = (self.between)(self.now);

@@ -4,19 +4,18 @@
 
 pub mod fixtures;
 mod harness;
+mod hot_restart;
 mod message;
-mod random;
 pub mod simulated;
-mod succession;
 mod suite;
 
 pub use harness::{Bench, End, Event, Keeps, Node, Pair, Reads, TestHeap};
+pub use hot_restart::{HotRestarts, Saved, Sides, Successors, succeed};
 pub use message::{Content, content, content_bytes, piece_bytes};
-pub use random::Random;
-pub use succession::{Heirs, Saved, Sides, Successions, succeed};
+pub use provost_random::SeededRandom as Random;
 pub use suite::{
-    CASES, Case, Reach, run, run_case, run_with_successions, run_within_node,
-    run_within_node_with_successions,
+    CASES, Case, Reach, run, run_case, run_with_hot_restarts, run_within_node,
+    run_within_node_with_hot_restarts,
 };
 
 use provost_session::handshake::{Method, MethodKind};

@@ -2,22 +2,22 @@
 //! stalls and breaks as a seed says.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use provost_datapath::{
-    Context, Engine, FieldWriter, Link, LinkEnd, Nanos, Ports, Progress, RestoreError, Restorer, SavedState,
-    Saver, SocketHint,
+    ConnectionSignals, Context, Engine, FieldReader, FieldWriter, Nanos, RestoreError, Restorer, SavedState,
+    SocketHint,
 };
 use provost_session::handshake::{Agreement, Encoding, Limits, MethodKind};
-use provost_session::{Config, Connection, Piece, Role};
-use provost_wire::Code;
+use provost_session::{Connection, Piece, Role};
+use provost_transport::{
+    Carrier, CarrierEnd, CarrierRead, Established, LingerProgress, PeerIdentity, SessionTransport,
+    StateTransfer, TransportConfig,
+};
 
-use crate::{End, Heirs, Pair, Random, Saved, piece_bytes};
-
-/// [`Engine::kind`] of this engine.
-const KIND: &str = "transport-simulated";
-/// Version of its saved state.
-const VERSION: u32 = 1;
+use crate::{End, Pair, Random, Saved, Successors, piece_bytes};
 
 /// How badly a pipe behaves. All of it follows from the seed.
 #[derive(Clone, Copy, Debug)]
@@ -70,12 +70,12 @@ pub struct Pipe {
     random: Random,
     weather: Weather,
     /// Towards the server, towards the client.
-    lanes: [Lane; 2],
+    directions: [SimulatedDirection; 2],
     broken: bool,
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct SimulatedDirection {
     /// What is on its way, and when it arrives.
     travelling: VecDeque<(Nanos, Vec<u8>)>,
     travelling_bytes: usize,
@@ -95,7 +95,7 @@ impl PipeHandle {
         PipeHandle(Arc::new(Mutex::new(Pipe {
             random: Random::new(seed),
             weather,
-            lanes: [Lane::default(), Lane::default()],
+            directions: [SimulatedDirection::default(), SimulatedDirection::default()],
             broken: false,
         })))
     }
@@ -117,8 +117,8 @@ impl PipeHandle {
 
     /// Stalls both directions until a time: a partition, if it is far away.
     pub fn stall_until(&self, until: Nanos) {
-        for lane in &mut self.lock().lanes {
-            lane.stalled_until = lane.stalled_until.max(until);
+        for direction in &mut self.lock().directions {
+            direction.stalled_until = direction.stalled_until.max(until);
         }
     }
 
@@ -126,12 +126,33 @@ impl PipeHandle {
     #[must_use]
     pub fn moves_at(&self) -> Option<Nanos> {
         let pipe = self.lock();
-        let arrival = |lane: &Lane| {
-            lane.travelling
+        let arrival = |direction: &SimulatedDirection| {
+            direction
+                .travelling
                 .front()
-                .map(|(at, _)| (*at).max(lane.stalled_until))
+                .map(|(at, _)| (*at).max(direction.stalled_until))
         };
-        pipe.lanes.iter().filter_map(arrival).min()
+        pipe.directions.iter().filter_map(arrival).min()
+    }
+
+    /// When an end has something to read: bytes, the stream's end, or an error.
+    #[must_use]
+    pub fn readable_at(&self, end: Role) -> Option<Nanos> {
+        let pipe = self.lock();
+        let direction = &pipe.directions[direction_of(end)];
+        match direction.travelling.front() {
+            _ if pipe.broken => Some(0),
+            Some((arrival, _)) => Some((*arrival).max(direction.stalled_until)),
+            None => direction.closed.then_some(0),
+        }
+    }
+
+    /// Whether an end would find room for what it writes, or an error.
+    #[must_use]
+    pub fn is_writable(&self, end: Role) -> bool {
+        let pipe = self.lock();
+        let direction = &pipe.directions[direction_of(end.peer())];
+        pipe.broken || direction.travelling_bytes < pipe.weather.capacity_bytes
     }
 
     fn write(&self, towards: Role, bytes: &[u8], now: Nanos) -> Result<usize, ()> {
@@ -139,14 +160,14 @@ impl PipeHandle {
         let Pipe {
             random,
             weather,
-            lanes,
+            directions,
             broken,
         } = &mut *pipe;
-        let lane = &mut lanes[lane_of(towards)];
+        let direction = &mut directions[direction_of(towards)];
         if *broken {
             return Err(());
         }
-        let room = weather.capacity_bytes.saturating_sub(lane.travelling_bytes);
+        let room = weather.capacity_bytes.saturating_sub(direction.travelling_bytes);
         let taken = bytes
             .len()
             .min(room)
@@ -160,33 +181,39 @@ impl PipeHandle {
             piece[at] ^= 1 << random.below(8);
         }
         if random.one_in(weather.stall_one_in) {
-            lane.stalled_until = lane.stalled_until.max(now + random.below(weather.stall_ns_max));
+            direction.stalled_until = direction
+                .stalled_until
+                .max(now + random.below(weather.stall_ns_max));
         }
         // Bytes do not overtake each other.
         let arrival = now + random.between(weather.latency_ns.0, weather.latency_ns.1);
-        lane.last_arrival = lane.last_arrival.max(arrival);
-        lane.travelling.push_back((lane.last_arrival, piece));
-        lane.travelling_bytes += taken;
+        direction.last_arrival = direction.last_arrival.max(arrival);
+        direction.travelling.push_back((direction.last_arrival, piece));
+        direction.travelling_bytes += taken;
         Ok(taken)
     }
 
     /// Reads into a slice: how many bytes (0 for none now), or that no more will ever come.
-    fn read(&self, towards: Role, into: &mut [u8], now: Nanos) -> Result<usize, Gone> {
+    fn read(&self, towards: Role, into: &mut [u8], now: Nanos) -> Result<usize, CarrierEnd> {
         let mut pipe = self.lock();
         let Pipe {
             random,
             weather,
-            lanes,
+            directions,
             broken,
         } = &mut *pipe;
-        let lane = &mut lanes[lane_of(towards)];
+        let direction = &mut directions[direction_of(towards)];
         if *broken {
-            return Err(Gone::Broken);
+            return Err(CarrierEnd::Lost("the pipe is broken".to_owned()));
         }
-        let Some((arrival, piece)) = lane.travelling.front_mut() else {
-            return if lane.closed { Err(Gone::Closed) } else { Ok(0) };
+        let Some((arrival, piece)) = direction.travelling.front_mut() else {
+            return if direction.closed {
+                Err(CarrierEnd::Closed)
+            } else {
+                Ok(0)
+            };
         };
-        if *arrival > now || lane.stalled_until > now {
+        if *arrival > now || direction.stalled_until > now {
             return Ok(0);
         }
         let bytes = piece
@@ -196,28 +223,22 @@ impl PipeHandle {
         into[..bytes].copy_from_slice(&piece[..bytes]);
         piece.drain(..bytes);
         if piece.is_empty() {
-            lane.travelling.pop_front();
+            direction.travelling.pop_front();
         }
-        lane.travelling_bytes -= bytes;
+        direction.travelling_bytes -= bytes;
         Ok(bytes)
     }
 
     fn close(&self, towards: Role) {
-        self.lock().lanes[lane_of(towards)].closed = true;
+        self.lock().directions[direction_of(towards)].closed = true;
     }
 }
 
-fn lane_of(towards: Role) -> usize {
+fn direction_of(towards: Role) -> usize {
     match towards {
         Role::Server => 0,
         Role::Client => 1,
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gone {
-    Closed,
-    Broken,
 }
 
 /// How a simulated transport is set up.
@@ -227,9 +248,9 @@ pub struct Setup {
     pub encoding: Encoding,
     /// What both ends are ready to receive.
     pub limits: Limits,
-    /// See [`Config::keepalive_interval_ns`].
+    /// See [`TransportConfig::keepalive_interval_ns`].
     pub keepalive_interval_ns: u64,
-    /// See [`Config::keepalive_timeout_ns`].
+    /// See [`TransportConfig::keepalive_timeout_ns`].
     pub keepalive_timeout_ns: u64,
 }
 
@@ -245,16 +266,15 @@ impl Default for Setup {
 }
 
 /// A transport engine over a [`PipeHandle`].
-pub struct SimulatedTransport {
-    connection: Connection,
-    pipe: Arc<PipeEnd>,
-    role: Role,
-    link: Arc<Link>,
-    state: State,
-}
+pub type SimulatedTransport = SessionTransport<PipeCarrier>;
+
+/// One end of a pipe as the carrier of a connection.
+#[derive(Debug)]
+pub struct PipeCarrier(Arc<PipeEnd>);
 
 /// An end of a pipe. When the last engine that has it is gone, the peer reads what was sent and then finds the stream's
 /// end, as when a process ends.
+#[derive(Debug)]
 struct PipeEnd {
     handle: PipeHandle,
     role: Role,
@@ -278,22 +298,15 @@ impl Drop for PipeEnd {
 #[derive(Clone)]
 pub struct EndHandle(Weak<PipeEnd>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Open,
-    Ending,
-    Ended,
-}
-
 /// Two connected simulated transports.
 #[must_use]
 pub fn pair(seed: u64, weather: Weather, setup: Setup) -> (Pair, PipeHandle) {
     let pipe = PipeHandle::new(seed, weather);
-    let mut heirs = SimulatedHeirs { ends: Vec::new() };
+    let mut successors = SimulatedSuccessors { ends: Vec::new() };
     let mut end = |role| {
-        let link = Arc::new(Link::new());
-        let engine = SimulatedTransport::new(role, pipe.clone(), setup, link.clone(), 0);
-        heirs.ends.push((engine.handle(), link.clone()));
+        let link = Arc::new(ConnectionSignals::new());
+        let engine = transport(role, pipe.clone(), setup, agreement(setup), link.clone(), 0);
+        successors.ends.push((engine.carrier().handle(), link.clone()));
         End {
             engine: Box::new(engine),
             link,
@@ -309,313 +322,185 @@ pub fn pair(seed: u64, weather: Weather, setup: Setup) -> (Pair, PipeHandle) {
             client,
             server,
             between,
-            heirs: Box::new(heirs),
-            successions: None,
+            successors: Box::new(successors),
+            hot_restarts: None,
+            turn_bytes: None,
         },
         pipe,
     )
 }
 
 /// The client's end and the server's.
-struct SimulatedHeirs {
-    ends: Vec<(EndHandle, Arc<Link>)>,
+struct SimulatedSuccessors {
+    ends: Vec<(EndHandle, Arc<ConnectionSignals>)>,
 }
 
-impl Heirs for SimulatedHeirs {
+impl Successors for SimulatedSuccessors {
     fn one(
         &mut self,
         role: Role,
         saved: Saved,
         restorer: &mut dyn Restorer,
     ) -> Result<Box<dyn Engine>, RestoreError> {
-        let (end, link) = &self.ends[lane_of(role.peer())];
-        let heir = SimulatedTransport::restore(&saved.state, end, link.clone(), restorer)?;
-        Ok(Box::new(heir))
+        let (end, link) = &self.ends[direction_of(role.peer())];
+        let successor = restore(&saved.state, end, link.clone(), restorer)?;
+        Ok(Box::new(successor))
     }
 }
 
-impl SimulatedTransport {
-    /// One end of a pipe.
-    #[must_use]
-    pub fn new(
-        role: Role,
-        pipe: PipeHandle,
-        setup: Setup,
-        link: Arc<Link>,
-        now: Nanos,
-    ) -> SimulatedTransport {
-        let methods: Vec<Option<(u16, MethodKind)>> = crate::methods()
-            .iter()
-            .enumerate()
-            .map(|(at, method)| Some((at as u16, method.kind)))
-            .collect();
-        let agreement = Agreement {
-            encoding: setup.encoding,
-            peer_limits: setup.limits,
-            methods,
-        };
-        SimulatedTransport::agreed(role, pipe, setup, agreement, link, now)
+/// What two ends agree on that speak [`crate::methods`].
+fn agreement(setup: Setup) -> Agreement {
+    let methods: Vec<Option<(u16, MethodKind)>> = crate::methods()
+        .iter()
+        .enumerate()
+        .map(|(at, method)| Some((at as u16, method.kind)))
+        .collect();
+    Agreement {
+        encoding: setup.encoding,
+        peer_limits: setup.limits,
+        methods,
     }
+}
 
-    /// One end of a pipe on which the two ends have agreed on something of their own.
-    #[must_use]
-    pub fn agreed(
-        role: Role,
-        pipe: PipeHandle,
-        setup: Setup,
-        agreement: Agreement,
-        link: Arc<Link>,
-        now: Nanos,
-    ) -> SimulatedTransport {
-        let config = Config {
-            role,
-            agreement,
-            limits: setup.limits,
-            keepalive_interval_ns: setup.keepalive_interval_ns,
-            keepalive_timeout_ns: setup.keepalive_timeout_ns,
-        };
-        SimulatedTransport {
-            connection: Connection::new(config, now),
-            pipe: Arc::new(PipeEnd { handle: pipe, role }),
-            role,
-            link,
-            state: State::Open,
-        }
-    }
+/// The engine of one end of a pipe on which the two ends have agreed on something.
+#[must_use]
+pub fn transport(
+    role: Role,
+    pipe: PipeHandle,
+    setup: Setup,
+    agreement: Agreement,
+    link: Arc<ConnectionSignals>,
+    now: Nanos,
+) -> SimulatedTransport {
+    let established = Established {
+        carrier: PipeCarrier(Arc::new(PipeEnd { handle: pipe, role })),
+        role,
+        agreement,
+        limits: setup.limits,
+        service: "test.Test".to_owned(),
+        peer: PeerIdentity::Anonymous,
+        peer_address: SocketAddr::from(([0, 0, 0, 0], 0)),
+    };
+    let config = TransportConfig {
+        keepalive_interval_ns: setup.keepalive_interval_ns,
+        keepalive_timeout_ns: setup.keepalive_timeout_ns,
+        // What was sent stays in the pipe when its writer is gone.
+        linger_ns: 0,
+    };
+    SimulatedTransport::new(established, config, link, now)
+}
 
+/// Goes on from what was saved, on the same end of the pipe.
+///
+/// # Errors
+/// The state is not one of this engine, or its pipe is gone.
+pub fn restore(
+    state: &SavedState,
+    end: &EndHandle,
+    link: Arc<ConnectionSignals>,
+    restorer: &mut dyn Restorer,
+) -> Result<SimulatedTransport, RestoreError> {
+    let state_transfer = StateTransfer {
+        descriptors: Vec::new(),
+        link,
+        restorer,
+    };
+    SimulatedTransport::restore(end.clone(), state, state_transfer)
+}
+
+impl PipeCarrier {
     /// By which a successor finds the pipe.
     #[must_use]
     pub fn handle(&self) -> EndHandle {
-        EndHandle(Arc::downgrade(&self.pipe))
+        EndHandle(Arc::downgrade(&self.0))
     }
+}
 
-    /// Goes on from what was saved, on the same end of the pipe.
-    ///
-    /// # Errors
-    /// The state is not one of this engine, or its pipe is gone.
-    pub fn restore(
-        state: &SavedState,
-        end: &EndHandle,
-        link: Arc<Link>,
-        restorer: &mut dyn Restorer,
-    ) -> Result<SimulatedTransport, RestoreError> {
-        let mut fields = state.open(KIND, VERSION)?;
-        let open = match fields.u8()? {
-            0 => State::Open,
-            1 => State::Ending,
-            2 => State::Ended,
-            other => return Err(fields.damaged(format!("a transport in the unknown state {other}"))),
-        };
-        let connection = Connection::restore(&mut fields, restorer)?;
-        let pipe = end
-            .0
-            .upgrade()
-            .ok_or_else(|| fields.damaged("its pipe is gone"))?;
-        fields.end()?;
-        Ok(SimulatedTransport {
-            connection,
-            role: pipe.role,
-            pipe,
-            link,
-            state: open,
-        })
-    }
+impl Carrier for PipeCarrier {
+    const KIND: &'static str = "transport-simulated";
+    const FORM: u32 = 1;
+    const READ_BYTES_MAX: usize = 256 << 10;
+    type Peer = ();
+    type Resume = EndHandle;
 
-    fn exchange(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Result<bool, (Code, String)> {
-        let mut moved = self.deliver(ports, context);
-        while self.connection.accepts_steps()
-            && let Some(step) = ports.tx_in.pop()
-        {
-            moved = true;
-            self.connection.send(step, context);
-        }
-        self.connection
-            .tick(context.now)
-            .map_err(|silent| (Code::Unavailable, silent.to_string()))?;
-        moved |= self.write(context);
-        if context.socket == SocketHint::Try {
-            moved |= self.read(ports, context)?;
-        }
-        Ok(moved)
-    }
-
-    fn deliver(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
-        let mut moved = false;
-        while !ports.rx_out.is_full()
-            && let Some(step) = self.connection.poll_step(context)
-        {
-            moved = true;
-            let _ = ports.rx_out.push(step);
-        }
-        moved
-    }
-
-    fn write(&mut self, context: &mut Context<'_>) -> bool {
-        let mut total = 0;
+    fn write(
+        &mut self,
+        connection: &mut Connection,
+        _reading: SocketHint,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let (towards, mut moved) = (self.0.role.peer(), false);
         loop {
-            self.connection.fill(context);
-            let Some(piece) = self.connection.pieces().next() else {
-                return total > 0;
+            connection.fill(context);
+            let Some(piece) = connection.pieces().next() else {
+                return moved;
             };
             let written = match piece {
-                Piece::Private(bytes) => self.pipe.write(self.role.peer(), bytes, context.now),
-                foreign => self
-                    .pipe
-                    .write(self.role.peer(), &piece_bytes(foreign), context.now),
+                Piece::Private(bytes) => self.0.write(towards, bytes, context.now),
+                foreign => self.0.write(towards, &piece_bytes(foreign), context.now),
             };
             // A broken pipe is noticed by reading, after all that has arrived.
             match written {
                 Ok(bytes) if bytes > 0 => {
-                    total += bytes;
-                    self.connection.advance(bytes, context);
+                    connection.advance(bytes, context);
+                    moved = true;
                 }
-                _ => return total > 0,
+                _ => return moved,
             }
         }
     }
 
-    fn read(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Result<bool, (Code, String)> {
+    fn may_have_input(&self, reading: SocketHint) -> bool {
+        reading == SocketHint::Try
+    }
+
+    fn read(
+        &mut self,
+        connection: &mut Connection,
+        context: &mut Context<'_>,
+    ) -> Result<CarrierRead, CarrierEnd> {
         let mut scratch = [0; 4096];
-        let mut moved = false;
-        for _ in 0..64 {
-            if !self.connection.accepts_input() || ports.rx_out.is_full() {
-                if self.connection.has_steps() || ports.rx_out.is_full() {
-                    self.connection.heard(context.now);
-                }
-                break;
-            }
-            match self.read_once(&mut scratch, context)? {
-                0 => break,
-                _ => moved = true,
-            }
-            self.deliver(ports, context);
-        }
-        Ok(moved)
-    }
-
-    fn read_once(&mut self, scratch: &mut [u8], context: &mut Context<'_>) -> Result<usize, (Code, String)> {
-        let broke = |error| (Code::Internal, format!("the peer broke the protocol: {error}"));
-        let (role, now) = (self.role, context.now);
-        let read = match self.connection.direct(context.receive) {
-            Some(direct) => {
-                let read = self.pipe.read(role, direct, now);
-                if let Ok(bytes) = read {
-                    self.connection.direct_came(bytes, context).map_err(broke)?;
-                }
-                read
-            }
-            None => {
-                let read = self.pipe.read(role, scratch, now);
-                if let Ok(bytes) = read {
-                    self.connection.input(&scratch[..bytes], context).map_err(broke)?;
-                }
-                read
-            }
+        let (role, now) = (self.0.role, context.now);
+        let bytes = if let Some(direct) = connection.direct(context.receive) {
+            let bytes = self.0.read(role, direct, now)?;
+            connection.direct_came(bytes, context)?;
+            bytes
+        } else {
+            let bytes = self.0.read(role, &mut scratch, now)?;
+            connection.input(&scratch[..bytes], context)?;
+            bytes
         };
-        read.map_err(|gone| match gone {
-            Gone::Broken => (Code::Unavailable, "the connection broke".to_owned()),
-            Gone::Closed if self.connection.peer_drains() && self.connection.is_at_rest() => {
-                (Code::Ok, "the connection was drained".to_owned())
-            }
-            Gone::Closed => (Code::Unavailable, "the peer closed the connection".to_owned()),
+        Ok(match bytes {
+            0 => CarrierRead::Nothing,
+            bytes => CarrierRead::Bytes(bytes),
         })
     }
 
-    fn conclude(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) {
-        if !ports.tx_in.is_empty() || self.connection.wants_output() {
-            return;
-        }
-        if self.link.close_requested() {
-            self.connection.end(
-                Code::Unavailable,
-                "the connection was closed by this node",
-                context,
-            );
-            self.end(Code::Ok, "closed");
-        } else if self.connection.is_drained() {
-            self.connection
-                .end(Code::Ok, "the connection was drained", context);
-            self.end(Code::Ok, "drained");
-        }
+    fn close(&mut self, _context: &mut Context<'_>) {
+        self.0.close(self.0.role.peer());
     }
 
-    fn end(&mut self, code: Code, reason: &str) {
-        self.link.set_ended(LinkEnd {
-            code,
-            reason: reason.to_owned(),
-        });
-        self.pipe.close(self.role.peer());
-        self.state = State::Ending;
+    fn linger(&mut self, _context: &mut Context<'_>) -> LingerProgress {
+        LingerProgress::Done
     }
 
-    fn work_ending(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
-        let mut moved = self.deliver(ports, context);
-        while !ports.rx_out.is_full()
-            && let Some(step) = ports.tx_in.pop()
-        {
-            moved = true;
-            self.connection.send(step, context);
-            self.deliver(ports, context);
-        }
-        if self.connection.is_over() && ports.tx_in.is_empty() {
-            self.state = State::Ended;
-            return Progress::Busy;
-        }
-        if moved { Progress::Busy } else { Progress::Idle }
-    }
-}
-
-impl Engine for SimulatedTransport {
-    fn kind(&self) -> &'static str {
-        KIND
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
-    fn do_work(&mut self, mut ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
-        match self.state {
-            State::Ended => return Progress::Ended,
-            State::Ending => return self.work_ending(&mut ports, context),
-            State::Open => {}
-        }
-        if self.link.drain_requested() {
-            self.connection.drain();
-        }
-        let moved = match self.exchange(&mut ports, context) {
-            Ok(moved) => moved,
-            Err((code, reason)) => {
-                self.deliver(&mut ports, context);
-                self.connection.end(code, &reason, context);
-                self.end(code, &reason);
-                true
-            }
-        };
-        if self.connection.peer_drains() {
-            self.link.set_peer_drains();
-        }
-        if self.state == State::Open {
-            self.conclude(&mut ports, context);
-        }
-        match moved || self.state != State::Open {
-            true => Progress::Busy,
-            false => Progress::Idle,
-        }
-    }
+    fn save(&self, _out: &mut FieldWriter) {}
 
-    fn wake_at(&self) -> Option<Nanos> {
-        self.connection.wake_at()
-    }
+    fn peer(&self) {}
 
-    fn save(&self, saver: &mut dyn Saver) -> SavedState {
-        let mut out = FieldWriter::new();
-        out.u8(match self.state {
-            State::Open => 0,
-            State::Ending => 1,
-            State::Ended => 2,
-        });
-        self.connection.save(saver, &mut out);
-        SavedState {
-            kind: KIND.to_owned(),
-            version: VERSION,
-            bytes: out.bytes,
-        }
+    fn restore(
+        end: EndHandle,
+        (): (),
+        _descriptors: Vec<OwnedFd>,
+        fields: &mut FieldReader<'_>,
+        _form: u32,
+    ) -> Result<PipeCarrier, RestoreError> {
+        let end = end.0.upgrade();
+        end.map(PipeCarrier)
+            .ok_or_else(|| fields.damaged("its pipe is gone"))
     }
 }

@@ -1,7 +1,7 @@
 //! The simulated transport passes the suite, in fair weather and in rough.
 
 use provost_conformance::simulated::{Setup, Weather, pair};
-use provost_conformance::{CASES, run, run_case, run_with_successions};
+use provost_conformance::{CASES, run, run_case, run_with_hot_restarts};
 
 #[test]
 fn in_fair_weather() {
@@ -14,8 +14,8 @@ fn in_rough_weather() {
 }
 
 #[test]
-fn with_successions_in_rough_weather() {
-    run_with_successions(4, || pair(5, Weather::rough(), Setup::default()).0);
+fn with_hot_restarts_in_rough_weather() {
+    run_with_hot_restarts(4, || pair(5, Weather::rough(), Setup::default()).0);
 }
 
 #[test]

@@ -1,12 +1,12 @@
-//! The engine: what an app alleges becomes a checked private copy, what a peer sent becomes the app's.
+//! The engine: what an app claims becomes a checked private copy, what a peer sent becomes the app's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use provost_datapath::{
-    Alleged, Body, Context, EncodedBody, Engine, ForeignBytes, Gathered, Link, Nanos, Offsets, Ports,
-    Progress, Queue, ReceivedBody, RestoreError, Restorer, SavedState, Saver, Step,
+    Body, ConnectionSignals, Context, EncodedBody, Engine, ForeignBytes, Gathered, Nanos, Offsets, Ports,
+    Progress, Queue, ReceivedBody, RestoreError, Restorer, SavedState, Saver, Step, Untrusted,
 };
 use provost_marshal::{GatherError, Leaf, MessageError, Tables};
 use provost_schema::{MessageId, Service};
@@ -130,7 +130,7 @@ pub struct FrontendParts {
     /// The server app's bound over all connections.
     pub quota: Option<Arc<CallQuota>>,
     /// The connection's link.
-    pub link: Arc<Link>,
+    pub link: Arc<ConnectionSignals>,
 }
 
 /// The first engine of a datapath.
@@ -150,7 +150,7 @@ pub struct Frontend {
     /// Steps of the app for which the output had no room yet.
     waiting: VecDeque<Step>,
     /// Cancellations for which the output had no room yet; at most one for each call that was open.
-    owed: VecDeque<Step>,
+    pending: VecDeque<Step>,
     /// Ends of calls for which there was no room towards the app yet.
     failed: VecDeque<Step>,
     leaves: Vec<Leaf>,
@@ -165,7 +165,7 @@ impl Frontend {
             calls: Calls::new(),
             last_begun: 0,
             waiting: VecDeque::new(),
-            owed: VecDeque::new(),
+            pending: VecDeque::new(),
             failed: VecDeque::new(),
             leaves: Vec::with_capacity(GATHER_SEGMENTS_MAX),
         }
@@ -182,7 +182,7 @@ impl Frontend {
         let mut frontend = Frontend::new(parts);
         frontend.last_begun = state.last_begun;
         frontend.waiting = state.waiting.into();
-        frontend.owed = state.owed.into();
+        frontend.pending = state.pending.into();
         frontend.failed = state.failed.into();
         for call in state.calls {
             let known = usize::from(call.method) < frontend.parts.methods.len();
@@ -206,27 +206,10 @@ impl Engine for Frontend {
         KIND
     }
 
-    fn calls(&self) -> usize {
-        self.calls.len()
-    }
-
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
-        let mut lanes = Lanes {
-            tx_in: ports.tx_in,
-            tx_out: ports.tx_out,
-            rx_out: ports.rx_out,
-        };
-        let owed = self.send_owed(&mut lanes);
-        let expired = self.expire(&mut lanes, context);
-        let inbound = self.inbound(ports.rx_in, &mut lanes, context);
-        if ports.rx_in.is_empty() && self.parts.link.delivered() {
-            return self.end(&mut lanes, context);
-        }
-        let outbound = self.outbound(&mut lanes, context);
-        match owed | expired | inbound | outbound {
-            true => Progress::Busy,
-            false => Progress::Idle,
-        }
+        let progress = self.work(ports, context);
+        context.flow.calls = self.calls.len();
+        progress
     }
 
     fn wake_at(&self) -> Option<Nanos> {
@@ -238,10 +221,31 @@ impl Engine for Frontend {
             last_begun: self.last_begun,
             calls: &self.calls,
             waiting: &self.waiting,
-            owed: &self.owed,
+            pending: &self.pending,
             failed: &self.failed,
         };
         saving.save(saver)
+    }
+}
+
+impl Frontend {
+    fn work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
+        let mut directions = Directions {
+            tx_in: ports.tx_in,
+            tx_out: ports.tx_out,
+            rx_out: ports.rx_out,
+        };
+        let pending = self.send_pending(&mut directions);
+        let expired = self.expire(&mut directions, context);
+        let inbound = self.inbound(ports.rx_in, &mut directions, context);
+        if ports.rx_in.is_empty() && self.parts.link.delivered() {
+            return self.end(&mut directions, context);
+        }
+        let outbound = self.outbound(&mut directions, context);
+        match pending | expired | inbound | outbound {
+            true => Progress::Busy,
+            false => Progress::Idle,
+        }
     }
 }
 
@@ -254,7 +258,7 @@ impl Drop for Frontend {
 }
 
 /// The engine's queues but the one that is read while the others are written.
-struct Lanes<'a> {
+struct Directions<'a> {
     tx_in: &'a mut Queue<Step>,
     tx_out: &'a mut Queue<Step>,
     rx_out: &'a mut Queue<Step>,
@@ -294,21 +298,21 @@ impl From<GatherError> for Failure {
 
 // From the app to the wire.
 impl Frontend {
-    fn outbound(&mut self, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> bool {
+    fn outbound(&mut self, directions: &mut Directions<'_>, context: &mut Context<'_>) -> bool {
         let mut moved = false;
         for _ in 0..BATCH_STEPS {
             // Every step may fail its call, which the app must hear of.
             if !self.may_fail() {
                 break;
             }
-            let wire_has_room = self.owed.is_empty() && !lanes.tx_out.is_full();
+            let wire_has_room = self.pending.is_empty() && !directions.tx_out.is_full();
             if wire_has_room && let Some(step) = self.waiting.pop_front() {
-                self.gather(step, lanes, context);
+                self.gather(step, directions, context);
             } else if self.waiting.len() < WAITING_STEPS_MAX
-                && let Some(step) = lanes.tx_in.pop()
+                && let Some(step) = directions.tx_in.pop()
             {
-                match self.admit(step, lanes, context) {
-                    Some(step) if wire_has_room => self.gather(step, lanes, context),
+                match self.admit(step, directions, context) {
+                    Some(step) if wire_has_room => self.gather(step, directions, context),
                     Some(step) => self.waiting.push_back(step),
                     None => {}
                 }
@@ -321,18 +325,23 @@ impl Frontend {
     }
 
     /// Opens and cancels calls, even while the wire is stuck. Steps that remain are to be gathered.
-    fn admit(&mut self, step: Step, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> Option<Step> {
+    fn admit(
+        &mut self,
+        step: Step,
+        directions: &mut Directions<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<Step> {
         if let Err(violation) = legal::check_app_parts(self.parts.role, step.parts) {
-            return self.refuse(step, violation.into(), lanes, context);
+            return self.refuse(step, violation.into(), directions, context);
         }
         if step.parts.contains(Parts::BEGIN) {
-            return self.admit_begin(step, lanes, context);
+            return self.admit_begin(step, directions, context);
         }
         if !self.calls.contains(step.call) {
             // A call that has ended may have steps under way; one that never was is the app's mistake.
             let never_was = self.parts.role == AppRole::Client && step.call > self.last_begun;
             return match never_was {
-                true => self.refuse(step, Violation::NeverBegun.into(), lanes, context),
+                true => self.refuse(step, Violation::NeverBegun.into(), directions, context),
                 false => {
                     return_token(&step.body, context);
                     None
@@ -342,7 +351,7 @@ impl Frontend {
         if step.parts.contains(Parts::CANCEL) {
             return_token(&step.body, context);
             if self.remove(step.call).is_some_and(|call| call.on_wire) {
-                self.send_to_wire(Step::cancel(step.call, step.status), lanes);
+                self.send_to_wire(Step::cancel(step.call, step.status), directions);
             }
             return None;
         }
@@ -352,16 +361,21 @@ impl Frontend {
     fn admit_begin(
         &mut self,
         mut step: Step,
-        lanes: &mut Lanes<'_>,
+        directions: &mut Directions<'_>,
         context: &mut Context<'_>,
     ) -> Option<Step> {
         if step.call <= self.last_begun {
-            return self.refuse(step, Violation::CallNumber.into(), lanes, context);
+            return self.refuse(step, Violation::CallNumber.into(), directions, context);
         }
         self.last_begun = step.call;
         if usize::from(step.method) >= self.parts.methods.len() {
             let reason = format!("the service has no method number {}", step.method);
-            return self.refuse(step, Failure::new(Code::Unimplemented, reason), lanes, context);
+            return self.refuse(
+                step,
+                Failure::new(Code::Unimplemented, reason),
+                directions,
+                context,
+            );
         }
         if self.calls.len() >= self.parts.calls_max as usize {
             let reason = format!(
@@ -371,7 +385,7 @@ impl Frontend {
             return self.refuse(
                 step,
                 Failure::new(Code::ResourceExhausted, reason),
-                lanes,
+                directions,
                 context,
             );
         }
@@ -380,14 +394,14 @@ impl Frontend {
         if step.deadline != 0 && step.deadline <= context.now {
             return_token(&step.body, context);
             step.body = Body::Empty;
-            self.fail(step.call, &deadline_passed(), lanes, context);
+            self.fail(step.call, &deadline_passed(), directions, context);
             return None;
         }
         Some(step)
     }
 
-    /// Copies what the step alleges, checks it, and sends it on. There is room in `tx_out`.
-    fn gather(&mut self, mut step: Step, lanes: &mut Lanes<'_>, context: &mut Context<'_>) {
+    /// Copies what the step claims, checks it, and sends it on. There is room in `tx_out`.
+    fn gather(&mut self, mut step: Step, directions: &mut Directions<'_>, context: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(step.call) else {
             return_token(&step.body, context);
             return;
@@ -396,17 +410,17 @@ impl Frontend {
         let shape = self.parts.methods[usize::from(call.method)];
         let method = Direction::of_app(self.parts.role, shape);
         if let Err(violation) = legal::check_app_step(call, method.streaming, &step) {
-            self.refuse(step, violation.into(), lanes, context);
+            self.refuse(step, violation.into(), directions, context);
             return;
         }
         let body = match std::mem::take(&mut step.body) {
-            Body::Alleged(alleged) => self.gather_body(alleged, step.parts, method.message, context),
+            Body::Untrusted(untrusted) => self.gather_body(untrusted, step.parts, method.message, context),
             other => Ok(other),
         };
         match body {
             Ok(body) => step.body = body,
             Err(failure) => {
-                self.fail(step.call, &failure, lanes, context);
+                self.fail(step.call, &failure, directions, context);
                 return;
             }
         }
@@ -415,7 +429,7 @@ impl Frontend {
             self.remove(step.call);
         }
         // Cannot be refused: `outbound` saw the room.
-        let _ = lanes.tx_out.push(step);
+        let _ = directions.tx_out.push(step);
     }
 
     /// Counts a step that the app may take.
@@ -443,19 +457,19 @@ impl Frontend {
 
     fn gather_body(
         &mut self,
-        alleged: Alleged,
+        untrusted: Untrusted,
         parts: Parts,
         message: MessageId,
         context: &mut Context<'_>,
     ) -> Result<Body, Failure> {
-        if alleged.metadata_bytes == 0 && !parts.contains(Parts::MESSAGE) {
-            return_token(&Body::Alleged(alleged), context);
+        if untrusted.metadata_bytes == 0 && !parts.contains(Parts::MESSAGE) {
+            return_token(&Body::Untrusted(untrusted), context);
             return Ok(Body::Empty);
         }
         let mut buffer = context.buffers.take();
-        match self.gather_into(alleged, parts, message, &mut buffer) {
+        match self.gather_into(untrusted, parts, message, &mut buffer) {
             Ok(message_bytes) => {
-                let mut token = alleged.token;
+                let mut token = untrusted.token;
                 if buffer.foreign.is_empty() && token != 0 {
                     // All of it was copied: the app has its memory back already.
                     context.sent.push(token);
@@ -463,14 +477,14 @@ impl Frontend {
                 }
                 Ok(Body::Gathered(Gathered {
                     buffer,
-                    metadata_bytes: alleged.metadata_bytes,
+                    metadata_bytes: untrusted.metadata_bytes,
                     message_bytes,
                     token,
                 }))
             }
             Err(failure) => {
                 context.buffers.give(buffer);
-                return_token(&Body::Alleged(alleged), context);
+                return_token(&Body::Untrusted(untrusted), context);
                 Err(failure)
             }
         }
@@ -478,21 +492,21 @@ impl Frontend {
 
     fn gather_into(
         &mut self,
-        alleged: Alleged,
+        untrusted: Untrusted,
         parts: Parts,
         message: MessageId,
         buffer: &mut provost_datapath::Buffer,
     ) -> Result<u32, Failure> {
         let source = self.parts.send_heap.region();
-        if alleged.metadata_bytes != 0 {
-            if alleged.metadata_bytes > METADATA_BYTES_MAX {
+        if untrusted.metadata_bytes != 0 {
+            if untrusted.metadata_bytes > METADATA_BYTES_MAX {
                 let reason = format!(
                     "metadata of {} bytes is over the limit of {METADATA_BYTES_MAX}",
-                    alleged.metadata_bytes
+                    untrusted.metadata_bytes
                 );
                 return Err(Failure::new(Code::ResourceExhausted, reason));
             }
-            source.copy(alleged.metadata, alleged.metadata_bytes, &mut buffer.bytes)?;
+            source.copy(untrusted.metadata, untrusted.metadata_bytes, &mut buffer.bytes)?;
             legal::check_app_metadata(&buffer.bytes, parts)
                 .map_err(|error| Failure::new(Code::InvalidArgument, error.to_string()))?;
         }
@@ -502,7 +516,7 @@ impl Frontend {
         self.leaves.clear();
         let message_bytes = self.parts.tables.gather(
             message,
-            alleged.root,
+            untrusted.root,
             source,
             &mut buffer.bytes,
             &mut self.leaves,
@@ -519,28 +533,33 @@ impl Frontend {
 
 // From the wire to the app.
 impl Frontend {
-    fn inbound(&mut self, rx_in: &mut Queue<Step>, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> bool {
+    fn inbound(
+        &mut self,
+        rx_in: &mut Queue<Step>,
+        directions: &mut Directions<'_>,
+        context: &mut Context<'_>,
+    ) -> bool {
         let mut moved = false;
         for _ in 0..BATCH_STEPS {
-            if lanes.rx_out.is_full() || !self.failed.is_empty() {
+            if directions.rx_out.is_full() || !self.failed.is_empty() {
                 break;
             }
             let Some(step) = rx_in.pop() else {
                 break;
             };
-            self.deliver(step, lanes, context);
+            self.deliver(step, directions, context);
             moved = true;
         }
         moved
     }
 
     /// Passes a step of the peer to the app. There is room in `rx_out`.
-    fn deliver(&mut self, mut step: Step, lanes: &mut Lanes<'_>, context: &mut Context<'_>) {
+    fn deliver(&mut self, mut step: Step, directions: &mut Directions<'_>, context: &mut Context<'_>) {
         if step.parts.contains(Parts::BEGIN)
             && let Err(failure) = self.open(&step)
         {
             step.body.discard(context);
-            self.send_to_wire(refusal(step.call, &failure, context), lanes);
+            self.send_to_wire(refusal(step.call, &failure, context), directions);
             return;
         }
         let Some(call) = self.calls.get_mut(step.call) else {
@@ -555,13 +574,13 @@ impl Frontend {
         match received(body, context) {
             Ok(body) => step.body = body,
             Err(violation) => {
-                self.fail(step.call, &violation.into(), lanes, context);
+                self.fail(step.call, &violation.into(), directions, context);
                 return;
             }
         }
         if let Err(violation) = legal::check_peer_step(self.parts.role, call, streaming, &step) {
             step.body.discard(context);
-            self.fail(step.call, &violation.into(), lanes, context);
+            self.fail(step.call, &violation.into(), directions, context);
             return;
         }
         count_peer_step(call, streaming, &mut step);
@@ -569,7 +588,7 @@ impl Frontend {
             self.remove(step.call);
         }
         // Cannot be refused: the caller saw the room.
-        let _ = lanes.rx_out.push(step);
+        let _ = directions.rx_out.push(step);
     }
 
     /// Opens a call that the peer begins.
@@ -602,35 +621,35 @@ impl Frontend {
 
 // Ends of calls.
 impl Frontend {
-    fn expire(&mut self, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> bool {
+    fn expire(&mut self, directions: &mut Directions<'_>, context: &mut Context<'_>) -> bool {
         let mut moved = false;
         while self.may_fail()
             && let Some(call) = self.calls.expired(context.now)
         {
-            self.fail(call, &deadline_passed(), lanes, context);
+            self.fail(call, &deadline_passed(), directions, context);
             moved = true;
         }
         moved
     }
 
     /// The connection is gone: ends every call, those among them that only just begin.
-    fn end(&mut self, lanes: &mut Lanes<'_>, context: &mut Context<'_>) -> Progress {
+    fn end(&mut self, directions: &mut Directions<'_>, context: &mut Context<'_>) -> Progress {
         let failure = match self.parts.link.ended() {
             Some(end) if end.code != Code::Ok => Failure::new(end.code, end.reason.clone()),
             _ => Failure::new(Code::Unavailable, "the connection was closed"),
         };
-        self.owed.clear();
+        self.pending.clear();
         let mut progress = Progress::Idle;
         while self.may_fail() {
             if let Some(call) = self.calls.any() {
                 if let Some(call) = self.calls.get_mut(call) {
                     call.on_wire = false;
                 }
-                self.fail(call, &failure, lanes, context);
+                self.fail(call, &failure, directions, context);
             } else if let Some(step) = self.waiting.pop_front() {
                 return_token(&step.body, context);
-            } else if let Some(step) = lanes.tx_in.pop() {
-                if let Some(step) = self.admit(step, lanes, context) {
+            } else if let Some(step) = directions.tx_in.pop() {
+                if let Some(step) = self.admit(step, directions, context) {
                     return_token(&step.body, context);
                 }
             } else if self.failed.is_empty() {
@@ -648,25 +667,31 @@ impl Frontend {
         &mut self,
         step: Step,
         failure: Failure,
-        lanes: &mut Lanes<'_>,
+        directions: &mut Directions<'_>,
         context: &mut Context<'_>,
     ) -> Option<Step> {
         return_token(&step.body, context);
-        self.fail(step.call, &failure, lanes, context);
+        self.fail(step.call, &failure, directions, context);
         None
     }
 
     /// Ends a call at the service's initiative, on both sides.
-    fn fail(&mut self, call: u64, failure: &Failure, lanes: &mut Lanes<'_>, context: &mut Context<'_>) {
+    fn fail(
+        &mut self,
+        call: u64,
+        failure: &Failure,
+        directions: &mut Directions<'_>,
+        context: &mut Context<'_>,
+    ) {
         if self.remove(call).is_some_and(|call| call.on_wire) {
-            self.send_to_wire(refusal(call, failure, context), lanes);
+            self.send_to_wire(refusal(call, failure, context), directions);
         }
         let mut step = refusal(call, failure, context);
         let body = std::mem::take(&mut step.body);
         step.body = received(body, context).unwrap_or_default();
         if !self.failed.is_empty() {
             self.failed.push_back(step);
-        } else if let Err(full) = lanes.rx_out.push(step) {
+        } else if let Err(full) = directions.rx_out.push(step) {
             self.failed.push_back(full.0);
         }
     }
@@ -684,26 +709,26 @@ impl Frontend {
         Some(removed)
     }
 
-    fn send_to_wire(&mut self, step: Step, lanes: &mut Lanes<'_>) {
-        if !self.owed.is_empty() {
-            self.owed.push_back(step);
-        } else if let Err(full) = lanes.tx_out.push(step) {
-            self.owed.push_back(full.0);
+    fn send_to_wire(&mut self, step: Step, directions: &mut Directions<'_>) {
+        if !self.pending.is_empty() {
+            self.pending.push_back(step);
+        } else if let Err(full) = directions.tx_out.push(step) {
+            self.pending.push_back(full.0);
         }
     }
 
-    fn send_owed(&mut self, lanes: &mut Lanes<'_>) -> bool {
+    fn send_pending(&mut self, directions: &mut Directions<'_>) -> bool {
         let mut moved = false;
-        while !lanes.tx_out.is_full()
-            && let Some(step) = self.owed.pop_front()
+        while !directions.tx_out.is_full()
+            && let Some(step) = self.pending.pop_front()
         {
-            let _ = lanes.tx_out.push(step);
+            let _ = directions.tx_out.push(step);
             moved = true;
         }
-        while !lanes.rx_out.is_full()
+        while !directions.rx_out.is_full()
             && let Some(step) = self.failed.pop_front()
         {
-            let _ = lanes.rx_out.push(step);
+            let _ = directions.rx_out.push(step);
             moved = true;
         }
         moved
@@ -827,7 +852,7 @@ fn count_peer_step(call: &mut Call, streaming: bool, step: &mut Step) {
 /// Tells the app that memory it offered has been read (or never will be).
 fn return_token(body: &Body, context: &mut Context<'_>) {
     let token = match body {
-        Body::Alleged(alleged) => alleged.token,
+        Body::Untrusted(untrusted) => untrusted.token,
         Body::Gathered(gathered) => gathered.token,
         _ => 0,
     };
@@ -841,7 +866,7 @@ fn message_bytes(body: &Body) -> u32 {
         Body::Gathered(body) => body.message_bytes,
         Body::Received(body) => body.message_bytes,
         Body::Encoded(body) => body.message_bytes,
-        Body::Empty | Body::Alleged(_) => 0,
+        Body::Empty | Body::Untrusted(_) => 0,
     }
 }
 

@@ -1,5 +1,5 @@
 //! Between an app and its datapaths: the app's port (rings and receive heap), and the engine that turns what the app
-//! alleges into checked private copies and what peers send into the app's completions.
+//! claims into checked private copies and what peers send into the app's completions.
 //!
 //! ```text
 //! submission ring ─► AppPort::next_request ─► Frontend (tx) ─► policies, marshalling, transport
@@ -11,20 +11,20 @@
 
 mod calls;
 mod engine;
-mod handover;
 mod inherited;
 mod legal;
 mod port;
 mod receive;
 mod saved;
 mod send;
+mod state_transfer;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 
 pub use engine::{AppRole, CallQuota, Frontend, FrontendParts, KIND, MethodShape};
-pub use handover::{PortRestoreError, PortSource, SavedBlocks};
 pub use port::{AppFault, AppPort, AppRequest, NotPushed, Notice, PortLoad};
 pub use receive::{AppReceiveHeap, NewSegment, ReceiveLimits, SegmentMemory, SegmentSource};
 pub use send::SendHeap;
+pub use state_transfer::{PortRestoreError, PortSource, SavedBlocks};

@@ -1,6 +1,6 @@
 //! One app's rings and receive heap, as its runtime thread uses them.
 
-use provost_datapath::{Alleged, Body, Nanos, ReceiveHeap, Step, message_offset};
+use provost_datapath::{Body, Nanos, ReceiveHeap, Step, Untrusted, message_offset};
 use provost_ring::{PeerFault, PushError, Slot};
 use provost_shm::{Ringer, ServiceRings};
 use provost_wire::Code;
@@ -29,7 +29,7 @@ pub enum AppFault {
     /// A block was given back that the app does not hold.
     #[error("the app gave back the block at {at}, which it does not hold")]
     Reclaim {
-        /// Where it alleges the block to be.
+        /// Where it claims the block to be.
         at: u64,
     },
     /// A submission of a kind that does not exist.
@@ -41,7 +41,7 @@ pub enum AppFault {
     /// A batch longer than a descriptor.
     #[error("the app submitted a batch of {count}, where {BATCH_MAX} fit")]
     Batch {
-        /// Its alleged count.
+        /// The count that it claims.
         count: u8,
     },
     /// The app has not read its completions for longer than it may.
@@ -55,7 +55,7 @@ pub enum AppFault {
 /// What the app asks for.
 #[derive(Debug)]
 pub enum AppRequest {
-    /// A step of a call, with a body of [`Body::Alleged`].
+    /// A step of a call, with a body of [`Body::Untrusted`].
     Step {
         /// On which connection.
         connection: u32,
@@ -190,7 +190,7 @@ impl AppPort {
             };
             let submission: Submission = of_slot(&slot);
             match submission.kind {
-                submission_kind::STEP => return Ok(Some(alleged_step(&submission))),
+                submission_kind::STEP => return Ok(Some(untrusted_step(&submission))),
                 submission_kind::RECLAIM => self.reclaim(&of_slot(&slot))?,
                 submission_kind::CLOSE => {
                     let connection = submission.connection;
@@ -403,7 +403,7 @@ impl AppPort {
     }
 }
 
-/// A slot as the descriptor that it alleges to be. (They have the same size, as `wire` asserts.)
+/// A slot as the descriptor that it claims to be. (They have the same size, as `wire` asserts.)
 fn of_slot<T: FromBytes + Default>(slot: &Slot) -> T {
     T::read_from_bytes(slot.as_bytes()).unwrap_or_default()
 }
@@ -413,7 +413,7 @@ fn to_slot<T: IntoBytes + Immutable>(descriptor: &T) -> Slot {
 }
 
 /// A submission as a step, nothing of it checked.
-fn alleged_step(submission: &Submission) -> AppRequest {
+fn untrusted_step(submission: &Submission) -> AppRequest {
     let parts = submission.parts;
     let mut step = Step::new(submission.call, parts);
     step.method = submission.method;
@@ -423,7 +423,7 @@ fn alleged_step(submission: &Submission) -> AppRequest {
     } else {
         step.window_bytes = submission.status_or_window;
     }
-    step.body = Body::Alleged(Alleged {
+    step.body = Body::Untrusted(Untrusted {
         root: submission.root,
         metadata: submission.metadata,
         metadata_bytes: submission.metadata_bytes,

@@ -139,7 +139,7 @@ impl AppReceiveHeap {
         }
     }
 
-    /// Takes a block back that the app alleges to hold.
+    /// Takes a block back that the app claims to hold.
     pub(crate) fn reclaim(&mut self, at: u32) -> Result<(), NotPublished> {
         let Some((segment, unit)) = self.locate(at) else {
             return self.inherited.reclaim(at);

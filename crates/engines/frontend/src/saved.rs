@@ -24,7 +24,7 @@ pub(crate) struct State {
     /// Steps of the app that were admitted.
     pub(crate) waiting: Vec<Step>,
     /// Cancellations for the wire.
-    pub(crate) owed: Vec<Step>,
+    pub(crate) pending: Vec<Step>,
     /// Ends of calls for the app.
     pub(crate) failed: Vec<Step>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Saving<'a> {
     pub(crate) last_begun: u64,
     pub(crate) calls: &'a Calls,
     pub(crate) waiting: &'a VecDeque<Step>,
-    pub(crate) owed: &'a VecDeque<Step>,
+    pub(crate) pending: &'a VecDeque<Step>,
     pub(crate) failed: &'a VecDeque<Step>,
 }
 
@@ -44,14 +44,10 @@ impl Saving<'_> {
         out.u64(self.last_begun);
         out.count(self.calls.len());
         self.calls.iter().for_each(|call| save_call(call, &mut out));
-        for steps in [self.waiting, self.owed, self.failed] {
+        for steps in [self.waiting, self.pending, self.failed] {
             Step::save_all(steps.iter(), saver, &mut out);
         }
-        SavedState {
-            kind: KIND.to_owned(),
-            version: VERSION,
-            bytes: out.bytes,
-        }
+        SavedState::new(KIND, VERSION, out)
     }
 }
 
@@ -72,7 +68,7 @@ impl State {
             state.calls.push(load_call(&mut fields)?);
         }
         state.waiting = Step::restore_all(&mut fields, restorer, WAITING_STEPS_MAX)?;
-        state.owed = Step::restore_all(&mut fields, restorer, CALLS_IN_FLIGHT_MAX + FAILED_STEPS_MAX)?;
+        state.pending = Step::restore_all(&mut fields, restorer, CALLS_IN_FLIGHT_MAX + FAILED_STEPS_MAX)?;
         state.failed = Step::restore_all(&mut fields, restorer, 2 * FAILED_STEPS_MAX)?;
         fields.end()?;
         Ok(state)
@@ -115,7 +111,7 @@ fn load_call(fields: &mut FieldReader<'_>) -> Result<Call, RestoreError> {
 #[cfg(test)]
 mod tests {
     use provost_conformance::fixtures::{Fixtures, FromFixture, ToFixture};
-    use provost_datapath::{Alleged, Body, BufferPool, InPlace, Kept};
+    use provost_datapath::{Body, BufferPool, InPlace, Kept, Untrusted};
     use provost_wire::Code;
     use provost_wire::descriptor::Parts;
 
@@ -134,7 +130,7 @@ mod tests {
             last_begun: 9,
             calls: &calls,
             waiting: &[Step::new(7, Parts::MESSAGE), Step::new(8, Parts::END)].into(),
-            owed: &[Step::cancel(3, Code::Cancelled)].into(),
+            pending: &[Step::cancel(3, Code::Cancelled)].into(),
             failed: &VecDeque::new(),
         };
         let saved = saving.save(&mut InPlace::new(|_, _| {}));
@@ -144,7 +140,7 @@ mod tests {
             (
                 state.last_begun,
                 numbers(&state.waiting),
-                numbers(&state.owed),
+                numbers(&state.pending),
                 state.failed.len()
             ),
             (9, vec![7, 8], vec![3], 0)
@@ -181,7 +177,7 @@ mod tests {
         calls.insert(streaming);
         calls.insert(Call::new(71, 0, 0));
         let mut waiting = Step::new(70, Parts::MESSAGE);
-        waiting.body = Body::Alleged(Alleged {
+        waiting.body = Body::Untrusted(Untrusted {
             root: 1 << 19,
             metadata: 0,
             metadata_bytes: 0,
@@ -192,7 +188,7 @@ mod tests {
             last_begun: 71,
             calls: &calls,
             waiting: &[waiting, Step::new(71, Parts::END)].into(),
-            owed: &[Step::cancel_because(
+            pending: &[Step::cancel_because(
                 60,
                 Code::DeadlineExceeded,
                 "late",
@@ -228,12 +224,12 @@ mod tests {
         }
         for (what, steps) in [
             ("waiting", &state.waiting),
-            ("owed", &state.owed),
+            ("owed", &state.pending),
             ("failed", &state.failed),
         ] {
             for step in steps {
                 let body = match &step.body {
-                    Body::Alleged(alleged) => format!("alleged {} {}", alleged.root, alleged.token),
+                    Body::Untrusted(untrusted) => format!("alleged {} {}", untrusted.root, untrusted.token),
                     Body::Encoded(encoded) => format!("encoded {}", encoded.metadata_bytes),
                     Body::Empty => "empty".to_owned(),
                     _ => "other".to_owned(),

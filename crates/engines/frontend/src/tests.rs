@@ -10,8 +10,8 @@ use prost_types::{
     ServiceDescriptorProto,
 };
 use provost_datapath::{
-    Alleged, Body, BufferPool, Context, EncodedBody, Engine, Link, LinkEnd, Nanos, Ports, Progress, Queue,
-    ReceiveHeap, ReceivedBody, SocketHint, Step,
+    Body, BufferPool, ConnectionEnd, ConnectionSignals, Context, EncodedBody, Engine, FlowHints, Nanos,
+    Ports, Progress, Queue, ReceiveHeap, ReceivedBody, SocketHint, Step, Untrusted,
 };
 use provost_marshal::Tables;
 use provost_schema::Schema;
@@ -80,7 +80,7 @@ struct Bench {
     heap: AppReceiveHeap,
     sent: Vec<u64>,
     now: Nanos,
-    link: Arc<Link>,
+    link: Arc<ConnectionSignals>,
     quota: Arc<CallQuota>,
     send_heap: Memfd,
 }
@@ -90,7 +90,7 @@ impl Bench {
         let schema = schema();
         let send_heap = Memfd::create("test-send", SEND_BYTES).unwrap();
         let mapping = Mapping::new(&send_heap, Access::ReadOnly).unwrap();
-        let link = Arc::new(Link::new());
+        let link = Arc::new(ConnectionSignals::new());
         let quota = Arc::new(CallQuota::new(20));
         let limits = ReceiveLimits {
             window_at: 1 << 20,
@@ -148,6 +148,7 @@ impl Bench {
     fn poll(&mut self) -> Progress {
         let mut context = Context {
             socket: SocketHint::Skip,
+            flow: FlowHints::default(),
             now: self.now,
             buffers: &mut self.buffers,
             receive: &mut self.heap,
@@ -165,6 +166,7 @@ impl Bench {
     fn discard(&mut self, step: Step) {
         let mut context = Context {
             socket: SocketHint::Skip,
+            flow: FlowHints::default(),
             now: self.now,
             buffers: &mut self.buffers,
             receive: &mut self.heap,
@@ -215,7 +217,7 @@ impl Bench {
 
 fn step(call: u64, parts: Parts) -> Step {
     let mut step = Step::new(call, parts);
-    step.body = Body::Alleged(Alleged {
+    step.body = Body::Untrusted(Untrusted {
         root: GOOD_ROOT,
         metadata: 0,
         metadata_bytes: 0,
@@ -529,7 +531,7 @@ fn random_app_step(random: &mut Random, tokens: &mut HashSet<u64>, now: Nanos) -
             _ => u32::MAX,
         },
         deadline: random.below(3) * (now / 2 + random.below(300)),
-        body: Body::Alleged(Alleged {
+        body: Body::Untrusted(Untrusted {
             root: random.place(),
             metadata: random.place(),
             metadata_bytes,
@@ -584,7 +586,7 @@ fn round(random: &mut Random, bench: &mut Bench, tokens: &mut HashSet<u64>) {
     bench.poll();
     for _ in 0..random.below(4) {
         if let Some(step) = bench.tx_out.pop() {
-            assert!(!matches!(step.body, Body::Alleged(_) | Body::Received(_)));
+            assert!(!matches!(step.body, Body::Untrusted(_) | Body::Received(_)));
             bench.discard(step);
         }
         if let Some(step) = bench.rx_out.pop() {
@@ -612,7 +614,7 @@ fn whatever_an_app_and_a_peer_say_all_memory_comes_back_and_the_end_is_reached()
                     bench.succeed();
                 }
             }
-            bench.link.set_ended(LinkEnd {
+            bench.link.set_ended(ConnectionEnd {
                 code: Code::Unavailable,
                 reason: "gone".into(),
             });

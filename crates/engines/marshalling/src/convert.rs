@@ -210,7 +210,7 @@ pub(crate) fn discard(body: Body, context: &mut Context<'_>) {
             }
             context.buffers.give(body.buffer);
         }
-        Body::Alleged(body) if body.token != 0 => context.sent.push(body.token),
-        Body::Empty | Body::Alleged(_) => {}
+        Body::Untrusted(body) if body.token != 0 => context.sent.push(body.token),
+        Body::Empty | Body::Untrusted(_) => {}
     }
 }

@@ -15,7 +15,7 @@ use provost_wire::metadata::{self, STATUS_MESSAGE};
 
 use crate::calls::Calls;
 use crate::convert::{Failure, Form, discard, to_private};
-use crate::owed::{Lane, Owed};
+use crate::pending::{Direction, PendingSteps};
 use crate::saved;
 
 /// [`Engine::kind`] of this engine.
@@ -70,7 +70,7 @@ pub struct Binding {
 pub struct Marshalling {
     binding: Binding,
     calls: Calls,
-    owed: Owed,
+    pending: PendingSteps,
     scratch: Scratch,
 }
 
@@ -88,7 +88,7 @@ impl Marshalling {
         Marshalling {
             binding,
             calls: Calls::new(),
-            owed: Owed::new(),
+            pending: PendingSteps::new(),
             scratch: Scratch::default(),
         }
     }
@@ -99,50 +99,52 @@ impl Marshalling {
         binding: Binding,
         restorer: &mut dyn Restorer,
     ) -> Result<Marshalling, RestoreError> {
-        let (calls, owed) = saved::restore(state, binding.methods.len(), restorer)?;
+        let (calls, pending) = saved::restore(state, binding.methods.len(), restorer)?;
         Ok(Marshalling {
             calls,
-            owed,
+            pending,
             ..Marshalling::new(binding)
         })
     }
 
     /// Moves steps from one queue to the next, and the cancellations of those that do not pass to where they belong.
-    /// The lanes never wait for each other: a lane whose output is full must not stop the other one.
+    /// The directions never wait for each other: a direction whose output is full must not stop the other one.
     fn forward(
         &mut self,
-        lane: Lane,
+        direction: Direction,
         from: &mut Queue<Step>,
         to: &mut Queue<Step>,
         context: &mut Context<'_>,
     ) -> usize {
-        let mut moved = self.owed.deliver(lane, to);
-        while moved < BATCH_STEPS && !to.is_full() && self.owed.has_room() {
+        let mut moved = self.pending.deliver(direction, to);
+        while moved < BATCH_STEPS && !to.is_full() && self.pending.has_room() {
             let Some(step) = from.pop() else { break };
             moved += 1;
-            match self.convert(step, lane, context) {
+            match self.convert(step, direction, context) {
                 Ok(step) => push(to, step),
-                Err(refused) => self.cancel_both_ways(lane, &refused, context),
+                Err(refused) => self.cancel_both_ways(direction, &refused, context),
             }
         }
         moved
     }
 
-    fn cancel_both_ways(&mut self, lane: Lane, refused: &Refused, context: &mut Context<'_>) {
+    fn cancel_both_ways(&mut self, direction: Direction, refused: &Refused, context: &mut Context<'_>) {
         let begins = refused.parts.contains(Parts::BEGIN);
         let ends = refused.parts.intersects(Parts::STATUS | Parts::CANCEL);
         // Whom the step was for has not heard of a call that it begins; for a peer that ends a call it is over.
-        let (tell_app, tell_peer) = match lane {
-            Lane::Tx => (true, !begins),
-            Lane::Rx => (!begins, !ends),
+        let (tell_app, tell_peer) = match direction {
+            Direction::Tx => (true, !begins),
+            Direction::Rx => (!begins, !ends),
         };
         if tell_app {
-            self.owed
-                .add(Lane::Rx, cancel(refused, refused.failure.code(), context));
+            self.pending
+                .add(Direction::Rx, cancel(refused, refused.failure.code(), context));
         }
         if tell_peer {
-            self.owed
-                .add(Lane::Tx, cancel(refused, self.code_for_peer(refused), context));
+            self.pending.add(
+                Direction::Tx,
+                cancel(refused, self.code_for_peer(refused), context),
+            );
         }
     }
 
@@ -158,7 +160,7 @@ impl Marshalling {
     fn convert(
         &mut self,
         mut step: Step,
-        lane: Lane,
+        direction: Direction,
         context: &mut Context<'_>,
     ) -> Result<Option<Step>, Refused> {
         let (call, parts) = (step.call, step.parts);
@@ -174,7 +176,7 @@ impl Marshalling {
             .method(call)
             .and_then(|method| self.binding.methods.get(usize::from(method)));
         let Some(types) = types.copied() else {
-            // The call has ended here. What the app or the peer is owed of it waits by itself; nothing must overtake that.
+            // The call has ended here. What is pending for the app or the peer waits by itself; nothing must overtake that.
             discard(step.body, context);
             return Ok(None);
         };
@@ -184,7 +186,7 @@ impl Marshalling {
         if !parts.contains(Parts::MESSAGE) {
             return Ok(Some(step));
         }
-        match self.body(step.body, self.message_of(types, lane), lane, context) {
+        match self.body(step.body, self.message_of(types, direction), direction, context) {
             Ok(body) => {
                 step.body = body;
                 Ok(Some(step))
@@ -205,10 +207,10 @@ impl Marshalling {
             .map_err(|_| Failure::TooManyCalls)
     }
 
-    fn message_of(&self, types: MethodTypes, lane: Lane) -> MessageId {
-        match (self.binding.side, lane) {
-            (Side::Client, Lane::Tx) | (Side::Server, Lane::Rx) => types.input,
-            (Side::Client, Lane::Rx) | (Side::Server, Lane::Tx) => types.output,
+    fn message_of(&self, types: MethodTypes, direction: Direction) -> MessageId {
+        match (self.binding.side, direction) {
+            (Side::Client, Direction::Tx) | (Side::Server, Direction::Rx) => types.input,
+            (Side::Client, Direction::Rx) | (Side::Server, Direction::Tx) => types.output,
         }
     }
 
@@ -216,7 +218,7 @@ impl Marshalling {
         &mut self,
         body: Body,
         message: MessageId,
-        lane: Lane,
+        direction: Direction,
         context: &mut Context<'_>,
     ) -> Result<Body, Failure> {
         let form = Form {
@@ -224,19 +226,19 @@ impl Marshalling {
             message,
             message_bytes_max: self.binding.message_bytes_max,
         };
-        match (lane, self.binding.encoding, body) {
-            (Lane::Tx, Encoding::Native, body) => Ok(body),
-            (Lane::Tx, Encoding::Protobuf, Body::Gathered(body)) => form.encoded(body, context),
-            (Lane::Tx, Encoding::Protobuf, body) => Ok(body),
-            (Lane::Rx, Encoding::Native, Body::Received(body)) => form.check_in_place(body, context),
-            (Lane::Rx, Encoding::Protobuf, Body::Encoded(body)) => {
+        match (direction, self.binding.encoding, body) {
+            (Direction::Tx, Encoding::Native, body) => Ok(body),
+            (Direction::Tx, Encoding::Protobuf, Body::Gathered(body)) => form.encoded(body, context),
+            (Direction::Tx, Encoding::Protobuf, body) => Ok(body),
+            (Direction::Rx, Encoding::Native, Body::Received(body)) => form.check_in_place(body, context),
+            (Direction::Rx, Encoding::Protobuf, Body::Encoded(body)) => {
                 form.decoded(body, &mut self.scratch, context)
             }
-            (Lane::Rx, Encoding::Protobuf, Body::Received(body)) => {
+            (Direction::Rx, Encoding::Protobuf, Body::Received(body)) => {
                 form.decoded(to_private(body, context), &mut self.scratch, context)
             }
             // The protobuf form of a message of defaults has no bytes, and so needs no body.
-            (Lane::Rx, Encoding::Protobuf, Body::Empty) => {
+            (Direction::Rx, Encoding::Protobuf, Body::Empty) => {
                 let empty = EncodedBody {
                     buffer: context.buffers.take(),
                     metadata_bytes: 0,
@@ -244,7 +246,7 @@ impl Marshalling {
                 };
                 form.decoded(empty, &mut self.scratch, context)
             }
-            (Lane::Rx, _, body) => {
+            (Direction::Rx, _, body) => {
                 discard(body, context);
                 Err(Failure::Lengths)
             }
@@ -258,10 +260,11 @@ impl Engine for Marshalling {
     }
 
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
-        let outbound = self.forward(Lane::Tx, ports.tx_in, ports.tx_out, context);
-        let inbound = self.forward(Lane::Rx, ports.rx_in, ports.rx_out, context);
-        // A refusal in one lane may have to be told in the other.
-        let told = self.owed.deliver(Lane::Tx, ports.tx_out) + self.owed.deliver(Lane::Rx, ports.rx_out);
+        let outbound = self.forward(Direction::Tx, ports.tx_in, ports.tx_out, context);
+        let inbound = self.forward(Direction::Rx, ports.rx_in, ports.rx_out, context);
+        // A refusal in one direction may have to be told in the other.
+        let told = self.pending.deliver(Direction::Tx, ports.tx_out)
+            + self.pending.deliver(Direction::Rx, ports.rx_out);
         if outbound + inbound + told == 0 {
             Progress::Idle
         } else {
@@ -270,7 +273,7 @@ impl Engine for Marshalling {
     }
 
     fn save(&self, saver: &mut dyn Saver) -> SavedState {
-        saved::save(&self.calls, &self.owed, saver)
+        saved::save(&self.calls, &self.pending, saver)
     }
 }
 

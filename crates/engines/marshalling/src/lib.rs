@@ -8,7 +8,7 @@
 mod calls;
 mod convert;
 mod engine;
-mod owed;
+mod pending;
 mod saved;
 
 pub use engine::{Binding, Encoding, KIND, Marshalling, MethodTypes, Side};

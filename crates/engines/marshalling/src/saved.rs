@@ -1,6 +1,6 @@
 //! The engine's saved state.
 //!
-//! Version 2: the open calls with their methods, then the cancellations that are owed to the peer and to the app.
+//! Version 2: the open calls with their methods, then the cancellations that are pending to the peer and to the app.
 //! Version 1 is still read. It was records of 11 bytes in any order, each a kind, a call (`u64`) and a number (`u16`):
 //! an open call and its method, or a cancellation without its reason.
 
@@ -10,26 +10,22 @@ use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
 use crate::calls::Calls;
 use crate::engine::KIND;
-use crate::owed::{Lane, OWED_STEPS_MAX, Owed};
+use crate::pending::{Direction, PENDING_STEPS_MAX, PendingSteps};
 
 /// The newest version.
 const VERSION: u32 = 2;
 
-pub(crate) fn save(calls: &Calls, owed: &Owed, saver: &mut dyn Saver) -> SavedState {
+pub(crate) fn save(calls: &Calls, pending: &PendingSteps, saver: &mut dyn Saver) -> SavedState {
     let mut out = FieldWriter::new();
     out.count(calls.len());
     for (call, method) in calls.iter() {
         out.u64(call);
         out.u16(method);
     }
-    for lane in [Lane::Tx, Lane::Rx] {
-        Step::save_all(owed.steps(lane), saver, &mut out);
+    for direction in [Direction::Tx, Direction::Rx] {
+        Step::save_all(pending.steps(direction), saver, &mut out);
     }
-    SavedState {
-        kind: KIND.to_owned(),
-        version: VERSION,
-        bytes: out.bytes,
-    }
+    SavedState::new(KIND, VERSION, out)
 }
 
 /// What was saved by any version; methods are below `methods`.
@@ -37,25 +33,25 @@ pub(crate) fn restore(
     state: &SavedState,
     methods: usize,
     restorer: &mut dyn Restorer,
-) -> Result<(Calls, Owed), RestoreError> {
+) -> Result<(Calls, PendingSteps), RestoreError> {
     let mut fields = state.open(KIND, VERSION)?;
     let mut restored = Restored {
         methods,
         calls: Calls::new(),
-        owed: Owed::new(),
+        pending: PendingSteps::new(),
     };
     match state.version {
         1 => restored.records(&mut fields)?,
         _ => restored.fields(&mut fields, restorer)?,
     }
     fields.end()?;
-    Ok((restored.calls, restored.owed))
+    Ok((restored.calls, restored.pending))
 }
 
 struct Restored {
     methods: usize,
     calls: Calls,
-    owed: Owed,
+    pending: PendingSteps,
 }
 
 impl Restored {
@@ -68,9 +64,9 @@ impl Restored {
             let (call, method) = (fields.u64()?, fields.u16()?);
             self.call(call, method, fields)?;
         }
-        for lane in [Lane::Tx, Lane::Rx] {
-            for step in Step::restore_all(fields, restorer, OWED_STEPS_MAX)? {
-                self.owed.add(lane, step);
+        for direction in [Direction::Tx, Direction::Rx] {
+            for step in Step::restore_all(fields, restorer, PENDING_STEPS_MAX)? {
+                self.pending.add(direction, step);
             }
         }
         Ok(())
@@ -79,22 +75,22 @@ impl Restored {
     fn records(&mut self, fields: &mut FieldReader<'_>) -> Result<(), RestoreError> {
         while !fields.is_at_end() {
             let (kind, call, number) = (fields.u8()?, fields.u64()?, fields.u16()?);
-            let lane = match kind {
+            let direction = match kind {
                 0 => {
                     self.call(call, number, fields)?;
                     continue;
                 }
-                1 => Lane::Tx,
-                2 => Lane::Rx,
+                1 => Direction::Tx,
+                2 => Direction::Rx,
                 _ => return Err(fields.damaged(format!("a record of kind {kind}"))),
             };
             let code = Code::ALL.get(usize::from(number)).copied();
             let code =
                 code.ok_or_else(|| fields.damaged(format!("call {call} is cancelled with status {number}")))?;
-            if !self.owed.has_room() {
+            if !self.pending.has_room() {
                 return Err(fields.damaged("too many cancellations"));
             }
-            self.owed.add(lane, Step::cancel(call, code));
+            self.pending.add(direction, Step::cancel(call, code));
         }
         Ok(())
     }
@@ -119,20 +115,21 @@ mod tests {
 
     #[test]
     fn what_was_saved_comes_back_and_damage_is_noticed() {
-        let (mut calls, mut owed) = (Calls::new(), Owed::new());
+        let (mut calls, mut pending) = (Calls::new(), PendingSteps::new());
         calls.begin(u64::MAX - 1, 513).unwrap();
-        owed.add(Lane::Tx, Step::cancel(7, Code::Internal));
-        owed.add(Lane::Rx, Step::cancel(8, Code::Unauthenticated));
-        let saved = save(&calls, &owed, &mut InPlace::new(|_, _| {}));
-        let (calls, owed) = restore(&saved, 514, &mut Kept::default()).unwrap();
+        pending.add(Direction::Tx, Step::cancel(7, Code::Internal));
+        pending.add(Direction::Rx, Step::cancel(8, Code::Unauthenticated));
+        let saved = save(&calls, &pending, &mut InPlace::new(|_, _| {}));
+        let (calls, pending) = restore(&saved, 514, &mut Kept::default()).unwrap();
         assert_eq!(calls.method(u64::MAX - 1), Some(513));
-        let told = |lane| {
-            owed.steps(lane)
+        let told = |direction| {
+            pending
+                .steps(direction)
                 .map(|step| (step.call, step.status))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(told(Lane::Tx), [(7, Code::Internal)]);
-        assert_eq!(told(Lane::Rx), [(8, Code::Unauthenticated)]);
+        assert_eq!(told(Direction::Tx), [(7, Code::Internal)]);
+        assert_eq!(told(Direction::Rx), [(8, Code::Unauthenticated)]);
         assert!(
             restore(&saved, 513, &mut Kept::default()).is_err(),
             "a method that is none"
@@ -161,10 +158,10 @@ mod tests {
             version: 1,
             bytes: bytes.to_vec(),
         };
-        let (calls, owed) = restore(&state(&bytes.concat()), 4, &mut Kept::default()).unwrap();
+        let (calls, pending) = restore(&state(&bytes.concat()), 4, &mut Kept::default()).unwrap();
         assert_eq!((calls.method(9), calls.len()), (Some(3), 1));
         assert_eq!(
-            owed.steps(Lane::Tx).next().map(|step| step.status),
+            pending.steps(Direction::Tx).next().map(|step| step.status),
             Some(Code::Internal)
         );
         assert!(restore(&state(&bytes.concat()[1..]), 4, &mut Kept::default()).is_err());
@@ -174,14 +171,14 @@ mod tests {
     #[test]
     fn fixtures_are_read() {
         let fixtures = Fixtures::of(env!("CARGO_MANIFEST_DIR"));
-        let (mut calls, mut owed) = (Calls::new(), Owed::new());
+        let (mut calls, mut pending) = (Calls::new(), PendingSteps::new());
         calls.begin(1 << 40, 2).unwrap();
         calls.begin(7, 0).unwrap();
         let mut buffers = BufferPool::new();
         let told = Step::cancel_because(5, Code::Internal, "a malformed message", &mut buffers);
-        owed.add(Lane::Tx, told);
-        owed.add(Lane::Rx, Step::cancel(6, Code::Cancelled));
-        fixtures.add("calls-and-reasons", &save(&calls, &owed, &mut ToFixture));
+        pending.add(Direction::Tx, told);
+        pending.add(Direction::Rx, Step::cancel(6, Code::Cancelled));
+        fixtures.add("calls-and-reasons", &save(&calls, &pending, &mut ToFixture));
         let mut bytes = vec![0, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0];
         bytes.extend([2, 7, 0, 0, 0, 0, 0, 0, 0, 13, 0]);
         let version_1 = SavedState {
@@ -191,17 +188,21 @@ mod tests {
         };
         fixtures.add("calls-and-codes", &version_1);
         for name in fixtures.names("v") {
-            let (calls, owed) = restore(&fixtures.state(&name), 4, &mut FromFixture::default()).unwrap();
+            let (calls, pending) = restore(&fixtures.state(&name), 4, &mut FromFixture::default()).unwrap();
             let mut calls: Vec<_> = calls.iter().collect();
             calls.sort_unstable();
-            let told = |lane| {
-                let told = owed.steps(lane).map(|step| match &step.body {
+            let told = |direction| {
+                let told = pending.steps(direction).map(|step| match &step.body {
                     Body::Encoded(body) => (step.call, step.status, body.metadata_bytes),
                     _ => (step.call, step.status, 0),
                 });
                 told.collect::<Vec<_>>()
             };
-            let facts = format!("{calls:?}\n{:?}\n{:?}\n", told(Lane::Tx), told(Lane::Rx));
+            let facts = format!(
+                "{calls:?}\n{:?}\n{:?}\n",
+                told(Direction::Tx),
+                told(Direction::Rx)
+            );
             fixtures.check(&name, &facts);
         }
     }

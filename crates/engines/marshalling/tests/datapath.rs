@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use prost::Message as _;
 use provost_datapath::{
-    Body, Buffer, BufferPool, Context, EncodedBody, Engine, ForeignBytes, Gathered, HeapFull, InPlace,
-    Keepalive, Kept, Offsets, Ports, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint,
-    Step, message_offset,
+    Body, Buffer, BufferPool, Context, EncodedBody, Engine, FlowHints, ForeignBytes, Gathered, HeapFull,
+    InPlace, Keepalive, Kept, Offsets, Ports, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody,
+    SocketHint, Step, message_offset,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
@@ -106,6 +106,7 @@ impl Rig {
         };
         let mut context = Context {
             socket: SocketHint::Skip,
+            flow: FlowHints::default(),
             now: 0,
             buffers: &mut self.buffers,
             receive: &mut self.heap,
@@ -488,7 +489,7 @@ fn a_full_queue_in_one_direction_does_not_stop_the_other() {
     let step = rig.received(2, Parts::MESSAGE, &[], &message);
     rig.rx(step);
     assert_eq!(rig.rx_out.pop().unwrap().call, 2);
-    // The cancellation is still owed, through an upgrade too.
+    // The cancellation is still pending, through an upgrade too.
     let mut rig = rig.upgrade();
     assert_eq!(rig.work(), Progress::Busy);
     let step = rig.tx_out.pop().unwrap();

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use provost_datagram::{Endpoint, Mark};
 
-use crate::lane;
 use crate::socket::{Socket, bind_shared};
+use crate::stream;
 
 /// Bytes of the largest packet that is of interest here: those that open sessions are shorter.
 const PACKET_BYTES: usize = 2048;
@@ -70,7 +70,7 @@ impl Listener {
         Ok(Listener {
             address: socket.local_addr()?,
             socket,
-            endpoint: lane::endpoint(lane::Shape::of_listener())?,
+            endpoint: stream::endpoint(stream::Shape::of_listener())?,
             began: Instant::now(),
             passed_on: VecDeque::new(),
             left_some: false,

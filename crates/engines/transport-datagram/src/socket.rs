@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -88,10 +88,6 @@ impl Socket {
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-
-    pub(crate) fn number(&self) -> i32 {
-        self.socket.as_raw_fd()
     }
 
     /// How many packets of so many bytes the socket holds.

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use certificates::Authority;
-use provost_conformance::{CASES, End, Heirs, Pair, Saved, Sides, Successions, methods, run, run_case};
-use provost_datapath::{Engine, Link, RestoreError, Restorer};
+use provost_conformance::{CASES, End, HotRestarts, Pair, Saved, Sides, Successors, methods, run, run_case};
+use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
 use provost_transport_datagram::{
-    ConnectParams, DatagramTransport, Decision, Encoding, Established, Handover, Hello, Limits, Listener,
-    PacketOptions, PeerIdentity, Role, TransportConfig, accept, connect,
+    ConnectParams, DatagramTransport, Decision, Encoding, Established, Greeting, Hello, Limits, Listener,
+    PacketOptions, Role, StateTransfer, TransportConfig, accept, connect,
 };
 use rustls::{ClientConfig, ServerConfig};
 
 /// How far the clock goes in a round in which nothing moves: packets are in the other socket at once, but for those that
-/// got lost, and a succession loses some. What waits for a timer then waits for many of them.
+/// got lost, and a hot restart loses some. What waits for a timer then waits for many of them.
 const IDLE_ROUND_NS: u64 = 250_000;
 
 /// A client's and a server's, of one authority.
@@ -42,18 +42,17 @@ fn established(packets: PacketOptions, tls: Option<&Tls>) -> (Established, Estab
             limits: Limits::default(),
         },
         descriptor_set: Arc::from([]),
-        packets,
         tls: tls.map(|(client, _)| client.clone()),
         deadline,
     };
-    let client = std::thread::spawn(move || connect(&params));
+    let client = std::thread::spawn(move || connect(&params, packets));
     let caller = loop {
         if let Some(caller) = listener.next_caller().unwrap() {
             break caller;
         }
         std::thread::yield_now();
     };
-    let welcome = |_: &Hello, _: Option<&[u8]>, _: &PeerIdentity| Decision::Welcome {
+    let welcome = |_: Greeting<'_>| Decision::Welcome {
         encoding: Encoding::Native,
         methods: methods(),
         limits: Limits::default(),
@@ -69,7 +68,7 @@ fn pair(packet_bytes: u32, tls: Option<&Tls>) -> Pair {
         ..TransportConfig::default()
     };
     let end = |established| {
-        let link = Arc::new(Link::new());
+        let link = Arc::new(ConnectionSignals::new());
         End {
             engine: Box::new(DatagramTransport::new(established, config, link.clone(), 0)),
             link,
@@ -77,23 +76,24 @@ fn pair(packet_bytes: u32, tls: Option<&Tls>) -> Pair {
     };
     let (client, server) = established(PacketOptions { packet_bytes }, tls);
     let (client, server) = (end(client), end(server));
-    let heirs = DatagramHeirs {
+    let successors = DatagramSuccessors {
         links: [client.link.clone(), server.link.clone()],
     };
     Pair {
         client,
         server,
         between: Box::new(|now| Some(now + IDLE_ROUND_NS)),
-        heirs: Box::new(heirs),
-        successions: None,
+        successors: Box::new(successors),
+        hot_restarts: None,
+        turn_bytes: None,
     }
 }
 
-struct DatagramHeirs {
-    links: [Arc<Link>; 2],
+struct DatagramSuccessors {
+    links: [Arc<ConnectionSignals>; 2],
 }
 
-impl Heirs for DatagramHeirs {
+impl Successors for DatagramSuccessors {
     fn one(
         &mut self,
         role: Role,
@@ -101,13 +101,13 @@ impl Heirs for DatagramHeirs {
         restorer: &mut dyn Restorer,
     ) -> Result<Box<dyn Engine>, RestoreError> {
         let link = &self.links[usize::from(role == Role::Server)];
-        let handover = Handover {
+        let state_transfer = StateTransfer {
             descriptors: saved.descriptors,
             link: link.clone(),
             restorer,
         };
-        let heir = DatagramTransport::restore(&saved.state, handover)?;
-        Ok(Box::new(heir))
+        let successor = DatagramTransport::restore((), &saved.state, state_transfer)?;
+        Ok(Box::new(successor))
     }
 }
 
@@ -121,37 +121,37 @@ fn over_udp_with_large_packets() {
     run(|| pair(32 << 10, None));
 }
 
-/// All cases while these sides are succeeded. Each set of sides is a test of its own: they take their time.
-fn with_successions(sides: Sides, tls: Option<&Tls>) {
+/// All cases while these sides are replaced. Each set of sides is a test of its own: they take their time.
+fn with_hot_restarts(sides: Sides, tls: Option<&Tls>) {
     for (case, seed) in CASES.iter().zip(3..) {
         run_case(case, &|| Pair {
-            successions: Some(Successions::new(seed, sides)),
+            hot_restarts: Some(HotRestarts::new(seed, sides)),
             ..pair(1472, tls)
         });
     }
 }
 
 #[test]
-fn while_clients_are_succeeded() {
-    with_successions(Sides::Client, None);
+fn while_clients_are_replaced() {
+    with_hot_restarts(Sides::Client, None);
 }
 
 #[test]
-fn while_servers_are_succeeded() {
-    with_successions(Sides::Server, None);
+fn while_servers_are_replaced() {
+    with_hot_restarts(Sides::Server, None);
 }
 
 #[test]
-fn while_either_end_is_succeeded() {
-    with_successions(Sides::Either, None);
+fn while_either_end_is_replaced() {
+    with_hot_restarts(Sides::Either, None);
 }
 
 #[test]
-fn while_both_ends_are_succeeded() {
-    with_successions(Sides::Both, None);
+fn while_both_ends_are_replaced() {
+    with_hot_restarts(Sides::Both, None);
 }
 
 #[test]
-fn sealed_while_either_end_is_succeeded() {
-    with_successions(Sides::Either, Some(&mutual_tls()));
+fn sealed_while_either_end_is_replaced() {
+    with_hot_restarts(Sides::Either, Some(&mutual_tls()));
 }

@@ -1,13 +1,13 @@
 //! The transport between two apps of one node: no socket, no encoding of frames.
 //!
-//! A connection is two *lanes*, one in each direction, each a bounded lock-free queue of steps. The receiving end
+//! A connection is two *directions*, one in each direction, each a bounded lock-free queue of steps. The receiving end
 //! copies a step's body into the receive heap of its app: the structure from the private buffer in which it was
 //! checked, the large leaves straight from the sender's heap, once. Buffers and send-completion tokens go back through
-//! the lane, so that each runtime keeps its own buffers. The two ends may be on different runtimes; an end that has
-//! put something in a lane wakes the other's.
+//! the direction, so that each runtime keeps its own buffers. The two ends may be on different runtimes; an end that has
+//! put something in a direction wakes the other's.
 #![forbid(unsafe_code)]
 
-mod lane;
+mod direction;
 mod saved;
 
 use std::borrow::Cow;
@@ -16,15 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use provost_datapath::{
-    Body, Context, Engine, Gathered, HeapFull, Link, LinkEnd, Offsets, Ports, Progress, Queue, ReceivedBody,
-    SavedState, Saver, Step, message_offset,
+    Body, ConnectionEnd, ConnectionSignals, Context, Engine, Gathered, HeapFull, Offsets, Ports, Progress,
+    Queue, ReceivedBody, SavedState, Saver, Step, message_offset,
 };
 use provost_marshal::copy_foreign_to;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
-pub use lane::LANE_STEPS_MAX;
-use lane::{Lane, Refusal, Return};
+pub use direction::DIRECTION_STEPS_MAX;
+use direction::{LocalDirection, Refusal, Return};
 pub use saved::{SavedEnd, restore_alone, restore_pair, saved_pair};
 
 /// [`Engine::kind`] of this engine.
@@ -42,7 +42,7 @@ pub trait PeerWake: Send + Sync {
 /// What each end of a connection brings.
 pub struct End {
     /// What is not a step: draining, closing, why the connection ended.
-    pub link: Arc<Link>,
+    pub link: Arc<ConnectionSignals>,
     /// How the other end wakes this one.
     pub wake: Arc<dyn PeerWake>,
 }
@@ -59,7 +59,7 @@ enum Role {
 pub struct LocalTransport {
     role: Role,
     pair: u64,
-    link: Arc<Link>,
+    link: Arc<ConnectionSignals>,
     hold: Arc<Hold>,
     /// Bodies that were put in `out` and did not come back.
     lent: usize,
@@ -68,11 +68,11 @@ pub struct LocalTransport {
     state: State,
 }
 
-/// This end's part in the lanes. When the last engine that holds it is gone, so is the end: an engine and its successor
+/// This end's part in the directions. When the last engine that holds it is gone, so is the end: an engine and its successor
 /// hold it together while one takes over from the other.
 struct Hold {
-    out: Arc<Lane>,
-    incoming: Arc<Lane>,
+    out: Arc<LocalDirection>,
+    incoming: Arc<LocalDirection>,
     peer: Arc<dyn PeerWake>,
 }
 
@@ -110,9 +110,9 @@ pub fn connect(
     server: End,
     methods: Option<Vec<Option<u16>>>,
 ) -> (LocalTransport, LocalTransport) {
-    let (to_server, to_client) = (Arc::new(Lane::new()), Arc::new(Lane::new()));
+    let (to_server, to_client) = (Arc::new(LocalDirection::new()), Arc::new(LocalDirection::new()));
     let pair = next_pair();
-    let end = |role, link, peer, out: &Arc<Lane>, incoming: &Arc<Lane>| LocalTransport {
+    let end = |role, link, peer, out: &Arc<LocalDirection>, incoming: &Arc<LocalDirection>| LocalTransport {
         role,
         pair,
         link,
@@ -230,11 +230,11 @@ impl LocalTransport {
         took
     }
 
-    /// Puts steps in the lane, as many as it takes.
+    /// Puts steps in the direction, as many as it takes.
     fn send(&mut self, from: &mut Queue<Step>, context: &mut Context<'_>) -> bool {
         let mut sent = false;
         for _ in 0..BATCH_STEPS {
-            if self.hold.out.is_full() || self.lent == LANE_STEPS_MAX {
+            if self.hold.out.is_full() || self.lent == DIRECTION_STEPS_MAX {
                 break;
             }
             let Some(mut step) = from.pop() else { break };
@@ -245,7 +245,7 @@ impl LocalTransport {
                     context.receive.free(body.block);
                     step.body = Body::Empty;
                 }
-                Body::Empty | Body::Alleged(_) | Body::Encoded(_) => {}
+                Body::Empty | Body::Untrusted(_) | Body::Encoded(_) => {}
             }
             self.note_sent(&step);
             self.hold.out.put(step);
@@ -254,7 +254,7 @@ impl LocalTransport {
         sent
     }
 
-    /// Takes refusals and steps out of the lane while the next engine has room.
+    /// Takes refusals and steps out of the direction while the next engine has room.
     fn receive(&mut self, to: &mut Queue<Step>, context: &mut Context<'_>) -> bool {
         let mut received = false;
         while !to.is_full() {
@@ -365,28 +365,28 @@ impl LocalTransport {
         }
     }
 
-    /// Why the connection is over, once everything that either side was owed is in its queue.
-    fn end(&self, tx_in: &Queue<Step>) -> Option<LinkEnd> {
+    /// Why the connection is over, once all pending steps of either side are in its queue.
+    fn end(&self, tx_in: &Queue<Step>) -> Option<ConnectionEnd> {
         if self.hold.incoming.is_over() {
             return Some(match self.open.is_empty() {
-                true => LinkEnd {
+                true => ConnectionEnd {
                     code: Code::Ok,
                     reason: "the other end closed the connection".into(),
                 },
-                false => LinkEnd {
+                false => ConnectionEnd {
                     code: Code::Unavailable,
                     reason: "the other end of the connection is gone".into(),
                 },
             });
         }
         let drained = self.link.drain_requested() && self.open.is_empty();
-        (tx_in.is_empty() && (self.link.close_requested() || drained)).then(|| LinkEnd {
+        (tx_in.is_empty() && (self.link.close_requested() || drained)).then(|| ConnectionEnd {
             code: Code::Ok,
             reason: "closed".into(),
         })
     }
 
-    fn close(&mut self, end: LinkEnd) {
+    fn close(&mut self, end: ConnectionEnd) {
         self.state = State::Closing;
         self.link.set_ended(end);
         self.hold.out.close();

@@ -1,8 +1,8 @@
 //! Saved ends of connections within a node.
 //!
-//! For a successor in this process an end saves what it counts; the lanes stay where they are, and the other end goes on
+//! For a successor in this process an end saves what it counts; the directions stay where they are, and the other end goes on
 //! using them meanwhile ([`LocalTransport::restore`]). For another process each end also saves what it has put in its
-//! lane, and the two ends are made again together ([`restore_pair`]); no runtime polls either of them while they are
+//! direction, and the two ends are made again together ([`restore_pair`]); no runtime polls either of them while they are
 //! saved.
 //!
 //! Version 2. Version 1 said only how many calls were cut short, and cannot be continued.
@@ -11,11 +11,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use provost_datapath::{
-    Body, Buffer, FieldReader, FieldWriter, Link, RestoreError, Restorer, SavedState, Saver, Step, Successor,
+    Body, Buffer, ConnectionSignals, FieldReader, FieldWriter, RestoreError, Restorer, SavedState, Saver,
+    Step, Successor,
 };
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, SERVICE_METHODS_MAX};
 
-use crate::lane::{LANE_STEPS_MAX, Lane, Refusal, Return};
+use crate::direction::{DIRECTION_STEPS_MAX, LocalDirection, Refusal, Return};
 use crate::{End, Hold, KIND, LocalEnd, LocalTransport, PeerWake, Role, State, next_pair};
 
 /// The newest version.
@@ -56,10 +57,10 @@ pub fn restore_pair(
     if !fits {
         return Err(damaged("the two ends are not of one connection"));
     }
-    let (to_server, to_client) = (at_client.take_lane()?, at_server.take_lane()?);
-    for (lane, receiver) in [(&to_server, &at_server), (&to_client, &at_client)] {
+    let (to_server, to_client) = (at_client.take_direction()?, at_server.take_direction()?);
+    for (direction, receiver) in [(&to_server, &at_server), (&to_client, &at_client)] {
         if receiver.deserted {
-            lane.desert();
+            direction.desert();
         }
     }
     let pair = next_pair();
@@ -73,8 +74,8 @@ pub fn restore_pair(
 /// Goes on with an end whose other end was gone when it was saved: it ends in order.
 pub fn restore_alone(saved: SavedEnd<'_>) -> Result<LocalTransport, RestoreError> {
     let mut restored = Restored::load(saved.state, saved.restorer)?;
-    let out = restored.take_lane()?;
-    let incoming = Lane::new();
+    let out = restored.take_direction()?;
+    let incoming = LocalDirection::new();
     for step in restored.left.drain(..) {
         incoming.put(step);
     }
@@ -105,14 +106,14 @@ impl LocalTransport {
     pub fn restore(
         state: &SavedState,
         end: &LocalEnd,
-        link: Arc<Link>,
+        link: Arc<ConnectionSignals>,
         restorer: &mut dyn Restorer,
     ) -> Result<LocalTransport, RestoreError> {
         let restored = Restored::load(state, restorer)?;
         let hold = end.hold.upgrade().filter(|_| restored.pair == end.pair);
         let hold =
             hold.ok_or_else(|| damaged("it is of a connection that is gone, or of another process"))?;
-        if restored.lane.is_some() {
+        if restored.direction.is_some() {
             return Err(damaged("it was saved for another process"));
         }
         Ok(LocalTransport {
@@ -141,27 +142,25 @@ impl LocalTransport {
         let elsewhere = saver.successor() == Successor::OtherProcess;
         out.flag(elsewhere);
         if elsewhere {
-            self.save_lane(saver, &mut out);
+            self.save_direction(saver, &mut out);
         }
-        SavedState {
-            kind: KIND.to_owned(),
-            version: VERSION,
-            bytes: out.bytes,
-        }
+        SavedState::new(KIND, VERSION, out)
     }
 
-    /// What this end has put in its lane; and what is left in the other one, if nobody is there to save it.
-    fn save_lane(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
+    /// What this end has put in its direction; and what is left in the other one, if nobody is there to save it.
+    fn save_direction(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
         let Hold {
-            out: lane, incoming, ..
+            out: direction,
+            incoming,
+            ..
         } = &*self.hold;
-        out.flag(lane.is_closed());
-        out.flag(lane.drains());
+        out.flag(direction.is_closed());
+        out.flag(direction.drains());
         out.flag(incoming.is_deserted());
-        let [steps, returns, refusals] = lane.lengths();
+        let [steps, returns, refusals] = direction.lengths();
         let (mut tokens, mut refused) = (FieldWriter::new(), FieldWriter::new());
         out.count(steps);
-        lane.look(
+        direction.look(
             |step| step.save(saver, out),
             |back| tokens.u64(back.token),
             |refusal| {
@@ -193,11 +192,11 @@ struct Restored {
     state: State,
     lent: usize,
     open: Vec<u64>,
-    /// What it had put in its lane, if it was saved for another process.
-    lane: Option<Lane>,
+    /// What it had put in its direction, if it was saved for another process.
+    direction: Option<LocalDirection>,
     /// Whether it takes nothing more.
     deserted: bool,
-    /// What a peer that is gone had put in the other lane.
+    /// What a peer that is gone had put in the other direction.
     left: Vec<Step>,
 }
 
@@ -213,9 +212,9 @@ impl Restored {
                 2 => State::Ended,
                 other => return Err(fields.damaged(format!("an end in the unknown state {other}"))),
             },
-            lent: fields.count(LANE_STEPS_MAX)?,
+            lent: fields.count(DIRECTION_STEPS_MAX)?,
             open: Vec::new(),
-            lane: None,
+            direction: None,
             deserted: false,
             left: Vec::new(),
         };
@@ -223,68 +222,68 @@ impl Restored {
             restored.open.push(fields.u64()?);
         }
         if fields.flag()? {
-            restored.load_lane(&mut fields, restorer)?;
+            restored.load_direction(&mut fields, restorer)?;
         }
         fields.end()?;
         Ok(restored)
     }
 
-    fn load_lane(
+    fn load_direction(
         &mut self,
         fields: &mut FieldReader<'_>,
         restorer: &mut dyn Restorer,
     ) -> Result<(), RestoreError> {
-        let lane = Lane::new();
+        let direction = LocalDirection::new();
         let (closed, drains) = (fields.flag()?, fields.flag()?);
         self.deserted = fields.flag()?;
         let mut lent = 0;
-        for step in Step::restore_all(fields, restorer, LANE_STEPS_MAX)? {
+        for step in Step::restore_all(fields, restorer, DIRECTION_STEPS_MAX)? {
             lent += usize::from(matches!(step.body, Body::Gathered(_)));
-            lane.put(step);
+            direction.put(step);
         }
-        for _ in 0..fields.count(LANE_STEPS_MAX)? {
+        for _ in 0..fields.count(DIRECTION_STEPS_MAX)? {
             lent += 1;
-            lane.give_back(Return {
+            direction.give_back(Return {
                 token: fields.u64()?,
                 buffer: Buffer::default(),
             });
         }
-        for _ in 0..fields.count(LANE_STEPS_MAX)? {
-            lane.refuse(Refusal {
+        for _ in 0..fields.count(DIRECTION_STEPS_MAX)? {
+            direction.refuse(Refusal {
                 call: fields.u64()?,
                 code: fields.code()?,
                 reason: Cow::Owned(fields.text()?.to_owned()),
             });
         }
-        self.left = Step::restore_all(fields, restorer, LANE_STEPS_MAX)?;
+        self.left = Step::restore_all(fields, restorer, DIRECTION_STEPS_MAX)?;
         if lent != self.lent && self.state != State::Ended {
             return Err(fields.damaged(format!(
-                "{} bodies are lent, and {lent} are in the lane",
+                "{} bodies are lent, and {lent} are in the queue",
                 self.lent
             )));
         }
         if closed {
-            lane.close();
+            direction.close();
         }
         if drains {
-            lane.set_drains();
+            direction.set_drains();
         }
-        self.lane = Some(lane);
+        self.direction = Some(direction);
         Ok(())
     }
 
-    fn take_lane(&mut self) -> Result<Lane, RestoreError> {
-        let lane = self.lane.take();
-        lane.ok_or_else(|| damaged("it was saved for a successor in its own process"))
+    fn take_direction(&mut self) -> Result<LocalDirection, RestoreError> {
+        let direction = self.direction.take();
+        direction.ok_or_else(|| damaged("it was saved for a successor in its own process"))
     }
 
     fn end(
         self,
         pair: u64,
-        link: Arc<Link>,
+        link: Arc<ConnectionSignals>,
         peer: Arc<dyn PeerWake>,
-        out: &Arc<Lane>,
-        incoming: &Arc<Lane>,
+        out: &Arc<LocalDirection>,
+        incoming: &Arc<LocalDirection>,
     ) -> LocalTransport {
         LocalTransport {
             role: self.role,

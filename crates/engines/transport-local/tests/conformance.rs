@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use provost_conformance::{Heirs, Pair, Saved, run_within_node, run_within_node_with_successions};
-use provost_datapath::{Engine, Link, RestoreError, Restorer};
+use provost_conformance::{Pair, Saved, Successors, run_within_node, run_within_node_with_hot_restarts};
+use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
 use provost_session::Role;
 use provost_transport_local::{End, LocalEnd, LocalTransport, PeerWake, SavedEnd, connect, restore_pair};
 
@@ -16,13 +16,13 @@ impl PeerWake for Polled {
 
 fn pair() -> Pair {
     let end = || End {
-        link: Arc::new(Link::new()),
+        link: Arc::new(ConnectionSignals::new()),
         wake: Arc::new(Polled),
     };
     let (client, server) = (end(), end());
     let (client_link, server_link) = (client.link.clone(), server.link.clone());
     let (client, server) = connect(client, server, None);
-    let heirs = LocalHeirs {
+    let successors = LocalSuccessors {
         client: (client.handle(), client_link.clone()),
         server: (server.handle(), server_link.clone()),
     };
@@ -36,17 +36,18 @@ fn pair() -> Pair {
             link: server_link,
         },
         between: Box::new(|_| None),
-        heirs: Box::new(heirs),
-        successions: None,
+        successors: Box::new(successors),
+        hot_restarts: None,
+        turn_bytes: None,
     }
 }
 
-struct LocalHeirs {
-    client: (LocalEnd, Arc<Link>),
-    server: (LocalEnd, Arc<Link>),
+struct LocalSuccessors {
+    client: (LocalEnd, Arc<ConnectionSignals>),
+    server: (LocalEnd, Arc<ConnectionSignals>),
 }
 
-impl Heirs for LocalHeirs {
+impl Successors for LocalSuccessors {
     fn one(
         &mut self,
         role: Role,
@@ -57,8 +58,8 @@ impl Heirs for LocalHeirs {
             Role::Client => &self.client,
             Role::Server => &self.server,
         };
-        let heir = LocalTransport::restore(&saved.state, end, link.clone(), restorer)?;
-        Ok(Box::new(heir))
+        let successor = LocalTransport::restore(&saved.state, end, link.clone(), restorer)?;
+        Ok(Box::new(successor))
     }
 
     fn both(
@@ -66,7 +67,7 @@ impl Heirs for LocalHeirs {
         client: (Saved, &mut dyn Restorer),
         server: (Saved, &mut dyn Restorer),
     ) -> Result<[Box<dyn Engine>; 2], RestoreError> {
-        let end = |link: &Arc<Link>| End {
+        let end = |link: &Arc<ConnectionSignals>| End {
             link: link.clone(),
             wake: Arc::new(Polled),
         };
@@ -96,6 +97,6 @@ fn within_one_node() {
 }
 
 #[test]
-fn with_successions() {
-    run_within_node_with_successions(6, pair);
+fn with_hot_restarts() {
+    run_within_node_with_hot_restarts(6, pair);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use provost_conformance::fixtures::{Fixtures, FromFixture, ToFixture};
 use provost_conformance::{BIDI, Node, UNARY, content};
-use provost_datapath::{Link, SavedState, Step};
+use provost_datapath::{ConnectionSignals, SavedState, Step};
 use provost_transport_local::{End, LocalTransport, PeerWake, SavedEnd, connect, restore_pair, saved_pair};
 use provost_wire::descriptor::Parts;
 
@@ -14,23 +14,26 @@ impl PeerWake for Polled {
     fn wake(&self) {}
 }
 
-fn end(link: &Arc<Link>) -> End {
+fn end(link: &Arc<ConnectionSignals>) -> End {
     End {
         link: link.clone(),
         wake: Arc::new(Polled),
     }
 }
 
-fn node(engine: LocalTransport, link: Arc<Link>) -> Node {
+fn node(engine: LocalTransport, link: Arc<ConnectionSignals>) -> Node {
     Node::new(provost_conformance::End {
         engine: Box::new(engine),
         link,
     })
 }
 
-/// Both ends of a connection with steps in both lanes, bodies that were read and not given back, and a refusal.
+/// Both ends of a connection with steps in both directions, bodies that were read and not given back, and a refusal.
 fn busy() -> (SavedState, SavedState) {
-    let links = [Arc::new(Link::new()), Arc::new(Link::new())];
+    let links = [
+        Arc::new(ConnectionSignals::new()),
+        Arc::new(ConnectionSignals::new()),
+    ];
     let methods = vec![Some(3), None, Some(1), Some(0)];
     let (client, server) = connect(end(&links[0]), end(&links[1]), Some(methods));
     let [client_link, server_link] = links;
@@ -53,7 +56,10 @@ fn busy() -> (SavedState, SavedState) {
 }
 
 fn go_on(client: &SavedState, server: &SavedState) -> String {
-    let links = [Arc::new(Link::new()), Arc::new(Link::new())];
+    let links = [
+        Arc::new(ConnectionSignals::new()),
+        Arc::new(ConnectionSignals::new()),
+    ];
     let (mut from_client, mut from_server) = (FromFixture::default(), FromFixture::default());
     assert_eq!(saved_pair(client).map(|(_, is_client)| is_client), Ok(true));
     let (client, server) = restore_pair(
@@ -114,7 +120,10 @@ fn fixtures_are_gone_on_with() {
 #[test]
 fn ends_of_two_connections_are_not_made_one() {
     let ((client, _), (_, server)) = (busy(), busy());
-    let links = [Arc::new(Link::new()), Arc::new(Link::new())];
+    let links = [
+        Arc::new(ConnectionSignals::new()),
+        Arc::new(ConnectionSignals::new()),
+    ];
     let (mut from_client, mut from_server) = (FromFixture::default(), FromFixture::default());
     let client = SavedEnd {
         state: &client,

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost_conformance::{Bench, End, Heirs, Pair, Saved, content, methods};
-use provost_datapath::{Engine, Link, RestoreError, Restorer, Step};
+use provost_conformance::{Bench, End, Pair, Saved, Successors, content, methods};
+use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer, Step};
 use provost_transport_tcp::{
-    ConnectParams, Decision, Encoding, Greeting, Hello, Limits, Role, TcpTransport, TcpVersion,
+    ConnectParams, Decision, Encoding, Established, Greeting, Hello, Limits, Role, TcpTransport, TcpVersion,
     TransportConfig, accept, connect,
 };
 use provost_wire::descriptor::Parts;
@@ -22,11 +22,11 @@ const LARGE_CALLS: u64 = 200;
 const LARGE_IN_FLIGHT: u64 = 4;
 const RUNS: usize = 3;
 
-struct NoHeirs;
+struct NoSuccessors;
 
-impl Heirs for NoHeirs {
+impl Successors for NoSuccessors {
     fn one(&mut self, _: Role, _: Saved, _: &mut dyn Restorer) -> Result<Box<dyn Engine>, RestoreError> {
-        unreachable!("nothing is succeeded here")
+        unreachable!("nothing is replaced here")
     }
 }
 
@@ -57,23 +57,25 @@ fn pair(version: TcpVersion) -> std::io::Result<Pair> {
         .join()
         .map_err(|_| std::io::Error::other("the client panicked"))?;
     let client = client.map_err(std::io::Error::other)?;
-    let end = |established, role| {
-        let link = Arc::new(Link::new());
-        let config = TransportConfig {
-            version,
-            ..TransportConfig::default()
+    let end = |established: Established| {
+        let link = Arc::new(ConnectionSignals::new());
+        let established = Established {
+            carrier: established.carrier.with_version(version),
+            ..established
         };
+        let config = TransportConfig::default();
         End {
-            engine: Box::new(TcpTransport::new(established, role, config, link.clone(), 0)),
+            engine: Box::new(TcpTransport::new(established, config, link.clone(), 0)),
             link,
         }
     };
     Ok(Pair {
-        client: end(client, Role::Client),
-        server: end(server, Role::Server),
+        client: end(client),
+        server: end(server),
         between: Box::new(|_| None),
-        heirs: Box::new(NoHeirs),
-        successions: None,
+        successors: Box::new(NoSuccessors),
+        hot_restarts: None,
+        turn_bytes: None,
     })
 }
 

@@ -5,14 +5,26 @@
 //! messages come from it straight into the app's receive heap.
 #![forbid(unsafe_code)]
 
-mod engine;
+mod carrier;
 mod establish;
 mod flight;
 mod saved;
 mod socket;
 
-pub use engine::{Handover, TcpTransport, TcpVersion, TransportConfig};
-pub use establish::{AcceptError, ConnectError, ConnectParams, Established, Greeting, accept, connect};
-pub use provost_session::Role;
-pub use provost_session::handshake::{Agreement, Decision, Encoding, Hello, Limits, Method, MethodKind};
-pub use provost_tls::{PeerIdentity, TlsConfig, TlsConfigError, TlsSession};
+pub use carrier::{TcpCarrier, TcpPeer, TcpVersion};
+pub use establish::{accept, connect};
+pub use provost_tls::{TlsConfig, TlsConfigError, TlsSession};
+pub use provost_transport::{
+    AcceptError, Agreement, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Greeting, Hello,
+    Limits, Method, MethodKind, PeerIdentity, Role, StateTransfer, TransportConfig,
+};
+pub use saved::restore;
+
+/// What kind of engine it is.
+pub const KIND: &str = <TcpCarrier as provost_transport::Carrier>::KIND;
+
+/// A connection on which both ends agree what they speak; its socket does not block.
+pub type Established = provost_transport::Established<TcpCarrier>;
+
+/// The last engine of a datapath whose peer is reached over TCP.
+pub type TcpTransport = provost_transport::SessionTransport<TcpCarrier>;

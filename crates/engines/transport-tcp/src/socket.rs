@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use provost_datapath::{BufferPool, FieldReader, FieldWriter, RestoreError};
 use provost_net::{Gather, Moved};
@@ -67,8 +67,8 @@ impl Socket {
         self.stream.as_fd()
     }
 
-    pub(crate) fn descriptor(&self) -> i32 {
-        self.stream.as_raw_fd()
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Whether records wait that the socket did not take.

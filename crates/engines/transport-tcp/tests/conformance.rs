@@ -7,9 +7,9 @@ mod pairs;
 use std::sync::Arc;
 
 use pairs::{Tls, established, mutual_tls};
-use provost_conformance::{End, Heirs, Pair, Saved, run, run_with_successions};
-use provost_datapath::{Engine, Link, RestoreError, Restorer};
-use provost_transport_tcp::{Handover, Role, TcpTransport, TcpVersion, TransportConfig};
+use provost_conformance::{End, Pair, Saved, Successors, run, run_with_hot_restarts};
+use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
+use provost_transport_tcp::{Established, Role, StateTransfer, TcpTransport, TcpVersion, TransportConfig};
 
 /// Bytes of a turn: less than a chunk of a large message.
 const TURN_BYTES: u32 = 16 << 10;
@@ -17,19 +17,23 @@ const TURN_BYTES: u32 = 16 << 10;
 fn pair(version: TcpVersion, tls: Option<&Tls>) -> Pair {
     let config = TransportConfig {
         keepalive_interval_ns: 0,
-        version,
         ..TransportConfig::default()
     };
-    let end = |established, role| {
-        let link = Arc::new(Link::new());
+    let end = |established: Established| {
+        let carrier = established.carrier.with_version(version);
+        let established = Established {
+            carrier,
+            ..established
+        };
+        let link = Arc::new(ConnectionSignals::new());
         End {
-            engine: Box::new(TcpTransport::new(established, role, config, link.clone(), 0)),
+            engine: Box::new(TcpTransport::new(established, config, link.clone(), 0)),
             link,
         }
     };
     let (client, server) = established(tls);
-    let (client, server) = (end(client, Role::Client), end(server, Role::Server));
-    let heirs = TcpHeirs {
+    let (client, server) = (end(client), end(server));
+    let successors = TcpSuccessors {
         links: [client.link.clone(), server.link.clone()],
         version,
     };
@@ -37,18 +41,19 @@ fn pair(version: TcpVersion, tls: Option<&Tls>) -> Pair {
         client,
         server,
         between: Box::new(|_| None),
-        heirs: Box::new(heirs),
-        successions: None,
+        successors: Box::new(successors),
+        hot_restarts: None,
+        turn_bytes: None,
     }
 }
 
 /// Successors of another version each time: an operator goes up and back.
-struct TcpHeirs {
-    links: [Arc<Link>; 2],
+struct TcpSuccessors {
+    links: [Arc<ConnectionSignals>; 2],
     version: TcpVersion,
 }
 
-impl Heirs for TcpHeirs {
+impl Successors for TcpSuccessors {
     fn one(
         &mut self,
         role: Role,
@@ -60,14 +65,14 @@ impl Heirs for TcpHeirs {
             TcpVersion::Two => TcpVersion::One,
         };
         let link = &self.links[usize::from(role == Role::Server)];
-        let handover = Handover {
+        let state_transfer = StateTransfer {
             descriptors: saved.descriptors,
             link: link.clone(),
             restorer,
         };
-        let heir = TcpTransport::restore(self.version, &saved.state, handover)?;
-        assert_eq!(heir.version(), self.version.number());
-        Ok(Box::new(heir))
+        let successor = provost_transport_tcp::restore(self.version, &saved.state, state_transfer)?;
+        assert_eq!(successor.version(), self.version.number());
+        Ok(Box::new(successor))
     }
 }
 
@@ -79,12 +84,9 @@ fn plain() {
 /// As under a policy that has other connections take their turns: little is moved in a poll, and little is on its way.
 #[test]
 fn plain_in_turns() {
-    run(|| {
-        let pair = pair(TcpVersion::One, None);
-        for link in [&pair.client.link, &pair.server.link] {
-            link.set_turn_bytes(TURN_BYTES);
-        }
-        pair
+    run(|| Pair {
+        turn_bytes: Some(TURN_BYTES),
+        ..pair(TcpVersion::One, None)
     });
 }
 
@@ -94,14 +96,14 @@ fn plain_with_version_2() {
 }
 
 #[test]
-fn plain_with_successions() {
-    run_with_successions(1, || pair(TcpVersion::One, None));
+fn plain_with_hot_restarts() {
+    run_with_hot_restarts(1, || pair(TcpVersion::One, None));
 }
 
 #[test]
-fn over_tls_with_successions() {
+fn over_tls_with_hot_restarts() {
     let tls = mutual_tls();
-    run_with_successions(2, || pair(TcpVersion::One, Some(&tls)));
+    run_with_hot_restarts(2, || pair(TcpVersion::One, Some(&tls)));
 }
 
 #[test]

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use certificates::Authority;
 use provost_conformance::methods;
 use provost_transport_tcp::{
-    AcceptError, ConnectError, ConnectParams, Decision, Encoding, Established, Greeting, Hello, Limits,
-    PeerIdentity, TlsConfig, TlsConfigError, accept, connect,
+    AcceptError, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Established, Greeting,
+    Hello, Limits, PeerIdentity, TlsConfig, TlsConfigError, accept, connect,
 };
 use provost_wire::Code;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 fn welcome(_: Greeting<'_>) -> Decision {
     Decision::Welcome {
@@ -30,7 +30,7 @@ fn welcome(_: Greeting<'_>) -> Decision {
 /// A server for one connection.
 fn serve(
     tls: Option<&TlsConfig>,
-    patience: Duration,
+    wait_max: Duration,
     decide: impl FnMut(Greeting<'_>) -> Decision + Send + 'static,
 ) -> (SocketAddr, JoinHandle<Result<Established, AcceptError>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -38,7 +38,7 @@ fn serve(
     let tls = tls.map(|tls| tls.server().unwrap());
     let thread = std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        accept(stream, tls, Instant::now() + patience, decide)
+        accept(stream, tls, Instant::now() + wait_max, decide)
     });
     (address, thread)
 }
@@ -54,7 +54,7 @@ fn params(address: &str, tls: Option<&TlsConfig>) -> ConnectParams {
         },
         descriptor_set: Arc::from(*b"descriptors"),
         tls: tls.map(|tls| tls.client().unwrap()),
-        deadline: Instant::now() + PATIENCE,
+        deadline: Instant::now() + WAIT_MAX,
     }
 }
 
@@ -72,9 +72,9 @@ fn a_signal_does_not_end_a_handshake() {
         std::thread::sleep(Duration::from_millis(300));
         welcome(greeting)
     };
-    let (address, server) = serve(None, PATIENCE, decide);
+    let (address, server) = serve(None, WAIT_MAX, decide);
     let client = std::thread::spawn(move || call(address, None));
-    waiting.recv_timeout(PATIENCE).unwrap();
+    waiting.recv_timeout(WAIT_MAX).unwrap();
     let stop = "kill -STOP $1; sleep 0.02; kill -CONT $1; sleep 0.02; ".repeat(3);
     let process = std::process::id().to_string();
     let stopped = std::process::Command::new("sh")
@@ -98,7 +98,7 @@ fn a_schema_is_fetched_when_asked_for_and_a_refusal_names_the_field() {
             ),
         },
     };
-    let (address, server) = serve(None, PATIENCE, decide);
+    let (address, server) = serve(None, WAIT_MAX, decide);
     let error = call(address, None).unwrap_err();
     assert_eq!(error.code, Code::FailedPrecondition);
     assert!(
@@ -107,7 +107,10 @@ fn a_schema_is_fetched_when_asked_for_and_a_refusal_names_the_field() {
     );
     assert!(matches!(
         server.join().unwrap(),
-        Err(AcceptError::Handshake { .. })
+        Err(AcceptError {
+            error: EstablishError::Handshake(_),
+            ..
+        })
     ));
 }
 
@@ -116,7 +119,7 @@ fn mutual_tls_proves_both_ends_by_spiffe_id_or_dns_name() {
     let authority = Authority::new();
     let client = authority.node("client", &["client.test", "spiffe://mesh/ns/a/sa/client"]);
     let server_files = authority.node("server", &["127.0.0.1", "server.test"]);
-    let (address, server) = serve(Some(&server_files), PATIENCE, welcome);
+    let (address, server) = serve(Some(&server_files), WAIT_MAX, welcome);
     let near = call(address, Some(&client)).unwrap();
     let far = server.join().unwrap().unwrap();
     assert_eq!(near.peer, PeerIdentity::Dns("server.test".into()));
@@ -134,20 +137,26 @@ fn certificates_of_another_authority_are_refused_on_either_side() {
     let mut stranger = other.node("client", &["client.test"]);
     // It trusts the server, but the server does not trust it.
     stranger.ca = server_files.ca.clone();
-    let (address, server) = serve(Some(&server_files), PATIENCE, welcome);
+    let (address, server) = serve(Some(&server_files), WAIT_MAX, welcome);
     let error = call(address, Some(&stranger)).unwrap_err();
     assert_eq!(error.code, Code::Unauthenticated, "{error}");
-    assert!(matches!(server.join().unwrap(), Err(AcceptError::Tls { .. })));
+    assert!(matches!(
+        server.join().unwrap(),
+        Err(AcceptError {
+            error: EstablishError::Tls(_),
+            ..
+        })
+    ));
 
     let suspicious = other.node("client", &["client.test"]);
-    let (address, server) = serve(Some(&server_files), PATIENCE, welcome);
+    let (address, server) = serve(Some(&server_files), WAIT_MAX, welcome);
     let error = call(address, Some(&suspicious)).unwrap_err();
     assert_eq!(error.code, Code::Unauthenticated, "{error}");
     assert!(server.join().unwrap().is_err());
 
     let misnamed = authority.node("misnamed", &["elsewhere.test"]);
     let client = authority.node("client", &["client.test"]);
-    let (address, server) = serve(Some(&misnamed), PATIENCE, welcome);
+    let (address, server) = serve(Some(&misnamed), WAIT_MAX, welcome);
     let error = call(address, Some(&client)).unwrap_err();
     assert!(
         error.code == Code::Unauthenticated && error.message.contains("elsewhere.test"),
@@ -161,11 +170,17 @@ fn one_end_with_tls_and_one_without_end_clearly() {
     let authority = Authority::new();
     let server_files = authority.node("server", &["127.0.0.1"]);
     let client = authority.node("client", &["client.test"]);
-    let (address, server) = serve(Some(&server_files), PATIENCE, welcome);
+    let (address, server) = serve(Some(&server_files), WAIT_MAX, welcome);
     let error = call(address, None).unwrap_err();
     assert!(error.message.contains("TLS"), "{error}");
-    assert!(matches!(server.join().unwrap(), Err(AcceptError::Tls { .. })));
-    let (address, server) = serve(None, PATIENCE, welcome);
+    assert!(matches!(
+        server.join().unwrap(),
+        Err(AcceptError {
+            error: EstablishError::Tls(_),
+            ..
+        })
+    ));
+    let (address, server) = serve(None, WAIT_MAX, welcome);
     let error = call(address, Some(&client)).unwrap_err();
     assert!(error.message.contains("TLS"), "{error}");
     let error = server.join().unwrap().unwrap_err().to_string();
@@ -174,7 +189,7 @@ fn one_end_with_tls_and_one_without_end_clearly() {
 
 #[test]
 fn garbage_is_refused_at_once_and_silence_at_the_deadline() {
-    let (address, server) = serve(None, PATIENCE, welcome);
+    let (address, server) = serve(None, WAIT_MAX, welcome);
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let error = server.join().unwrap().unwrap_err().to_string();
@@ -184,7 +199,10 @@ fn garbage_is_refused_at_once_and_silence_at_the_deadline() {
     let mut stream = TcpStream::connect(address).unwrap();
     assert!(matches!(
         server.join().unwrap(),
-        Err(AcceptError::Deadline { .. })
+        Err(AcceptError {
+            error: EstablishError::Deadline,
+            ..
+        })
     ));
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
@@ -203,7 +221,7 @@ fn garbage_is_refused_at_once_and_silence_at_the_deadline() {
 
 #[test]
 fn another_version_is_named_to_the_client() {
-    let (address, server) = serve(None, PATIENCE, welcome);
+    let (address, server) = serve(None, WAIT_MAX, welcome);
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"PVST\x63\0\0\0").unwrap();
     let mut answer = Vec::new();

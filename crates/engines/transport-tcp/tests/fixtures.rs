@@ -11,24 +11,23 @@ use std::sync::Arc;
 use pairs::{established, mutual_tls};
 use provost_conformance::fixtures::{Fixtures, FromFixture, ToFixture};
 use provost_conformance::{BIDI, Node, content};
-use provost_datapath::{Engine, FieldWriter, Link, Progress, SavedState, Step};
-use provost_transport_tcp::{Established, Handover, Role, TcpTransport, TcpVersion, TransportConfig};
+use provost_datapath::{ConnectionSignals, Engine, FieldWriter, Progress, SavedState, Step};
+use provost_transport_tcp::{Established, StateTransfer, TcpTransport, TcpVersion, TransportConfig};
 use provost_wire::descriptor::Parts;
 
 const CONFIG: TransportConfig = TransportConfig {
     keepalive_interval_ns: 0,
     keepalive_timeout_ns: 0,
     linger_ns: 1_000,
-    version: TcpVersion::One,
 };
 
 /// A transport with work that its socket does not take, because it is full: streams, one with a message of which the
 /// first chunk is in frames.
-fn busy(mut established: Established) -> SavedState {
+fn busy(established: Established) -> SavedState {
     let junk = [0; 64 << 10];
-    while established.socket.write(&junk).is_ok() {}
-    let link = Arc::new(Link::new());
-    let engine = TcpTransport::new(established, Role::Client, CONFIG, link.clone(), 0);
+    while established.carrier.stream().write(&junk).is_ok() {}
+    let link = Arc::new(ConnectionSignals::new());
+    let engine = TcpTransport::new(established, CONFIG, link.clone(), 0);
     let mut node = Node::new(provost_conformance::End {
         engine: Box::new(engine),
         link,
@@ -89,14 +88,14 @@ fn go_on(state: &SavedState, version: TcpVersion) -> (usize, u64, usize) {
         far.read_to_end(&mut bytes).unwrap();
         bytes
     });
-    let link = Arc::new(Link::new());
+    let link = Arc::new(ConnectionSignals::new());
     let mut blocks = FromFixture::default();
-    let handover = Handover {
+    let state_transfer = StateTransfer {
         descriptors: vec![near.into()],
         link: link.clone(),
         restorer: &mut blocks,
     };
-    let engine = TcpTransport::restore(version, state, handover).unwrap();
+    let engine = provost_transport_tcp::restore(version, state, state_transfer).unwrap();
     assert_eq!(engine.version(), version.number());
     let mut node = Node::new(provost_conformance::End {
         engine: Box::new(engine),

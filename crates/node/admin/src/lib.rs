@@ -14,7 +14,7 @@
     reason = "generated; the schema has the documentation"
 )]
 pub mod v1 {
-    tonic::include_proto!("provost.admin.v1");
+    include!("v1.rs");
 }
 
 /// In JSON a state is its name in lower case, such as `serving`.

@@ -25,6 +25,12 @@ pub struct Denied {
     gid: u32,
 }
 
+/// The user that this process runs as.
+#[must_use]
+pub fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Whether a process may attach to a service that runs as `own_uid`.
 pub fn check(config: &ControlConfig, own_uid: u32, peer: Credentials) -> Result<(), Denied> {
     let Credentials { pid, uid, gid } = peer;

@@ -1,17 +1,16 @@
 //! What the node is doing, for operators: datapaths with their engines, policies with where they are, kinds of engines.
 
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use provost_datapath::{EngineDescription, Packets};
 use provost_engine::{AppIdentity, PeerIdentity, Side};
-use tokio::sync::oneshot;
 
-use crate::node::Shared;
-use crate::policies::transports::Transports;
+use crate::connections::OpenConnection;
+use crate::control_plane::ControlPlane;
 use crate::policies::{Attachment, KindDescription, Origin};
-use crate::runtime::{AppId, Command, ConnectionId, Describe, PathDescription, Tag};
+use crate::runtime::{self, AppId, Command, ConnectionId, Describe, PathDescription, Tag};
+use crate::transport::TransportKind;
 
 /// One datapath.
 #[derive(Clone, Debug)]
@@ -89,14 +88,14 @@ pub(crate) struct EngineKindDescription {
 }
 
 /// All datapaths, by connection.
-pub(crate) async fn datapaths(shared: &Rc<Shared>) -> Vec<DatapathDescription> {
-    let mut paths = polled(shared).await.paths;
-    let connections = shared.connections.borrow();
+pub(crate) async fn datapaths(plane: &ControlPlane) -> Vec<DatapathDescription> {
+    let mut paths = polled(plane).await.paths;
+    let connections = plane.connections.all();
     let mut all: Vec<DatapathDescription> = connections
         .iter()
         .filter_map(|(id, connection)| {
             let path = paths.remove(id)?;
-            let site = &connection.site;
+            let context = &connection.context;
             let name = |tag: Tag| {
                 let mut chain = connection.chain.iter();
                 let instance = chain.find(|instance| instance.tag == tag);
@@ -108,20 +107,20 @@ pub(crate) async fn datapaths(shared: &Rc<Shared>) -> Vec<DatapathDescription> {
             });
             Some(DatapathDescription {
                 connection: *id,
-                app: Arc::clone(&site.app),
-                side: site.side,
-                service: Arc::clone(&site.service),
-                peer: site.peer.clone(),
-                encoding: match connection.encoding {
+                app: Arc::clone(&context.app),
+                side: context.side,
+                service: Arc::clone(&context.service),
+                peer: context.peer.clone(),
+                encoding: match connection.spec.encoding {
                     provost_marshalling::Encoding::Native => "native",
                     provost_marshalling::Encoding::Protobuf => "protobuf",
                 },
-                runtime: site.runtime,
+                runtime: context.runtime,
                 calls_begun: path.calls_begun,
                 calls_in_flight: path.calls_in_flight,
                 engines: lines.collect(),
-                packets: connection.link.packets().read(),
-                round_trip_ns: connection.link.packets().round_trip_ns(),
+                packets: connection.signals.packets().read(),
+                round_trip_ns: connection.signals.packets().round_trip_ns(),
                 stays_because: connection.stays_because.clone(),
             })
         })
@@ -140,38 +139,38 @@ pub(crate) struct Polled {
 }
 
 /// Asks all runtimes.
-pub(crate) async fn polled(shared: &Shared) -> Polled {
+pub(crate) async fn polled(plane: &ControlPlane) -> Polled {
     let mut polled = Polled::default();
-    for runtime in 0..shared.runtimes.len() {
-        ask(shared, runtime, &mut polled).await;
+    for runtime in 0..plane.runtimes.count() {
+        ask(plane, runtime, &mut polled).await;
     }
     polled
 }
 
-async fn ask(shared: &Shared, runtime: usize, polled: &mut Polled) {
+async fn ask(plane: &ControlPlane, runtime: usize, polled: &mut Polled) {
     let mut from = Some(0);
     while let Some(at) = from.take() {
-        let (answer, hears) = oneshot::channel();
+        let (answer, hears) = runtime::reply();
         let question = Command::Describe(Box::new(Describe { from: at, answer }));
         // A runtime that takes no command, or ends, has nothing to say.
-        if shared.runtimes[runtime].tell(question).await.is_err() {
+        if plane.runtimes[runtime].tell(question).await.is_err() {
             break;
         }
         let Ok(described) = hears.await else { break };
         polled.receive_heaps.extend(described.receive_heaps);
-        let by_id = described.paths.into_iter().map(|path| (path.id, path));
+        let by_id = described.datapaths.into_iter().map(|path| (path.id, path));
         polled.paths.extend(by_id);
         from = described.next;
     }
 }
 
 /// The attached policies, in order.
-pub(crate) fn policies(shared: &Shared) -> Vec<PolicyDescription> {
-    let table = shared.policies.table();
-    let configured = shared.policies.configured();
-    let connections = shared.connections.borrow();
+pub(crate) fn policies(plane: &ControlPlane) -> Vec<PolicyDescription> {
+    let table = plane.policies.table();
+    let configured = plane.policies.configured();
+    let connections = plane.connections.all();
     let describe = |entry: &crate::policies::table::Entry| {
-        let has_it = |connection: &&crate::node::OpenConnection| {
+        let has_it = |connection: &&OpenConnection| {
             let mut chain = connection.chain.iter();
             chain.any(|instance| *instance.name == *entry.attachment.name)
         };
@@ -193,18 +192,18 @@ pub(crate) fn policies(shared: &Shared) -> Vec<PolicyDescription> {
 }
 
 /// The kinds of policies, and the transports to other nodes.
-pub(crate) fn engines(shared: &Shared) -> Vec<EngineKindDescription> {
-    let table = shared.policies.table();
-    let connections = shared.connections.borrow();
+pub(crate) fn engines(plane: &ControlPlane) -> Vec<EngineKindDescription> {
+    let table = plane.policies.table();
+    let connections = plane.connections.all();
     let of_policy = |kind: KindDescription| {
         let is_it = |name: &str, version: u32| name == kind.name && version == kind.version;
-        let has_it = |connection: &&crate::node::OpenConnection| {
+        let has_it = |connection: &&OpenConnection| {
             let mut chain = connection.chain.iter();
             chain.any(|instance| is_it(instance.kind.name(), instance.kind.version()))
         };
         let mut entries = table.entries.iter();
         let in_use = entries.clone().any(|entry| entry.live.kind.name() == kind.name);
-        let newest = shared.policies.registry().find(&kind.name, None);
+        let newest = plane.policies.registry().find(&kind.name, None);
         EngineKindDescription {
             datapaths: connections.values().filter(has_it).count(),
             is_current: match in_use {
@@ -214,42 +213,36 @@ pub(crate) fn engines(shared: &Shared) -> Vec<EngineKindDescription> {
             kind,
         }
     };
-    let mut all: Vec<_> = shared
+    let mut all: Vec<_> = plane
         .policies
         .registry()
         .list()
         .into_iter()
         .map(of_policy)
         .collect();
-    for (kind, version) in Transports::list() {
-        let has_it = |connection: &&crate::node::OpenConnection| {
-            connection.site.peer.transport == "tcp" && connection.transport_version == version
-        };
-        all.push(EngineKindDescription {
-            kind: KindDescription {
-                name: kind.to_owned(),
-                version,
-                summary: "the native protocol over TCP, plain or mutual TLS".to_owned(),
-                example: String::new(),
-                origin: Origin::BuiltIn,
-            },
-            datapaths: connections.values().filter(has_it).count(),
-            is_current: table.transports.current(kind) == Some(version),
-        });
+    for transport in TransportKind::ALL
+        .iter()
+        .copied()
+        .filter(|kind| kind.is_network())
+    {
+        let description = transport.description();
+        for version in description.versions.iter().copied() {
+            let has_it = |connection: &&OpenConnection| {
+                let spec = &connection.spec;
+                spec.transport == transport && spec.transport_version == version
+            };
+            all.push(EngineKindDescription {
+                kind: KindDescription {
+                    name: description.engine.to_owned(),
+                    version,
+                    summary: description.summary.to_owned(),
+                    example: String::new(),
+                    origin: Origin::BuiltIn,
+                },
+                datapaths: connections.values().filter(has_it).count(),
+                is_current: table.transports.current(transport) == version,
+            });
+        }
     }
-    let over_datagrams = connections
-        .values()
-        .filter(|one| one.site.peer.transport == "datagram");
-    all.push(EngineKindDescription {
-        kind: KindDescription {
-            name: provost_transport_datagram::KIND.to_owned(),
-            version: 1,
-            summary: "the native protocol over the datagram transport, in UDP packets".to_owned(),
-            example: String::new(),
-            origin: Origin::BuiltIn,
-        },
-        datapaths: over_datagrams.count(),
-        is_current: true,
-    });
     all
 }

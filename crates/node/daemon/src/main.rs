@@ -7,12 +7,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use provostd::config::{
-    ConfigError, ListenerConfig, ListenerTransport, LogFormat, RouteConfig, RouteTransport, Sources,
-};
+use provostd::config::{ConfigError, ListenerConfig, LogFormat, RouteConfig, RouteTransport, Sources};
+use provostd::hot_restart::{Predecessor, UpgradeRequest};
 use provostd::policies::Registry;
-use provostd::takeover::{Seat, UpgradeRequest};
-use provostd::{Config, Node, NodeEnd, NodeParts, Shutdown, StartError, notify};
+use provostd::{Config, Node, NodeEnd, NodeParts, Shutdown, StartError, TransportKind, notify};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 const EXAMPLES: &str = "\
@@ -67,8 +65,8 @@ struct Options {
     #[arg(long)]
     log_json: bool,
     /// Replaces the process at the other end of standard input, which has started this one.
-    #[arg(long, hide = true)]
-    take_over: bool,
+    #[arg(long = "take-over", hide = true)]
+    hot_restart: bool,
     /// Only check the configuration.
     #[arg(long)]
     check_config: bool,
@@ -90,12 +88,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let only_check = options.check_config;
-    let seat = match options.take_over && !only_check {
-        true => Seat::at_standard_input().map(Some),
+    let predecessor = match options.hot_restart && !only_check {
+        true => Predecessor::at_standard_input().map(Some),
         false => Ok(None),
     };
-    let seat = match seat {
-        Ok(seat) => seat,
+    let predecessor = match predecessor {
+        Ok(predecessor) => predecessor,
         Err(error) => {
             eprintln!("provostd: {error}");
             return ExitCode::from(EXIT_USAGE);
@@ -105,8 +103,8 @@ fn main() -> ExitCode {
         Ok(configured) => configured,
         Err(error) => {
             eprintln!("provostd: {error}");
-            if let Some(seat) = seat {
-                seat.decline(&error.to_string());
+            if let Some(predecessor) = predecessor {
+                predecessor.decline(&error.to_string());
             }
             return ExitCode::from(EXIT_USAGE);
         }
@@ -119,7 +117,7 @@ fn main() -> ExitCode {
         println!("the configuration is good");
         return ExitCode::SUCCESS;
     }
-    match run(config, sources, seat) {
+    match run(config, sources, predecessor) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("provostd: {error}");
@@ -134,7 +132,7 @@ fn parse_route(text: &str) -> Result<RouteConfig, String> {
         .ok_or("write it as SERVICE=HOST:PORT, such as kv.Kv=127.0.0.1:7700")?;
     Ok(RouteConfig {
         service: service.to_owned(),
-        transport: RouteTransport::Tcp,
+        transport: RouteTransport::Over(TransportKind::Tcp),
         endpoints: vec![endpoint.to_owned()],
     })
 }
@@ -158,13 +156,15 @@ fn adjust(options: &Options, config: &mut Config) {
         config.admin.socket.clone_from(&options.admin_socket);
     }
     let listeners = options.listen.iter().map(|address| ListenerConfig {
-        transport: ListenerTransport::Tcp,
+        transport: TransportKind::Tcp,
         address: *address,
     });
     config.listeners.extend(listeners);
     for route in options.route.iter().cloned() {
         match config.routes.iter_mut().find(|old| old.service == route.service) {
-            Some(old) if old.transport == RouteTransport::Tcp => old.endpoints.extend(route.endpoints),
+            Some(old) if old.transport == RouteTransport::Over(TransportKind::Tcp) => {
+                old.endpoints.extend(route.endpoints)
+            }
             Some(old) => *old = route,
             None => config.routes.push(route),
         }
@@ -202,8 +202,8 @@ enum RunError {
     Signals(#[from] std::io::Error),
 }
 
-/// Runs the service; with a seat in the place of another process.
-fn run(config: Config, sources: Sources, seat: Option<Seat>) -> Result<(), RunError> {
+/// Runs the service; with a predecessor in the place of another process.
+fn run(config: Config, sources: Sources, predecessor: Option<Predecessor>) -> Result<(), RunError> {
     provostd::log::start(&config.log)?;
     end_on_panic();
     allow_all_descriptors();
@@ -219,9 +219,9 @@ fn run(config: Config, sources: Sources, seat: Option<Seat>) -> Result<(), RunEr
             kinds: Registry::with_built_ins(),
             sources,
         };
-        let node = match seat {
+        let node = match predecessor {
             None => Node::start_with(parts)?,
-            Some(seat) => Node::take_over(parts, seat)?,
+            Some(predecessor) => Node::hot_restart(parts, predecessor)?,
         };
         notify::ready();
         tokio::select! {

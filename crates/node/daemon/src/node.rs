@@ -1,43 +1,51 @@
 //! A node's service: its control plane, its runtimes, and how it starts and stops.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use provost_datapath::Link;
-use provost_engine::{AppIdentity, EventSink, NoEvents, Site};
-use provost_frontend::{CallQuota, SendHeap};
-use provost_transport_local::PeerWake;
-use provost_transport_tcp::{Limits, TlsConfig, TlsConfigError};
+use provost_engine::{EventSink, NoEvents};
+use provost_shm::PacketSocket;
+use provost_transport_tcp::TlsConfigError;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
+use tracing::Instrument;
 
-use crate::apps::{Control, PendingRequests};
+use crate::app_registry::{AppRegistry, AttachedApp};
+use crate::apps::AppServer;
+use crate::audit_log::{AuditLog, AuditLogError};
 use crate::config::{Config, Sources};
-use crate::gate::Gate;
-use crate::observe::{AuditLog, ObserveError};
-use crate::permits::{AppConnections, Permits};
-use crate::policies::{Change, ChangeError, Instance, Mode, Policies, Registry, Report};
-use crate::reload::{ConfigState, ReloadError, Reloaded};
-use crate::runtime::{
-    AppId, Command, ConnectionId, PathWaker, Runtime, RuntimeEvent, RuntimeOptions, Tag, Waiting,
-};
-use crate::schemas::{BoundSchema, SchemaStore, StoreError};
+use crate::configuration::Configuration;
+use crate::connect::Connector;
+use crate::connections::ConnectionRegistry;
+use crate::control_plane::ControlPlane;
+use crate::counts::{Counts, unix_ms};
+use crate::hot_restart::{self, Predecessor, PredecessorError};
+use crate::live_change::LiveChanges;
+use crate::observe::ObserveError;
+use crate::peers::PeerAccess;
+use crate::permits::Permits;
+use crate::policies::{Change, ChangeError, Mode, Policies, Registry, Report};
+use crate::quiesce_barrier::QuiesceBarrier;
+use crate::reload::{ReloadError, Reloaded};
+use crate::runtime::{Command, Overloaded, RuntimeEvent};
+use crate::runtimes::Runtimes;
+use crate::schemas::{SchemaStore, StoreError};
 use crate::services::Services;
-use crate::sockets::{self, Listeners, OwnSockets};
-use crate::takeover::{self, Seat, SeatError, UpgradeError, UpgradeOrder, UpgradeReport, UpgradeRequest};
-use crate::{admin, apps, listen, observe, policies, reload};
+use crate::sockets::{self, Listeners, SocketError};
+use crate::transport::Limits;
+use crate::upgrade::{
+    self, OwnSockets, RestartDesk, UpgradeError, UpgradeOrder, UpgradeQueue, UpgradeReport, UpgradeRequest,
+    UpgradeSender,
+};
+use crate::{admin, listen, observe, policies, reload};
 
-/// Events of runtimes that wait for the control plane, at most.
-const EVENTS_MAX: usize = 1024;
 /// Changes that the program around the node asks for and that wait, at most.
 const ORDERS_MAX: usize = 64;
 /// Stack of the control plane's thread and of those on which handshakes run, in bytes.
@@ -99,12 +107,33 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// The audit log cannot be written.
+    #[error(transparent)]
+    Audit(#[from] AuditLogError),
+    /// A runtime took no command at the start: it has no app that was taken over.
+    #[error("cannot go on with the apps of the process before: {0}")]
+    Adopt(Overloaded),
     /// Another process keeps the service.
     #[error("cannot take over: {0}")]
-    TakeOver(#[from] SeatError),
+    HotRestart(#[from] PredecessorError),
     /// The control plane ended before it began.
     #[error("the control plane's thread ended unexpectedly")]
     Died,
+}
+
+impl From<SocketError> for StartError {
+    fn from(error: SocketError) -> StartError {
+        match error {
+            SocketError::Control { path, source } => StartError::Socket { path, source },
+            SocketError::Admin { path, source } => StartError::AdminSocket { path, source },
+            SocketError::Peers { address, source } => StartError::Listener { address, source },
+            SocketError::Http(error) => StartError::Observe(error),
+            SocketError::System(source) => StartError::System {
+                what: "a socket at which the node is found",
+                source,
+            },
+        }
+    }
 }
 
 fn socket_hint(source: &io::Error) -> &'static str {
@@ -148,7 +177,7 @@ pub struct NodeParts {
 pub struct Node {
     shutdown: watch::Sender<Shutdown>,
     orders: mpsc::Sender<Order>,
-    upgrades: takeover::UpgradeSender,
+    upgrades: UpgradeSender,
     addresses: Vec<SocketAddr>,
     ended: watch::Receiver<Option<NodeEnd>>,
     thread: Option<JoinHandle<()>>,
@@ -173,16 +202,16 @@ enum Origin {
     /// By itself.
     Fresh,
     /// In the place of another process.
-    Seat(Seat),
+    Predecessor(Predecessor),
 }
 
 /// What is asked of a node while it runs.
 struct Asked {
     shutdown: watch::Receiver<Shutdown>,
     orders: mpsc::Receiver<Order>,
-    upgrades: takeover::Upgrades,
+    upgrades: UpgradeQueue,
     /// For those who ask from inside.
-    own_upgrades: takeover::UpgradeSender,
+    own_upgrades: UpgradeSender,
 }
 
 impl Node {
@@ -207,12 +236,12 @@ impl Node {
 
     /// Takes a node's service over from another process. When this returns, this one has it; on failure the other one
     /// keeps it.
-    pub fn take_over(parts: NodeParts, seat: Seat) -> Result<Node, StartError> {
-        Node::begin(parts, Origin::Seat(seat))
+    pub fn hot_restart(parts: NodeParts, predecessor: Predecessor) -> Result<Node, StartError> {
+        Node::begin(parts, Origin::Predecessor(predecessor))
     }
 
     fn begin(parts: NodeParts, origin: Origin) -> Result<Node, StartError> {
-        let (upgrades, upgrades_asked) = takeover::queue();
+        let (upgrades, upgrades_asked) = upgrade::queue();
         let (ending, ended) = watch::channel(None);
         let own_upgrades = upgrades.clone();
         let (shutdown, asked) = watch::channel(Shutdown::Running);
@@ -307,7 +336,7 @@ impl Node {
         request: UpgradeRequest,
     ) -> oneshot::Receiver<Result<UpgradeReport, UpgradeError>> {
         let (done, hears) = oneshot::channel();
-        takeover::order(&self.upgrades, UpgradeOrder { request, done });
+        upgrade::order(&self.upgrades, UpgradeOrder { request, done });
         hears
     }
 
@@ -352,135 +381,6 @@ impl Drop for Node {
     }
 }
 
-/// What the tasks of the control plane share. They all run on one thread.
-pub(crate) struct Shared {
-    /// What the node was started with. Keys that a reload may change are read from `live`.
-    pub(crate) config: Config,
-    /// The configuration in effect: with those keys as they are now.
-    pub(crate) live: RefCell<Rc<Config>>,
-    pub(crate) config_state: RefCell<ConfigState>,
-    pub(crate) services: Arc<Services>,
-    /// Where policies and the admin API account for what they do.
-    pub(crate) audit: Arc<AuditLog>,
-    pub(crate) policies: Policies,
-    pub(crate) runtimes: Vec<Runtime>,
-    pub(crate) permits: Permits,
-    pub(crate) tls_client: Option<Arc<rustls::ClientConfig>>,
-    pub(crate) tls_server: Option<Arc<rustls::ServerConfig>>,
-    pub(crate) apps: RefCell<HashMap<AppId, AttachedApp>>,
-    pub(crate) connections: RefCell<HashMap<ConnectionId, OpenConnection>>,
-    /// Told when an app or a connection is gone.
-    pub(crate) gone: Notify,
-    /// Nothing new is taken, and what is open finishes.
-    pub(crate) draining: Cell<bool>,
-    /// When the service began, in whatever process, in milliseconds since 1970.
-    pub(crate) began_unix_ms: Cell<u64>,
-    /// What was done to the node as a whole.
-    pub(crate) counts: observe::Counts,
-    pub(crate) next_app: Cell<AppId>,
-    pub(crate) next_connection: Cell<ConnectionId>,
-    pub(crate) own_user: u32,
-    /// Where it listens for other nodes.
-    pub(crate) addresses: Vec<SocketAddr>,
-    /// Before everything that is done for apps, and that they or peers can notice.
-    pub(crate) gate: Gate,
-    /// Before peers are let in.
-    pub(crate) peers_gate: Gate,
-    /// Handshakes with peers that are under way.
-    pub(crate) handshakes: watch::Sender<usize>,
-    /// Control sockets of processes that have not attached.
-    pub(crate) unattached: RefCell<BTreeMap<u64, OwnedFd>>,
-    /// Numbers requests of apps, and processes that have not attached.
-    pub(crate) next_request: Cell<u64>,
-    pub(crate) sockets: RefCell<OwnSockets>,
-    /// The program that this process runs, where it was when it was started.
-    pub(crate) program: PathBuf,
-    /// Where requests for an upgrade go.
-    pub(crate) upgrades: takeover::UpgradeSender,
-    /// Where runtimes' events go, to know when all have been heard.
-    pub(crate) events: mpsc::Sender<RuntimeEvent>,
-}
-
-/// What the control plane keeps of an app.
-pub(crate) struct AttachedApp {
-    pub(crate) control: Rc<Control>,
-    pub(crate) requests: Rc<PendingRequests>,
-    /// Whether its library takes another completion region.
-    pub(crate) takes_regions: bool,
-    /// Who it is.
-    pub(crate) identity: Arc<AppIdentity>,
-    pub(crate) runtime: usize,
-    pub(crate) send_heap: SendHeap,
-    pub(crate) connections: AppConnections,
-    /// Tells the app's task that its runtime has given it up.
-    pub(crate) given_up: Arc<Notify>,
-}
-
-/// What the control plane keeps of a connection.
-pub(crate) struct OpenConnection {
-    pub(crate) app: AppId,
-    pub(crate) link: Arc<Link>,
-    pub(crate) waker: Arc<PathWaker>,
-    /// The service, where the app serves it.
-    pub(crate) serves: Option<String>,
-    /// Where it is, as its policies are told.
-    pub(crate) site: Arc<Site>,
-    /// How often its engines were changed: its runtime counts, this is the last that was heard of.
-    pub(crate) revision: u64,
-    /// Its policies, in order.
-    pub(crate) chain: Vec<Arc<Instance>>,
-    /// Policies that apply to it and that it goes without, as they failed or did not fit.
-    pub(crate) without: Vec<Tag>,
-    /// The version of its transport's code.
-    pub(crate) transport_version: u32,
-    /// Why it has not gone over to the transport that its route names, if it should have.
-    pub(crate) stays_because: Option<String>,
-    /// In which form messages go over its transport.
-    pub(crate) encoding: provost_marshalling::Encoding,
-    /// What it has beside that.
-    pub(crate) terms: Terms,
-}
-
-/// What a process that takes over makes a connection's engines with, beside their states.
-#[derive(Clone)]
-pub(crate) struct Terms {
-    pub(crate) schema: Arc<BoundSchema>,
-    pub(crate) message_bytes_max: u32,
-    pub(crate) calls_max: u32,
-    /// For a server's end: the request that offered the service, and its quota.
-    pub(crate) offer: Option<(u64, Arc<CallQuota>)>,
-}
-
-impl Shared {
-    /// The configuration in effect.
-    pub(crate) fn live(&self) -> Rc<Config> {
-        Rc::clone(&self.live.borrow())
-    }
-
-    /// Waits until no handshake is under way.
-    pub(crate) async fn no_handshakes(&self) {
-        // Its sender is beside us.
-        let _ = self
-            .handshakes
-            .subscribe()
-            .wait_for(|under_way| *under_way == 0)
-            .await;
-    }
-
-    /// A number for a connection that no other has had.
-    pub(crate) fn new_connection(&self) -> ConnectionId {
-        self.next_connection.replace(self.next_connection.get() + 1)
-    }
-}
-
-impl OpenConnection {
-    /// Asks the connection to finish its calls and end.
-    pub(crate) fn drain(&self) {
-        self.link.drain();
-        self.waker.wake();
-    }
-}
-
 /// What the program around the node asks for.
 enum Order {
     Change {
@@ -497,20 +397,20 @@ enum Order {
 }
 
 /// Carries out what the program around the node asks for.
-async fn obey(shared: Rc<Shared>, mut orders: mpsc::Receiver<Order>) {
+async fn obey(plane: ControlPlane, mut orders: mpsc::Receiver<Order>) {
     while let Some(order) = orders.recv().await {
-        let shared = Rc::clone(&shared);
+        let plane = plane.clone();
         tokio::task::spawn_local(async move {
             // Whoever asked may have gone.
             match order {
                 Order::Change { change, mode, done } => {
-                    let _ = done.send(policies::carry_out(&shared, change, mode).await);
+                    let _ = done.send(plane.changes.carry_out(change, mode).await);
                 }
                 Order::Reload { done } => {
-                    let _ = done.send(reload::reload(&shared).await);
+                    let _ = done.send(reload::reload(&plane).await);
                 }
                 Order::Write { done } => {
-                    let _ = done.send(reload::write_back(&shared).await);
+                    let _ = done.send(reload::write_back(&plane).await);
                 }
             }
         });
@@ -536,6 +436,9 @@ fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) -> Node
         }
     };
     let local = LocalSet::new();
+    // Whatever happens on this thread, and what it has others do, is said to be this node's.
+    let span = tracing::info_span!("node", node = parts.config.node.name);
+    let _entered = span.enter();
     let end = local.block_on(&runtime, serve(parts, origin, asked, started));
     drop(local);
     // Handshakes that are still under way have deadlines of their own; nobody waits for them.
@@ -544,104 +447,157 @@ fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) -> Node
 }
 
 async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Started) -> NodeEnd {
-    let upgrades = asked.own_upgrades.clone();
-    let begun = match &origin {
-        Origin::Fresh => start(parts, upgrades),
-        Origin::Seat(seat) => succeed(parts, upgrades, seat),
-    };
-    let (shared, listeners, came, events) = match begun {
+    let begun = begin(parts, &origin, asked.own_upgrades.clone()).await;
+    let (begun, events) = match begun {
         Ok(begun) => begun,
         Err(error) => {
-            if let Origin::Seat(seat) = &origin {
-                seat.decline(&error.to_string());
+            if let Origin::Predecessor(predecessor) = &origin {
+                predecessor.decline(&error.to_string());
             }
             let _ = started.send(Err(error));
             return NodeEnd::Stopped;
         }
     };
     drop(origin);
-    let paths = listeners.paths(&shared.config);
-    for (runtime, apps) in shared.runtimes.iter().zip(came.adopted) {
-        // Its inbox is empty.
-        let _ = runtime.tell(Command::Adopt(Box::new(apps))).await;
-    }
-    for (app, following) in came.resumed {
-        tokio::task::spawn_local(apps::resume(Rc::clone(&shared), app, following));
-    }
-    let admin = listeners
-        .admin
-        .map(|socket| admin::serve(Rc::clone(&shared), socket));
-    let http = listeners.http.map(|listener| {
-        tracing::info!(address = %listener.address(), "serving metrics and health");
-        tokio::task::spawn_local(observe::serve(Rc::clone(&shared), listener))
-    });
-    if let Ok(Some((collector, interval))) = shared.config.observe.collector() {
-        tokio::task::spawn_local(observe::export(Rc::clone(&shared), collector, interval));
-    }
-    let mut accepting = vec![tokio::task::spawn_local(apps::accept(
-        Rc::clone(&shared),
-        listeners.control,
-        came.unattached,
-    ))];
-    for listener in listeners.peers {
-        accepting.push(tokio::task::spawn_local(listen::accept(
-            Rc::clone(&shared),
-            listener,
-        )));
-    }
-    tokio::task::spawn_local(hear(Rc::clone(&shared), events));
-    tokio::task::spawn_local(obey(Rc::clone(&shared), asked.orders));
+    let plane = begun.plane.clone();
+    let tasks = ServingTasks::start(begun);
+    tokio::task::spawn_local(hear(plane.clone(), events));
+    tokio::task::spawn_local(obey(plane.clone(), asked.orders));
     tracing::info!(
-        node = shared.config.node.name,
-        socket = %shared.config.control.socket.display(),
-        listeners = ?shared.addresses,
-        runtimes = shared.runtimes.len(),
-        apps = shared.apps.borrow().len(),
+        node = plane.config.started.node.name,
+        socket = %plane.config.started.control.socket.display(),
+        listeners = ?plane.peers.addresses,
+        runtimes = plane.runtimes.count(),
+        apps = plane.apps.count(),
         "serving"
     );
-    let _ = started.send(Ok(shared.addresses.clone()));
-    let how = loop {
+    let _ = started.send(Ok(plane.peers.addresses.clone()));
+    match until_told_to_end(&plane, &mut asked.upgrades, &mut asked.shutdown).await {
+        ServiceEnd::Replaced(end) => end,
+        ServiceEnd::Told(how) => {
+            stop(&plane, tasks, how, &mut asked.shutdown).await;
+            NodeEnd::Stopped
+        }
+    }
+}
+
+/// Why the service ends.
+enum ServiceEnd {
+    Told(Shutdown),
+    Replaced(NodeEnd),
+}
+
+/// Waits until the service is told to end, or another process has taken over.
+async fn until_told_to_end(
+    plane: &ControlPlane,
+    upgrades: &mut UpgradeQueue,
+    shutdown: &mut watch::Receiver<Shutdown>,
+) -> ServiceEnd {
+    loop {
         let order = tokio::select! {
-            how = wait_for_shutdown(&mut asked.shutdown, Shutdown::Drain) => break how,
-            Some(order) = asked.upgrades.recv() => order,
+            how = wait_for_shutdown(shutdown, Shutdown::Drain) => return ServiceEnd::Told(how),
+            Some(order) = upgrades.recv() => order,
         };
         // Not to be left half way, whatever is asked for meanwhile.
-        if let Some(end) = be_replaced(&shared, order).await {
+        if let Some(end) = be_replaced(plane, order).await {
             if let NodeEnd::Replaced { process } = end
-                && *asked.shutdown.borrow() != Shutdown::Running
+                && *shutdown.borrow() != Shutdown::Running
             {
-                takeover::pass_shutdown_on(process);
+                hot_restart::pass_shutdown_on(process);
             }
-            return end;
+            return ServiceEnd::Replaced(end);
         }
-    };
-    for task in accepting {
-        task.abort();
     }
-    shared.sockets.take();
-    let _ = std::fs::remove_file(&shared.config.control.socket);
-    shared.services.stop_accepting();
-    shared.draining.set(true);
+}
+
+/// Everything that a node starts with.
+struct StartedNode {
+    plane: ControlPlane,
+    listeners: Listeners,
+    unattached: Vec<PacketSocket>,
+    resumed: Vec<Rc<AttachedApp>>,
+}
+
+/// What lets apps, peers and operators in.
+struct ServingTasks {
+    /// They end first.
+    accepting: Vec<tokio::task::JoinHandle<()>>,
+    /// They tell about the node until it has ended.
+    telling: Vec<tokio::task::JoinHandle<()>>,
+    /// Files that belong to the sockets of the latter.
+    paths: Vec<PathBuf>,
+}
+
+impl ServingTasks {
+    fn start(begun: StartedNode) -> ServingTasks {
+        let StartedNode {
+            plane,
+            listeners,
+            unattached,
+            resumed,
+        } = begun;
+        let paths = listeners.paths();
+        let server = Rc::new(AppServer {
+            config: Rc::clone(&plane.config),
+            apps: Rc::clone(&plane.apps),
+            connections: Rc::clone(&plane.connections),
+            runtimes: Rc::clone(&plane.runtimes),
+            services: Arc::clone(&plane.services),
+            quiesce_barrier: Rc::clone(&plane.quiesce_barrier),
+            connector: Rc::clone(&plane.connector),
+        });
+        for app in resumed {
+            tokio::task::spawn_local(Rc::clone(&server).resume(app));
+        }
+        let apps = tokio::task::spawn_local(server.accept(listeners.control, unattached));
+        let peers = listeners.peers.into_iter();
+        let peers =
+            peers.map(|peers| tokio::task::spawn_local(listen::accept(Rc::clone(&plane.connector), peers)));
+        let admin = listeners.admin.map(|socket| admin::serve(plane.clone(), socket));
+        let http = listeners.http.map(|listener| {
+            tracing::info!(address = %listener.address(), "serving metrics and health");
+            tokio::task::spawn_local(observe::serve(plane.clone(), listener))
+        });
+        if let Ok(Some((collector, interval))) = plane.config.started.observe.collector() {
+            tokio::task::spawn_local(observe::export(plane.clone(), collector, interval));
+        }
+        ServingTasks {
+            accepting: std::iter::once(apps).chain(peers).collect(),
+            telling: admin.into_iter().chain(http).collect(),
+            paths,
+        }
+    }
+}
+
+/// Lets nothing new in, lets calls in flight finish if there is time for it, and ends.
+async fn stop(
+    plane: &ControlPlane,
+    tasks: ServingTasks,
+    how: Shutdown,
+    shutdown: &mut watch::Receiver<Shutdown>,
+) {
+    tasks.accepting.iter().for_each(tokio::task::JoinHandle::abort);
+    plane.restarts.keep(OwnSockets::default());
+    // It is gone when somebody has removed it.
+    let _ = std::fs::remove_file(&plane.config.started.control.socket);
+    plane.services.stop_accepting();
+    plane.connections.stop_accepting();
     if how == Shutdown::Drain {
-        drain(&shared, &mut asked.shutdown).await;
+        drain(plane, shutdown).await;
     }
-    if let Some(admin) = admin {
-        admin.abort();
-    }
-    if let Some(http) = http {
-        http.abort();
-    }
-    for path in &paths[1..] {
+    tasks.telling.iter().for_each(tokio::task::JoinHandle::abort);
+    for path in &tasks.paths {
         let _ = std::fs::remove_file(path);
     }
-    tracing::info!(connections = shared.connections.borrow().len(), "stopped");
-    NodeEnd::Stopped
+    tracing::info!(connections = plane.connections.count(), "stopped");
 }
 
 /// Has another process take over. On success everything here is left as it is; `None`: it goes on.
-async fn be_replaced(shared: &Rc<Shared>, order: UpgradeOrder) -> Option<NodeEnd> {
+async fn be_replaced(plane: &ControlPlane, order: UpgradeOrder) -> Option<NodeEnd> {
     let UpgradeOrder { request, done } = order;
-    match takeover::give(shared, &request).await {
+    let id = plane.restarts.new_id();
+    let span = tracing::info_span!("hot_restart", upgrade = id);
+    match hot_restart::replace(plane, &request).instrument(span).await {
         Ok(replaced) => {
             let process = replaced.report.process;
             let _ = done.send(Ok(replaced.report.clone()));
@@ -652,11 +608,12 @@ async fn be_replaced(shared: &Rc<Shared>, order: UpgradeOrder) -> Option<NodeEnd
         }
         Err(error) => {
             let is_lost = matches!(error, UpgradeError::Lost { .. });
-            match is_lost {
-                true => tracing::error!(%error, "nobody serves any more"),
-                false => tracing::error!(%error, "the service goes on in this process"),
+            if is_lost {
+                tracing::error!(upgrade = id, %error, "nobody serves any more");
+            } else {
+                tracing::error!(upgrade = id, %error, "the service goes on in this process");
             }
-            shared.counts.takeovers_undone.add_one();
+            plane.counts.hot_restarts_undone.add_one();
             let _ = done.send(Err(error));
             is_lost.then_some(NodeEnd::Lost)
         }
@@ -677,68 +634,147 @@ async fn wait_for_shutdown(asked: &mut watch::Receiver<Shutdown>, least: Shutdow
 }
 
 /// Lets calls in flight finish, for the configured time.
-async fn drain(shared: &Shared, asked: &mut watch::Receiver<Shutdown>) {
-    let drain_ms = shared.live().timeouts.drain_ms;
+async fn drain(plane: &ControlPlane, shutdown: &mut watch::Receiver<Shutdown>) {
+    let drain_ms = plane.config.live().timeouts.drain_ms;
     let limit = Duration::from_millis(drain_ms);
     tracing::info!(
-        connections = shared.connections.borrow().len(),
+        connections = plane.connections.count(),
         limit_ms = drain_ms,
         "draining"
     );
-    for connection in shared.connections.borrow().values() {
-        connection.drain();
-    }
-    let all_gone = async {
-        while !shared.connections.borrow().is_empty() {
-            shared.gone.notified().await;
-        }
-    };
+    plane.connections.drain();
     tokio::select! {
-        () = all_gone => {}
+        () = plane.connections.all_ended() => {}
         () = tokio::time::sleep(limit) => tracing::warn!("calls in flight are cut short: timeouts.drain_ms is over"),
-        _ = wait_for_shutdown(asked, Shutdown::Now) => {}
+        _ = wait_for_shutdown(shutdown, Shutdown::Now) => {}
     }
 }
 
-type Begun = (
-    Rc<Shared>,
-    Listeners,
-    takeover::Restored,
-    mpsc::Receiver<RuntimeEvent>,
-);
+type EventsOfRuntimes = mpsc::Receiver<RuntimeEvent>;
 
-fn start(parts: NodeParts, upgrades: takeover::UpgradeSender) -> Result<Begun, StartError> {
+/// Begins by itself, or in the place of another process.
+async fn begin(
+    parts: NodeParts,
+    origin: &Origin,
+    upgrades: UpgradeSender,
+) -> Result<(StartedNode, EventsOfRuntimes), StartError> {
+    match origin {
+        Origin::Fresh => start(parts, upgrades),
+        Origin::Predecessor(predecessor) => succeed(parts, upgrades, predecessor).await,
+    }
+}
+
+fn start(parts: NodeParts, upgrades: UpgradeSender) -> Result<(StartedNode, EventsOfRuntimes), StartError> {
     let (peers, addresses) = sockets::open_peers(&parts.config)?;
-    let (shared, events) = make(parts, addresses, upgrades)?;
-    let listeners = Listeners::open(&shared.config, peers)?;
-    shared.sockets.replace(listeners.duplicate(&shared.config)?);
-    Ok((shared, listeners, takeover::Restored::default(), events))
+    let (plane, events) = make(parts, addresses, upgrades)?;
+    let listeners = Listeners::open(&plane.config.started, peers)?;
+    plane.restarts.keep(listeners.duplicate(&plane.config.started)?);
+    let begun = StartedNode {
+        plane,
+        listeners,
+        unattached: Vec::new(),
+        resumed: Vec::new(),
+    };
+    Ok((begun, events))
 }
 
 /// Begins in the place of another process.
-fn succeed(parts: NodeParts, upgrades: takeover::UpgradeSender, seat: &Seat) -> Result<Begun, StartError> {
-    let prepared = takeover::begin(seat, &parts.config)?;
-    let (shared, events) = make(parts, prepared.addresses.clone(), upgrades)?;
-    let taken = takeover::complete(seat, prepared, &shared)?;
-    let listeners = Listeners::take_over(&shared.config, taken.sockets)?;
-    shared.sockets.replace(listeners.duplicate(&shared.config)?);
-    seat.commit()?;
-    reload::apply_configured(&shared, &taken.configured);
-    Ok((shared, listeners, taken.restored, events))
+async fn succeed(
+    parts: NodeParts,
+    upgrades: UpgradeSender,
+    predecessor: &Predecessor,
+) -> Result<(StartedNode, EventsOfRuntimes), StartError> {
+    let prepared = hot_restart::begin(predecessor, &parts.config)?;
+    let (plane, events) = make(parts, prepared.addresses.clone(), upgrades)?;
+    let taken = hot_restart::complete(predecessor, prepared, &plane)?;
+    let listeners = Listeners::hot_restart(&plane.config.started, taken.sockets)?;
+    plane.restarts.keep(listeners.duplicate(&plane.config.started)?);
+    predecessor.commit()?;
+    for (runtime, apps) in plane.runtimes.iter().zip(taken.restored.adopted) {
+        let told = runtime.tell(Command::Adopt(Box::new(apps))).await;
+        told.map_err(StartError::Adopt)?;
+    }
+    reload::apply_configured(&plane, &taken.configured);
+    let begun = StartedNode {
+        plane,
+        listeners,
+        unattached: taken.restored.unattached,
+        resumed: taken.restored.resumed,
+    };
+    Ok((begun, events))
 }
 
 /// Everything but the sockets.
 fn make(
     parts: NodeParts,
     addresses: Vec<SocketAddr>,
-    upgrades: takeover::UpgradeSender,
-) -> Result<(Rc<Shared>, mpsc::Receiver<RuntimeEvent>), StartError> {
+    upgrades: UpgradeSender,
+) -> Result<(ControlPlane, EventsOfRuntimes), StartError> {
     let NodeParts {
         config,
         kinds,
         sources,
     } = parts;
-    let tls = tls_configs(&config)?;
+    let services = Arc::new(services(&config)?);
+    let audit = Arc::new(AuditLog::start(&config.node.name, &config.observe.audit_file)?);
+    let events_of_policies = Arc::clone(&audit) as Arc<dyn EventSink>;
+    let policies = Rc::new(Policies::new(
+        Arc::new(kinds),
+        &config.node.name,
+        events_of_policies,
+    ));
+    policies::load_engines(policies.registry(), &config.engines).map_err(StartError::Engine)?;
+    policies.begin(config.all_attachments())?;
+    let started = Runtimes::start(&config).map_err(|source| StartError::System {
+        what: "a runtime thread",
+        source,
+    })?;
+    let (runtimes, events) = (Rc::new(started.0), started.1);
+    let permits = Permits::new(config.limits.connections, config.limits.connections_per_app);
+    let connections = Rc::new(ConnectionRegistry::new(permits));
+    let peers = Rc::new(PeerAccess::new(&config, addresses)?);
+    let config = Rc::new(Configuration::new(config, sources));
+    let apps = Rc::new(AppRegistry::new());
+    let quiesce_barrier = Rc::new(QuiesceBarrier::new());
+    let counts = Rc::new(Counts::default());
+    counts.began_unix_ms.set(unix_ms());
+    let connector = Rc::new(Connector {
+        config: Rc::clone(&config),
+        apps: Rc::clone(&apps),
+        connections: Rc::clone(&connections),
+        runtimes: Rc::clone(&runtimes),
+        services: Arc::clone(&services),
+        policies: Rc::clone(&policies),
+        peers: Rc::clone(&peers),
+        quiesce_barrier: Rc::clone(&quiesce_barrier),
+        turn: Cell::new(0),
+    });
+    let changes = Rc::new(LiveChanges::new(
+        Rc::clone(&policies),
+        Rc::clone(&connections),
+        Rc::clone(&runtimes),
+        Rc::clone(&counts),
+    ));
+    let plane = ControlPlane {
+        config,
+        apps,
+        connections,
+        runtimes,
+        services,
+        policies,
+        changes,
+        connector,
+        peers,
+        quiesce_barrier,
+        restarts: Rc::new(RestartDesk::new(upgrades)),
+        counts,
+        audit,
+    };
+    Ok((plane, events))
+}
+
+/// The services, with the schemas that the configuration names.
+fn services(config: &Config) -> Result<Services, StartError> {
     let limits = Limits {
         message_bytes_max: config.limits.message_bytes,
         stream_window_bytes: STREAM_WINDOW_BYTES,
@@ -749,117 +785,24 @@ fn make(
         let services = schemas.prefetch(path)?;
         tracing::info!(path = %path.display(), services, "loaded schemas");
     }
-    let audit = Arc::new(AuditLog::start(&config.node.name, &config.observe.audit_file)?);
-    let policies = Policies::new(
-        Arc::new(kinds),
-        &config.node.name,
-        Arc::clone(&audit) as Arc<dyn EventSink>,
-    );
-    policies::load_engines(policies.registry(), &config.engines).map_err(StartError::Engine)?;
-    policies.begin(config.all_attachments())?;
-    let (events_in, events) = mpsc::channel(EVENTS_MAX);
-    let runtimes = start_runtimes(&config, &events_in)?;
-    let shared = Shared {
-        services: Arc::new(Services::new(schemas, limits)),
-        audit,
-        policies,
-        live: RefCell::new(Rc::new(config.clone())),
-        config_state: RefCell::new(ConfigState {
-            sources,
-            read_at: SystemTime::now(),
-            error: None,
-        }),
-        runtimes,
-        permits: Permits::new(config.limits.connections, config.limits.connections_per_app),
-        tls_client: tls.client,
-        tls_server: tls.server,
-        apps: RefCell::default(),
-        connections: RefCell::default(),
-        gone: Notify::new(),
-        draining: Cell::new(false),
-        began_unix_ms: Cell::new(unix_ms()),
-        counts: observe::Counts::default(),
-        next_app: Cell::new(1),
-        next_connection: Cell::new(1),
-        own_user: rustix::process::geteuid().as_raw(),
-        addresses,
-        gate: Gate::new(),
-        peers_gate: Gate::new(),
-        handshakes: watch::Sender::new(0),
-        unattached: RefCell::default(),
-        next_request: Cell::new(1),
-        sockets: RefCell::default(),
-        program: takeover::own_program(),
-        upgrades,
-        events: events_in,
-        config,
-    };
-    Ok((Rc::new(shared), events))
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
-}
-
-#[derive(Default)]
-struct TlsConfigs {
-    client: Option<Arc<rustls::ClientConfig>>,
-    server: Option<Arc<rustls::ServerConfig>>,
-}
-
-fn tls_configs(config: &Config) -> Result<TlsConfigs, StartError> {
-    let Some(files) = &config.tls else {
-        return Ok(TlsConfigs::default());
-    };
-    let tls = TlsConfig {
-        ca: files.ca.clone(),
-        cert: files.cert.clone(),
-        key: files.key.clone(),
-    };
-    Ok(TlsConfigs {
-        client: Some(tls.client()?),
-        server: Some(tls.server()?),
-    })
-}
-
-fn start_runtimes(config: &Config, events: &mpsc::Sender<RuntimeEvent>) -> Result<Vec<Runtime>, StartError> {
-    let options = RuntimeOptions {
-        spin_ns: config.runtime.spin_us * 1000,
-        waiting: match config.runtime.busy_poll {
-            true => Waiting::BusyPolls,
-            false => Waiting::Sleeps,
-        },
-        completion_stall_ns: config.timeouts.completion_stall_ms * 1_000_000,
-    };
-    let start = |at: usize| Runtime::start(&format!("runtime-{at}"), options, events.clone());
-    (0..config.runtime.threads)
-        .map(start)
-        .collect::<io::Result<_>>()
-        .map_err(|source| StartError::System {
-            what: "a runtime thread",
-            source,
-        })
+    Ok(Services::new(schemas, limits))
 }
 
 /// Hears what runtimes have to tell.
-async fn hear(shared: Rc<Shared>, mut events: mpsc::Receiver<RuntimeEvent>) {
+async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
     while let Some(event) = events.recv().await {
         match event {
             RuntimeEvent::Faulted { app, fault } => {
-                let apps = shared.apps.borrow();
-                if let Some(attached) = apps.get(&app) {
-                    tracing::warn!(app, name = %attached.identity.name, %fault, "detaching an app that is at fault");
+                if let Some(attached) = plane.apps.find(app) {
+                    tracing::warn!(app, name = attached.name(), %fault, "detaching an app that is at fault");
                     attached.given_up.notify_one();
                 }
             }
             RuntimeEvent::Detached { app } => {
-                let removed = shared.apps.borrow_mut().remove(&app);
-                shared.forget_connections(|connection| connection.app == app);
-                if let Some(attached) = removed {
-                    shared.runtimes[attached.runtime].remove_app();
-                    tracing::info!(app, name = %attached.identity.name, "detached");
+                plane.connections.forget_app(app);
+                if let Some(attached) = plane.apps.remove(app) {
+                    plane.runtimes[attached.endpoint.runtime].remove_app();
+                    tracing::info!(app, name = attached.name(), "detached");
                 }
             }
             RuntimeEvent::Closed {
@@ -868,12 +811,17 @@ async fn hear(shared: Rc<Shared>, mut events: mpsc::Receiver<RuntimeEvent>) {
                 connection,
                 end,
             } => {
-                shared.forget_connection(id);
-                tracing::info!(app, connection, code = %end.code, reason = end.reason, "connection ended");
+                plane.connections.forget(id);
+                tracing::info!(
+                    app,
+                    connection = id,
+                    number = connection,
+                    code = %end.code,
+                    reason = end.reason,
+                    "connection closed"
+                );
             }
-            RuntimeEvent::EngineFailed(failed) => policies::heal::engine_failed(&shared, *failed),
+            RuntimeEvent::EngineFailed(failed) => plane.changes.engine_failed(*failed),
         }
-        shared.gone.notify_waiters();
-        shared.gone.notify_one();
     }
 }

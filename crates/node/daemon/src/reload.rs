@@ -11,21 +11,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::config::{Config, ConfigChange, ConfigError, Sources, TakesEffect, diff};
-use crate::node::Shared;
-use crate::policies::{Attachment, Change, ChangeError, Mode, Report, carry_out, load_engines};
+use crate::control_plane::ControlPlane;
+use crate::migration::RouteFollower;
+use crate::policies::{Attachment, Change, ChangeError, Mode, Report, load_engines};
 
 /// File of a configuration directory into which policies are written back.
 const WRITTEN_FILE: &str = "90-policies.toml";
-
-/// What is known of the configuration.
-pub(crate) struct ConfigState {
-    /// Where it comes from.
-    pub(crate) sources: Sources,
-    /// When it was read last, with success or not.
-    pub(crate) read_at: SystemTime,
-    /// Why it was refused then, if it was: what was read before is in effect.
-    pub(crate) error: Option<String>,
-}
 
 /// What a reload did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,9 +58,9 @@ pub enum ReloadError {
 }
 
 /// Reads the configuration again and makes it the one in effect.
-pub(crate) async fn reload(shared: &Rc<Shared>) -> Result<Reloaded, ReloadError> {
-    let outcome = take_up(shared).await;
-    let mut state = shared.config_state.borrow_mut();
+pub(crate) async fn reload(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
+    let outcome = take_up(plane).await;
+    let mut state = plane.config.state();
     state.read_at = SystemTime::now();
     state.error = outcome.as_ref().err().map(ToString::to_string);
     match &outcome {
@@ -84,19 +75,19 @@ pub(crate) async fn reload(shared: &Rc<Shared>) -> Result<Reloaded, ReloadError>
 
 /// Brings policies to what the configuration says, in a process that has taken over from one whose configuration said
 /// something else. What was changed at run time stays if it did not.
-pub(crate) fn apply_configured(shared: &Rc<Shared>, before: &[Attachment]) {
-    let attachments = shared.config.all_attachments();
+pub(crate) fn apply_configured(plane: &ControlPlane, before: &[Attachment]) {
+    let attachments = plane.config.started.all_attachments();
     if attachments == before {
         return;
     }
-    let shared = Rc::clone(shared);
+    let plane = plane.clone();
     tokio::task::spawn_local(async move {
         let change = Change::Apply {
             attachments: attachments.clone(),
         };
-        match carry_out(&shared, change, Mode::Apply).await {
+        match plane.changes.carry_out(change, Mode::Apply).await {
             Ok(_) => {
-                shared.policies.set_configured(attachments);
+                plane.policies.set_configured(attachments);
                 tracing::info!("policies are as the configuration of this process says");
             }
             Err(error) => {
@@ -106,13 +97,13 @@ pub(crate) fn apply_configured(shared: &Rc<Shared>, before: &[Attachment]) {
     });
 }
 
-async fn take_up(shared: &Rc<Shared>) -> Result<Reloaded, ReloadError> {
-    let sources = shared.config_state.borrow().sources.clone();
+async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
+    let sources = plane.config.sources();
     let read = tokio::task::spawn_blocking(move || sources.read()).await;
     let new = read.map_err(|_| ChangeError::Ending)??;
-    let changes = diff(&effective(shared), &new);
+    let changes = diff(&effective(plane), &new);
     crate::log::check(&new.log)?;
-    let (registry, engines) = (Arc::clone(&shared.policies.maker.registry), new.engines.clone());
+    let (registry, engines) = (Arc::clone(&plane.policies.maker.registry), new.engines.clone());
     let loading = tokio::task::spawn_blocking(move || load_engines(&registry, &engines));
     let loaded = loading.await.map_err(|_| ChangeError::Ending)?;
     loaded.map_err(ReloadError::Engine)?;
@@ -120,16 +111,22 @@ async fn take_up(shared: &Rc<Shared>) -> Result<Reloaded, ReloadError> {
     let change = Change::Apply {
         attachments: attachments.clone(),
     };
-    let policies = carry_out(shared, change, Mode::Apply).await?;
-    shared.policies.set_configured(attachments);
+    let policies = plane.changes.carry_out(change, Mode::Apply).await?;
+    plane.policies.set_configured(attachments);
     // From here on nothing can fail.
     crate::log::set_level(&new.log);
-    let next = shared.config.with_live_keys_of(&new);
-    shared
+    let next = plane.config.started.with_live_keys_of(&new);
+    plane
+        .connections
         .permits
         .set_bounds(next.limits.connections, next.limits.connections_per_app);
-    let before = shared.live.replace(Rc::new(next));
-    crate::switch::follow_routes(shared, before);
+    let before = plane.config.set_live(next);
+    let follower = RouteFollower {
+        connector: Rc::clone(&plane.connector),
+        changes: Rc::clone(&plane.changes),
+        before,
+    };
+    follower.start();
     for change in &changes {
         if change.takes_effect == TakesEffect::Restarted {
             let (before, after) = (&change.before, &change.after);
@@ -146,22 +143,22 @@ async fn take_up(shared: &Rc<Shared>) -> Result<Reloaded, ReloadError> {
 
 /// What a reload would change: to the files that the node was started with, or to these in their place.
 pub(crate) async fn preview(
-    shared: &Rc<Shared>,
+    plane: &ControlPlane,
     files: Option<BTreeMap<String, String>>,
 ) -> Result<Vec<ConfigChange>, ReloadError> {
-    let sources = shared.config_state.borrow().sources.clone();
+    let sources = plane.config.sources();
     let read = tokio::task::spawn_blocking(move || match files {
         Some(files) => sources.read_files(&files),
         None => sources.read(),
     });
     let new = read.await.map_err(|_| ChangeError::Ending)??;
-    Ok(diff(&effective(shared), &new))
+    Ok(diff(&effective(plane), &new))
 }
 
 /// The configuration in effect, with the policies as they are now.
-pub(crate) fn effective(shared: &Shared) -> Config {
-    let live = shared.live();
-    let attachments = shared.policies.effective();
+pub(crate) fn effective(plane: &ControlPlane) -> Config {
+    let live = plane.config.live();
+    let attachments = plane.policies.effective();
     if attachments == live.all_attachments() {
         return (*live).clone();
     }
@@ -173,26 +170,26 @@ pub(crate) fn effective(shared: &Shared) -> Config {
 }
 
 /// The configuration in effect, in TOML.
-pub(crate) fn effective_toml(shared: &Shared) -> String {
+pub(crate) fn effective_toml(plane: &ControlPlane) -> String {
     // A configuration came from TOML, and can be written as such.
-    toml::to_string(&effective(shared)).unwrap_or_default()
+    toml::to_string(&effective(plane)).unwrap_or_default()
 }
 
 /// Writes the policies as they are now into the files that the node was started with, and says where. They go into one
 /// file; others lose theirs. (And their comments, if they had policies: each is kept beside as `NAME.bak`.)
-pub(crate) async fn write_back(shared: &Rc<Shared>) -> Result<PathBuf, ReloadError> {
-    let sources = shared.config_state.borrow().sources.clone();
-    let attachments = shared.policies.effective();
+pub(crate) async fn write_back(plane: &ControlPlane) -> Result<PathBuf, ReloadError> {
+    let sources = plane.config.sources();
+    let attachments = plane.policies.effective();
     let wrote = attachments.clone();
     let written = tokio::task::spawn_blocking(move || write(&sources, wrote)).await;
     let path = written.map_err(|_| ChangeError::Ending)??;
-    shared.policies.set_configured(attachments.clone());
+    plane.policies.set_configured(attachments.clone());
     let live = Config {
         policies: Vec::new(),
         attachments,
-        ..(*shared.live()).clone()
+        ..(*plane.config.live()).clone()
     };
-    shared.live.replace(Rc::new(live));
+    plane.config.set_live(live);
     tracing::info!(path = %path.display(), "wrote the policies back");
     Ok(path)
 }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::transport::{Decision, Encoding, Hello, Limits, Method, MethodKind};
 use provost_frontend::CallQuota;
 use provost_schema::{Compatibility, Schema, SchemaHash, compatibility};
-use provost_transport_tcp::{Decision, Encoding, Hello, Limits, Method, MethodKind};
 use provost_wire::Code;
 
 use crate::runtime::AppId;

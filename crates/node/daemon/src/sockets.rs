@@ -1,131 +1,69 @@
 //! The sockets at which a node is found: opened, or taken over from the process before.
 
-use std::cell::RefCell;
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use provost_shm::PacketListener;
-use provost_transport_datagram::{Caller, Listener as DatagramListener};
 
 use crate::admin::{self, AdminSocket};
-use crate::config::{Config, ListenerConfig, ListenerTransport};
-use crate::node::StartError;
-use crate::observe::{HttpListener, ListenAddress};
+use crate::config::{Config, ListenAddress, ListenerConfig};
+use crate::observe::{HttpListener, ObserveError};
+use crate::transport::{NetworkTransport, PeerListener, TransportKind};
+use crate::upgrade::OwnSockets;
+
+/// Why a node cannot be found.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SocketError {
+    #[error("{source}")]
+    Control { path: PathBuf, source: io::Error },
+    #[error("{source}")]
+    Admin { path: PathBuf, source: io::Error },
+    #[error("{source}")]
+    Peers { address: SocketAddr, source: io::Error },
+    #[error(transparent)]
+    Http(#[from] ObserveError),
+    #[error("{0}")]
+    System(io::Error),
+}
 
 /// Where apps, other nodes and operators come.
 pub(crate) struct Listeners {
     pub(crate) control: PacketListener,
     pub(crate) admin: Option<AdminSocket>,
     /// One for each listener of the configuration.
-    pub(crate) peers: Vec<PeerListener>,
+    pub(crate) peers: Vec<Box<dyn PeerListener>>,
     pub(crate) http: Option<HttpListener>,
-}
-
-/// Duplicates of them, for a process that takes over.
-#[derive(Default)]
-pub(crate) struct OwnSockets {
-    pub(crate) control: Option<OwnedFd>,
-    /// The admin API's, and where it is.
-    pub(crate) admin: Option<(OwnedFd, PathBuf)>,
-    /// That of metrics and health, and what the configuration calls its address.
-    pub(crate) http: Option<(OwnedFd, String)>,
-    /// With what the configuration says of them.
-    pub(crate) listeners: Vec<(ListenerConfig, OwnedFd)>,
-}
-
-/// Where other nodes come, by one transport.
-pub(crate) enum PeerListener {
-    Tcp(tokio::net::TcpListener),
-    Datagram(Box<DatagramPeers>),
-}
-
-/// Where other nodes come by the datagram transport.
-pub(crate) struct DatagramPeers {
-    listener: RefCell<DatagramListener>,
-    /// The same socket, as the event loop knows it.
-    ready: tokio::net::UdpSocket,
-}
-
-impl DatagramPeers {
-    /// The next client. Whoever gives up waiting loses none.
-    pub(crate) async fn accept(&self) -> io::Result<Caller> {
-        loop {
-            self.ready.readable().await?;
-            let next = self.ready.try_io(tokio::io::Interest::READABLE, || self.look());
-            match next {
-                Ok(Some(caller)) => return Ok(caller),
-                Ok(None) => tokio::task::yield_now().await,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// The next client; none, where there may be one and others are to have their turn before.
-    fn look(&self) -> io::Result<Option<Caller>> {
-        let mut listener = self.listener.borrow_mut();
-        match listener.next_caller()? {
-            None if !listener.left_some() => Err(io::ErrorKind::WouldBlock.into()),
-            next => Ok(next),
-        }
-    }
-}
-
-impl PeerListener {
-    /// A listener for other nodes at this socket.
-    fn listening(transport: ListenerTransport, socket: OwnedFd) -> io::Result<PeerListener> {
-        Ok(match transport {
-            ListenerTransport::Tcp => {
-                let listener = TcpListener::from(socket);
-                listener.set_nonblocking(true)?;
-                PeerListener::Tcp(tokio::net::TcpListener::from_std(listener)?)
-            }
-            ListenerTransport::Datagram => PeerListener::Datagram(Box::new(DatagramPeers {
-                ready: tokio::net::UdpSocket::from_std(UdpSocket::from(socket.try_clone()?))?,
-                listener: RefCell::new(DatagramListener::listening(UdpSocket::from(socket))?),
-            })),
-        })
-    }
-
-    fn duplicate(&self) -> io::Result<OwnedFd> {
-        match self {
-            PeerListener::Tcp(listener) => listener.as_fd().try_clone_to_owned(),
-            PeerListener::Datagram(peers) => {
-                let descriptor: BorrowedFd<'_> = peers.ready.as_fd();
-                descriptor.try_clone_to_owned()
-            }
-        }
-    }
 }
 
 /// Opens the socket of one listener, and says where it is.
 pub(crate) fn open_socket(listener: &ListenerConfig) -> io::Result<(OwnedFd, SocketAddr)> {
-    Ok(match listener.transport {
-        ListenerTransport::Tcp => {
-            let opened = TcpListener::bind(listener.address)?;
-            let address = opened.local_addr()?;
-            (opened.into(), address)
-        }
-        ListenerTransport::Datagram => {
-            let opened = DatagramListener::bind(listener.address)?;
-            let address = opened.address();
-            (opened.into_socket().into(), address)
-        }
-    })
+    (network(listener.transport)?.bind)(listener.address)
 }
 
+fn listen(transport: TransportKind, socket: OwnedFd) -> io::Result<Box<dyn PeerListener>> {
+    (network(transport)?.listen)(socket)
+}
+
+fn network(transport: TransportKind) -> io::Result<&'static NetworkTransport> {
+    let network = transport.description().network.as_ref();
+    network.ok_or_else(|| io::Error::other(format!("{} does not listen", transport.name())))
+}
+
+/// Listeners for other nodes, and where each is.
+pub(crate) type OpenedPeers = (Vec<Box<dyn PeerListener>>, Vec<SocketAddr>);
+
 /// Opens the sockets for other nodes, and says where they are.
-pub(crate) fn open_peers(config: &Config) -> Result<(Vec<PeerListener>, Vec<SocketAddr>), StartError> {
+pub(crate) fn open_peers(config: &Config) -> Result<OpenedPeers, SocketError> {
     let mut listeners = Vec::new();
     let mut addresses = Vec::new();
     for listener in &config.listeners {
         let open = || -> io::Result<_> {
             let (socket, address) = open_socket(listener)?;
-            Ok((PeerListener::listening(listener.transport, socket)?, address))
+            Ok((listen(listener.transport, socket)?, address))
         };
-        let (opened, address) = open().map_err(|source| StartError::Listener {
+        let (opened, address) = open().map_err(|source| SocketError::Peers {
             address: listener.address,
             source,
         })?;
@@ -137,10 +75,10 @@ pub(crate) fn open_peers(config: &Config) -> Result<(Vec<PeerListener>, Vec<Sock
 
 impl Listeners {
     /// Opens the others too.
-    pub(crate) fn open(config: &Config, peers: Vec<PeerListener>) -> Result<Listeners, StartError> {
+    pub(crate) fn open(config: &Config, peers: Vec<Box<dyn PeerListener>>) -> Result<Listeners, SocketError> {
         let path = &config.control.socket;
         let control =
-            PacketListener::bind(path, config.socket_mode()).map_err(|source| StartError::Socket {
+            PacketListener::bind(path, config.socket_mode()).map_err(|source| SocketError::Control {
                 path: path.clone(),
                 source,
             })?;
@@ -153,8 +91,8 @@ impl Listeners {
     }
 
     /// Those of the process before, and those that it did not have.
-    pub(crate) fn take_over(config: &Config, taken: Sockets) -> Result<Listeners, StartError> {
-        let listen = |(transport, socket)| PeerListener::listening(transport, socket);
+    pub(crate) fn hot_restart(config: &Config, taken: Sockets) -> Result<Listeners, SocketError> {
+        let listen = |(transport, socket)| listen(transport, socket);
         let peers = taken.peers.into_iter().map(listen).collect::<io::Result<_>>();
         let wanted = config.admin.socket_beside(&config.control.socket);
         let admin = match taken.admin {
@@ -180,7 +118,7 @@ impl Listeners {
     }
 
     /// Duplicates of all of them.
-    pub(crate) fn duplicate(&self, config: &Config) -> Result<OwnSockets, StartError> {
+    pub(crate) fn duplicate(&self, config: &Config) -> Result<OwnSockets, SocketError> {
         let duplicate = || -> io::Result<OwnSockets> {
             let configured = config.listeners.iter().zip(&self.peers);
             let listeners = configured.map(|(listener, peers)| Ok((listener.clone(), peers.duplicate()?)));
@@ -202,9 +140,9 @@ impl Listeners {
         duplicate().map_err(system)
     }
 
-    /// Files that belong to the sockets, to be removed when the service ends for good.
-    pub(crate) fn paths(&self, config: &Config) -> Vec<PathBuf> {
-        let mut paths = vec![config.control.socket.clone()];
+    /// Files of the sockets for operators, to be removed when the service ends for good.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        let mut paths = Vec::new();
         paths.extend(self.admin.as_ref().map(|admin| admin.path().to_path_buf()));
         if let Some(ListenAddress::Unix(path)) = self.http.as_ref().map(HttpListener::address) {
             paths.push(path);
@@ -221,25 +159,22 @@ pub(crate) struct Sockets {
     /// That of metrics and health, and what its configuration called the address.
     pub(crate) http: Option<(OwnedFd, String)>,
     /// One for each listener of this process's configuration.
-    pub(crate) peers: Vec<(ListenerTransport, OwnedFd)>,
+    pub(crate) peers: Vec<(TransportKind, OwnedFd)>,
 }
 
-fn open_admin(config: &Config) -> Result<Option<AdminSocket>, StartError> {
-    admin::open(config).map_err(|source| StartError::AdminSocket {
+fn open_admin(config: &Config) -> Result<Option<AdminSocket>, SocketError> {
+    admin::open(config).map_err(|source| SocketError::Admin {
         path: config.admin.socket_beside(&config.control.socket),
         source,
     })
 }
 
-fn open_http(config: &Config) -> Result<Option<HttpListener>, StartError> {
+fn open_http(config: &Config) -> Result<Option<HttpListener>, SocketError> {
     // The configuration was checked: what is there is an address.
     let address = config.observe.address().unwrap_or_default();
     Ok(address.as_ref().map(HttpListener::open).transpose()?)
 }
 
-fn system(source: io::Error) -> StartError {
-    StartError::System {
-        what: "a socket at which the node is found",
-        source,
-    }
+fn system(source: io::Error) -> SocketError {
+    SocketError::System(source)
 }

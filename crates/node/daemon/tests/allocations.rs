@@ -72,7 +72,7 @@ impl Traffic {
 
     /// Carries out calls, with deadlines, so many at a time.
     fn run(&mut self, calls: u64, in_flight: u64) {
-        let until = Instant::now() + 4 * PATIENCE;
+        let until = Instant::now() + 4 * WAIT_MAX;
         let (mut begun, mut ended) = (0, 0);
         while ended < calls {
             assert!(Instant::now() < until, "{ended} of {begun} calls ended");
@@ -101,7 +101,7 @@ impl Traffic {
             call,
             root: self.request,
             token: call,
-            deadline_ns: deadline_in(PATIENCE),
+            deadline_ns: deadline_in(WAIT_MAX),
             ..Submission::default()
         });
     }

@@ -8,8 +8,8 @@ use provost_shm::Memfd;
 use provost_wire::Code;
 use provost_wire::control::{Attach, Connect, Failed, Request, reply, request};
 use provost_wire::descriptor::{Batch, Parts, Submission, completion_kind, submission_kind};
-use provostd::Shutdown;
 use provostd::config::{RouteConfig, RouteTransport};
+use provostd::{Shutdown, TransportKind};
 use support::*;
 
 fn attach_bare(node: &TestNode, attach: Attach, memfd: Option<&Memfd>) -> Failed {
@@ -147,7 +147,7 @@ fn a_connection_that_cannot_be_made_says_why() {
         config.control.allow_app_addresses = false;
         config.routes.push(RouteConfig {
             service: SERVICE.into(),
-            transport: RouteTransport::Tcp,
+            transport: RouteTransport::Over(TransportKind::Tcp),
             endpoints: vec![address],
         });
     });
@@ -196,7 +196,7 @@ fn limits_on_connections_and_apps_hold() {
     });
     client.next_of(completion_kind::CLOSED);
     // The place is free once both ends are gone.
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_MAX;
     while let reply::Body::Failed(_) = client.ask(request::Body::Connect(connect_request()), None) {
         assert!(Instant::now() < until, "the connection's place is not given back");
         std::thread::sleep(Duration::from_millis(5));
@@ -308,7 +308,7 @@ fn draining_lets_a_call_finish_and_then_stops() {
     server.answer(&request, answer);
     let response = client.next_step();
     assert_eq!((response.call, status(&response)), (call, Code::Ok));
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_MAX;
     while !far.node.has_ended() {
         assert!(Instant::now() < until, "the node does not stop");
         std::thread::sleep(Duration::from_millis(5));
@@ -330,7 +330,7 @@ fn a_drain_that_lasts_too_long_is_cut_short() {
     let begun = Instant::now();
     node.node.shut_down(Shutdown::Drain);
     while !node.node.has_ended() {
-        assert!(begun.elapsed() < PATIENCE, "the node does not stop");
+        assert!(begun.elapsed() < WAIT_MAX, "the node does not stop");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(begun.elapsed() >= Duration::from_millis(100));

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kinds::{Notes, WITNESS};
+use provost_random::SeededRandom;
 use provost_wire::Code;
 use provost_wire::descriptor::{Parts, completion_kind};
 use provostd::policies::{
@@ -89,7 +90,7 @@ impl Scene {
     /// Waits until so many more unary calls have ended.
     fn let_calls_pass(&self, calls: u64) {
         let from = self.traffic.counts.unary.load(Ordering::Relaxed);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         while self.traffic.counts.unary.load(Ordering::Relaxed) < from + calls {
             assert!(Instant::now() < until, "calls do not go on");
             std::thread::sleep(Duration::from_micros(200));
@@ -107,7 +108,7 @@ fn named(name: &str) -> provost_wire::control::Attach {
 fn route(config: &mut provostd::Config, endpoint: String) {
     config.routes.push(provostd::config::RouteConfig {
         service: SERVICE.to_owned(),
-        transport: provostd::config::RouteTransport::Tcp,
+        transport: provostd::config::RouteTransport::Over(provostd::TransportKind::Tcp),
         endpoints: vec![endpoint],
     });
 }
@@ -265,7 +266,7 @@ fn an_attached_policy_that_fails_its_first_calls_is_withdrawn() {
     scene.traffic.finish();
 }
 
-/// A node where a policy is attached from the start that fails within some steps: nothing is on trial.
+/// A node where a policy is attached from the start that fails within some steps: nothing is on probation.
 fn failing_from_the_start(on_fault: OnFault) -> (TestNode, Arc<Notes>) {
     let notes = Arc::new(Notes::default());
     let attachment = Attachment {
@@ -296,7 +297,7 @@ fn a_policy_that_fails_later_lets_calls_pass_if_it_was_attached_so() {
 fn call(server: &mut TestApp, client: &mut TestApp, connection: u32) -> (Code, String) {
     let root = client.write_note(0, 1 << 40, "", &[]);
     client.begin(connection, root);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_MAX;
     loop {
         if let Some(request) = server.poll()
             && request.kind == completion_kind::STEP
@@ -417,23 +418,11 @@ fn connections_that_open_during_changes_have_what_is_attached_then() {
     });
 }
 
-/// A small generator, so that a run can be had again.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
 /// What is thought to be attached.
-fn random_change(random: &mut Random, names: &mut Vec<String>, next: &mut u64) -> Change {
-    let pick =
-        |random: &mut Random, names: &[String]| names[random.below(names.len() as u64) as usize].clone();
+fn random_change(random: &mut SeededRandom, names: &mut Vec<String>, next: &mut u64) -> Change {
+    let pick = |random: &mut SeededRandom, names: &[String]| {
+        names[random.below(names.len() as u64) as usize].clone()
+    };
     let choice = match names.len() {
         0 => 0,
         1..=5 => random.below(12),
@@ -538,7 +527,7 @@ fn make_random_changes(scene: &Scene, seed: u64, until: Until) -> Tally {
     if std::env::var_os(provostd::log::FILTER_VARIABLE).is_some() {
         provostd::log::start(&provostd::config::LogConfig::default()).expect("a filter");
     }
-    let mut random = Random(seed);
+    let mut random = SeededRandom::new(seed);
     let (mut names, mut next) = (Vec::new(), 0);
     let mut tally = Tally::default();
     let mut at = 0;

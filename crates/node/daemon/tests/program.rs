@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use provost_shm::PacketSocket;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// A running program, killed when it is dropped.
 struct Program(Child);
@@ -35,7 +35,7 @@ impl Program {
     }
 
     fn wait_until_it_serves(&self, socket: &Path) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         while PacketSocket::connect(socket).is_err() {
             assert!(Instant::now() < until, "it does not serve");
             std::thread::sleep(Duration::from_millis(5));
@@ -48,7 +48,7 @@ impl Program {
     }
 
     fn exit_code(mut self) -> Option<i32> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         loop {
             if let Some(status) = self.0.try_wait().expect("a child") {
                 return status.code();
@@ -166,7 +166,7 @@ fn it_reads_its_configuration_again_when_it_is_told_to() {
     let program = Program(child);
     program.wait_until_it_serves(&socket);
     let wait_for = |part: &str| {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         while !std::fs::read_to_string(&log).expect("a log").contains(part) {
             assert!(Instant::now() < until, "the log does not say {part:?}");
             std::thread::sleep(Duration::from_millis(5));
@@ -221,7 +221,7 @@ fn a_service_manager_hears_when_it_is_ready_and_when_it_stops() {
     let directory = tempfile::tempdir().expect("a directory");
     let manager = directory.path().join("notify.sock");
     let heard = UnixDatagram::bind(&manager).expect("a socket");
-    heard.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    heard.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
     let next = || {
         let mut text = [0; 256];
         let length = heard.recv(&mut text).expect("a notice");

@@ -69,7 +69,7 @@ impl Scene {
 
     fn let_calls_pass(&self, calls: u64) {
         let from = self.traffic.counts.unary.load(Ordering::Relaxed);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         while self.traffic.counts.unary.load(Ordering::Relaxed) < from + calls {
             assert!(Instant::now() < until, "calls do not go on");
             std::thread::sleep(Duration::from_micros(200));

@@ -95,27 +95,19 @@ pub enum DpdkError {
     Start {
         /// What it was told.
         words: Vec<String>,
-        /// What it said.
         source: io::Error,
     },
     /// There is no such device, or another wire has it.
     #[error(
         "device {device}: {source}; devices are named by their PCI address, or by --vdev when DPDK starts"
     )]
-    Device {
-        /// Its name.
-        device: String,
-        /// What DPDK said.
-        source: io::Error,
-    },
+    Device { device: String, source: io::Error },
     /// DPDK refused an operation.
     #[error("{operation}: {source}; {remedy}")]
     Refused {
         /// What was asked of it.
         operation: &'static str,
-        /// What may help.
         remedy: &'static str,
-        /// What it said.
         source: io::Error,
     },
 }
@@ -201,7 +193,6 @@ fn start(words: &[&str]) -> Result<(), i32> {
     }
 }
 
-/// EINVAL.
 fn invalid() -> i32 {
     22
 }

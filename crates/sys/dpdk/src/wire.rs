@@ -70,7 +70,6 @@ impl DpdkOptions {
 pub struct DpdkStatistics {
     /// Packets that the device took.
     pub packets_sent: u64,
-    /// Packets handed on.
     pub packets_received: u64,
     /// Packets that no frame can carry, or that there was no buffer for.
     pub not_sent: u64,
@@ -196,7 +195,6 @@ impl DpdkWire {
         true
     }
 
-    /// What was counted.
     #[must_use]
     pub fn statistics(&self) -> DpdkStatistics {
         self.statistics

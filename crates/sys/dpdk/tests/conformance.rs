@@ -11,7 +11,7 @@ use provost_dpdk::{Checksum, DpdkOptions, DpdkWire, Eal, Mac};
 use provost_namespaces::Namespace;
 use provost_packets::Wire;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 const LOOKS_MAX: usize = 2000;
 const LOOK: Duration = Duration::from_millis(5);
 /// Packets that an idle wire takes.
@@ -95,7 +95,7 @@ fn pair(devices: &[String; 2], change: impl Fn(&mut DpdkOptions)) -> (DpdkWire, 
     one.set_neighbour([10, 0, 0, 2].into(), other.mac());
     other.set_neighbour([10, 0, 0, 1].into(), one.mac());
     assert!(
-        one.wait_for_link(PATIENCE) && other.wait_for_link(PATIENCE),
+        one.wait_for_link(WAIT_MAX) && other.wait_for_link(WAIT_MAX),
         "the link stays down"
     );
     // A link may say that it is up before it carries packets.
@@ -163,7 +163,7 @@ fn packet_sockets_conform() {
                 namespace.run(|| Ok(pair(&devices, |_| {}))).unwrap()
             });
         }
-        Err(error) => println!("skipped: {error}"),
+        Err(error) => provost_skip::error(&error),
     }
 }
 
@@ -207,7 +207,7 @@ fn end_of_memif(end: usize, socket: &str) -> DpdkWire {
     let mut options = DpdkOptions::new(&name, SocketAddrV4::new(address.into(), PORT));
     options.neighbours = vec![(other.into(), other_mac)];
     let wire = DpdkWire::open(eal(), &options).unwrap();
-    assert!(wire.wait_for_link(PATIENCE), "the link stays down");
+    assert!(wire.wait_for_link(WAIT_MAX), "the link stays down");
     wire
 }
 
@@ -216,7 +216,7 @@ fn echo(mut wire: DpdkWire) {
     let began = std::time::Instant::now();
     let mut is_over = false;
     while !is_over {
-        assert!(began.elapsed() < 2 * PATIENCE, "no farewell");
+        assert!(began.elapsed() < 2 * WAIT_MAX, "no farewell");
         let mut packets = Vec::new();
         let taken = wire.receive(32, |arrival| packets.push((arrival.from, arrival.bytes.to_vec())));
         if taken.unwrap() == 0 {

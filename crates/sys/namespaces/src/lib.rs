@@ -18,6 +18,14 @@ use std::process::Command;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
+/// In these words commands say that the kernel does not allow, or does not have, what they are to set up.
+const REFUSALS: [&str; 4] = [
+    "Operation not permitted",
+    "Operation not supported",
+    "Protocol not supported",
+    "Unknown device type",
+];
+
 /// A network namespace. What was opened in it stays in it, whichever thread uses it.
 #[derive(Debug)]
 pub struct Namespace {
@@ -76,7 +84,7 @@ impl Namespace {
     /// Runs a command in the namespace, words without quotes, and returns what it printed.
     ///
     /// # Errors
-    /// If it cannot be run, or fails.
+    /// If it cannot be run, or fails; of the kind `Unsupported` where it says that the kernel refuses.
     pub fn command(&self, words: &str) -> io::Result<String> {
         let mut words_of = words.split_whitespace();
         let program = words_of.next().unwrap_or_default();
@@ -85,7 +93,13 @@ impl Namespace {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         let told = String::from_utf8_lossy(&output.stderr);
-        Err(io::Error::other(format!("{words}: {}", told.trim())))
+        let is_refused = REFUSALS.iter().any(|refusal| told.contains(refusal));
+        let kind = if is_refused {
+            io::ErrorKind::Unsupported
+        } else {
+            io::ErrorKind::Other
+        };
+        Err(io::Error::new(kind, format!("{words}: {}", told.trim())))
     }
 
     /// Joins this to another by a pair of virtual Ethernet interfaces of these names, with one queue each, and up.
@@ -121,7 +135,7 @@ mod tests {
     fn two_namespaces_reach_each_other_and_nobody_else_sees_them() {
         let (one, other) = match Namespace::new().and_then(|one| Ok((one, Namespace::new()?))) {
             Ok(pair) => pair,
-            Err(error) => return println!("skipped: {error}"),
+            Err(error) => return provost_skip::error(&error),
         };
         one.join("left", &other, "right").unwrap();
         one.command("ip addr add 10.7.0.1/24 dev left").unwrap();

@@ -18,13 +18,11 @@ pub const GATHER_PIECES_MAX: usize = 128;
 /// A range of memory to be sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Gather<'a> {
-    /// Private memory.
     Private(&'a [u8]),
     /// Memory that an app can write, by its address: the kernel reads it, no reference to it exists.
     Foreign {
         /// Its first byte.
         address: NonZeroUsize,
-        /// Its length.
         bytes: usize,
     },
 }

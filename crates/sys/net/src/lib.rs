@@ -39,7 +39,6 @@ pub enum Moved {
 /// How long it takes until a peer's kernel acknowledges what was sent, in microseconds; 0 where nothing was measured yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundTrips {
-    /// Lately.
     pub smoothed_us: u32,
     /// At best, in the last minutes.
     pub least_us: u32,

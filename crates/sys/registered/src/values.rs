@@ -14,7 +14,6 @@ pub struct Array<T> {
     values: PhantomData<T>,
 }
 
-/// One value.
 pub struct One<T>(Array<T>);
 
 impl<T> Array<T> {
@@ -88,7 +87,6 @@ impl<T: fmt::Debug> fmt::Debug for Array<T> {
 }
 
 impl<T> One<T> {
-    /// This value.
     #[must_use]
     pub fn new(value: T) -> One<T> {
         One(Array::new(std::iter::once(value)))

@@ -53,7 +53,6 @@ pub enum SetupError {
     /// An option is out of its range.
     #[error("{option} is {value}; it must be from {least} to {most}")]
     Option {
-        /// The option.
         option: &'static str,
         /// What it was set to.
         value: u64,
@@ -74,7 +73,6 @@ pub enum SetupError {
     /// The system refused something.
     #[error("{doing}: {source}")]
     System {
-        /// What was tried.
         doing: &'static str,
         /// What the system said.
         source: std::io::Error,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use provost_ring::{Crowding, Patience};
+use provost_ring::{AdaptiveSpin, ContentionBackoff};
 use provost_shm::{Doorbell, PacketSocket, Ringer, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -26,8 +26,8 @@ pub(crate) struct Waiting {
     alarm: Arc<Alarm>,
     /// Nothing is sent over it any more; the kernel hangs it up when the peer ends, however it ends.
     socket: PacketSocket,
-    patience: Patience,
-    crowding: Crowding,
+    adaptive_spin: AdaptiveSpin,
+    contention_backoff: ContentionBackoff,
 }
 
 /// By which other threads of this process end a wait.
@@ -56,10 +56,11 @@ impl Wake for Alarm {
 /// What came of polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
-    /// Something is there.
     Found,
     /// Nothing is, and so much of the time is left.
-    Nothing { left: Option<Duration> },
+    Nothing {
+        left: Option<Duration>,
+    },
 }
 
 /// What ended a sleep.
@@ -79,8 +80,8 @@ impl Waiting {
             doorbell,
             alarm: Arc::new(Alarm { is_raised, ringer }),
             socket,
-            patience: Patience::new(POLL_NS),
-            crowding: Crowding::default(),
+            adaptive_spin: AdaptiveSpin::new(POLL_NS),
+            contention_backoff: ContentionBackoff::default(),
         }
     }
 
@@ -96,7 +97,7 @@ impl Waiting {
     ) -> io::Result<Polled> {
         let began_ns = now_ns();
         let at_most_ns = at_most.map_or(u64::MAX, nanoseconds);
-        let until_ns = began_ns.saturating_add(self.patience.spin_ns().min(at_most_ns));
+        let until_ns = began_ns.saturating_add(self.adaptive_spin.spin_ns().min(at_most_ns));
         loop {
             for _ in 0..LOOKS_PER_YIELD {
                 let is_raised = self.alarm.is_raised.load(Ordering::Relaxed);
@@ -106,14 +107,14 @@ impl Waiting {
                 std::hint::spin_loop();
             }
             let at_ns = now_ns();
-            if at_ns >= until_ns || self.crowding.is_crowded(at_ns) {
+            if at_ns >= until_ns || self.contention_backoff.is_contended(at_ns) {
                 let polled = Duration::from_nanos(at_ns - began_ns);
                 let left = at_most.map(|at_most| at_most.saturating_sub(polled));
                 return Ok(Polled::Nothing { left });
             }
             yield_now();
-            if let Some(crowding) = self.crowding.after_yield(at_ns, now_ns()) {
-                self.crowding = crowding;
+            if let Some(contention_backoff) = self.contention_backoff.after_yield(at_ns, now_ns()) {
+                self.contention_backoff = contention_backoff;
             }
         }
     }
@@ -126,7 +127,7 @@ impl Waiting {
         // Who raised the alarm before this is heard now, and who does so after it rings again.
         self.alarm.is_raised.swap(false, Ordering::Acquire);
         let gap_ns = POLL_NS.saturating_add(now_ns().saturating_sub(began_ns));
-        self.patience.woken_after(gap_ns);
+        self.adaptive_spin.woken_after(gap_ns);
         Ok(woken)
     }
 

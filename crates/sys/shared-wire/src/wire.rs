@@ -175,7 +175,6 @@ impl SharedWire {
         self.reading = Reading::InPlace;
     }
 
-    /// What was counted.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.statistics

@@ -12,7 +12,6 @@ pub enum ShmError {
     Kernel {
         /// What was asked of it.
         operation: &'static str,
-        /// What it said.
         source: Errno,
     },
     /// The descriptor is not one of a memfd.
@@ -29,7 +28,6 @@ pub enum ShmError {
     /// The memfd's size is out of bounds.
     #[error("the memfd has {bytes} bytes: it must have {least} to {most}")]
     Size {
-        /// Its size.
         bytes: u64,
         /// The least it may be.
         least: u64,
@@ -41,9 +39,7 @@ pub enum ShmError {
     Place {
         /// Where it begins in the window, in bytes.
         at: u64,
-        /// Its length.
         bytes: u64,
-        /// The window's length.
         window_bytes: u64,
     },
     /// A ring's number of slots that is not a power of two, or out of bounds.
@@ -51,9 +47,7 @@ pub enum ShmError {
     RingSlots {
         /// How many were asked for.
         slots: u32,
-        /// The least.
         least: u32,
-        /// The most.
         most: u32,
     },
 }

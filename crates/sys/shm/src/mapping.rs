@@ -9,9 +9,7 @@ use crate::{Memfd, ShmError};
 /// What a mapping allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reading.
     ReadOnly,
-    /// Reading and writing.
     ReadWrite,
 }
 
@@ -101,7 +99,6 @@ impl Mapping {
         self.bytes
     }
 
-    /// What it allows.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access

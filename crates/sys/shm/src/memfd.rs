@@ -31,9 +31,7 @@ pub struct Memfd {
 /// What a memfd from another process must fulfil.
 #[derive(Clone, Copy, Debug)]
 pub struct MemfdLimits {
-    /// The least size.
     pub bytes_min: u64,
-    /// The largest size.
     pub bytes_max: u64,
     /// The seals that it must have.
     pub seals: Seals,

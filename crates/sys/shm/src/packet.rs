@@ -30,23 +30,18 @@ pub struct PacketListener(OwnedFd);
 #[derive(Debug)]
 pub struct PacketSocket(OwnedFd);
 
-/// What was received.
 #[derive(Debug)]
 pub struct Packet {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Its descriptors, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
 }
 
 /// Who the peer was when it connected, as the kernel vouches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// Process.
     pub process: i32,
-    /// User.
     pub user: u32,
-    /// Group.
     pub group: u32,
 }
 

@@ -16,16 +16,13 @@ pub const POLL_EVENTS_MAX: usize = 256;
 pub enum Interest {
     /// Bytes to read, or a peer to accept.
     Readable,
-    /// Room to write.
     Writable,
-    /// Either.
     Both,
 }
 
 /// How long to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all.
     Now,
     /// At most so many nanoseconds.
     AtMost(u64),
@@ -58,7 +55,6 @@ unsafe impl Send for Poller {}
 unsafe impl Sync for Poller {}
 
 impl Poller {
-    /// Watches nothing yet.
     pub fn create() -> io::Result<Poller> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Poller {

@@ -10,7 +10,6 @@ use crate::{
     Access, Mapping, Memfd, MemfdLimits, OwnedFd, SEALS_FIXED_SIZE, SEALS_READ_ONLY_FOR_OTHERS, ShmError,
 };
 
-/// An app's ends.
 #[derive(Debug)]
 pub struct AppRings {
     /// Submissions to the service.
@@ -45,9 +44,7 @@ pub struct ServiceRings {
 /// How far a service has come in the rings of an app: what another thread or version needs to go on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingIndices {
-    /// Submissions consumed.
     pub submission_head: u32,
-    /// Completions published.
     pub completion_tail: u32,
 }
 

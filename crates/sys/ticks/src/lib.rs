@@ -35,7 +35,6 @@ const _: () = assert!(INTERVAL_NS_MAX < 1 << (64 - SCALE_SHIFT));
 pub enum Counting {
     /// It counts at one rate, from any core.
     Steady,
-    /// It may not.
     Unknown,
 }
 
@@ -43,7 +42,6 @@ pub enum Counting {
 pub trait Source {
     /// Whether [`Source::ticks`] can be used.
     fn counting(&self) -> Counting;
-    /// The counter.
     fn ticks(&mut self) -> u64;
     /// The kernel's clock, in nanoseconds since some moment.
     fn kernel_ns(&mut self) -> u64;

@@ -9,7 +9,6 @@ use crate::{Counting, Source};
 #[cfg(target_arch = "x86_64")]
 const LISTED: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
 
-/// This machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     start: Instant,

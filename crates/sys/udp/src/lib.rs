@@ -78,7 +78,6 @@ impl UdpWire {
         })
     }
 
-    /// What was counted.
     #[must_use]
     pub fn statistics(&self) -> UdpStatistics {
         self.statistics

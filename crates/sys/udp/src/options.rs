@@ -18,7 +18,6 @@ const ECT_0: c_int = 0b10;
 pub enum Use {
     /// Where the kernel offers it.
     IfOffered,
-    /// Not even then.
     Never,
 }
 
@@ -43,7 +42,6 @@ pub struct UdpOptions {
     pub segmentation: Use,
     /// One message for many packets from one source (UDP_GRO, Linux 5.0).
     pub coalescing: Use,
-    /// Marks of congestion.
     pub ecn: Ecn,
     /// For how long a call that finds nothing looks at the device's queue itself (SO_BUSY_POLL), if at all. More than
     /// `net.core.busy_read` needs CAP_NET_ADMIN.
@@ -68,7 +66,6 @@ impl Default for UdpOptions {
 pub struct UdpStatistics {
     /// Packets that the socket took.
     pub packets_sent: u64,
-    /// Packets handed on.
     pub packets_received: u64,
     /// System calls that send.
     pub send_calls: u64,

@@ -215,15 +215,13 @@ fn what_the_kernel_does_not_take_as_one_message_is_sent_packet_by_packet() {
     let test = std::thread::spawn(|| {
         // SAFETY: the namespace is the thread's own, and the thread ends with this closure.
         if let Err(error) = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) } {
-            println!("skipped: a network namespace needs root ({error})");
-            return;
+            return provost_skip::forbidden(format!("a network namespace needs root ({error})"));
         }
         let up = Command::new("ip")
             .args(["link", "set", "lo", "mtu", "1500", "up"])
             .status();
         if !up.is_ok_and(|status| status.success()) {
-            println!("skipped: the command `ip` (iproute2) is missing or failed");
-            return;
+            return provost_skip::missing("a working `ip`", "Debian package iproute2");
         }
         let options = UdpOptions {
             packet_bytes_max: 4000,

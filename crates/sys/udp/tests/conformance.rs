@@ -71,7 +71,7 @@ fn it_conforms_while_polling_the_device() {
         Ok(_) => provost_packets::conformance::suite(|| pair(loopback, &options)),
         Err(error) => {
             assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
-            println!("skipped: {error}");
+            provost_skip::forbidden(error);
         }
     }
 }

@@ -19,7 +19,6 @@ const LOG_BYTES: usize = 1 << 16;
 /// Every license will do for the helpers that are called.
 const LICENSE: &[u8] = b"Dual MIT/GPL\0";
 
-/// Kinds of maps.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(crate) enum MapKind {
@@ -33,7 +32,6 @@ pub(crate) enum MapKind {
 pub(crate) enum AttachMode {
     /// After the kernel has made a buffer of its own.
     Generic = 1 << 1,
-    /// In the driver.
     Driver = 1 << 2,
 }
 

@@ -8,7 +8,6 @@ pub enum XdpError {
     /// There is no such interface, or it tells nothing about itself.
     #[error("interface {name}: {source}; `ip link` lists those of this network namespace")]
     Interface {
-        /// Its name.
         name: String,
         /// What the kernel said.
         source: io::Error,
@@ -26,15 +25,12 @@ pub enum XdpError {
     Kernel {
         /// What was asked of it.
         operation: &'static str,
-        /// What may help.
         remedy: &'static str,
-        /// What it said.
         source: io::Error,
     },
     /// An option that cannot be.
     #[error("{option} is {value}; it must be {allowed}")]
     Option {
-        /// Which.
         option: &'static str,
         /// What it was set to.
         value: u64,

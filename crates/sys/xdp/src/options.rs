@@ -74,7 +74,6 @@ impl XdpOptions {
 pub struct XdpStatistics {
     /// Packets that went to the kernel or the device.
     pub packets_sent: u64,
-    /// Packets handed on.
     pub packets_received: u64,
     /// System calls that have the kernel send.
     pub send_calls: u64,

@@ -12,7 +12,7 @@ use crate::netlink::{News, Questions};
 /// Destinations that are remembered; with one more, all are forgotten and asked for again.
 const PEERS_MAX: usize = 65_536;
 /// Between two questions for an address that is not known.
-const PATIENCE: Duration = Duration::from_millis(1);
+const WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// Destinations, with the headers of the frames to them.
 #[derive(Debug)]
@@ -20,7 +20,6 @@ pub(crate) struct Peers {
     from: SocketAddrV4,
     from_mac: Mac,
     checksum: Checksum,
-    /// Told by configuration.
     fixed: HashMap<Ipv4Addr, Mac>,
     numbers: HashMap<SocketAddrV4, usize>,
     peers: Vec<Peer>,
@@ -76,7 +75,7 @@ impl Peers {
             };
         }
         if let Headers::Unknown(asked) = self.peers[self.last].headers
-            && asked.elapsed() >= PATIENCE
+            && asked.elapsed() >= WAIT_MAX
         {
             self.ask(self.last);
         }
@@ -209,7 +208,7 @@ mod tests {
     fn addresses_come_from_the_kernel_or_the_configuration_and_changes_are_followed() {
         let (here, there) = match Namespace::new().and_then(|here| Ok((here, Namespace::new()?))) {
             Ok(hosts) => hosts,
-            Err(error) => return println!("skipped: {error}"),
+            Err(error) => return provost_skip::error(&error),
         };
         here.join("wire", &there, "wire").unwrap();
         for (host, ip) in [(&here, "10.9.0.1"), (&there, "10.9.0.2")] {

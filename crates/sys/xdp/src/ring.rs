@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A ring's memory.
 #[derive(Debug)]
 struct Ring<T> {
     mapping: NonNull<u8>,

@@ -141,7 +141,6 @@ impl XdpWire {
         true
     }
 
-    /// What was counted.
     #[must_use]
     pub fn statistics(&self) -> XdpStatistics {
         self.statistics

@@ -8,7 +8,7 @@ use provost_namespaces::Namespace;
 use provost_packets::Wire;
 use provost_xdp::{Checksum, Copying, Mode, XdpInterface, XdpOptions, XdpWire};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 const LOOKS_MAX: usize = 2000;
 const LOOK: Duration = Duration::from_millis(10);
 const ADDRESSES: [&str; 2] = ["10.8.0.1:0", "10.8.0.2:0"];
@@ -24,7 +24,7 @@ impl Cable {
         let hosts = match Namespace::new().and_then(|one| Ok([one, Namespace::new()?])) {
             Ok(hosts) => hosts,
             Err(error) => {
-                println!("skipped: {error}");
+                provost_skip::error(&error);
                 return None;
             }
         };
@@ -50,8 +50,8 @@ impl Cable {
             self.open(0, &one, &change).unwrap(),
             self.open(1, &other, &change).unwrap(),
         );
-        assert!(one.resolve(other.address(), PATIENCE));
-        assert!(other.resolve(one.address(), PATIENCE));
+        assert!(one.resolve(other.address(), WAIT_MAX));
+        assert!(other.resolve(one.address(), WAIT_MAX));
         (one, other)
     }
 
@@ -138,7 +138,7 @@ fn everything_else_goes_on_to_the_kernel() {
     let (here, there) = (bind(0, "10.8.0.1"), bind(1, "10.8.0.2"));
     let mut bytes = [0; 16];
     for socket in [&here, &there] {
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
     }
     here.send_to(b"kernel", there.local_addr().unwrap()).unwrap();
     assert_eq!(
@@ -155,7 +155,7 @@ fn everything_else_goes_on_to_the_kernel() {
     let twin = cable.hosts[1]
         .run(|| UdpSocket::bind(("10.8.0.3", taken.port())))
         .unwrap();
-    twin.set_read_timeout(Some(PATIENCE)).unwrap();
+    twin.set_read_timeout(Some(WAIT_MAX)).unwrap();
     here.send_to(b"twin", twin.local_addr().unwrap()).unwrap();
     assert_eq!(twin.recv_from(&mut bytes).unwrap().0, 4);
     // The wire is not disturbed, and the kernel takes its packets.
@@ -183,7 +183,7 @@ fn a_port_is_the_kernels_again_when_its_wire_is_gone() {
         socket.inspect_err(|_| std::thread::sleep(LOOK)).ok()
     });
     let socket = free.unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let sender = cable.hosts[0].run(|| UdpSocket::bind("10.8.0.1:0")).unwrap();
     sender.send_to(b"x", address).unwrap();
     assert_eq!(socket.recv(&mut [0; 4]).unwrap(), 1);
@@ -224,7 +224,7 @@ fn packets_that_are_too_long_or_to_nobody_are_counted() {
         .open(1, &two, |options| options.packet_bytes_max = 200)
         .unwrap();
     let mut large = cable.open(0, &one, |_| {}).unwrap();
-    assert!(large.resolve(small.address(), PATIENCE));
+    assert!(large.resolve(small.address(), WAIT_MAX));
     large.transmit(small.address(), &[1; 201], b"");
     large.transmit(small.address(), &[2; 200], b"");
     large.transmit("10.8.0.9:1".parse().unwrap(), b"nobody", b"");

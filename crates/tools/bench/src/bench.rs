@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use provost_figures::{Cell, Cells, Median, table};
+
 use crate::arguments::Call;
 use crate::failure::{Doing, Failure};
 use crate::idle;
@@ -13,8 +15,7 @@ use crate::plan::{Measure, Scope, Setup, Suite};
 use crate::plot::BarPlot;
 use crate::report::{Load, Report};
 use crate::stack::Stack;
-use crate::summary::{Cell, Cells, Median};
-use crate::table;
+use crate::targets;
 
 /// Rounds when the command line says nothing.
 const ROUNDS: usize = 3;
@@ -44,7 +45,7 @@ pub(crate) fn run(call: &Call, suite: Suite, scope: Scope) -> Result<(), Failure
         bench.idle();
     }
     let cells = bench.cells();
-    table::print(&cells, &bench.head(began.elapsed()));
+    table::print(&cells, &bench.head(began.elapsed()), &targets::outcomes(&cells));
     if let Some(folder) = &call.plots {
         plot(folder, &cells)?;
     }
@@ -167,7 +168,7 @@ impl<'a> Bench<'a> {
                 .measures(self.suite, self.scope)
                 .swap_remove(*number);
             Cell {
-                setup: self.setups[*at].name(),
+                setup: self.setups[*at].name().into(),
                 what: measure.what,
                 size: measure.size_bytes,
                 conns: measure.connections,
@@ -219,7 +220,7 @@ fn plot(folder: &Path, cells: &Cells) -> Result<(), Failure> {
         title: "calls a second, 64 in flight",
         unit: "calls/s",
         bars: rates
-            .filter_map(|cell| Some((cell.setup, cell.median.rps?)))
+            .filter_map(|cell| Some((&*cell.setup, cell.median.rps?)))
             .collect(),
     };
     std::fs::create_dir_all(folder).doing(|| format!("make {}", folder.display()))?;

@@ -18,10 +18,11 @@ use provost_wire::control::{
 };
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, SEND_WINDOW};
 
+use provost_figures::{Bound, Pairs};
+
 use crate::failure::{Doing, Failure};
 use crate::machine::{self, free_port};
 use crate::node::{Node, Policies, Reach};
-use crate::summary::median;
 
 /// Fields of the schema's messages, together.
 const FIELDS: usize = 100;
@@ -74,11 +75,12 @@ pub(crate) fn run(cores: &[usize]) -> Result<(), Failure> {
     println!("{:16} {:>9} {:>9} {:>9}", "", "p50 ms", "most ms", "target");
     for ((name, target), times) in STEPS.iter().zip(times) {
         let most = times.iter().copied().fold(0.0, f64::max);
-        let middle = median(times).unwrap_or(f64::NAN);
+        let times = Pairs::new(times);
+        let middle = times.median().unwrap_or(f64::NAN);
         let verdict = target.map_or(String::new(), |target| {
             format!(
                 "{target:>9.1}  {}",
-                if middle <= target { "met" } else { "MISSED" }
+                Bound::ValueAtMost(target).verdict(middle, &times)
             )
         });
         println!("{name:16} {middle:>9.3} {most:>9.3} {verdict}");

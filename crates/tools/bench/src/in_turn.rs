@@ -4,16 +4,16 @@
 
 use std::time::Duration;
 
+use provost_figures::{Bound, Cell, Compared, Median, Outcome, Pairs};
+
 use crate::arguments::Call;
 use crate::failure::{Doing, Failure};
 use crate::node::Policies;
 use crate::operator::Operator;
 use crate::plan::{Chain, Scope};
 use crate::report::{BlockedUser, Load, Report, Traffic};
-use crate::slices::{Pairs, SETTLE, Turns, Watch, Ways, report};
+use crate::slices::{SETTLE, Turns, Watch, Ways, report};
 use crate::stack::Stack;
-use crate::summary::{Cell, Compared, Median};
-use crate::targets::{Bound, Outcome};
 
 /// Turns that each round has.
 const TURNS: usize = 12;
@@ -46,6 +46,10 @@ const WAYS: [Way; 7] = [
 const NULL: usize = 0;
 const RATE: usize = 1;
 const ACL: usize = 2;
+const NULLS_4: usize = 3;
+const NULLS_8: usize = 4;
+const CHAIN_4: usize = 5;
+const CHAIN_8: usize = 6;
 /// A chain of one different policy is a rate limit.
 const CHAIN: usize = RATE;
 
@@ -70,10 +74,10 @@ const CPU_US: fn(&Report) -> f64 = |run| {
 const TARGETS: [Target; 6] = [
     Target { what: "rate with a limit to the null policy's", over: RATE, under: NULL, figure: RPS, bound: Bound::RatioAtLeast(0.99) },
     Target { what: "rate with access by field to the null policy's", over: ACL, under: NULL, figure: RPS, bound: Bound::RatioAtLeast(0.96) },
-    Target { what: "node's CPU us of 3 more null policies", over: 3, under: NULL, figure: CPU_US, bound: Bound::DifferenceAtMost(0.3) },
-    Target { what: "node's CPU us of 7 more null policies", over: 4, under: NULL, figure: CPU_US, bound: Bound::DifferenceAtMost(0.7) },
-    Target { what: "node's CPU us of 3 more policies", over: 5, under: CHAIN, figure: CPU_US, bound: Bound::DifferenceAtMost(0.3) },
-    Target { what: "node's CPU us of 7 more policies", over: 6, under: CHAIN, figure: CPU_US, bound: Bound::DifferenceAtMost(0.7) },
+    Target { what: "node's CPU us of 3 more null policies", over: NULLS_4, under: NULL, figure: CPU_US, bound: Bound::DifferenceAtMost(0.3) },
+    Target { what: "node's CPU us of 7 more null policies", over: NULLS_8, under: NULL, figure: CPU_US, bound: Bound::DifferenceAtMost(0.7) },
+    Target { what: "node's CPU us of 3 more policies", over: CHAIN_4, under: CHAIN, figure: CPU_US, bound: Bound::DifferenceAtMost(0.3) },
+    Target { what: "node's CPU us of 7 more policies", over: CHAIN_8, under: CHAIN, figure: CPU_US, bound: Bound::DifferenceAtMost(0.7) },
 ];
 
 impl Way {
@@ -148,7 +152,7 @@ impl InTurn {
     pub(crate) fn cells(&self) -> impl Iterator<Item = Cell> {
         let measured = WAYS.iter().zip(&self.runs).filter(|(_, runs)| !runs.is_empty());
         measured.map(|(way, runs)| Cell {
-            setup: way.name,
+            setup: way.name.into(),
             what: "slices c=64".into(),
             size: SIZE_BYTES,
             conns: 1,
@@ -163,7 +167,7 @@ impl InTurn {
         TARGETS.iter().filter_map(|target| {
             let [over, under] = [target.over, target.under].map(|way| &self.runs[way]);
             let pairs = Pairs::of(over, under, target.figure, target.bound);
-            let outcome = Outcome::of_value(target.what.into(), pairs.median()?, target.bound);
+            let outcome = Outcome::of_pairs(target.what.into(), &pairs, target.bound)?;
             Some(Compared {
                 outcome,
                 values: pairs,
@@ -274,11 +278,11 @@ mod tests {
             .collect();
         assert_eq!(outcomes.len(), 1);
         assert!(
-            outcomes[0].contains("0.995") && outcomes[0].ends_with("met"),
+            outcomes[0].contains("0.995") && outcomes[0].ends_with("undecided"),
             "{}",
             outcomes[0]
         );
-        in_turn.runs[4] = [50.0, 25.0, 100.0].map(run).into();
+        in_turn.runs[NULLS_8] = [50.0, 25.0, 100.0].map(run).into();
         let more = in_turn
             .outcomes()
             .map(|compared| compared.outcome.to_string())

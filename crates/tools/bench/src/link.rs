@@ -26,9 +26,7 @@ const PORT: u16 = 7077;
 /// Which host a process is on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Host {
-    /// This machine.
     Here,
-    /// A network namespace.
     Namespace(PathBuf),
 }
 
@@ -43,19 +41,19 @@ impl Host {
 }
 
 /// The link and its two hosts; they are gone when this is dropped.
-pub(crate) struct Link {
+pub(crate) struct NetworkLink {
     clients: Namespace,
     servers: Namespace,
 }
 
-impl Link {
+impl NetworkLink {
     /// Makes them. That needs root, and a kernel with token buckets.
-    pub(crate) fn start() -> Result<Link, Failure> {
-        let link = Link::make();
+    pub(crate) fn start() -> Result<NetworkLink, Failure> {
+        let link = NetworkLink::make();
         link.map_err(|error| Failure::Unavailable(format!("a link between two namespaces: {error}")))
     }
 
-    fn make() -> std::io::Result<Link> {
+    fn make() -> std::io::Result<NetworkLink> {
         let (clients, servers) = (Namespace::new()?, Namespace::new()?);
         clients.join("eth0", &servers, "eth0")?;
         for (namespace, address) in [(&clients, CLIENTS), (&servers, SERVERS)] {
@@ -65,7 +63,7 @@ impl Link {
                 "tc qdisc add dev eth0 root tbf rate {LINK_BITS}bit burst {BURST_BYTES} limit {QUEUE_BYTES_MAX}"
             ))?;
         }
-        Ok(Link { clients, servers })
+        Ok(NetworkLink { clients, servers })
     }
 
     /// Where the servers' node listens.

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
+pub(crate) use provost_figures::Latencies;
 
 use crate::failure::Failure;
 use crate::machine;
 use crate::report::{Load, Report, Watched};
 
-/// Latencies past this are counted as this.
-const LATENCY_NS_MAX: u64 = 120_000_000_000;
 /// How long load threads may take to connect.
 const READY_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -39,16 +37,14 @@ impl Run {
     /// Counts a call that ended well.
     pub(crate) fn record(&self, latencies: &mut Latencies, began: Instant) {
         if self.measuring.load(Relaxed) {
-            latencies
-                .0
-                .saturating_record(u64::try_from(began.elapsed().as_nanos()).unwrap_or(LATENCY_NS_MAX));
+            latencies.record(began.elapsed());
         }
     }
 
     /// Counts calls that began and ended together, and ended well.
     pub(crate) fn record_batch(&self, latencies: &mut Latencies, took_ns: u64, calls: u64) {
         if self.measuring.load(Relaxed) {
-            latencies.0.saturating_record_n(took_ns, calls);
+            latencies.record_ns(took_ns, calls);
         }
     }
 
@@ -58,22 +54,6 @@ impl Run {
         if self.errors.fetch_add(1, Relaxed) < SHOWN {
             eprintln!("call failed: {why}");
         }
-    }
-}
-
-/// Latencies of one load thread, in nanoseconds to three digits.
-pub(crate) struct Latencies(Histogram<u64>);
-
-impl Latencies {
-    pub(crate) fn new() -> Result<Latencies, Failure> {
-        let histogram = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3);
-        histogram
-            .map(Latencies)
-            .map_err(|error| Failure::role("client", error.to_string()))
-    }
-
-    fn us_at(&self, quantile: f64) -> f64 {
-        self.0.value_at_quantile(quantile) as f64 / 1e3
     }
 }
 
@@ -89,14 +69,12 @@ pub(crate) fn measure(
             .collect();
         let window = Window::measure(&run, load, || threads.iter().any(|thread| thread.is_finished()));
         run.stop.store(true, Relaxed);
-        let mut all = Latencies::new()?;
+        let mut all = Latencies::default();
         for thread in threads {
             let latencies = thread
                 .join()
                 .map_err(|_| Failure::role("client", "a load thread panicked"))??;
-            all.0
-                .add(latencies.0)
-                .map_err(|error| Failure::role("client", error.to_string()))?;
+            all.add(&latencies);
         }
         Ok(window?.report(load, &all, run.errors.load(Relaxed)))
     })
@@ -156,24 +134,13 @@ impl Window {
     }
 
     fn report(self, load: &Load, latencies: &Latencies, errors: u64) -> Report {
-        let count = latencies.0.len();
-        let rps = count as f64 / self.seconds;
         let own_seconds: f64 = self.cpu_seconds.values().sum();
+        let report = latencies.report(self.seconds, errors);
         Report {
-            seconds: self.seconds,
-            count,
-            errors,
-            rps,
-            gbps: rps * load.size_bytes as f64 * 8.0 / 1e9,
-            mean_us: latencies.0.mean() / 1e3,
-            min_us: latencies.0.min() as f64 / 1e3,
-            p50_us: latencies.us_at(0.5),
-            p90_us: latencies.us_at(0.9),
-            p99_us: latencies.us_at(0.99),
-            p999_us: latencies.us_at(0.999),
+            gbps: report.rps * load.size_bytes as f64 * 8.0 / 1e9,
             foreign_cores: (self.busy_seconds - own_seconds).max(0.0) / self.seconds,
             cpu_seconds: self.cpu_seconds,
-            counters: BTreeMap::new(),
+            ..report
         }
     }
 }
@@ -196,7 +163,7 @@ mod tests {
             interval_us: 0,
         };
         let report = measure(&load, |run| {
-            let mut latencies = Latencies::new()?;
+            let mut latencies = Latencies::default();
             run.ready();
             run.error(&"one of each thread");
             while !run.is_stopped() {

@@ -104,7 +104,7 @@ pub(crate) fn wait_quiet(cores: &[usize], limit: Duration) {
     while Instant::now() < end {
         let before = busy_seconds(cores);
         std::thread::sleep(SAMPLE);
-        if (busy_seconds(cores) - before) / SAMPLE.as_secs_f64() <= crate::summary::QUIET_CORES_MAX {
+        if (busy_seconds(cores) - before) / SAMPLE.as_secs_f64() <= provost_figures::QUIET_CORES_MAX {
             return;
         }
     }
@@ -139,7 +139,6 @@ pub(crate) fn describe() -> String {
 pub(crate) struct AwakeCores(Vec<Child>);
 
 impl AwakeCores {
-    /// Starts the loops.
     pub(crate) fn keep(cores: &[usize]) -> Result<AwakeCores, Failure> {
         let mut awake = AwakeCores(Vec::new());
         for core in cores {
@@ -182,7 +181,6 @@ impl Drop for AwakeCores {
 pub(crate) struct BusyCores(#[expect(dead_code, reason = "ends them when it is dropped")] AwakeCores);
 
 impl BusyCores {
-    /// Starts the loops.
     pub(crate) fn start(cores: &[usize]) -> Result<BusyCores, Failure> {
         let mut busy = AwakeCores(Vec::new());
         for core in cores {

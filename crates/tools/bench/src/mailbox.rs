@@ -21,7 +21,6 @@ pub(crate) const MAILBOXES: usize = 4;
 /// Words of a message.
 pub(crate) const MESSAGE_WORDS: usize = 8;
 
-/// A message.
 pub(crate) type Message = [u64; MESSAGE_WORDS];
 
 #[repr(C, align(64))]
@@ -53,7 +52,6 @@ unsafe impl Sync for Mailboxes {}
 pub(crate) type Descriptors = (RawFd, [RawFd; MAILBOXES]);
 
 impl Mailboxes {
-    /// Makes new ones.
     pub(crate) fn create() -> Result<Mailboxes, Failure> {
         let memory_fd = memfd_create(c"floor", MemfdFlags::empty()).doing(|| "make shared memory".into())?;
         ftruncate(&memory_fd, size_of::<Memory>() as u64).doing(|| "size shared memory".into())?;

@@ -149,7 +149,6 @@ pub(crate) enum Reach {
 /// A node that runs.
 pub(crate) struct Node {
     pub(crate) process: Process,
-    /// Where apps attach.
     pub(crate) socket: PathBuf,
 }
 

@@ -42,7 +42,6 @@ impl Operator {
         })
     }
 
-    /// The node's datapaths.
     pub(crate) fn datapaths(&mut self) -> Result<Vec<Datapath>, Failure> {
         let listed = self.client.list_datapaths(ListDatapathsRequest::default());
         let listed = self.runtime.block_on(listed).map_err(refused)?;

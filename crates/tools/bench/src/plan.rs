@@ -238,7 +238,6 @@ impl Setup {
 pub(crate) enum Suite {
     /// What a call costs.
     Call,
-    /// What policies cost.
     Policy,
 }
 
@@ -258,7 +257,6 @@ pub(crate) enum Scope {
     Smoke,
     /// Latency, one rate, two goodputs.
     Quick,
-    /// Everything.
     Full,
 }
 
@@ -273,7 +271,6 @@ pub(crate) struct Measure {
     pub(crate) calls_in_flight: usize,
     /// Connections, each with a client thread of its own.
     pub(crate) connections: usize,
-    /// What is called.
     pub(crate) traffic: Traffic,
 }
 

@@ -193,7 +193,6 @@ pub(crate) fn die_with_parent() -> Result<(), Failure> {
         .doing(|| "ask to die with the bench".into())
 }
 
-/// Becomes another program.
 pub(crate) fn become_program(program: &Path, arguments: &[String], log: &Path) -> Result<(), Failure> {
     let output = std::fs::File::create(log).doing(|| format!("write {}", log.display()))?;
     let errors = output.try_clone().doing(|| format!("write {}", log.display()))?;

@@ -7,20 +7,19 @@
 use std::path::Path;
 use std::time::Duration;
 
+use provost_figures::{Bound, Cell, Cells, Median, Outcome as Comparison, Pairs, median};
+
 use crate::arguments::Call;
 use crate::bench;
 use crate::failure::{Doing, Failure};
-use crate::link::Link;
+use crate::link::NetworkLink;
 use crate::machine;
 use crate::operator::Operator;
 use crate::report::{Load, Report, Traffic};
-use crate::slices::{Pairs, SETTLE, Slice, Turns, Watch, Ways, report};
+use crate::slices::{SETTLE, Slice, Turns, Watch, Ways, report};
 use crate::stack::{Stack, TimelineClient};
-use crate::summary::{Cell, Cells, Median, median};
-use crate::targets::{Bound, Outcome as Verdict};
 use crate::timeline::{Timeline, Window, quantiles};
 
-/// Pairs of slices.
 const PAIRS: usize = 12;
 const PAIRS_QUICK: usize = 5;
 const SLICE_SECONDS: f64 = 0.8;
@@ -43,33 +42,33 @@ enum Place {
     /// Both nodes and all apps on few cores, over the loopback interface.
     Cores,
     /// A link between two hosts; requests are large.
-    Link,
+    NetworkLink,
     /// The same; answers are large.
     LinkAnswers,
 }
 
 impl Place {
-    const ALL: [Place; 3] = [Place::Cores, Place::Link, Place::LinkAnswers];
+    const ALL: [Place; 3] = [Place::Cores, Place::NetworkLink, Place::LinkAnswers];
 
     /// Names of its setups: small calls alone, with large ones beside them, and the same under the policy.
     fn names(self) -> [&'static str; 3] {
         match self {
             Place::Cores => ["cores: alone", "cores: no qos", "cores: qos"],
-            Place::Link => ["link: alone", "link: no qos", "link: qos"],
+            Place::NetworkLink => ["link: alone", "link: no qos", "link: qos"],
             Place::LinkAnswers => ["answers: alone", "answers: no qos", "answers: qos"],
         }
     }
 
-    fn link(self) -> Result<Option<Link>, Failure> {
+    fn link(self) -> Result<Option<NetworkLink>, Failure> {
         match self {
             Place::Cores => Ok(None),
-            Place::Link | Place::LinkAnswers => Link::start().map(Some),
+            Place::NetworkLink | Place::LinkAnswers => NetworkLink::start().map(Some),
         }
     }
 
     fn bulk(self) -> Traffic {
         match self {
-            Place::Cores | Place::Link => Traffic::Bulk,
+            Place::Cores | Place::NetworkLink => Traffic::Bulk,
             Place::LinkAnswers => Traffic::BulkAnswers,
         }
     }
@@ -146,7 +145,6 @@ impl Ways for Nodes {
     }
 }
 
-/// Both apps.
 struct Clients {
     small: TimelineClient,
     large: TimelineClient,
@@ -199,7 +197,6 @@ struct Outcome {
     small: Timeline,
     large: Timeline,
     alone: Slice,
-    /// By way.
     slices: Vec<Vec<Slice>>,
 }
 
@@ -262,7 +259,7 @@ fn cell(setup: &'static str, what: &str, timeline: &Timeline, slices: &[Slice]) 
         ..quantiles(timeline.latencies_us(&windows))
     };
     Cell {
-        setup,
+        setup: setup.into(),
         what: what.into(),
         size,
         conns: 1,
@@ -311,11 +308,8 @@ fn print(cells: &[Cell], pairs: &[(Place, Ratios)]) {
         }
         for (what, pairs, least) in rows {
             let bound = Bound::RatioAtLeast(least);
-            if let Some(middle) = pairs.median() {
-                println!(
-                    "{}  {pairs}",
-                    Verdict::of_value(format!("{without}: {what}"), middle, bound)
-                );
+            if let Some(outcome) = Comparison::of_pairs(format!("{without}: {what}"), pairs, bound) {
+                println!("{outcome}  {pairs}");
             }
         }
     }

@@ -1,7 +1,6 @@
-//! What passes between the bench and its client processes: the load to make, and what it came to.
+//! What passes between the bench and its client processes: the load to make. (What it came to is a `Report`.)
 
-use std::collections::BTreeMap;
-
+pub(crate) use provost_figures::Report;
 use serde::{Deserialize, Serialize};
 
 /// The load that a client makes.
@@ -25,7 +24,6 @@ pub(crate) struct Load {
     pub(crate) watched: Vec<Watched>,
     /// Cores that everything runs on.
     pub(crate) cores: Vec<usize>,
-    /// What is called.
     #[serde(default)]
     pub(crate) traffic: Traffic,
 }
@@ -47,7 +45,6 @@ pub(crate) enum Traffic {
 /// What becomes of a blocked user's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum BlockedUser {
-    /// Nobody looks.
     Passes,
     /// `PERMISSION_DENIED`.
     IsDenied,
@@ -78,7 +75,6 @@ impl Traffic {
 /// How a call shall end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// With a response.
     Answered,
     /// With `PERMISSION_DENIED`.
     Denied,
@@ -87,37 +83,6 @@ pub(crate) enum Expected {
 /// A process of the setup.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Watched {
-    /// Its role.
     pub(crate) name: String,
-    /// Its id.
     pub(crate) pid: u32,
-}
-
-/// What one run of a client came to.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Report {
-    /// Length of the measuring window.
-    pub(crate) seconds: f64,
-    /// Calls that ended well in the window.
-    pub(crate) count: u64,
-    /// Calls that failed in it.
-    pub(crate) errors: u64,
-    /// Calls a second.
-    pub(crate) rps: f64,
-    /// Gigabits of request payload a second.
-    pub(crate) gbps: f64,
-    /// Latencies, in microseconds.
-    pub(crate) mean_us: f64,
-    pub(crate) min_us: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p90_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) p999_us: f64,
-    /// CPU seconds in the window, by process.
-    pub(crate) cpu_seconds: BTreeMap<String, f64>,
-    /// Cores' worth of the bench's cores that something else used.
-    pub(crate) foreign_cores: f64,
-    /// What the client's endpoint counted from its beginning on, where it has one.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) counters: BTreeMap<String, u64>,
 }

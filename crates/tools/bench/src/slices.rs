@@ -1,17 +1,13 @@
 //! Ways to run a node, in alternating slices of one run: each is put into place in its turn while the same processes go
 //! on calling, so that what a noisy minute does, it does to all. What is compared are the slices of one turn.
 
-use std::fmt;
 use std::time::Duration;
 
 use provost_shm::now_ns;
-use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::machine;
 use crate::report::{Report, Watched};
-use crate::summary::{QUIET_CORES_MAX, median};
-use crate::targets::Bound;
 use crate::timeline::{Timeline, Window, quantiles};
 
 /// What is usually left out after each change.
@@ -25,7 +21,6 @@ pub(crate) trait Ways {
     /// Puts one into place.
     fn enter(&mut self, way: usize) -> Result<(), Failure>;
 
-    /// Undoes that.
     fn leave(&mut self, way: usize) -> Result<(), Failure>;
 }
 
@@ -45,7 +40,6 @@ pub(crate) struct Watch {
     pub(crate) processes: Vec<Watched>,
 }
 
-/// One way's turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
     pub(crate) window: Window,
@@ -127,55 +121,6 @@ pub(crate) fn report(timeline: &Timeline, slice: &Slice, size_bytes: usize) -> R
     }
 }
 
-/// What one way is to another, turn by turn.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Pairs(Vec<f64>);
-
-impl Pairs {
-    /// What is bounded of the figures of two ways. Turns in which something else ran count only if there are no others.
-    pub(crate) fn of(over: &[Report], under: &[Report], figure: fn(&Report) -> f64, bound: Bound) -> Pairs {
-        let is_quiet = |run: &Report| run.foreign_cores <= QUIET_CORES_MAX;
-        let pairs = || over.iter().zip(under);
-        let quiet = pairs().filter(|(over, under)| is_quiet(over) && is_quiet(under));
-        let value = |(over, under): (&Report, &Report)| bound.of(figure(over), figure(under));
-        let values: Vec<f64> = quiet.map(value).collect();
-        Pairs::new(match values.is_empty() {
-            true => pairs().map(value).collect(),
-            false => values,
-        })
-    }
-
-    /// Of what is known; what is not finite does not count.
-    pub(crate) fn new(mut values: Vec<f64>) -> Pairs {
-        values.retain(|value| value.is_finite());
-        values.sort_by(f64::total_cmp);
-        Pairs(values)
-    }
-
-    /// The middle one.
-    pub(crate) fn median(&self) -> Option<f64> {
-        median(self.0.clone())
-    }
-}
-
-/// How far they lie apart: the least and the most, and between which the middle half lies.
-impl fmt::Display for Pairs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = |quarter: usize| self.0[(self.0.len() - 1) * quarter / 4];
-        match self.0.len() {
-            0 => write!(f, "of no pair"),
-            count => write!(
-                f,
-                "of {count} pairs {:.3} to {:.3}, half of them {:.3} to {:.3}",
-                at(0),
-                at(4),
-                at(1),
-                at(3)
-            ),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,32 +166,5 @@ mod tests {
         assert!(
             first(0).to_ns <= first(1).from_ns && slices[2][1].window.to_ns <= slices[0][1].window.from_ns
         );
-    }
-
-    fn runs(rates: &[(f64, f64)]) -> Vec<Report> {
-        let run = |(rps, foreign_cores): &(f64, f64)| Report {
-            rps: *rps,
-            foreign_cores: *foreign_cores,
-            ..Report::default()
-        };
-        rates.iter().map(run).collect()
-    }
-
-    #[test]
-    fn a_disturbed_turn_counts_only_where_all_were() {
-        let rate = |run: &Report| run.rps;
-        let (over, under) = (
-            runs(&[(95.0, 0.0), (20.0, 0.9), (97.0, 0.1)]),
-            runs(&[(100.0, 0.0); 3]),
-        );
-        let pairs = Pairs::of(&over, &under, rate, Bound::RatioAtLeast(0.9));
-        assert_eq!(pairs.median(), Some(0.96));
-        assert_eq!(
-            pairs.to_string(),
-            "of 2 pairs 0.950 to 0.970, half of them 0.950 to 0.950"
-        );
-        let noisy = Pairs::of(&runs(&[(20.0, 0.9)]), &under, rate, Bound::DifferenceAtMost(0.0));
-        assert_eq!(noisy.median(), Some(-80.0));
-        assert_eq!(Pairs::new(vec![f64::NAN]).to_string(), "of no pair");
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::envoy;
 use crate::envoy_policy;
 use crate::failure::{Doing, Failure};
-use crate::link::{Host, Link};
+use crate::link::{Host, NetworkLink};
 use crate::machine::free_port;
 use crate::node::{Node, Policies, Reach, admin_socket};
 use crate::plan::Setup;
@@ -25,7 +25,7 @@ pub(crate) struct Stack {
     environment: Environment,
     folder: PathBuf,
     /// The hosts of its nodes, if they are not this one.
-    _link: Option<Link>,
+    _link: Option<NetworkLink>,
 }
 
 impl Stack {
@@ -72,7 +72,7 @@ impl Stack {
 
     /// Starts two nodes without policies, joined by a link or by the loopback interface, with a server for large messages
     /// beside the usual one.
-    pub(crate) fn start_beside_bulk(link: Option<Link>, folder: &Path) -> Result<Stack, Failure> {
+    pub(crate) fn start_beside_bulk(link: Option<NetworkLink>, folder: &Path) -> Result<Stack, Failure> {
         let mut stack = Stack::of(Setup::ProvostBare, folder);
         let (clients, servers, address) = match &link {
             Some(link) => (link.clients(), link.servers(), link.address()),

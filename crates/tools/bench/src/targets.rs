@@ -2,31 +2,17 @@
 //! are not comparable.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::Serialize;
+use provost_figures::{Bound, Cells, Figure, Median, Outcome, Place};
 
 use crate::datagram;
-use crate::summary::{Cell, Cells, Median};
-
-/// A figure of a cell.
-type Figure = fn(&Median) -> Option<f64>;
 
 /// A ratio (or a difference) of two cells and its bound.
 struct Target {
     what: &'static str,
-    over: (&'static str, &'static str, Figure),
-    under: (&'static str, &'static str, Figure),
+    over: Place,
+    under: Place,
     bound: Bound,
-}
-
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) enum Bound {
-    RatioAtMost(f64),
-    RatioAtLeast(f64),
-    DifferenceAtMost(f64),
-    ValueAtMost(f64),
-    ValueAtLeast(f64),
 }
 
 const P50: Figure = |median| median.p50_us;
@@ -41,7 +27,7 @@ const ENVOY: &str = "tonic+envoy null";
 /// Goodputs that the targets are about.
 const LARGE: [&str; 4] = ["gp 64K", "gp 512K", "gp 1M", "gp 8M"];
 
-use Bound::{DifferenceAtMost, RatioAtLeast, RatioAtMost, ValueAtLeast, ValueAtMost};
+use Bound::{DifferenceAtMost, RatioAtLeast, RatioAtMost, ValueAtMost};
 
 /// Bounds on single processes of a setup with an idle client: a figure by process, and the most it may be. Cores are
 /// held against a thousandth of one, a millisecond in a second, for timers.
@@ -89,14 +75,6 @@ const TARGETS: [Target; 17] = [
     Target { what: "rate with access by field to Wasm's", over: ("provost acl", "rate c=64", RPS), under: ("tonic+envoy wasm", "rate c=64", RPS), bound: RatioAtLeast(10.0) },
 ];
 
-/// A target and how it was met; it prints itself.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Outcome {
-    what: String,
-    value: f64,
-    bound: Bound,
-}
-
 /// Every target of which this run has both figures.
 pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
     let large = LARGE.iter().flat_map(|what| {
@@ -108,12 +86,7 @@ pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
         ]
     });
     let large = large.filter_map(|(name, what, under, bound)| {
-        Outcome::new(
-            name,
-            figure(cells, (NULL, what, GBPS))?,
-            figure(cells, (under, what, GBPS))?,
-            bound,
-        )
+        Outcome::of_places(name, cells, (NULL, what, GBPS), (under, what, GBPS), bound)
     });
     let rest = REST.iter().filter_map(|(name, process, figure, most)| {
         let cell = cells
@@ -121,80 +94,24 @@ pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
             .iter()
             .find(|cell| cell.setup == NULL && cell.what == "idle")?;
         let value = figure(&cell.median).get(*process).copied()?;
-        Some(Outcome {
-            what: (*name).into(),
-            value,
-            bound: ValueAtMost(*most),
-        })
+        Outcome::of_value((*name).into(), value, ValueAtMost(*most))
     });
     let named = TARGETS.iter().filter_map(|target| {
-        let (over, under) = (figure(cells, target.over)?, figure(cells, target.under)?);
-        Outcome::new(target.what.into(), over, under, target.bound)
+        Outcome::of_places(target.what.into(), cells, target.over, target.under, target.bound)
     });
     let datagram = datagram::targets::outcomes(cells);
     named.chain(large).chain(rest).chain(datagram).collect()
 }
 
-fn figure(cells: &Cells, (setup, what, figure): (&str, &str, Figure)) -> Option<f64> {
-    let cell = cells
-        .cells
-        .iter()
-        .find(|cell: &&Cell| cell.setup == setup && cell.what == what)?;
-    figure(&cell.median)
-}
-
-impl Bound {
-    /// What is bounded of two figures.
-    pub(crate) fn of(self, over: f64, under: f64) -> f64 {
-        match self {
-            DifferenceAtMost(_) => over - under,
-            ValueAtMost(_) | ValueAtLeast(_) => over,
-            RatioAtMost(_) | RatioAtLeast(_) => over / under,
-        }
-    }
-}
-
-impl Outcome {
-    pub(crate) fn new(what: String, over: f64, under: f64, bound: Bound) -> Option<Outcome> {
-        let value = bound.of(over, under);
-        value.is_finite().then_some(Outcome { what, value, bound })
-    }
-
-    /// Of a ratio, difference or value that is known.
-    pub(crate) fn of_value(what: String, value: f64, bound: Bound) -> Outcome {
-        Outcome { what, value, bound }
-    }
-
-    fn is_met(&self) -> bool {
-        match self.bound {
-            RatioAtMost(most) | DifferenceAtMost(most) | ValueAtMost(most) => self.value <= most,
-            RatioAtLeast(least) | ValueAtLeast(least) => self.value >= least,
-        }
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (relation, bound) = match self.bound {
-            RatioAtMost(bound) | DifferenceAtMost(bound) | ValueAtMost(bound) => ("at most", bound),
-            RatioAtLeast(bound) | ValueAtLeast(bound) => ("at least", bound),
-        };
-        let verdict = if self.is_met() { "met" } else { "MISSED" };
-        write!(
-            f,
-            "{:42} {:>8.3}  {relation:8} {bound:<6.3} {verdict}",
-            self.what, self.value
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use provost_figures::{Cell, Report, Verdict};
+
     use super::*;
 
     fn cell(setup: &'static str, what: &str, median: Median) -> Cell {
         Cell {
-            setup,
+            setup: setup.into(),
             what: what.into(),
             size: 0,
             conns: 1,
@@ -220,8 +137,8 @@ mod tests {
         ];
         let outcomes = outcomes(&Cells::of(cells));
         assert_eq!(
-            outcomes.iter().map(Outcome::is_met).collect::<Vec<_>>(),
-            [true, false]
+            outcomes.iter().map(Outcome::verdict).collect::<Vec<_>>(),
+            [Verdict::Met, Verdict::Missed]
         );
         assert!(outcomes[1].to_string().contains("MISSED"), "{}", outcomes[1]);
     }
@@ -236,8 +153,28 @@ mod tests {
             .map(|(setup, value)| cell(setup, "gp 64K", gbps(value)));
         let outcomes = outcomes(&Cells::of(cells.into()));
         assert_eq!(
-            outcomes.iter().map(Outcome::is_met).collect::<Vec<_>>(),
-            [true, true, false]
+            outcomes.iter().map(Outcome::verdict).collect::<Vec<_>>(),
+            [Verdict::Met, Verdict::Met, Verdict::Missed]
         );
+    }
+
+    #[test]
+    fn a_bound_within_the_middle_half_of_the_rounds_decides_nothing() {
+        let run = |p50_us| Report {
+            p50_us,
+            ..Default::default()
+        };
+        let of = |setup, runs: [f64; 3]| {
+            let runs: Vec<_> = runs.map(run).into();
+            Cell {
+                runs: runs.clone(),
+                ..cell(setup, "lat", Median::of(&runs, 0))
+            }
+        };
+        let cells = |null| Cells::of(vec![of(NULL, null), of("floor", [10.0; 3])]);
+        let verdict = |null| outcomes(&cells(null))[0].verdict();
+        assert_eq!(verdict([15.0, 15.5, 17.0]), Verdict::Undecided);
+        assert_eq!(verdict([15.0, 15.5, 15.9]), Verdict::Met);
+        assert_eq!(verdict([16.1, 17.0, 18.0]), Verdict::Missed);
     }
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use provost_figures::Median;
+
 use crate::failure::{Doing, Failure};
-use crate::summary::Median;
 
 /// Unit in which a completion's time and latency are kept, so that each takes 4 bytes.
 const TICK_NS: u64 = 100;
@@ -27,13 +28,10 @@ pub(crate) struct Completion {
 /// What a client says of a timeline; the completions are in a file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outline {
-    /// When it began.
     pub(crate) began_ns: u64,
-    /// Calls that failed.
     pub(crate) errors: u64,
     /// Calls that a policy has refused: by a limit, or as those of a blocked user.
     pub(crate) denied: u64,
-    /// Completions.
     pub(crate) count: u64,
 }
 

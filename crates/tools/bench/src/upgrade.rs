@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use provost_shm::now_ns;
 
+use provost_figures::{Bound, Cell, Cells, Median, Pairs, median};
+
 use crate::arguments::Upgrade;
 use crate::failure::{Doing, Failure};
 use crate::machine::{self, Spent, control_plane};
@@ -17,7 +19,6 @@ use crate::plan::{Measure, Setup};
 use crate::plot::TimePlot;
 use crate::report::Load;
 use crate::stack::{Stack, TimelineClient};
-use crate::summary::{Cell, Cells, Median, median};
 use crate::timeline::{Timeline, Window, quantiles};
 
 /// Between two replacements of a daemon.
@@ -129,7 +130,8 @@ impl Target {
         } else {
             "p99.9"
         };
-        let verdict = if value <= bound { "met" } else { "MISSED" };
+        // Quantiles of all changes together: there is nothing that lies apart.
+        let verdict = Bound::ValueAtMost(bound).verdict(value, &Pairs::new(Vec::new()));
         let name = format!("{}: {} {quantile}", self.experiment, self.what);
         println!("{name:34} {value:>10.2} {unit}, at most {bound}  {verdict}");
     }
@@ -141,9 +143,8 @@ enum Experiment {
     Transport,
     /// A rate limit attached, set to infinite, removed (figure 7b).
     Limit,
-    /// A rate limit to another version and back.
+    /// A rate limit, started anew with its state.
     Policy,
-    /// Both daemons.
     Daemon,
 }
 
@@ -173,7 +174,7 @@ impl Experiment {
             Experiment::Limit => bench.limit()?,
             Experiment::Policy => {
                 bench.attach_unlimited()?;
-                bench.upgrade_engines("rate-limit", [1, 2], ENGINES.of(options))?;
+                bench.upgrade_engines("rate-limit", [2, 2], ENGINES.of(options))?;
             }
             Experiment::Daemon => bench.replace_daemons(DAEMONS.of(options))?,
         }
@@ -424,7 +425,7 @@ impl Outcome {
             cells.push((what, spent));
         }
         let cell = |(what, median): (&str, Median)| Cell {
-            setup,
+            setup: setup.into(),
             what: what.into(),
             size: 64,
             conns: 1,

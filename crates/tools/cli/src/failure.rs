@@ -23,10 +23,8 @@ pub(crate) enum Exit {
     TimedOut = 7,
 }
 
-/// A failed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// The exit status.
     pub(crate) exit: Exit,
     /// What failed, where, and what to do.
     pub(crate) message: String,

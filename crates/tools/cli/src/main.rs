@@ -7,6 +7,7 @@ mod config;
 mod demo;
 mod engine;
 mod failure;
+mod insight;
 mod node;
 mod numbers;
 mod pages;
@@ -37,6 +38,7 @@ Examples:
   provost plan run upgrade.toml             several nodes, undone when a step fails
   provost demo                              two nodes, real data, figures beside raw TCP
   provost check proto/kv.proto              is this schema one that provost takes?
+  provost insight predict acg.yaml --profile envoy.json   what would a mesh cost this application?
 
 Commands about a node talk to its admin socket (--socket, PROVOST_ADMIN_SOCKET). With --json they print the messages of
 the admin API. Colours: only on a terminal, and not with NO_COLOR.
@@ -144,6 +146,9 @@ enum Command {
         #[arg(long = "include", short = 'I', value_name = "DIRECTORY")]
         includes: Vec<PathBuf>,
     },
+    /// Say what a service mesh costs an application, and what would change that
+    #[command(subcommand)]
+    Insight(insight::Command),
     /// Print a shell's completions
     #[command(
         after_help = "Examples:\n  provost completions bash > /etc/bash_completion.d/provost\n  source <(provost completions bash)"
@@ -199,6 +204,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Check { files, includes } => {
             check::run(&files, &includes).map_err(|error| Failure::failed(error.to_string()))
         }
+        Command::Insight(command) => insight::run(command),
         Command::DemoPart(part) => demo::run_part(part).map_err(|error| Failure::failed(error.to_string())),
         other => {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -227,9 +233,11 @@ async fn run_async(command: Command) -> Result<(), Failure> {
             .await
             .map_err(|error| Failure::failed(error.to_string())),
         // Dealt with before, as they need no event loop.
-        Command::Completions { .. } | Command::Man { .. } | Command::Check { .. } | Command::DemoPart(_) => {
-            Ok(())
-        }
+        Command::Completions { .. }
+        | Command::Man { .. }
+        | Command::Check { .. }
+        | Command::Insight(_)
+        | Command::DemoPart(_) => Ok(()),
     }
 }
 

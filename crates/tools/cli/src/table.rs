@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Between two columns.
 const GAP: &str = "  ";
 /// A column that is cut to fit a terminal keeps so many characters at least.
 const CUT_WIDTH_MIN: usize = 8;
@@ -53,7 +52,6 @@ impl Canvas {
         }
     }
 
-    /// Not a terminal.
     pub(crate) const fn plain() -> Canvas {
         Canvas {
             width: None,
@@ -87,7 +85,6 @@ impl Look {
     }
 }
 
-/// A cell.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     text: String,
@@ -107,7 +104,6 @@ impl<T: ToString> From<T> for Cell {
     }
 }
 
-/// Rows under headings.
 #[derive(Debug)]
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// `provost`, with a directory of its own for what it puts on disk.
 fn provost(directory: &TempDir, arguments: &[&str]) -> Command {
@@ -161,7 +161,7 @@ fn check_accepts_a_schema_and_shows_where_another_is_wrong() {
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(begin.elapsed() < WAIT_MAX, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

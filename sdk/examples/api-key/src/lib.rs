@@ -29,7 +29,7 @@ impl FilterPolicy for ApiKey {
         }
     }
 
-    fn filter(&self, _: &Site) -> Result<Judge, AttachError> {
+    fn filter(&self, _: &DatapathContext) -> Result<Judge, AttachError> {
         Ok(Judge(Arc::clone(&self.0)))
     }
 }

@@ -7,7 +7,7 @@ const PROTO: &str = "syntax = \"proto3\"; package t; message M {} service S { rp
 fn only_calls_with_a_known_key_pass() {
     let service = Service::from_source(PROTO);
     let policy = policy(&*kind_of::<ApiKey>(), "keys = ['secret']", None).unwrap();
-    let mut rig = Rig::new(service.site(Side::Server), &*policy);
+    let mut rig = Rig::new(service.datapath_context(Side::Server), &*policy);
     for (call, key) in [(1, "secret"), (2, "wrong")] {
         rig.receive(with_metadata(
             service.request(call, 0, &[]),

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use provost_engine::{
-    AttachError, CallState, ConfigError, Ended, Environment, Filter, FilterPolicy, FilterState,
-    MetricDescription, MetricSink, MetricType, RestoreError, SharedState, Site, StepView, Verdict, Watch,
+    AttachError, CallState, ConfigError, DatapathContext, Ended, Environment, Filter, FilterPolicy,
+    FilterState, MetricDescription, MetricSink, MetricType, RestoreError, SharedState, StepView, Verdict,
+    Watch,
 };
 
 #[cfg(not(feature = "other-abi"))]
@@ -81,7 +82,7 @@ impl FilterPolicy for Numbered {
         })
     }
 
-    fn filter(&self, _site: &Site) -> Result<Counting, AttachError> {
+    fn filter(&self, _site: &DatapathContext) -> Result<Counting, AttachError> {
         assert!(&*self.key != "panic-at-prepare", "told to");
         Ok(Counting {
             key: Arc::clone(&self.key),

@@ -8,19 +8,19 @@ use std::process::ExitCode;
 
 use provost_e2e::node::Beginning;
 use provost_e2e::{agent, node, server, successor};
-use provostd::takeover::TAKE_OVER_OPTION;
+use provostd::hot_restart::HOT_RESTART_OPTION;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     // The process that a node's successor is started by is the one that it replaces.
-    if !arguments.contains(&TAKE_OVER_OPTION) {
+    if !arguments.contains(&HOT_RESTART_OPTION) {
         die_with_parent();
     }
     let outcome = match arguments[..] {
         ["provostd", config] => node::run(config.as_ref(), Beginning::Fresh),
-        ["provostd", config, TAKE_OVER_OPTION] => node::run(config.as_ref(), Beginning::TakeOver),
+        ["provostd", config, HOT_RESTART_OPTION] => node::run(config.as_ref(), Beginning::HotRestart),
         ["successor", fault, ..] => fault.parse().and_then(successor::run),
         ["server"] => server::run().map_err(|status| status.to_string()),
         ["agent", executor] => executor

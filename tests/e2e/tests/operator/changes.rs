@@ -1,7 +1,7 @@
 //! What is changed, under calls.
 
 use provost::Code;
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::eventually;
 use provost_e2e::script::{Answer, Ask, Echo};
 
@@ -117,7 +117,7 @@ fn a_transport_and_the_whole_daemon_are_upgraded_and_no_call_fails() {
             "{after}"
         );
         assert!(matches!(setting.agent.answer(calls), Answer::Done(_)));
-        eventually("the replaced process has ended", PATIENCE, || {
+        eventually("the replaced process has ended", WAIT_MAX, || {
             !setting.a.program.is_running()
         });
         setting.agent.calls_well();

@@ -146,7 +146,7 @@ pub(crate) fn is_missing(program: &str, package: &str) -> bool {
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|folder| folder.join(program).exists());
     if !found {
-        eprintln!("skipped: there is no {program} (Debian package {package})");
+        provost_skip::missing(program, &format!("Debian package {package}"));
     }
     !found
 }

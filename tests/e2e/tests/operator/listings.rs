@@ -1,6 +1,6 @@
 //! What is shown: tables, JSON, exit statuses.
 
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::eventually;
 use provost_e2e::script::{Ask, Hold};
 
@@ -23,7 +23,7 @@ fn status_apps_and_datapaths_say_what_there_is() {
             milliseconds: 60_000,
             ..Hold::default()
         }));
-        eventually("the call is counted at both ends", PATIENCE, || {
+        eventually("the call is counted at both ends", WAIT_MAX, || {
             [&a, &b].iter().all(|node| {
                 let listed = node.json(&["datapath"]);
                 listed["datapaths"][0]["calls_in_flight"] == 1

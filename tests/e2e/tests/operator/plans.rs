@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::{Setting, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -59,10 +59,10 @@ fn a_plan_is_rehearsed_and_carried_out_on_both_nodes_under_calls() {
         let operator = Operator::of(&setting.a);
         let (a, b) = (Operator::of(&setting.a), Operator::of(&setting.b));
         operator.text(&["plan", "check", &plan]);
-        let rehearsed = operator.text(&["plan", "run", &plan, "--dry-run"]);
+        let dry_runs = operator.text(&["plan", "run", &plan, "--dry-run"]);
         assert!(
-            rehearsed.contains("nothing was changed") && rehearsed.contains("would attach limit"),
-            "{rehearsed}"
+            dry_runs.contains("nothing was changed") && dry_runs.contains("would attach limit"),
+            "{dry_runs}"
         );
         assert!(a.policies().is_empty() && b.policies().is_empty());
 
@@ -179,7 +179,7 @@ fn a_run_that_is_killed_is_gone_on_with_or_undone() {
                 .stderr(std::process::Stdio::null())
                 .spawn()
                 .unwrap();
-            eventually("the second step is done", PATIENCE, || a.policies() == ["two"]);
+            eventually("the second step is done", WAIT_MAX, || a.policies() == ["two"]);
             kill_process(Pid::from_child(&run), signal).unwrap();
             run.wait().unwrap().code()
         };

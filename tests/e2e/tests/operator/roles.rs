@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::eventually;
 use serde_json::Value;
 
@@ -19,8 +19,7 @@ const STRANGER: u32 = 64_003;
 #[test]
 fn roles_are_kept_and_what_is_done_or_refused_is_audited() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can run programs as other users");
-        return;
+        return provost_skip::forbidden("only root can run programs as other users");
     }
     tested(|| {
         let place = tempfile::Builder::new().prefix("prole-").tempdir().unwrap();
@@ -57,7 +56,7 @@ fn roles_are_kept_and_what_is_done_or_refused_is_audited() {
         assert_eq!(run_as(CHANGER, &["engine", "load", "/x.so"]).code, Some(4));
         assert_eq!(operator.run(&["policy", "detach", "null"]).code, Some(0));
 
-        eventually("everything is in the log", PATIENCE, || records(&log).len() >= 7);
+        eventually("everything is in the log", WAIT_MAX, || records(&log).len() >= 7);
         let records = records(&log);
         let of = |user: u32, method: &str| -> &Value {
             let is_it = |record: &&Value| record["who"]["uid"] == user && record["method"] == method;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use provost_e2e::driver::PATIENCE;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::eventually;
 use provost_e2e::script::{Ask, Echo};
 
@@ -51,7 +51,7 @@ impl Terminal {
         terminal.tmux(&["set-option", "-g", "window-size", "manual"]);
         // The shell says this twice: as it is typed, and as its prompt.
         terminal.types("PS1='ready> '; clear\n");
-        eventually("the shell is ready", PATIENCE, || {
+        eventually("the shell is ready", WAIT_MAX, || {
             terminal.screen().trim_end() == "ready>"
         });
         Some(terminal)
@@ -82,7 +82,7 @@ impl Terminal {
     }
 
     fn shows(&self, text: &str) {
-        eventually(&format!("the terminal shows {text:?}"), PATIENCE, || {
+        eventually(&format!("the terminal shows {text:?}"), WAIT_MAX, || {
             self.screen().contains(text)
         });
     }
@@ -134,7 +134,7 @@ fn top_draws_sorts_filters_pauses_resizes_and_leaves_the_terminal_as_it_was() {
         terminal.shows("ERRORS*");
         terminal.types("/nothing-like-it");
         terminal.presses("Enter");
-        eventually("the filter hides the row", PATIENCE, || {
+        eventually("the filter hides the row", WAIT_MAX, || {
             !terminal.screen().contains("Echo")
         });
         terminal.types("/");
@@ -143,7 +143,7 @@ fn top_draws_sorts_filters_pauses_resizes_and_leaves_the_terminal_as_it_was() {
         terminal.types("p");
         terminal.shows("PAUSED");
         terminal.resize(60, 8);
-        eventually("it is drawn at the new size", PATIENCE, || {
+        eventually("it is drawn at the new size", WAIT_MAX, || {
             let screen = terminal.screen();
             let lines: Vec<_> = screen.lines().collect();
             lines.len() <= 8 && lines.last().is_some_and(|last| last.contains("q quit"))
@@ -186,7 +186,7 @@ fn watch_draws_over_itself_and_tables_fit_the_terminal() {
         let coloured = terminal.tmux(&["capture-pane", "-p", "-e"]);
         assert!(coloured.contains("\x1b[1mCONN"), "{coloured:?}");
         terminal.types("clear; NO_COLOR=1 $PROGRAM datapath\n");
-        eventually("the same table is there without attributes", PATIENCE, || {
+        eventually("the same table is there without attributes", WAIT_MAX, || {
             let screen = terminal.tmux(&["capture-pane", "-p", "-e"]);
             screen.contains("CONN") && screen.contains("probe.Probe") && !screen.contains("\x1b[1mCONN")
         });
@@ -195,7 +195,7 @@ fn watch_draws_over_itself_and_tables_fit_the_terminal() {
         terminal.shows("no policy is attached");
         operator.text(&["policy", "attach", "--kind", "null", "--name", "watched"]);
         terminal.shows("watched");
-        eventually("it is drawn over what was there", PATIENCE, || {
+        eventually("it is drawn over what was there", WAIT_MAX, || {
             !terminal.screen().contains("no policy is attached")
         });
         operator.text(&["policy", "detach", "watched"]);

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How soon a thread notices that it is to end.
-const PATIENCE: Duration = Duration::from_millis(50);
+const WAIT_MAX: Duration = Duration::from_millis(50);
 
 pub(crate) struct Relay {
     /// Where clients find it.
@@ -31,7 +31,7 @@ impl Ear {
 
     /// Takes packets until it is to stop.
     fn take_packets(&self, from: &UdpSocket, mut pass_on: impl FnMut(&[u8], SocketAddr)) {
-        from.set_read_timeout(Some(PATIENCE)).unwrap();
+        from.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let mut bytes = vec![0; 65_536];
         while !self.stops.load(Ordering::Relaxed) {
             if let Ok((length, sender)) = from.recv_from(&mut bytes) {

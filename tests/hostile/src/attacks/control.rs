@@ -10,7 +10,7 @@ use provost_wire::control::{
 };
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, REGION_BYTES_MAX, SCHEMA_BYTES_MAX};
 
-use crate::random::Random;
+use crate::random::{AwkwardNumbers, Random};
 use crate::raw::{
     Gone, RECEIVE_WINDOW, RECEIVE_WINDOW_BYTES, RawApp, SEND_HEAP_BYTES, receive_within, sealed_memory,
 };
@@ -18,7 +18,7 @@ use crate::scene::Scene;
 use crate::schema::{TARGETS, VANDALS};
 
 /// How long the service may take to say no.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Attacks until the campaign is over.
 pub fn run(scene: &Scene, random: &mut Random) {
@@ -109,7 +109,7 @@ fn wrong_attachment(scene: &Scene, random: &mut Random) -> Result<(), Gone> {
 }
 
 fn must_not_attach(scene: &Scene, socket: &PacketSocket, what: &str) -> Result<(), Gone> {
-    match receive_within(socket, PATIENCE) {
+    match receive_within(socket, WAIT_MAX) {
         Ok(None) => Err(Gone::Silent("to what is wrong in a control packet")),
         Ok(Some((reply, _))) if matches!(reply.body, Some(reply::Body::Attached(_))) => {
             scene.report.finding(format!("control: {what} was accepted"));

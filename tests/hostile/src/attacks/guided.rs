@@ -4,8 +4,8 @@ use provost_wire::descriptor::{Parts, Submission, submission_kind};
 use provost_wire::limits::{METADATA_BYTES_MAX, METADATA_ENTRIES_MAX, SEND_WINDOW};
 use provost_wire::metadata;
 
-use crate::message::{Built, Site, SiteKind};
-use crate::random::Random;
+use crate::message::{Built, MessagePlace, PlaceKind};
+use crate::random::{AwkwardNumbers, Random};
 use crate::raw::{Gone, RECEIVE_WINDOW, SEND_HEAP_BYTES, window_offset};
 use crate::scene::{Client, OK, Outcome, Scene};
 use crate::schema::TARGETS;
@@ -19,7 +19,6 @@ const UNITS: u32 = (SEND_HEAP_BYTES / 8) as u32;
 enum Expect {
     /// The call fails, or the app is thrown out.
     Refusal,
-    /// The call works.
     Success,
 }
 
@@ -197,21 +196,21 @@ fn judge(
 /// A message with one place spoiled.
 fn message_case(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<Outcome, Gone> {
     let built = client.message(random);
-    let Some(site) = (!built.sites.is_empty()).then(|| *random.pick(&built.sites)) else {
+    let Some(place) = (!built.places.is_empty()).then(|| *random.pick(&built.places)) else {
         return client.is_served(random);
     };
-    let name = spoil(client, &built, site, random);
+    let name = spoil(client, &built, place, random);
     scene.report.count(&format!("guided: {name}"));
     let step = client.unary(built.root());
     let outcome = client.outcome_of(&step);
     judge(scene, client, name, Expect::Refusal, outcome)
 }
 
-/// Makes the message at a site invalid, and says how.
-fn spoil(client: &Client, built: &Built, site: Site, random: &mut Random) -> &'static str {
+/// Makes the message at a place invalid, and says how.
+fn spoil(client: &Client, built: &Built, place: MessagePlace, random: &mut Random) -> &'static str {
     let word = |at: u64, word: u32| client.app.write(at, &word.to_le_bytes());
-    match site.kind {
-        SiteKind::Reference => {
+    match place.kind {
+        PlaceKind::Reference => {
             let (name, offset, length) = *random.pick(&[
                 ("a null offset with a length", Some(0), None),
                 ("an offset before the heap", Some(SEND_WINDOW - 1), None),
@@ -223,41 +222,41 @@ fn spoil(client: &Client, built: &Built, site: Site, random: &mut Random) -> &'s
                 ("a length that wraps when it is multiplied", None, Some(1 << 29)),
                 ("both at their maximum", Some(u32::MAX), Some(u32::MAX)),
             ]);
-            offset.into_iter().for_each(|offset| word(site.at, offset));
-            length.into_iter().for_each(|length| word(site.at + 4, length));
+            offset.into_iter().for_each(|offset| word(place.at, offset));
+            length.into_iter().for_each(|length| word(place.at + 4, length));
             name
         }
-        SiteKind::Pointer => {
+        PlaceKind::Pointer => {
             let (name, offset) = *random.pick(&[
                 ("a null message that is present", 0),
                 ("a message past the heap", SEND_WINDOW + UNITS),
                 ("a message before the heap", SEND_WINDOW - 1),
                 ("a message at the end of all", u32::MAX),
             ]);
-            word(site.at, offset);
+            word(place.at, offset);
             name
         }
-        SiteKind::Presence => {
-            word(site.at, 2 + random.awkward() / 2);
+        PlaceKind::Presence => {
+            word(place.at, 2 + random.awkward() / 2);
             "a presence that is neither 0 nor 1"
         }
-        SiteKind::Tag => {
-            word(site.at, 23 + random.awkward() / 2);
+        PlaceKind::Tag => {
+            word(place.at, 23 + random.awkward() / 2);
             "an unknown tag"
         }
-        SiteKind::Bool => {
-            client.app.write(site.at, &[2 + random.below(254) as u8]);
+        PlaceKind::Bool => {
+            client.app.write(place.at, &[2 + random.below(254) as u8]);
             "a bool that is neither 0 nor 1"
         }
-        SiteKind::Text => {
-            client.app.write(site.at, &[0xFF]);
+        PlaceKind::Text => {
+            client.app.write(place.at, &[0xFF]);
             "invalid UTF-8"
         }
-        SiteKind::SecondKey { bytes, stride } => {
-            let first = (site.at - built.at) as usize - stride as usize;
+        PlaceKind::SecondKey { bytes, stride } => {
+            let first = (place.at - built.at) as usize - stride as usize;
             client
                 .app
-                .write(site.at, &built.bytes[first..first + bytes as usize]);
+                .write(place.at, &built.bytes[first..first + bytes as usize]);
             "the same key twice"
         }
     }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use provost_shm::Memfd;
 
-use crate::message::{Built, Site};
-use crate::random::Random;
+use crate::message::{Built, MessagePlace};
+use crate::random::{AwkwardNumbers, Random, random_of};
 use crate::raw::Gone;
 use crate::scene::{Client, OK, Scene};
 use crate::schema::TARGETS;
@@ -44,7 +44,7 @@ fn call_while_it_changes(
         .try_clone()
         .map_err(|error| Gone::ServiceFault(error.to_string()))?;
     let over = AtomicBool::new(false);
-    let mut mutator_random = Random::new(random.number(), 0);
+    let mut mutator_random = random_of(random.number(), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| flip(&heap, built, &mut mutator_random, &over));
         let ended = (0..CALLS).try_for_each(|_| {
@@ -62,17 +62,17 @@ fn call_while_it_changes(
 
 /// Flips places of a message between what they were and what is wrong, as fast as it can.
 fn flip(heap: &Memfd, built: &Built, random: &mut Random, over: &AtomicBool) {
-    let original = |site: &Site| {
-        let at = (site.at - built.at) as usize;
+    let original = |place: &MessagePlace| {
+        let at = (place.at - built.at) as usize;
         built.bytes[at..(at + 8).min(built.bytes.len())].to_vec()
     };
-    let Some(first) = built.sites.first() else { return };
-    let mut site = *first;
+    let Some(first) = built.places.first() else { return };
+    let mut place = *first;
     while !over.load(Ordering::Relaxed) {
         if random.one_in(64) {
-            site = *random.pick(&built.sites);
+            place = *random.pick(&built.places);
         }
-        let mut wrong = original(&site);
+        let mut wrong = original(&place);
         let word = random.awkward().to_le_bytes();
         let at = if wrong.len() >= 8 && random.one_in(2) {
             4
@@ -82,7 +82,7 @@ fn flip(heap: &Memfd, built: &Built, random: &mut Random, over: &AtomicBool) {
         let count = wrong.len().min(4);
         wrong[at..at + count].copy_from_slice(&word[..count]);
         // Inside of the heap, so neither fails.
-        let _ = heap.write_at(site.at, &wrong);
-        let _ = heap.write_at(site.at, &original(&site));
+        let _ = heap.write_at(place.at, &wrong);
+        let _ = heap.write_at(place.at, &original(&place));
     }
 }

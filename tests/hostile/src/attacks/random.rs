@@ -4,7 +4,7 @@ use provost_wire::descriptor::{Parts, Submission};
 use provost_wire::region::SLOTS_OFFSET;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::random::Random;
+use crate::random::{AwkwardNumbers, Random};
 use crate::raw::{Gone, SEND_HEAP_BYTES};
 use crate::scene::{Client, Scene};
 use crate::schema::TARGETS;

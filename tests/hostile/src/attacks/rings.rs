@@ -6,7 +6,7 @@ use provost_shm::AsFd;
 use provost_wire::region::{HEAD_OFFSET, TAIL_OFFSET, WAKE_OFFSET};
 
 use crate::random::Random;
-use crate::raw::{Gone, PATIENCE};
+use crate::raw::{Gone, WAIT_MAX};
 use crate::scene::{Client, Scene};
 use crate::schema::TARGETS;
 
@@ -46,7 +46,7 @@ fn lie(scene: &Scene, client: &mut Client, word: usize, random: &mut Random) -> 
     write_word(client, word, lie);
     client.app.ringer.ring()?;
     let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
+    while begin.elapsed() < WAIT_MAX {
         if client.app.is_detached() {
             scene.report.count("rings: a lie was found out");
             return Ok(());

@@ -4,7 +4,7 @@ use provost_schema::{Cardinality, Slot};
 use provost_wire::descriptor::{Parts, Submission};
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, NESTING_MAX};
 
-use crate::random::Random;
+use crate::random::{AwkwardNumbers, Random};
 use crate::raw::{Gone, RawApp, window_offset};
 use crate::scene::{Client, MESSAGE_AT, OK, Outcome, Scene};
 use crate::schema::{TAKE, TALK, TARGETS};

@@ -8,7 +8,7 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
 use crate::guard::{self, Change};
-use crate::random::Random;
+use crate::random::{Random, random_of};
 use crate::raw::{Gone, RawApp, window_offset};
 use crate::scene::{Client, MESSAGE_AT, OK, Outcome, Scene};
 use crate::schema::{GUARDED, TALK, TARGETS};
@@ -53,7 +53,7 @@ fn call_while_it_changes(
         .try_clone()
         .map_err(|error| Gone::ServiceFault(error.to_string()))?;
     let over = AtomicBool::new(false);
-    let mut mutator_random = Random::new(random.number(), 0);
+    let mut mutator_random = random_of(random.number(), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| alternate(&heap, changes, &mut mutator_random, &over));
         let ended = (0..CALLS).take_while(|_| !scene.stop.is_set()).try_for_each(|_| {

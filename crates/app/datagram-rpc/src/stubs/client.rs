@@ -15,6 +15,7 @@ use provost::linked::{
 use provost::{Code, Status};
 use provost_datagram::{Address, Call, CallError, EndReason, MsgBuf, SessionId};
 use provost_shm::now_ns;
+use slab::Slab;
 
 use super::format::{self, CallHead, HASH_BYTES, LARGE};
 use super::frames::Leaving;
@@ -23,7 +24,7 @@ use super::{RESPONSE_BYTES_MAX, Stubs, gone, status_of_error, status_of_mailbox}
 use crate::context::Context;
 use crate::error::RpcError;
 use crate::mailbox::{MailboxFull, Remote};
-use crate::pending::{Completion, Slab};
+use crate::pending::{Completion, take};
 use streams::Streams;
 
 /// Room for a response whose size nobody knows, in bytes.
@@ -507,7 +508,7 @@ fn send<A: Address + Send + Sync + 'static>(
         channel: begun.channel,
         method,
         cell: begun.cell.clone(),
-    });
+    }) as u64;
     let call = Call {
         method: format::CALL,
         tag,
@@ -517,7 +518,7 @@ fn send<A: Address + Send + Sync + 'static>(
     context
         .enqueue_request(session, call, completed)
         .map_err(|refused| {
-            sent.remove(tag);
+            take(sent, tag);
             status_of_error(refused.error)
         })
 }
@@ -530,7 +531,7 @@ fn completed<A: Address + Send + Sync + 'static>(
     if completion.outcome == Ok(LARGE) {
         return fetch(stubs, context, &completion);
     }
-    if let Some(sent) = stubs.sent.remove(completion.tag) {
+    if let Some(sent) = take(&mut stubs.sent, completion.tag) {
         let channel = stubs.channels.get(&sent.channel);
         let result = match channel {
             Some(channel) => read(
@@ -557,7 +558,10 @@ fn fetch<A: Address + Send + Sync + 'static>(
     context: &mut Loop<'_, A>,
     completion: &Completion,
 ) {
-    let Some(sent) = stubs.sent.get(completion.tag) else {
+    let Some(sent) = usize::try_from(completion.tag)
+        .ok()
+        .and_then(|place| stubs.sent.get(place))
+    else {
         return;
     };
     let number = sent.cell.lock().number;
@@ -587,7 +591,7 @@ fn fetch<A: Address + Send + Sync + 'static>(
 }
 
 fn end_sent<A: Address + Send + Sync + 'static>(stubs: &mut Stubs<A>, tag: u64, status: Status) {
-    if let Some(sent) = stubs.sent.remove(tag) {
+    if let Some(sent) = take(&mut stubs.sent, tag) {
         sent.cell.end(Err(status));
     }
 }

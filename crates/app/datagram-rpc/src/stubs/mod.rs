@@ -24,6 +24,7 @@ use provost::linked::{Codec, Offered};
 use provost::{Channel, Spawn, Status};
 use provost_datagram::{Address, CallError, MsgBuf, SessionId};
 use provost_packets::Wire;
+use slab::Slab;
 
 use crate::config::{ConfigRefused, RpcConfig};
 use crate::context::Context;
@@ -31,7 +32,6 @@ use crate::error::RpcError;
 use crate::handlers::{Handlers, SessionEvent};
 use crate::mailbox::{MailboxFull, Remote};
 use crate::oneshot::{Sender, oneshot};
-use crate::pending::Slab;
 use crate::rpc::Rpc;
 use client::{BegunCalls, ChannelState, LinkedChannel, Sent};
 use server::Tasks;

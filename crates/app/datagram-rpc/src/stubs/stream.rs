@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use crossbeam_queue::SegQueue;
-use provost::linked::{Answer, Arrival, CallOver, Codec, Departure, Inbound, Side, StreamEnd};
+use provost::linked::{Answer, Arrival, CallOver, Codec, EgressEvent, Inbound, Side, StreamEnd};
 use provost::{Code, Status};
 use provost_datagram::{Address, MsgBuf, SessionId};
 use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
@@ -27,9 +27,9 @@ use crate::mailbox::Bell;
 /// Calls with streams that a session has at a time. A client refuses more; a server ends the session of one that has more.
 pub(super) const STREAMS_MAX: usize = 1024;
 /// What was read of a stream is told to its sender when it comes to this much, in bytes, or when nothing more has come
-/// and it is at least [`OWED_IDLE_BYTES`].
-const OWED_BYTES: u32 = 64 << 10;
-const OWED_IDLE_BYTES: u32 = 4 << 10;
+/// and it is at least [`PENDING_IDLE_BYTES`].
+const PENDING_BYTES: u32 = 64 << 10;
+const PENDING_IDLE_BYTES: u32 = 4 << 10;
 /// Bytes of frames that go together; a message that is longer goes alone.
 pub(super) const BATCH_BYTES: usize = 64 << 10;
 
@@ -65,11 +65,11 @@ pub(super) struct Cell {
 struct State {
     /// With what each counts as in the window.
     arrivals: VecDeque<(Arrival, u32)>,
-    departures: VecDeque<Leaving>,
+    egress_events: VecDeque<Leaving>,
     send_window: i64,
     receive_window: i64,
     /// What was read and is not told to the sender.
-    owed_bytes: u32,
+    pending_bytes: u32,
     /// Of that, what is to be told now.
     granted_bytes: u32,
     /// What arrives once at most has: the message beside a status.
@@ -137,10 +137,10 @@ impl Cell {
             is_queued: AtomicBool::new(false),
             state: Mutex::new(State {
                 arrivals: VecDeque::new(),
-                departures: VecDeque::new(),
+                egress_events: VecDeque::new(),
                 send_window: STREAM_WINDOW_BYTES.into(),
                 receive_window: STREAM_WINDOW_BYTES.into(),
-                owed_bytes: 0,
+                pending_bytes: 0,
                 granted_bytes: 0,
                 has_last: false,
                 has_single: false,
@@ -161,7 +161,7 @@ impl Cell {
         if state.is_over {
             return;
         }
-        state.departures.push_back(leaving);
+        state.egress_events.push_back(leaving);
         drop(state);
         self.queue();
     }
@@ -261,10 +261,10 @@ impl Cell {
         }
         state.is_over = true;
         state.arrivals.push_back((Arrival::Ended(result), 0));
-        let has_begun = !matches!(state.departures.front(), Some(Leaving::Begin { .. }));
-        let unsent = std::mem::take(&mut state.departures);
+        let has_begun = !matches!(state.egress_events.front(), Some(Leaving::Begin { .. }));
+        let unsent = std::mem::take(&mut state.egress_events);
         if let Some(code) = cancel.filter(|_| has_begun) {
-            state.departures.push_back(Leaving::Cancel(code));
+            state.egress_events.push_back(Leaving::Cancel(code));
         }
         let wakers = [state.reader.take(), state.writer.take()];
         drop(state);
@@ -294,16 +294,16 @@ impl Cell {
             state.receive_window += i64::from(granted_bytes);
             state.granted_bytes = 0;
         }
-        let Some(leaving) = state.departures.pop_front() else {
+        let Some(leaving) = state.egress_events.pop_front() else {
             return Written::All;
         };
         let bytes_max = leaving.bytes_max();
         if bytes_max > batch.room() {
-            state.departures.push_front(leaving);
+            state.egress_events.push_front(leaving);
             return self.more(bytes_max);
         }
         let is_last = matches!(leaving, Leaving::Answer(_));
-        let has_more = !state.departures.is_empty();
+        let has_more = !state.egress_events.is_empty();
         let written = batch.write(self.call, &leaving, by);
         drop(state);
         match written {
@@ -325,17 +325,17 @@ impl Cell {
         }
     }
 
-    /// What is owed to the sender becomes granted if it is at least so much.
+    /// What is pending to the sender becomes granted if it is at least so much.
     fn owe(self: &Arc<Self>, mut state: MutexGuard<'_, State>, cost_bytes: u32) {
-        state.owed_bytes = state.owed_bytes.saturating_add(cost_bytes);
+        state.pending_bytes = state.pending_bytes.saturating_add(cost_bytes);
         let least_bytes = match state.arrivals.is_empty() {
-            true => OWED_IDLE_BYTES,
-            false => OWED_BYTES,
+            true => PENDING_IDLE_BYTES,
+            false => PENDING_BYTES,
         };
-        if state.is_over || state.owed_bytes < least_bytes {
+        if state.is_over || state.pending_bytes < least_bytes {
             return;
         }
-        state.granted_bytes += std::mem::take(&mut state.owed_bytes);
+        state.granted_bytes += std::mem::take(&mut state.pending_bytes);
         drop(state);
         self.queue();
     }
@@ -387,11 +387,11 @@ impl StreamEnd for Held {
         Poll::Pending
     }
 
-    fn send(&self, departure: Departure) {
-        let leaving = match departure {
-            Departure::Metadata(metadata) => Leaving::Metadata(metadata),
-            Departure::EndOfRequests => Leaving::EndOfRequests,
-            Departure::Message(message) => {
+    fn send(&self, egress_event: EgressEvent) {
+        let leaving = match egress_event {
+            EgressEvent::Metadata(metadata) => Leaving::Metadata(metadata),
+            EgressEvent::EndOfRequests => Leaving::EndOfRequests,
+            EgressEvent::Message(message) => {
                 let bytes = message.message_bytes_max().unwrap_or(0) as u32;
                 let cost_bytes = bytes.saturating_add(STREAM_MESSAGE_COST_BYTES);
                 self.0.lock().send_window -= i64::from(cost_bytes);

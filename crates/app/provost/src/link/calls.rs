@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
+use provost_ring::RoleHolder;
 use provost_wire::Code;
 use provost_wire::descriptor::{Completion, Parts};
 use provost_wire::limits::STREAM_WINDOW_BYTES;
@@ -23,6 +24,11 @@ const CHUNK_SLOTS: usize = 256;
 pub(crate) struct CallId(pub(crate) u64);
 
 impl CallId {
+    /// The call as one that has its link's role.
+    pub(super) fn holder(self) -> RoleHolder {
+        RoleHolder::Waiter(self.0)
+    }
+
     fn slot(self) -> usize {
         (self.0 & u64::from(CALLS_MAX - 1)) as usize
     }

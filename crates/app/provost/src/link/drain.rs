@@ -224,11 +224,11 @@ impl Drain<'_> {
         };
         let mut outbox = self.link.outbox();
         let tokens = batch.items.iter().take(usize::from(batch.count));
-        let parcels = tokens.map(|token| outbox.outstanding.take(*token));
-        let parcels: [_; BATCH_MAX] = collect(parcels);
+        let outgoing_messages = tokens.map(|token| outbox.outstanding.take(*token));
+        let outgoing_messages: [_; BATCH_MAX] = collect(outgoing_messages);
         // Dropped without the lock: it may take a while.
         drop(outbox);
-        drop(parcels);
+        drop(outgoing_messages);
     }
 
     fn accepted(&mut self, accepted: &Completion) {

@@ -9,13 +9,13 @@
 //! | a call's state | whoever delivers or owns it, under the lock in its slot |
 //! | control socket | the reactor thread, and who meets a segment that is not mapped yet |
 //!
-//! A link ends once, by [`Link::end`]: all calls end as unavailable, all parcels come back. Its memory stays mapped
+//! A link ends once, by [`Link::end`]: all calls end as unavailable, all outgoing messages come back. Its memory stays mapped
 //! until the last received message is dropped.
 
 mod calls;
 mod control;
 mod drain;
-mod parcel;
+mod outgoing;
 mod submit;
 mod wait;
 
@@ -43,7 +43,7 @@ pub(crate) use calls::{CANCELLED, CallId, Half, LocalEnd, WireCall};
     unreachable_pub,
     reason = "it is in the signature of the sealed method of `Payload`"
 )]
-pub use parcel::Parcel;
+pub use outgoing::OutgoingMessage;
 pub(crate) use submit::SubmitError;
 pub(crate) use wait::{SPIN_DEFAULT, Waiter, Waits, block_on};
 
@@ -154,7 +154,11 @@ impl Link {
     }
 
     /// Opens a call and submits its first step.
-    pub(crate) fn begin(&self, call: &NewCall, parcel: &mut Parcel) -> Result<CallId, SubmitError> {
+    pub(crate) fn begin(
+        &self,
+        call: &NewCall,
+        outgoing: &mut OutgoingMessage,
+    ) -> Result<CallId, SubmitError> {
         let id = self.submitting(|outbox, ring| {
             // Under the lock that its end is noted under: a call is either refused here or ended there.
             if outbox.closed.contains(call.connection) {
@@ -176,7 +180,7 @@ impl Link {
                 deadline_ns: call.deadline_ns,
                 ..Submission::default()
             };
-            outbox.step(ring, step, parcel).inspect_err(|_| {
+            outbox.step(ring, step, outgoing).inspect_err(|_| {
                 self.calls.close(id, |_| ());
                 outbox.free_calls.push(slot);
             })?;
@@ -213,9 +217,9 @@ impl Link {
         }
     }
 
-    /// Submits a later step of a call. The parcel stays with the caller when it is not submitted.
-    pub(crate) fn submit(&self, step: Submission, parcel: &mut Parcel) -> Result<(), SubmitError> {
-        self.submitting(|outbox, ring| outbox.step(ring, step, parcel))
+    /// Submits a later step of a call. The outgoing stays with the caller when it is not submitted.
+    pub(crate) fn submit(&self, step: Submission, outgoing: &mut OutgoingMessage) -> Result<(), SubmitError> {
+        self.submitting(|outbox, ring| outbox.step(ring, step, outgoing))
     }
 
     /// Submits a step without a body, now or as soon as there is room.
@@ -409,7 +413,7 @@ impl Link {
 
     /// Ends the link: every open call ends as unavailable. Only the first call does something.
     pub(crate) fn end(&self) {
-        let parcels = {
+        let outgoing_messages = {
             let mut outbox = self.outbox();
             if outbox.is_dead {
                 return;
@@ -417,7 +421,7 @@ impl Link {
             outbox.close()
         };
         self.is_dead.store(true, Ordering::Release);
-        drop(parcels);
+        drop(outgoing_messages);
         let open: Vec<CallId> = self.calls.open_calls().collect();
         for id in open {
             self.calls.end(id, SERVICE_GONE);

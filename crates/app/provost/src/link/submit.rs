@@ -7,7 +7,7 @@ use provost_wire::descriptor::{BATCH_MAX, Batch, Submission, submission_kind};
 use provost_wire::limits::CONNECTION_PLACE_BITS;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::parcel::{Outstanding, Parcel};
+use super::outgoing::{OutgoingMessage, Outstanding};
 
 /// Why a step was not submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,25 +68,25 @@ fn place_of(connection: u32) -> usize {
 }
 
 impl Outbox {
-    /// Submits a step with its parcel; gives the parcel back when there is no room.
+    /// Submits a step with its outgoing; gives the outgoing back when there is no room.
     pub(crate) fn step(
         &mut self,
         ring: &mut Producer,
         mut step: Submission,
-        parcel: &mut Parcel,
+        outgoing: &mut OutgoingMessage,
     ) -> Result<(), SubmitError> {
         if self.is_dead {
             return Err(SubmitError::Dead);
         }
         self.flush_backlog(ring)?;
-        if parcel.is_empty() {
+        if outgoing.is_empty() {
             return push(ring, as_slot(&step));
         }
-        step.root = parcel.root();
-        (step.metadata, step.metadata_bytes) = parcel.metadata();
-        step.token = self.outstanding.keep(std::mem::take(parcel));
+        step.root = outgoing.root();
+        (step.metadata, step.metadata_bytes) = outgoing.metadata();
+        step.token = self.outstanding.keep(std::mem::take(outgoing));
         push(ring, as_slot(&step)).inspect_err(|_| {
-            *parcel = self.outstanding.take(step.token).unwrap_or_default();
+            *outgoing = self.outstanding.take(step.token).unwrap_or_default();
         })
     }
 
@@ -122,8 +122,8 @@ impl Outbox {
         !self.backlog.is_empty() || !self.reclaimed.is_empty()
     }
 
-    /// Ends the way out: nothing is submitted any more. All parcels that are out come back.
-    pub(crate) fn close(&mut self) -> Vec<Parcel> {
+    /// Ends the way out: nothing is submitted any more. All outgoing messages that are out come back.
+    pub(crate) fn close(&mut self) -> Vec<OutgoingMessage> {
         self.is_dead = true;
         self.backlog = VecDeque::new();
         self.reclaimed = Vec::new();

@@ -17,12 +17,12 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use provost_ring::{Crowding, Patience};
+use provost_ring::{AdaptiveSpin, ContentionBackoff, RingDrain, RoleHolder, RoleTaken, WaiterRole};
 use provost_shm::{Doorbell, Ringer, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags};
 
@@ -42,11 +42,8 @@ pub(crate) const TICK_NS: u64 = 4_000_000;
 /// Nothing happened for so long: the reactor looks after the link no more until something does, in nanoseconds.
 const QUIET_NS: u64 = 4 * TICK_NS;
 
-const NOBODY: u64 = 0;
 /// In place of the time when the spinner was polled: it sleeps at the doorbell.
 const AT_DOORBELL: u64 = u64::MAX;
-/// The reactor waits. Ids of calls are above.
-const ASLEEP: u64 = 1;
 
 /// How a link's calls wait.
 #[derive(Clone, Copy, Debug)]
@@ -58,17 +55,13 @@ pub(crate) struct Waits {
 /// The words by which those who wait agree.
 pub(super) struct Waiting {
     waits: Waits,
-    /// [`NOBODY`], [`ASLEEP`], or the id of the call that spins.
-    role: AtomicU64,
-    /// How many calls wait.
-    waiters: AtomicU32,
-    /// The last call that found a spinner; it gets the role next.
-    candidate: AtomicU64,
+    /// Which call spins, if any does. Loom explores it where it is made.
+    role: WaiterRole,
     /// When a completion came last, or the spinner began.
     progress_ns: AtomicU64,
-    /// How long to spin after that now (see [`Patience`]).
+    /// How long to spin after that now (see [`AdaptiveSpin`]).
     spin_ns: AtomicU64,
-    /// Whether to sleep at once instead, as others want the core (see [`Crowding`]). Changed by the spinner only.
+    /// Whether to sleep at once instead, as others want the core (see [`ContentionBackoff`]). Changed by the spinner only.
     crowded_until_ns: AtomicU64,
     crowded_for_ns: AtomicU64,
     /// When the spinner was polled last.
@@ -86,9 +79,7 @@ impl Waiting {
     pub(super) fn new(waits: Waits) -> Waiting {
         Waiting {
             waits,
-            role: AtomicU64::new(NOBODY),
-            waiters: AtomicU32::new(0),
-            candidate: AtomicU64::new(0),
+            role: WaiterRole::default(),
             progress_ns: AtomicU64::new(0),
             spin_ns: AtomicU64::new(waits.spin_ns),
             crowded_until_ns: AtomicU64::new(0),
@@ -101,8 +92,8 @@ impl Waiting {
         }
     }
 
-    fn crowding(&self) -> Crowding {
-        Crowding {
+    fn contention_backoff(&self) -> ContentionBackoff {
+        ContentionBackoff {
             until_ns: self.crowded_until_ns.load(Ordering::Relaxed),
             for_ns: self.crowded_for_ns.load(Ordering::Relaxed),
         }
@@ -204,8 +195,7 @@ impl Waiter {
         let waiting = &self.link.waiting;
         if !self.is_counted {
             self.is_counted = true;
-            let others = waiting.waiters.fetch_add(1, Ordering::SeqCst);
-            if others > 0 {
+            if waiting.role.enter() {
                 // Others wait, perhaps on this executor. A task whose calls end while it spins would else begin one
                 // after the other within one poll, and they would never run.
                 context.waker().wake_by_ref();
@@ -221,31 +211,15 @@ impl Waiter {
     /// Whether the call has the role now.
     fn take_role(&self) -> bool {
         let waiting = &self.link.waiting;
-        let mut role = waiting.role.load(Ordering::SeqCst);
-        loop {
-            if role == self.id.0 {
-                return true;
-            }
-            if role > ASLEEP && !self.link.is_spinner_stale() {
-                waiting.candidate.store(self.id.0, Ordering::SeqCst);
-                role = waiting.role.load(Ordering::SeqCst);
-                if role > ASLEEP {
-                    return false;
-                }
-                continue;
-            }
-            match waiting
-                .role
-                .compare_exchange(role, self.id.0, Ordering::SeqCst, Ordering::SeqCst)
-            {
-                Ok(_) => break,
-                Err(now) => role = now,
-            }
-        }
+        let before = match waiting.role.take(self.id.0, || self.link.is_spinner_stale()) {
+            RoleTaken::Kept => return true,
+            RoleTaken::No => return false,
+            RoleTaken::From(before) => before,
+        };
         let now = now_ns();
         waiting.progress_ns.store(now, Ordering::Relaxed);
         self.link.note_poll(now);
-        if role == ASLEEP
+        if before == RoleHolder::Asleep
             && let Some(drain) = self.link.try_drain()
         {
             drain.sleeper.disarm();
@@ -258,7 +232,7 @@ impl Waiter {
         let began_ns = now_ns();
         let mut looked_ns = began_ns;
         loop {
-            let now_ns = match self.link.is_crowded(looked_ns) {
+            let now_ns = match self.link.is_contended(looked_ns) {
                 true => now_ns(),
                 false => self.link.give_core_away(looked_ns),
             };
@@ -297,7 +271,7 @@ impl Waiter {
     /// Says that what was found is handled now, and then waited for again.
     pub(crate) fn step_aside(&self) {
         let waiting = &self.link.waiting;
-        if waiting.role.load(Ordering::Relaxed) == self.id.0 {
+        if waiting.role.holder() == self.id.holder() {
             waiting.is_beside.store(true, Ordering::Relaxed);
         }
     }
@@ -307,11 +281,7 @@ impl Waiter {
         if !std::mem::take(&mut self.is_counted) {
             return;
         }
-        let waiting = &self.link.waiting;
-        waiting.waiters.fetch_sub(1, Ordering::SeqCst);
-        let _ = waiting
-            .role
-            .compare_exchange(self.id.0, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
+        self.link.waiting.role.leave(self.id.0);
         self.link.settle();
     }
 }
@@ -349,13 +319,14 @@ impl Link {
     /// Whether nothing has come for as long as calls spin.
     fn has_spun(&self, now_ns: u64) -> bool {
         let progress_ns = self.waiting.progress_ns.load(Ordering::Relaxed);
-        self.is_crowded(now_ns)
+        self.is_contended(now_ns)
             || now_ns.saturating_sub(progress_ns) > self.waiting.spin_ns.load(Ordering::Relaxed)
     }
 
     /// Whether to sleep rather than to poll for now, as others want the core.
-    fn is_crowded(&self, now_ns: u64) -> bool {
-        self.waiting.spin_ns.load(Ordering::Relaxed) != u64::MAX && self.waiting.crowding().is_crowded(now_ns)
+    fn is_contended(&self, now_ns: u64) -> bool {
+        self.waiting.spin_ns.load(Ordering::Relaxed) != u64::MAX
+            && self.waiting.contention_backoff().is_contended(now_ns)
     }
 
     /// Lets others run, and says what time it is after that.
@@ -363,11 +334,13 @@ impl Link {
         yield_now();
         let back_ns = now_ns();
         let waiting = &self.waiting;
-        if let Some(crowding) = waiting.crowding().after_yield(from_ns, back_ns) {
+        if let Some(contention_backoff) = waiting.contention_backoff().after_yield(from_ns, back_ns) {
             waiting
                 .crowded_until_ns
-                .store(crowding.until_ns, Ordering::Relaxed);
-            waiting.crowded_for_ns.store(crowding.for_ns, Ordering::Relaxed);
+                .store(contention_backoff.until_ns, Ordering::Relaxed);
+            waiting
+                .crowded_for_ns
+                .store(contention_backoff.for_ns, Ordering::Relaxed);
         }
         back_ns
     }
@@ -392,9 +365,9 @@ impl Link {
     fn note_awakening(&self) {
         let waiting = &self.waiting;
         let gap_ns = now_ns().saturating_sub(waiting.progress_ns.load(Ordering::Relaxed));
-        let mut patience = Patience::new(waiting.waits.spin_ns);
-        patience.woken_after(gap_ns);
-        waiting.spin_ns.store(patience.spin_ns(), Ordering::Relaxed);
+        let mut adaptive_spin = AdaptiveSpin::new(waiting.waits.spin_ns);
+        adaptive_spin.woken_after(gap_ns);
+        waiting.spin_ns.store(adaptive_spin.spin_ns(), Ordering::Relaxed);
         self.note_progress();
     }
 
@@ -405,24 +378,22 @@ impl Link {
             return Asleep::Busy;
         };
         let role = &self.waiting.role;
-        let has_role = role.load(Ordering::SeqCst) == id.0;
+        let has_role = role.holder() == id.holder();
         if !has_role || !self.arm(&mut drain, watch) {
             return Asleep::No;
         }
         let becomes = match watch {
-            Watch::Reactor => ASLEEP,
-            Watch::Caller => id.0,
+            Watch::Reactor => RoleHolder::Asleep,
+            Watch::Caller => id.holder(),
         };
         // Before the drain flag is given up, so that the reactor finds it when the doorbell rings.
-        match role.compare_exchange(id.0, becomes, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(_) => Asleep::Yes,
-            Err(_) => {
-                // It was taken away meanwhile. Whoever did that may have left the rest to this drainer.
-                drop(drain);
-                self.settle();
-                Asleep::No
-            }
+        if role.pass(id.holder(), becomes) {
+            return Asleep::Yes;
         }
+        // It was taken away meanwhile. Whoever did that may have left the rest to this drainer.
+        drop(drain);
+        self.settle();
+        Asleep::No
     }
 
     fn arm(&self, drain: &mut Drain<'_>, watch: Watch) -> bool {
@@ -448,7 +419,7 @@ impl Link {
 
     /// Before a blocking caller sleeps at the doorbell. Says whether it has the role still.
     fn before_sleep(&self, id: CallId) -> bool {
-        let has_role = self.waiting.role.load(Ordering::SeqCst) == id.0;
+        let has_role = self.waiting.role.holder() == id.holder();
         if has_role {
             self.note_poll(AT_DOORBELL);
         }
@@ -459,7 +430,7 @@ impl Link {
     fn after_sleep(&self, id: CallId) {
         loop {
             let drain = self.try_drain();
-            if self.waiting.role.load(Ordering::SeqCst) != id.0 {
+            if self.waiting.role.holder() != id.holder() {
                 return;
             }
             let Some(drain) = drain else {
@@ -485,18 +456,13 @@ impl Link {
 
     /// Has the reactor watch the doorbell though nobody waits, so that it hears of connections that end.
     fn rest(&self) {
-        if self.waiting.role.load(Ordering::SeqCst) != NOBODY {
+        if self.waiting.role.holder() != RoleHolder::Nobody {
             return;
         }
         let Some(mut drain) = self.try_drain() else { return };
-        if self.arm(&mut drain, Watch::Reactor) {
-            let asleep =
-                self.waiting
-                    .role
-                    .compare_exchange(NOBODY, ASLEEP, Ordering::SeqCst, Ordering::SeqCst);
-            if asleep.is_err() {
-                drain.sleeper.disarm();
-            }
+        let is_armed = self.arm(&mut drain, Watch::Reactor);
+        if is_armed && !self.waiting.role.pass(RoleHolder::Nobody, RoleHolder::Asleep) {
+            drain.sleeper.disarm();
         }
     }
 
@@ -505,30 +471,12 @@ impl Link {
     /// Whoever gives the role up, and whoever has drained without taking it, calls this. If the ring is being drained
     /// at that moment, its drainer will: it gives the flag up before it looks at the role, and here it is the other way round.
     fn settle(&self) {
-        let waiting = &self.waiting;
-        loop {
-            let is_settled =
-                waiting.role.load(Ordering::SeqCst) != NOBODY || waiting.waiters.load(Ordering::SeqCst) == 0;
-            if is_settled {
-                return;
-            }
-            let candidate = waiting.candidate.swap(0, Ordering::SeqCst);
-            if candidate != 0 && self.calls.wake(CallId(candidate)) {
-                return;
-            }
-            let Some(mut drain) = self.try_drain() else { return };
-            if self.arm(&mut drain, Watch::Reactor) {
-                let asleep =
-                    waiting
-                        .role
-                        .compare_exchange(NOBODY, ASLEEP, Ordering::SeqCst, Ordering::SeqCst);
-                if asleep.is_err() {
-                    drain.sleeper.disarm();
-                }
-                return;
-            }
-            drain.run();
-        }
+        let wake = |candidate| self.calls.wake(CallId(candidate));
+        let drain = || {
+            let drain = self.try_drain()?;
+            Some(LinkDrain { link: self, drain })
+        };
+        self.waiting.role.settle(wake, drain);
     }
 
     /// For the reactor: the doorbell may have rung.
@@ -547,7 +495,7 @@ impl Link {
                 return;
             }
             let worked = drain.run() == Drained::Some;
-            if self.waiting.role.load(Ordering::SeqCst) != ASLEEP || self.arm(&mut drain, Watch::Reactor) {
+            if self.waiting.role.holder() != RoleHolder::Asleep || self.arm(&mut drain, Watch::Reactor) {
                 drop(drain);
                 if worked {
                     self.note_awakening();
@@ -577,13 +525,11 @@ impl Link {
         waiting.ticked_ns.store(now_ns, Ordering::Relaxed);
         self.flush();
         self.wake_room_waiters();
-        let role = waiting.role.load(Ordering::SeqCst);
-        if role > ASLEEP && self.is_spinner_stale() {
-            let _ = waiting
-                .role
-                .compare_exchange(role, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
+        let spinner = waiting.role.holder();
+        if matches!(spinner, RoleHolder::Waiter(_)) && self.is_spinner_stale() {
+            waiting.role.pass(spinner, RoleHolder::Nobody);
         }
-        if waiting.role.load(Ordering::SeqCst) == NOBODY {
+        if waiting.role.holder() == RoleHolder::Nobody {
             while self.drain() == Drained::Some {}
             self.settle();
         }
@@ -599,11 +545,11 @@ impl Link {
 
     fn needs_ticks(&self, now_ns: u64) -> bool {
         let waiting = &self.waiting;
-        let role = waiting.role.load(Ordering::SeqCst);
+        let spins = matches!(waiting.role.holder(), RoleHolder::Waiter(_));
         let is_asleep_at_doorbell = waiting.polled_ns.load(Ordering::Relaxed) == AT_DOORBELL;
         let progress_ns = waiting.progress_ns.load(Ordering::Relaxed);
         !self.is_dead()
-            && (role > ASLEEP && !is_asleep_at_doorbell
+            && (spins && !is_asleep_at_doorbell
                 || now_ns.saturating_sub(progress_ns) < QUIET_NS
                 || self.has_room_waiters.load(Ordering::SeqCst)
                 || self.outbox().has_leftovers())
@@ -624,6 +570,26 @@ impl Link {
         if self.waiting.is_watched.swap(false, Ordering::Relaxed) {
             Reactor::watch_doorbell(self, false);
         }
+    }
+}
+
+/// A link's completion ring, while one empties it.
+struct LinkDrain<'a> {
+    link: &'a Link,
+    drain: Drain<'a>,
+}
+
+impl RingDrain for LinkDrain<'_> {
+    fn arm(&mut self) -> bool {
+        self.link.arm(&mut self.drain, Watch::Reactor)
+    }
+
+    fn disarm(&mut self) {
+        self.drain.sleeper.disarm();
+    }
+
+    fn run(&mut self) {
+        self.drain.run();
     }
 }
 

@@ -8,7 +8,7 @@ use provost_schema::{MessageId, Schema};
 use provost_wire::limits::{MESSAGE_BYTES_MAX, SEND_WINDOW};
 
 use crate::codegen::{Message, ServiceDescriptor};
-use crate::link::Parcel;
+use crate::link::OutgoingMessage;
 use crate::shared::{Received, heap};
 use crate::status::Status;
 
@@ -37,7 +37,7 @@ struct Method {
 
 /// A message on its way out, with the metadata beside it. Dropping it frees both.
 pub struct Outbound {
-    parcel: Parcel,
+    outgoing: OutgoingMessage,
 }
 
 /// A message that has arrived, in the send heap, checked. Dropping it frees it.
@@ -88,7 +88,7 @@ impl Codec {
         out: &mut [u8],
     ) -> Result<usize, Status> {
         let method = self.method(method)?;
-        let root = message.parcel.root();
+        let root = message.outgoing.root();
         let written = self
             .tables
             .gather_to(method.messages[side as usize], root, &self.heap, out);
@@ -153,20 +153,20 @@ fn send_heap() -> Result<ForeignRegion, Status> {
 }
 
 impl Outbound {
-    pub(crate) fn new(parcel: Parcel) -> Outbound {
-        Outbound { parcel }
+    pub(crate) fn new(outgoing: OutgoingMessage) -> Outbound {
+        Outbound { outgoing }
     }
 
     /// The metadata block beside the message.
     #[must_use]
     pub fn metadata(&self) -> &[u8] {
-        self.parcel.metadata_block()
+        self.outgoing.metadata_block()
     }
 
     /// Whether there is a message.
     #[must_use]
     pub fn has_message(&self) -> bool {
-        self.parcel.root() != 0
+        self.outgoing.root() != 0
     }
 
     /// What the message takes at most when it is written, in bytes.
@@ -174,7 +174,7 @@ impl Outbound {
     /// # Errors
     /// If it is longer than any message may be.
     pub fn message_bytes_max(&self) -> Result<usize, Status> {
-        match self.parcel.window_bytes() {
+        match self.outgoing.window_bytes() {
             bytes if bytes <= MESSAGE_BYTES_MAX => Ok((bytes as usize).next_multiple_of(8)),
             bytes => Err(Status::resource_exhausted(format!(
                 "a message of {bytes} bytes: at most {MESSAGE_BYTES_MAX} are sent"

@@ -8,11 +8,11 @@ use std::task::{Context, Poll};
 use provost_wire::Code;
 
 use super::codec::{Codec, Inbound, Outbound};
-use super::stream::{Arrival, CallOver, Departure, StreamEnd, send_message, step_of};
+use super::stream::{Arrival, CallOver, EgressEvent, StreamEnd, send_message, step_of};
 use crate::call::Step;
 use crate::codegen::{Message, MethodKind, Service, ServiceDescriptor, Stream};
 use crate::context::with_deadline;
-use crate::link::Parcel;
+use crate::link::OutgoingMessage;
 use crate::metadata::MetadataMap;
 use crate::request::{CallLimits, Request, Response};
 use crate::server::{Bound, BoxedHandler, Place, ServerCall, error_code, trailers_of};
@@ -271,11 +271,11 @@ impl LinkedCall {
     pub(crate) fn answer<Resp: Message>(mut self, result: Result<Response<Resp>, Status>) {
         let answer = result.and_then(|response| {
             let (message, metadata, trailers) = response.into_parts();
-            let parcel = Parcel::message(message)?.with_metadata(&trailers)?;
+            let outgoing = OutgoingMessage::message(message)?.with_metadata(&trailers)?;
             Ok(Answer {
                 code: Code::Ok,
                 metadata,
-                message: Outbound::new(parcel),
+                message: Outbound::new(outgoing),
             })
         });
         self.tell(answer.unwrap_or_else(|status| Answer::error(&status)));
@@ -293,11 +293,11 @@ impl LinkedCall {
             (Err(status), _) => Err(status),
         };
         let answer = result.and_then(|trailers| {
-            let parcel = Parcel::default().with_metadata(&trailers)?;
+            let outgoing = OutgoingMessage::default().with_metadata(&trailers)?;
             Ok(Answer {
                 code: Code::Ok,
                 metadata: MetadataMap::new(),
-                message: Outbound::new(parcel),
+                message: Outbound::new(outgoing),
             })
         });
         self.tell(answer.unwrap_or_else(|status| Answer::error(&status)));
@@ -339,7 +339,7 @@ where
     // The client waits for the first step: if there is a message already, it serves for that.
     let mut next = std::future::poll_fn(|context| Poll::Ready(messages.as_mut().poll_next(context))).await;
     if !metadata.is_empty() || next.is_pending() {
-        end.send(Departure::Metadata(metadata));
+        end.send(EgressEvent::Metadata(metadata));
     }
     loop {
         let message = match next {
@@ -351,7 +351,7 @@ where
         };
         let passes = std::future::poll_fn(|context| end.poll_window(context)).await;
         passes.map_err(|CallOver| Status::cancelled("the call is over"))?;
-        send_message(end, Parcel::message(message)?)?;
+        send_message(end, OutgoingMessage::message(message)?)?;
         next = Poll::Pending;
     }
 }

@@ -10,7 +10,7 @@ use super::{Inbound, Outbound, Transport};
 use crate::call::{Ended, Step};
 use crate::channel::resolve_deadline;
 use crate::codegen::Message;
-use crate::link::Parcel;
+use crate::link::OutgoingMessage;
 use crate::metadata::MetadataMap;
 use crate::reactor::{Reactor, Timer};
 use crate::request::CallLimits;
@@ -34,7 +34,7 @@ pub trait StreamEnd: Send + Sync {
     /// Waits until the stream's window lets another message pass. The error says that the call is over.
     fn poll_window(&self, context: &mut Context<'_>) -> Poll<Result<(), CallOver>>;
     /// Sends something, after all that was sent before. For messages, [`StreamEnd::poll_window`] says when.
-    fn send(&self, departure: Departure);
+    fn send(&self, egress_event: EgressEvent);
     /// Nobody asks for the call any more.
     fn cancel(&self, code: Code);
 }
@@ -54,7 +54,7 @@ pub enum Arrival {
 
 /// What is sent of a call.
 #[derive(Debug)]
-pub enum Departure {
+pub enum EgressEvent {
     /// What precedes the messages.
     Metadata(MetadataMap),
     /// A message.
@@ -154,9 +154,9 @@ pub(crate) fn step_of<T: Message>(arrival: Arrival) -> Result<Step<T>, Status> {
 }
 
 /// Sends a message for which [`StreamEnd::poll_window`] said that it may pass.
-pub(crate) fn send_message(end: &dyn StreamEnd, parcel: Parcel) -> Result<(), Status> {
-    let message = Outbound::new(parcel);
+pub(crate) fn send_message(end: &dyn StreamEnd, outgoing: OutgoingMessage) -> Result<(), Status> {
+    let message = Outbound::new(outgoing);
     message.message_bytes_max()?;
-    end.send(Departure::Message(message));
+    end.send(EgressEvent::Message(message));
     Ok(())
 }

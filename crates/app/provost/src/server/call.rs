@@ -12,7 +12,7 @@ use provost_wire::{Code, metadata as block};
 use crate::call::{Reader, Sender, Step};
 use crate::channel::check_size;
 use crate::codegen::Message;
-use crate::link::{CANCELLED, CallId, Link, LocalEnd, Parcel, WireCall};
+use crate::link::{CANCELLED, CallId, Link, LocalEnd, OutgoingMessage, WireCall};
 use crate::linked::LinkedCall;
 use crate::metadata::MetadataMap;
 use crate::request::{CallLimits, Request, Response};
@@ -164,13 +164,16 @@ impl ManagedCall {
     }
 
     /// Sends the message and the end of a call at once.
-    async fn send_response<Resp: Message>(&self, response: Response<Resp>) -> Result<Option<Parcel>, Status> {
+    async fn send_response<Resp: Message>(
+        &self,
+        response: Response<Resp>,
+    ) -> Result<Option<OutgoingMessage>, Status> {
         let (message, metadata, trailers) = response.into_parts();
-        let parcel = self.parcel(message)?.with_metadata(&trailers)?;
+        let outgoing = self.outgoing(message)?.with_metadata(&trailers)?;
         if !metadata.is_empty() {
             self.send_headers(&metadata).await?;
         }
-        Ok(Some(parcel))
+        Ok(Some(outgoing))
     }
 
     /// Answers with a stream of messages, or with an error.
@@ -186,7 +189,7 @@ impl ManagedCall {
         self.finish(result).await;
     }
 
-    async fn send_stream<Resp, S>(&self, response: Response<S>) -> Result<Option<Parcel>, Status>
+    async fn send_stream<Resp, S>(&self, response: Response<S>) -> Result<Option<OutgoingMessage>, Status>
     where
         Resp: Message,
         S: Stream<Item = Result<Resp, Status>>,
@@ -211,40 +214,40 @@ impl ManagedCall {
                 .await
                 .map_err(status_of)?;
             sender
-                .stream_message(self.parcel(message)?)
+                .stream_message(self.outgoing(message)?)
                 .await
                 .map_err(status_of)?;
             next = Poll::Pending;
         }
-        Ok(Some(Parcel::default().with_metadata(&trailers)?))
+        Ok(Some(OutgoingMessage::default().with_metadata(&trailers)?))
     }
 
-    fn parcel<Resp: Message>(&self, message: Resp) -> Result<Parcel, Status> {
-        let parcel = Parcel::message(message)?;
-        check_size(&parcel, self.link.message_bytes_max)?;
-        Ok(parcel)
+    fn outgoing<Resp: Message>(&self, message: Resp) -> Result<OutgoingMessage, Status> {
+        let outgoing = OutgoingMessage::message(message)?;
+        check_size(&outgoing, self.link.message_bytes_max)?;
+        Ok(outgoing)
     }
 
     async fn send_headers(&self, metadata: &MetadataMap) -> Result<(), Status> {
         let step = self.step(Parts::HEADERS);
-        let parcel = Parcel::default().with_metadata(metadata)?;
-        self.sender().send(step, parcel).await.map_err(status_of)
+        let outgoing = OutgoingMessage::default().with_metadata(metadata)?;
+        self.sender().send(step, outgoing).await.map_err(status_of)
     }
 
-    /// Sends how the call ended; the parcel may hold the last message.
-    async fn finish(mut self, result: Result<Option<Parcel>, Status>) {
-        let (code, parcel) = match result {
-            Ok(parcel) => (Code::Ok, parcel.unwrap_or_default()),
+    /// Sends how the call ended; the outgoing may hold the last message.
+    async fn finish(mut self, result: Result<Option<OutgoingMessage>, Status>) {
+        let (code, outgoing) = match result {
+            Ok(outgoing) => (Code::Ok, outgoing.unwrap_or_default()),
             Err(status) => (error_code(&status), trailers_of(&status)),
         };
-        let parts = match parcel.root() {
+        let parts = match outgoing.root() {
             0 => Parts::STATUS,
             _ => Parts::MESSAGE | Parts::STATUS,
         };
         let mut step = self.step(parts);
         step.status_or_window = code.number();
         // If it ended while it waited for room, it is answered with that when it is dropped.
-        self.is_answered = self.sender().send(step, parcel).await.is_ok();
+        self.is_answered = self.sender().send(step, outgoing).await.is_ok();
     }
 
     /// Answers with an error at once.
@@ -307,7 +310,7 @@ pub(crate) fn error_code(status: &Status) -> Code {
 }
 
 /// A status's message, details and metadata as they travel. What does not fit is left out: first the details.
-pub(crate) fn trailers_of(status: &Status) -> Parcel {
+pub(crate) fn trailers_of(status: &Status) -> OutgoingMessage {
     let mut trailers = status.metadata().as_block().to_vec();
     let message = status.message();
     if !message.is_empty() {
@@ -320,7 +323,9 @@ pub(crate) fn trailers_of(status: &Status) -> Parcel {
         let _ = block::append(&mut trailers, block::STATUS_DETAILS, status.details());
     }
     match trailers.is_empty() {
-        true => Parcel::default(),
-        false => Parcel::default().with_block(&trailers).unwrap_or_default(),
+        true => OutgoingMessage::default(),
+        false => OutgoingMessage::default()
+            .with_block(&trailers)
+            .unwrap_or_default(),
     }
 }

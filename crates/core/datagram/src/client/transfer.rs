@@ -10,10 +10,32 @@ const RANGE_PACKETS: u8 = 4;
 const REORDERING_SCALE_MAX: u64 = 8;
 
 impl<A: Copy> ClientSession<A> {
+    /// Whether there is a credit, and room in the congestion window. Requests that the server holds are not in the network,
+    /// and take no room in the window; their credits are taken, so that their responses find room in the receive ring.
     #[inline]
     fn may_send(&self) -> bool {
-        let outstanding = u32::from(self.credits_total - self.credits);
-        self.credits > 0 && outstanding < self.congestion.window_packets()
+        let in_network = (self.credits_total - self.credits).saturating_sub(self.credits_held);
+        self.credits > 0 && u32::from(in_network) < self.congestion.window_packets()
+    }
+
+    /// The server has the whole request of a slot: its credit no longer counts against the congestion window.
+    fn enter_server(&mut self, index: u8) {
+        let slot = &mut self.slots[usize::from(index)];
+        if !slot.accepted {
+            slot.accepted = true;
+            slot.progress_ns = self.heard_ns;
+            self.credits_held += 1;
+        }
+    }
+
+    /// The server no longer holds the request of a slot, or nobody waits for it any more.
+    #[inline]
+    pub(super) fn leave_server(&mut self, index: u8) {
+        let slot = &mut self.slots[usize::from(index)];
+        if slot.accepted {
+            slot.accepted = false;
+            self.credits_held -= 1;
+        }
     }
 
     /// Queues what a slot has to send, as far as credits reach.
@@ -38,7 +60,12 @@ impl<A: Copy> ClientSession<A> {
         let slot = &mut self.slots[usize::from(index)];
         slot.sent = Sent::QUEUED;
         let bytes = slot.request.len();
-        self.queue(shared, index, What::Request, 0, Flags::NONE, bytes);
+        // The last packet that the window allows: a server that defers its response says so, which opens the window.
+        let flags = match self.credits > 0 && !self.may_send() {
+            true => Flags::RETURN,
+            false => Flags::NONE,
+        };
+        self.queue(shared, index, What::Request, 0, flags, bytes);
     }
 
     fn pump_flight(&mut self, shared: &mut Shared<A>, index: u8) {
@@ -351,6 +378,7 @@ impl<A: Copy> ClientSession<A> {
             shared.statistics.dropped.protocol += 1;
             return None;
         }
+        self.leave_server(index);
         let slot = &mut self.slots[usize::from(index)];
         let (sent_ns, credits) = match slot.flight.as_mut() {
             None => {
@@ -489,12 +517,16 @@ impl<A: Copy> ClientSession<A> {
             shared.statistics.dropped.protocol += 1;
             return;
         }
-        if below == slot.total && !slot.accepted {
-            slot.accepted = true;
-            slot.progress_ns = now_ns;
-        }
+        let is_complete = below == slot.total;
         let last = slot.total - 1;
+        if is_complete {
+            self.enter_server(index);
+        }
+        let slot = &mut self.slots[usize::from(index)];
         let Some(flight) = slot.flight.as_mut() else {
+            if is_complete {
+                self.measure_held(shared, header, marked);
+            }
             return;
         };
         // The last packet keeps its credit until the response is here, which arrives without one of its own.
@@ -525,6 +557,18 @@ impl<A: Copy> ClientSession<A> {
         self.starved |= 1 << index;
         self.look_for_losses(shared, index);
         self.release(shared, credits);
+    }
+
+    /// The request of one packet of a slot has arrived, and its response comes later: what its round trip says.
+    fn measure_held(&mut self, shared: &mut Shared<A>, header: &Header, marked: bool) {
+        let slot = &mut self.slots[usize::from(header.slot)];
+        let sent_ns =
+            (slot.sent.is_out() && !slot.resent && !header.flags.has(Flags::UNTIMED)).then_some(slot.sent.0);
+        slot.resent = true;
+        self.forgive_timeouts(shared, header.flags);
+        let marked = marked || header.flags.has(Flags::MARKED);
+        self.sample(shared, sent_ns, 0, marked, 1);
+        self.release(shared, 0);
     }
 
     fn note_spurious(&mut self, shared: &mut Shared<A>, was_lost: bool) {

@@ -13,10 +13,6 @@ use crate::handshake::{
 use crate::packet::NO_SESSION;
 use crate::seal::{Cipher, End, Exchanged, KEY_BYTES, Keyring, Seal};
 
-/// Claims that a session is unknown which are looked into in one millisecond; each costs a look at every session.
-const UNKNOWN_PER_MS_MAX: u32 = 16;
-const MS_SHIFT: u32 = 20;
-
 impl<A: Address> Endpoint<A> {
     /// Asks for a session with whoever is at this address. Calls can be made at once; they wait for it.
     ///
@@ -24,16 +20,14 @@ impl<A: Address> Endpoint<A> {
     /// If this end has no room for another session.
     pub fn connect(&mut self, now_ns: u64, to: A) -> Result<SessionId, ConnectError> {
         self.shared.clock.advance(now_ns);
-        let credits = self.shared.config.credits;
-        if self.ring_packets_free() < credits.into() {
-            return Err(ConnectError::RingFull);
-        }
+        let credits = self.credits_free().ok_or(ConnectError::RingFull)?;
         let number = self.number().ok_or(ConnectError::TooManySessions)?;
         let token = self.shared.secrets.draw() as u32;
         let id = SessionId { number, token };
         let nonce = self.shared.secrets.draw();
         self.ring_packets_taken += u32::from(credits);
         let mut client = ClientSession::new(&self.shared, to, id, nonce);
+        client.credits_total = credits;
         client.share = self
             .shared
             .keyring
@@ -42,6 +36,13 @@ impl<A: Address> Endpoint<A> {
         self.sessions[usize::from(number)] = Session::Client(One::new(client));
         self.send_open(number);
         Ok(id)
+    }
+
+    /// Credits for another session: as many as are configured, fewer if the receive ring has no room for these; none if it is
+    /// full.
+    fn credits_free(&self) -> Option<u16> {
+        let credits = self.ring_packets_free().min(self.shared.config.credits.into()) as u16;
+        (credits > 0).then_some(credits)
     }
 
     /// A free session number, with its place in the table.
@@ -92,10 +93,9 @@ impl<A: Address> Endpoint<A> {
         let credits = match session {
             Session::Free => return,
             Session::Client(client) => {
-                let credits = match client.state {
-                    State::Opening { .. } => self.shared.config.credits,
-                    _ => client.credits_total,
-                };
+                let credits = client.credits_total;
+                self.connected
+                    .remove(&(client.remote, client.remote_number, client.remote_token));
                 client.into_inner().end(&mut self.shared, reason);
                 credits
             }
@@ -103,6 +103,9 @@ impl<A: Address> Endpoint<A> {
                 let (credits, token) = (server.credits, server.local_token);
                 self.opened
                     .remove(&(server.remote, server.remote_number, server.remote_token));
+                if let Some(public) = &server.exchanged_with {
+                    self.exchanged.remove(&**public);
+                }
                 server
                     .into_inner()
                     .end(&mut self.shared, SessionId { number, token }, reason);
@@ -181,7 +184,8 @@ impl<A: Address> Endpoint<A> {
             self.shared.statistics.dropped.cookie += u64::from(open.cookie != 0);
             let cookie = self.shared.secrets.bake(now_ns, &from, &open);
             let challenge = encode_challenge(open.nonce, cookie);
-            self.shared.control(from, &to_client(Kind::Challenge), &challenge);
+            self.shared
+                .answer_stranger(from, &to_client(Kind::Challenge), &challenge);
             return None;
         }
         if let Some(number) = self.opened.get(&(from, open.session, open.token)).copied() {
@@ -196,7 +200,8 @@ impl<A: Address> Endpoint<A> {
             }
             Err(refusal) => {
                 let refuse = encode_refuse(open.nonce, refusal);
-                self.shared.control(from, &to_client(Kind::Refuse), &refuse);
+                self.shared
+                    .answer_stranger(from, &to_client(Kind::Refuse), &refuse);
                 None
             }
         }
@@ -208,15 +213,14 @@ impl<A: Address> Endpoint<A> {
         }
         let config = &self.shared.config;
         let credits = open.credits.min(config.credits);
+        let room = self.credits_free();
         let slots = open.slots.min(config.slots).min(SLOTS_MAX);
         let packet_bytes = usize::from(open.packet_bytes).min(config.packet_bytes_max);
         if credits == 0 || slots == 0 || packet_bytes < PACKET_BYTES_MIN {
             return Err(Refusal::Parameters);
         }
-        if self.ring_packets_free() < credits.into() {
-            return Err(Refusal::RingFull);
-        }
-        let exchange = exchange(&mut self.shared, open, payload)?;
+        let credits = room.ok_or(Refusal::RingFull)?.min(credits);
+        let exchange = self.exchange(open, payload)?;
         let number = self.number().ok_or(Refusal::TooManySessions)?;
         let recovery = if open.selective {
             Recovery::Selective
@@ -231,6 +235,7 @@ impl<A: Address> Endpoint<A> {
             local_token: self.shared.secrets.draw() as u32,
             seal: None,
             sealed: None,
+            exchanged_with: exchange.as_ref().map(|exchange| Box::new(exchange.client_public)),
             credits,
             payload_bytes: (packet_bytes - self.shared.config.overhead_bytes()) as u32,
             recovery,
@@ -240,12 +245,49 @@ impl<A: Address> Endpoint<A> {
         self.sessions[usize::from(number)] = Session::Server(One::new(server));
         self.ring_packets_taken += u32::from(credits);
         self.opened.insert((from, open.session, open.token), number);
+        if let Some(exchange) = &exchange {
+            self.exchanged.insert(exchange.client_public, number);
+        }
         let due_ns = now_ns + self.shared.config.idle_ns_max;
         self.shared.timers.arm(number, now_ns, due_ns);
         if let Some(exchange) = exchange {
             self.seal_accepted(number, open.nonce, &exchange);
         }
         Ok(number)
+    }
+
+    /// Exchanges keys with a client, if sessions are sealed here and there.
+    fn exchange(&mut self, open: &Open, payload: &[u8]) -> Result<Option<Exchange>, Refusal> {
+        let shared = &mut self.shared;
+        let Some(keyring) = shared.keyring.as_mut() else {
+            return match open.cipher {
+                0 => Ok(None),
+                _ => Err(Refusal::Security),
+            };
+        };
+        let cipher = Cipher::parse(open.cipher).ok_or(Refusal::Security)?;
+        let sealed = Sealed::after(payload, OPEN_BYTES).ok_or(Refusal::Security)?;
+        let said = said(payload);
+        if !keyring.is_proven(&said, &sealed.proof) {
+            shared.statistics.dropped.forged += 1;
+            return Err(Refusal::Security);
+        }
+        // A client's key is of one session. Whoever heard the Open can repeat it from other addresses, but not use it.
+        if self.exchanged.contains_key(&sealed.public) {
+            shared.statistics.dropped.replayed += 1;
+            return Err(Refusal::Security);
+        }
+        let share = keyring.share();
+        let exchanged = keyring
+            .exchange(&share, sealed.public)
+            .ok_or(Refusal::Parameters)?;
+        Ok(Some(Exchange {
+            cipher,
+            said,
+            public: share.public(),
+            client_public: sealed.public,
+            exchanged,
+        }))
     }
 
     /// Agrees on the keys of a session that a client has asked for.
@@ -340,9 +382,13 @@ impl<A: Address> Endpoint<A> {
 
     fn accepted(&mut self, number: u16, accept: &Accept, payload: &[u8]) -> Option<Event<'static>> {
         let config = &self.shared.config;
+        let wished = match self.sessions.get(usize::from(number)) {
+            Some(Session::Client(client)) => client.credits_total,
+            _ => return None,
+        };
         let possible = accept.version == VERSION
             && (1..=config.slots).contains(&accept.slots)
-            && (1..=config.credits).contains(&accept.credits)
+            && (1..=wished).contains(&accept.credits)
             && (PACKET_BYTES_MIN..=config.packet_bytes_max).contains(&accept.packet_bytes.into());
         if !possible {
             self.shared.statistics.dropped.protocol += 1;
@@ -366,7 +412,7 @@ impl<A: Address> Endpoint<A> {
         client.seal = seal;
         client.share = None;
         let now_ns = self.shared.clock.now_ns();
-        self.ring_packets_taken -= u32::from(config.credits - accept.credits);
+        self.ring_packets_taken -= u32::from(wished - accept.credits);
         client.remote_number = accept.session;
         client.remote_token = accept.token;
         client.payload_bytes = u32::from(accept.packet_bytes) - config.overhead_bytes() as u32;
@@ -374,6 +420,8 @@ impl<A: Address> Endpoint<A> {
         let bytes_possible = u32::try_from(bytes_possible).unwrap_or(u32::MAX);
         client.message_bytes_max = accept.message_bytes_max.min(bytes_possible);
         client.heard_ns = now_ns;
+        self.connected
+            .insert((client.remote, accept.session, accept.token), number);
         client.open(&mut self.shared, accept.slots, accept.credits);
         let due_ns = now_ns + self.shared.config.keepalive_ns;
         self.shared.timers.arm(number, now_ns, due_ns);
@@ -417,7 +465,7 @@ impl<A: Address> Endpoint<A> {
             // Sealed packets are longer than the answer, and so are their headers.
             let proof = self.disowned.as_ref().filter(is_of).map(|lost| lost.proof);
             let proof = proof.as_ref().map_or(&[][..], |proof| proof);
-            self.shared.control(from, &unknown, proof);
+            self.shared.answer_stranger(from, &unknown, proof);
         }
         None
     }
@@ -430,29 +478,13 @@ impl<A: Address> Endpoint<A> {
         header: &Header,
         proof: &[u8],
     ) -> Option<Event<'static>> {
-        let millisecond = self.shared.clock.now_ns() >> MS_SHIFT;
-        if self.unknown.0 != millisecond {
-            self.unknown = (millisecond, 0);
-        }
-        self.unknown.1 += 1;
-        let known = |session: &Session<A>| match session {
-            Session::Client(client) => {
-                !matches!(client.state, State::Opening { .. })
-                    && client.remote == from
-                    && client.remote_number == header.session
-                    && client.remote_token == header.token
-            }
-            _ => false,
-        };
-        let number = (self.unknown.1 <= UNKNOWN_PER_MS_MAX)
-            .then(|| self.sessions.iter().position(known))
-            .flatten();
-        let Some(number) = number else {
+        let named = (from, header.session, header.token);
+        let Some(number) = self.connected.get(&named).copied() else {
             self.shared.statistics.dropped.token += 1;
             return None;
         };
         // In a sealed session anybody on the path could say so: only who has it from the server is believed.
-        if let Session::Client(client) = &self.sessions[number]
+        if let Session::Client(client) = &self.sessions[usize::from(number)]
             && client
                 .seal
                 .as_ref()
@@ -461,11 +493,11 @@ impl<A: Address> Endpoint<A> {
             self.shared.statistics.dropped.unproven += 1;
             return None;
         }
-        let reason = match &self.sessions[number] {
+        let reason = match &self.sessions[usize::from(number)] {
             Session::Client(client) if matches!(client.state, State::Closing { .. }) => EndReason::Closed,
             _ => EndReason::Reset,
         };
-        self.end(number as u16, reason);
+        self.end(number, reason);
         None
     }
 }
@@ -479,7 +511,7 @@ fn open_of<A>(shared: &Shared<A>, client: &ClientSession<A>, cookie: u64) -> Ope
         slots: config.slots,
         session: client.id.number,
         token: client.id.token,
-        credits: config.credits,
+        credits: client.credits_total,
         packet_bytes: config.packet_bytes_max as u16,
         nonce: client.nonce,
         cookie,
@@ -510,35 +542,8 @@ struct Exchange {
     /// What the client said.
     said: Vec<u8>,
     public: [u8; KEY_BYTES],
+    client_public: [u8; KEY_BYTES],
     exchanged: Exchanged,
-}
-
-/// Exchanges keys with a client, if sessions are sealed here and there.
-fn exchange<A>(shared: &mut Shared<A>, open: &Open, payload: &[u8]) -> Result<Option<Exchange>, Refusal> {
-    let Some(keyring) = shared.keyring.as_mut() else {
-        return if open.cipher == 0 {
-            Ok(None)
-        } else {
-            Err(Refusal::Security)
-        };
-    };
-    let cipher = Cipher::parse(open.cipher).ok_or(Refusal::Security)?;
-    let sealed = Sealed::after(payload, OPEN_BYTES).ok_or(Refusal::Security)?;
-    let said = said(payload);
-    if !keyring.is_proven(&said, &sealed.proof) {
-        shared.statistics.dropped.forged += 1;
-        return Err(Refusal::Security);
-    }
-    let share = keyring.share();
-    let exchanged = keyring
-        .exchange(&share, sealed.public)
-        .ok_or(Refusal::Parameters)?;
-    Ok(Some(Exchange {
-        cipher,
-        said,
-        public: share.public(),
-        exchanged,
-    }))
 }
 
 /// What a client's session is sealed with, if the server has shown that it agrees.

@@ -347,7 +347,7 @@ impl World {
     fn send(&mut self, end: u8, packets: usize) {
         let (now_ns, memory) = (self.now_ns, &self.memory);
         let mut leaving = Vec::new();
-        let mut hand_over = |to, head: &[u8], payload: &[u8]| {
+        let mut send_packet = |to, head: &[u8], payload: &[u8]| {
             // Of a sealed session, what leaves is the endpoint's own copy.
             let owner = memory.owner(payload);
             assert!(
@@ -359,13 +359,13 @@ impl World {
         };
         let from = &mut self.ends[usize::from(end)];
         if packets.is_multiple_of(2) {
-            from.transmit(now_ns, packets, hand_over);
+            from.transmit(now_ns, packets, send_packet);
         } else {
             for _ in 0..packets {
                 let Some(Transmit { to, head, payload }) = from.poll_transmit(now_ns) else {
                     break;
                 };
-                hand_over(to, head.bytes(), payload);
+                send_packet(to, head.bytes(), payload);
             }
         }
         for (to, bytes) in leaving {
@@ -584,7 +584,7 @@ impl World {
 
 fn endpoint(config: &Config, end: u8, now_ns: u64) -> Endpoint<u8> {
     let mut config = config.clone();
-    config.secret = [end.into(), now_ns];
+    config.secret = [u64::from(end) + 1, now_ns];
     if let Security::Sealed(sealing) = &mut config.security {
         sealing.seed[..8].copy_from_slice(&now_ns.to_le_bytes());
         sealing.seed[8] = end;

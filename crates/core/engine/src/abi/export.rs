@@ -7,25 +7,27 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 
+use slab::Slab;
+
 use super::remote::{self, RemoteEvents, RemoteStep, slice, text};
-use super::slab::Slab;
 use super::types::{
     Bucket, Label, METRIC_COUNTER, METRIC_GAUGE, METRIC_HISTOGRAM, Measure, MeasureSink, Metric,
 };
 use super::types::{
-    Bytes, CONTAINS_PANICS, DENY, ENGINE_ABI, Ended as RawEnded, EngineDescription, FAILED, HOLD, Host, OK,
-    PASS, REFUSED, RESPONSE, Setup, Sink, Site as RawSite, State, Step as RawStep, Verdict as RawVerdict,
-    Watch as RawWatch,
+    Bytes, CONTAINS_PANICS, DENY, DatapathContext as RawDatapathContext, ENGINE_ABI, Ended as RawEnded,
+    EngineDescription, FAILED, HOLD, Host, OK, PASS, REFUSED, RESPONSE, Setup, Sink, State, Step as RawStep,
+    Verdict as RawVerdict, Watch as RawWatch,
 };
+
 use crate::view::{Source, StepView};
 use crate::{
-    Code, Direction, Ended, Environment, Filter, FilterPolicy, FilterState, MetricDescription, MetricSink,
-    MetricType, SharedState, Site, Verdict,
+    Code, DatapathContext, Direction, Ended, Environment, Filter, FilterPolicy, FilterState,
+    MetricDescription, MetricSink, MetricType, SharedState, Verdict,
 };
 
 /// What [`crate::export_engine!`] exports.
 #[must_use]
-pub const fn description<P: FilterPolicy>() -> EngineDescription {
+pub const fn description<P: FilterPolicy<Filter: Filter>>() -> EngineDescription {
     EngineDescription {
         abi: ENGINE_ABI,
         struct_bytes: size_of::<EngineDescription>() as u32,
@@ -74,10 +76,10 @@ struct ExportedPolicy<P> {
     events: Arc<RemoteEvents>,
 }
 
-struct ExportedFilter<P: FilterPolicy> {
+struct ExportedFilter<P: FilterPolicy<Filter: Filter>> {
     filter: P::Filter,
     host: &'static Host,
-    site: Site,
+    datapath_context: DatapathContext,
     calls: Slab<<P::Filter as Filter>::Call>,
     /// The last verdict's, lent to the service.
     reason: Cow<'static, str>,
@@ -93,11 +95,11 @@ enum Condition {
 }
 
 /// Whether a filter's calls need a number: some keep nothing.
-const fn keeps_calls<P: FilterPolicy>() -> bool {
+const fn keeps_calls<P: FilterPolicy<Filter: Filter>>() -> bool {
     size_of::<<P::Filter as Filter>::Call>() != 0
 }
 
-unsafe extern "C" fn configure<P: FilterPolicy>(
+unsafe extern "C" fn configure<P: FilterPolicy<Filter: Filter>>(
     setup: *const Setup,
     policy: *mut *mut c_void,
     problem: Sink,
@@ -146,7 +148,7 @@ unsafe extern "C" fn configure<P: FilterPolicy>(
     })
 }
 
-unsafe extern "C" fn policy_save<P: FilterPolicy>(
+unsafe extern "C" fn policy_save<P: FilterPolicy<Filter: Filter>>(
     policy: *mut c_void,
     version: *mut u32,
     bytes: Sink,
@@ -162,7 +164,10 @@ unsafe extern "C" fn policy_save<P: FilterPolicy>(
     })
 }
 
-unsafe extern "C" fn policy_metrics<P: FilterPolicy>(policy: *mut c_void, sink: MeasureSink) -> i32 {
+unsafe extern "C" fn policy_metrics<P: FilterPolicy<Filter: Filter>>(
+    policy: *mut c_void,
+    sink: MeasureSink,
+) -> i32 {
     guarded(NOWHERE, || {
         // SAFETY: `configure` made the policy, and it has not been destroyed.
         let exported = unsafe { &*policy.cast::<ExportedPolicy<P>>() };
@@ -171,7 +176,7 @@ unsafe extern "C" fn policy_metrics<P: FilterPolicy>(policy: *mut c_void, sink: 
     })
 }
 
-unsafe extern "C" fn policy_destroy<P: FilterPolicy>(policy: *mut c_void) {
+unsafe extern "C" fn policy_destroy<P: FilterPolicy<Filter: Filter>>(policy: *mut c_void) {
     guarded(NOWHERE, || {
         // SAFETY: `configure` made the policy, and the service does not use it any more.
         let exported = unsafe { Box::from_raw(policy.cast::<ExportedPolicy<P>>()) };
@@ -181,9 +186,9 @@ unsafe extern "C" fn policy_destroy<P: FilterPolicy>(policy: *mut c_void) {
     });
 }
 
-unsafe extern "C" fn prepare<P: FilterPolicy>(
+unsafe extern "C" fn prepare<P: FilterPolicy<Filter: Filter>>(
     policy: *mut c_void,
-    site: *const RawSite,
+    datapath_context: *const RawDatapathContext,
     _site_handle: *mut c_void,
     filter: *mut *mut c_void,
     watch: *mut RawWatch,
@@ -192,14 +197,17 @@ unsafe extern "C" fn prepare<P: FilterPolicy>(
     guarded(problem, || {
         // SAFETY: `configure` made the policy, and it has not been destroyed.
         let exported = unsafe { &*policy.cast::<ExportedPolicy<P>>() };
-        // SAFETY: the service passes a site as its type says.
-        let site = unsafe { remote::site(site, &exported.node) }?;
-        let made = exported.policy.filter(&site).map_err(|error| error.to_string())?;
+        // SAFETY: the service passes a datapath context as its type says.
+        let datapath_context = unsafe { remote::datapath_context(datapath_context, &exported.node) }?;
+        let made = exported
+            .policy
+            .filter(&datapath_context)
+            .map_err(|error| error.to_string())?;
         let watched = made.watch();
         let made = ExportedFilter::<P> {
             filter: made,
             host: exported.host,
-            site,
+            datapath_context,
             calls: Slab::new(),
             reason: Cow::Borrowed(""),
             condition: Condition::Sound,
@@ -218,7 +226,7 @@ unsafe extern "C" fn prepare<P: FilterPolicy>(
     })
 }
 
-unsafe extern "C" fn filter_restore<P: FilterPolicy>(
+unsafe extern "C" fn filter_restore<P: FilterPolicy<Filter: Filter>>(
     filter: *mut c_void,
     state: *const State,
     problem: Sink,
@@ -235,7 +243,7 @@ unsafe extern "C" fn filter_restore<P: FilterPolicy>(
     })
 }
 
-unsafe extern "C" fn judge<P: FilterPolicy>(
+unsafe extern "C" fn judge<P: FilterPolicy<Filter: Filter>>(
     filter: *mut c_void,
     step: *const RawStep,
     step_handle: *mut c_void,
@@ -290,11 +298,11 @@ unsafe extern "C" fn judge<P: FilterPolicy>(
     OK
 }
 
-impl<P: FilterPolicy> ExportedFilter<P> {
+impl<P: FilterPolicy<Filter: Filter>> ExportedFilter<P> {
     fn judge(&mut self, step: &RawStep, handle: *mut c_void, call: &mut u64) -> Verdict {
         let mut view = StepView {
             source: Source::Remote(RemoteStep::new(step, self.host, handle)),
-            site: &self.site,
+            datapath_context: &self.datapath_context,
             now: step.now,
             direction: direction(step.direction),
             method: step.method,
@@ -305,19 +313,34 @@ impl<P: FilterPolicy> ExportedFilter<P> {
             return self.filter.judge(&mut Default::default(), &mut view);
         }
         if *call == 0 {
-            *call = self.calls.insert(Default::default());
+            *call = number_of(self.calls.insert(Default::default()));
         }
-        match self.calls.get_mut(*call) {
+        match place_of(*call).and_then(|place| self.calls.get_mut(place)) {
             Some(state) => self.filter.judge(state, &mut view),
             None => Verdict::Fault("the service named a call that the engine does not know".into()),
         }
     }
 }
 
-unsafe extern "C" fn ended<P: FilterPolicy>(filter: *mut c_void, call: u64, end: *const RawEnded) -> i32 {
+/// The number by which the service names what is kept of a call: never 0.
+fn number_of(place: usize) -> u64 {
+    place as u64 + 1
+}
+
+fn place_of(number: u64) -> Option<usize> {
+    usize::try_from(number.checked_sub(1)?).ok()
+}
+
+unsafe extern "C" fn ended<P: FilterPolicy<Filter: Filter>>(
+    filter: *mut c_void,
+    call: u64,
+    end: *const RawEnded,
+) -> i32 {
     with_filter::<P>(filter, NOWHERE, |exported| {
         let state = match keeps_calls::<P>() {
-            true => exported.calls.remove(call).unwrap_or_default(),
+            true => place_of(call)
+                .and_then(|place| exported.calls.try_remove(place))
+                .unwrap_or_default(),
             false => Default::default(),
         };
         // SAFETY: the service passes an end as its type says, or null.
@@ -329,10 +352,14 @@ unsafe extern "C" fn ended<P: FilterPolicy>(filter: *mut c_void, call: u64, end:
     })
 }
 
-unsafe extern "C" fn call_save<P: FilterPolicy>(filter: *mut c_void, call: u64, bytes: Sink) -> i32 {
+unsafe extern "C" fn call_save<P: FilterPolicy<Filter: Filter>>(
+    filter: *mut c_void,
+    call: u64,
+    bytes: Sink,
+) -> i32 {
     with_filter::<P>(filter, NOWHERE, |exported| {
         let mut saved = Vec::new();
-        if let Some(state) = exported.calls.get(call) {
+        if let Some(state) = place_of(call).and_then(|place| exported.calls.get(place)) {
             exported.filter.save_call(state, &mut saved);
         }
         write(bytes, &saved);
@@ -340,20 +367,24 @@ unsafe extern "C" fn call_save<P: FilterPolicy>(filter: *mut c_void, call: u64, 
     })
 }
 
-unsafe extern "C" fn call_load<P: FilterPolicy>(filter: *mut c_void, bytes: Bytes, call: *mut u64) -> i32 {
+unsafe extern "C" fn call_load<P: FilterPolicy<Filter: Filter>>(
+    filter: *mut c_void,
+    bytes: Bytes,
+    call: *mut u64,
+) -> i32 {
     with_filter::<P>(filter, NOWHERE, |exported| {
         // SAFETY: the service lends the bytes.
         let state = exported.filter.load_call(unsafe { slice(bytes) });
         let state = state.ok_or_else(String::new)?;
         if keeps_calls::<P>() {
             // SAFETY: the service passes a place for the word.
-            unsafe { *call = exported.calls.insert(state) };
+            unsafe { *call = number_of(exported.calls.insert(state)) };
         }
         Ok(())
     })
 }
 
-unsafe extern "C" fn filter_save<P: FilterPolicy>(
+unsafe extern "C" fn filter_save<P: FilterPolicy<Filter: Filter>>(
     filter: *mut c_void,
     version: *mut u32,
     bytes: Sink,
@@ -367,7 +398,7 @@ unsafe extern "C" fn filter_save<P: FilterPolicy>(
     })
 }
 
-unsafe extern "C" fn filter_destroy<P: FilterPolicy>(filter: *mut c_void) {
+unsafe extern "C" fn filter_destroy<P: FilterPolicy<Filter: Filter>>(filter: *mut c_void) {
     guarded(NOWHERE, || {
         // SAFETY: `prepare` made the filter, and the service does not use it any more.
         drop(unsafe { Box::from_raw(filter.cast::<ExportedFilter<P>>()) });
@@ -376,7 +407,7 @@ unsafe extern "C" fn filter_destroy<P: FilterPolicy>(filter: *mut c_void) {
 }
 
 /// Runs what works on a filter; one that has panicked is not asked any more.
-fn with_filter<P: FilterPolicy>(
+fn with_filter<P: FilterPolicy<Filter: Filter>>(
     filter: *mut c_void,
     problem: Sink,
     body: impl FnOnce(&mut ExportedFilter<P>) -> Result<(), String>,

@@ -7,13 +7,12 @@
 //!
 //! A change that an older side would not notice as such gets another [`ENGINE_ABI`].
 
+mod datapath_context;
 mod export;
 mod remote;
-mod site;
-mod slab;
 mod types;
 
+pub use datapath_context::ContextForm;
 pub use export::description;
 pub(crate) use remote::RemoteStep;
-pub use site::SiteForm;
 pub use types::*;

@@ -9,10 +9,11 @@ use provost_schema::Schema;
 use provost_wire::metadata::{self, MetadataError};
 
 use super::types::{
-    Audit, Bytes, Contents as RawContents, Host, Method, OK, SIDE_CLIENT, Site as RawSite, Step as RawStep,
+    Audit, Bytes, Contents as RawContents, DatapathContext as RawDatapathContext, Host, Method, OK,
+    SIDE_CLIENT, Step as RawStep,
 };
 use crate::view::{Contents, MetadataFull};
-use crate::{AppIdentity, AuditEvent, Code, EventSink, MethodSite, PeerIdentity, Side, Site};
+use crate::{AppIdentity, AuditEvent, Code, DatapathContext, EventSink, MethodContext, PeerIdentity, Side};
 
 /// A step that is in the service.
 pub(crate) struct RemoteStep<'a> {
@@ -143,13 +144,16 @@ impl EventSink for RemoteEvents {
     }
 }
 
-/// Reads a site. The schema is made anew, and its tables: they are this library's own.
+/// Reads a datapath context. The schema is made anew, and its tables: they are this library's own.
 ///
 /// # Safety
-/// What `raw` points to, and what is in there, is as [`RawSite`] says.
-pub(super) unsafe fn site(raw: *const RawSite, node: &Arc<str>) -> Result<Site, String> {
+/// What `raw` points to, and what is in there, is as [`RawDatapathContext`] says.
+pub(super) unsafe fn datapath_context(
+    raw: *const RawDatapathContext,
+    node: &Arc<str>,
+) -> Result<DatapathContext, String> {
     // SAFETY: the caller's promise.
-    let lent = unsafe { Lent::of(raw) }.ok_or("the service named no site")?;
+    let lent = unsafe { Lent::of(raw) }.ok_or("the service named no datapath context")?;
     let service = lent.service;
     let schema = Schema::from_descriptor_set(lent.descriptor_set);
     let schema = schema.map_err(|error| format!("the service's schema: {error}"))?;
@@ -163,15 +167,18 @@ pub(super) unsafe fn site(raw: *const RawSite, node: &Arc<str>) -> Result<Site, 
     if known.len() != lent.methods.len() {
         return Err(format!("{service} has other methods than its schema"));
     }
-    let methods = known.iter().zip(&lent.methods).map(|(method, lent)| MethodSite {
-        name: lent.name.clone(),
-        path: lent.path.clone(),
-        input: method.input,
-        output: method.output,
-        client_streaming: method.client_streaming,
-        server_streaming: method.server_streaming,
-    });
-    Ok(Site {
+    let methods = known
+        .iter()
+        .zip(&lent.methods)
+        .map(|(method, lent)| MethodContext {
+            name: lent.name.clone(),
+            path: lent.path.clone(),
+            input: method.input,
+            output: method.output,
+            client_streaming: method.client_streaming,
+            server_streaming: method.server_streaming,
+        });
+    Ok(DatapathContext {
         node: Arc::clone(node),
         app: lent.app,
         side: lent.side,
@@ -188,7 +195,7 @@ pub(super) unsafe fn site(raw: *const RawSite, node: &Arc<str>) -> Result<Site, 
     })
 }
 
-/// What a site lends, as far as it is not the schema's.
+/// What a datapath context lends, as far as it is not the schema's.
 struct Lent<'a> {
     service: Arc<str>,
     descriptor_set: &'a [u8],
@@ -208,8 +215,8 @@ struct LentMethod {
 
 impl<'a> Lent<'a> {
     /// # Safety
-    /// As for [`site`].
-    unsafe fn of(raw: *const RawSite) -> Option<Lent<'a>> {
+    /// As for [`datapath_context`].
+    unsafe fn of(raw: *const RawDatapathContext) -> Option<Lent<'a>> {
         // SAFETY: the caller's promise.
         unsafe {
             let raw = raw.as_ref()?;
@@ -249,7 +256,7 @@ fn transport(name: &str) -> &'static str {
 }
 
 /// # Safety
-/// As for [`site`].
+/// As for [`datapath_context`].
 unsafe fn app(raw: *const super::types::App) -> Option<Arc<AppIdentity>> {
     // SAFETY: the caller's promise.
     let raw = unsafe { raw.as_ref() }?;

@@ -172,7 +172,7 @@ pub struct Method {
 /// A datapath.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Site {
+pub struct DatapathContext {
     /// Size of this struct: a later service may know more.
     pub struct_bytes: u32,
     /// [`SIDE_CLIENT`] or [`SIDE_SERVER`].
@@ -410,7 +410,7 @@ pub struct MeasureSink {
     pub measure: Option<unsafe extern "C" fn(to: *mut c_void, measure: *const Measure)>,
 }
 
-/// What the service offers to a library. Functions of steps may be called while that step is judged, functions of sites
+/// What the service offers to a library. Functions of steps may be called while that step is judged, functions of contexts
 /// while a filter is prepared, both from the thread on which the library was called.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -434,7 +434,7 @@ pub struct Host {
     /// Finds a field, such as `user.name`, of the messages that go in a direction in calls of a method, and gives it a
     /// number. The problem goes to the sink.
     pub field_path: unsafe extern "C" fn(
-        site: *mut c_void,
+        datapath_context: *mut c_void,
         method: u32,
         direction: u32,
         path: Bytes,
@@ -483,7 +483,7 @@ pub struct EngineDescription {
     pub prepare: Option<
         unsafe extern "C" fn(
             policy: *mut c_void,
-            site: *const Site,
+            datapath_context: *const DatapathContext,
             site_handle: *mut c_void,
             filter: *mut *mut c_void,
             watch: *mut Watch,

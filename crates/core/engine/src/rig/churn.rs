@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use provost_random::SeededRandom;
+
 use crate::rig::{Rig, RigQueues, Service, end_of};
 use crate::{Code, Nanos, Parts, Policy, Progress, SharedState, Side, Step};
 
@@ -101,7 +103,7 @@ pub fn run(churn: &Churn<'_>) -> Outcome {
 
 struct Run<'a> {
     churn: &'a Churn<'a>,
-    random: u64,
+    random: SeededRandom,
     rig: Rig,
     policy: Option<Arc<dyn Policy>>,
     calls: BTreeMap<u64, Call>,
@@ -115,8 +117,8 @@ impl<'a> Run<'a> {
     fn new(churn: &'a Churn<'a>) -> Run<'a> {
         Run {
             churn,
-            random: churn.seed,
-            rig: Rig::empty(churn.service.site(churn.side)),
+            random: SeededRandom::new(churn.seed),
+            rig: Rig::empty(churn.service.datapath_context(churn.side)),
             policy: None,
             calls: BTreeMap::new(),
             over: BTreeMap::new(),
@@ -126,12 +128,7 @@ impl<'a> Run<'a> {
     }
 
     fn below(&mut self, bound: u64) -> u64 {
-        // SplitMix64.
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound.max(1)
+        self.random.below(bound)
     }
 
     fn act(&mut self) {

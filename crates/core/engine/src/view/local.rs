@@ -21,7 +21,7 @@ impl LocalStep<'_> {
             Body::Gathered(body) => body.message_bytes,
             Body::Received(body) => body.message_bytes,
             Body::Encoded(body) => body.message_bytes,
-            Body::Empty | Body::Alleged(_) => 0,
+            Body::Empty | Body::Untrusted(_) => 0,
         }
     }
 
@@ -47,7 +47,7 @@ impl LocalStep<'_> {
             Body::Gathered(body) => (&body.buffer.bytes[..], body.metadata_bytes),
             Body::Received(body) => (self.receive.bytes(&body.block), body.metadata_bytes),
             Body::Encoded(body) => (&body.buffer.bytes[..], body.metadata_bytes),
-            Body::Empty | Body::Alleged(_) => (&[][..], 0),
+            Body::Empty | Body::Untrusted(_) => (&[][..], 0),
         };
         let offset = message_offset(metadata_bytes);
         let rest = bytes.get(offset..);
@@ -60,7 +60,7 @@ impl LocalStep<'_> {
                 message.map(|message| View::relocated(message, window_at))
             }
             // Protobuf is only on the wire's side of the marshalling engine, where no policy is.
-            Body::Empty | Body::Alleged(_) | Body::Encoded(_) => None,
+            Body::Empty | Body::Untrusted(_) | Body::Encoded(_) => None,
         };
         Contents {
             metadata: bytes.get(..metadata_bytes as usize).unwrap_or_default(),
@@ -73,7 +73,7 @@ impl LocalStep<'_> {
             Body::Gathered(body) => (body.buffer.bytes.as_mut_slice(), body.metadata_bytes),
             Body::Encoded(body) => (body.buffer.bytes.as_mut_slice(), body.metadata_bytes),
             Body::Received(body) => (self.receive.bytes_mut(&mut body.block), body.metadata_bytes),
-            Body::Empty | Body::Alleged(_) => return &mut [],
+            Body::Empty | Body::Untrusted(_) => return &mut [],
         };
         bytes.get_mut(..metadata_bytes as usize).unwrap_or_default()
     }

@@ -6,13 +6,13 @@ use provost_marshal::{FieldPath, ReadError, Value, View};
 use provost_wire::metadata::{self, MetadataError};
 
 use crate::abi::RemoteStep;
-use crate::{Code, Direction, MethodSite, Nanos, Parts, Site};
+use crate::{Code, DatapathContext, Direction, MethodContext, Nanos, Parts};
 pub(crate) use local::LocalStep;
 
 /// A step that is to be judged. What is read through it is what goes on: an app cannot change it any more.
 pub struct StepView<'a> {
     pub(crate) source: Source<'a>,
-    pub(crate) site: &'a Site,
+    pub(crate) datapath_context: &'a DatapathContext,
     pub(crate) now: Nanos,
     pub(crate) direction: Direction,
     pub(crate) method: u16,
@@ -51,8 +51,8 @@ pub struct Contents<'a> {
 impl StepView<'_> {
     /// The datapath.
     #[must_use]
-    pub fn site(&self) -> &Site {
-        self.site
+    pub fn datapath_context(&self) -> &DatapathContext {
+        self.datapath_context
     }
 
     /// Which call of the datapath.
@@ -66,8 +66,8 @@ impl StepView<'_> {
 
     /// Its method.
     #[must_use]
-    pub fn method(&self) -> Option<&MethodSite> {
-        self.site.methods.get(usize::from(self.method))
+    pub fn method(&self) -> Option<&MethodContext> {
+        self.datapath_context.methods.get(usize::from(self.method))
     }
 
     /// Index of its method in the service.
@@ -157,7 +157,7 @@ impl StepView<'_> {
         metadata::entries(self.contents().metadata)
     }
 
-    /// The whole message in the native layout, to read fields of with [`Site::tables`]. `None` without one.
+    /// The whole message in the native layout, to read fields of with [`DatapathContext::tables`]. `None` without one.
     /// (Large leaves that were still in the app's memory are copied: what is read is what is sent.)
     #[must_use]
     pub fn message(&mut self) -> Option<View<'_>> {
@@ -170,7 +170,7 @@ impl StepView<'_> {
         if !self.parts().contains(Parts::MESSAGE) {
             return Ok(None);
         }
-        let tables = &*self.site.tables;
+        let tables = &*self.datapath_context.tables;
         // What is not in private memory is in leaves that are not copied yet.
         if self.is_split() {
             let reads = self

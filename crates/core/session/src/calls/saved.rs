@@ -1,7 +1,7 @@
 //! Calls in flight as bytes. What waits to be sent of them is the sending half's.
 
 use provost_datapath::{
-    BlockContent, Buffer, FieldReader, FieldWriter, ReceivedBlock, RestoreError, Restorer, Saver,
+    BlockContent, Buffer, FieldReader, FieldWriter, ReceivedBlock, RestoreError, Restorer, SavedField, Saver,
     message_offset,
 };
 use provost_wire::descriptor::Parts;
@@ -229,12 +229,12 @@ impl Partial {
     }
 }
 
-impl MethodKind {
-    pub(crate) fn save(self, out: &mut FieldWriter) {
+impl SavedField for MethodKind {
+    fn save(&self, out: &mut FieldWriter) {
         out.u8(u8::from(self.client_streaming) | u8::from(self.server_streaming) << 1);
     }
 
-    pub(crate) fn restore(fields: &mut FieldReader<'_>) -> Result<MethodKind, RestoreError> {
+    fn restore(fields: &mut FieldReader<'_>) -> Result<MethodKind, RestoreError> {
         let flags = fields.u8()?;
         match flags < 4 {
             true => Ok(MethodKind {

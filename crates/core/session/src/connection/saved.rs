@@ -4,13 +4,13 @@
 //! The form has a version of its own in front, which grows when the form changes; older ones stay readable
 //! (`tests/fixtures` has one of each).
 
-use provost_datapath::{FieldReader, FieldWriter, RestoreError, Restorer, Saver, Step};
+use provost_datapath::{FieldReader, FieldWriter, RestoreError, Restorer, SavedField, Saver, Step};
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, SERVICE_METHODS_MAX};
 
 use super::{Config, Connection, Ending, Keepalive};
 use crate::Role;
 use crate::calls::Calls;
-use crate::handshake::{Agreement, Encoding, Limits, MethodKind};
+use crate::handshake::{Agreement, Encoding, Limits};
 use crate::receive::Parser;
 use crate::send::Outgoing;
 
@@ -27,12 +27,9 @@ impl Connection {
         self.keepalive.save(out);
         out.flag(self.draining);
         out.flag(self.peer_drains);
-        out.flag(self.ending.is_some());
+        self.ending.save(out);
         match &self.ending {
-            Some(ending) => {
-                ending.save(out);
-                self.parser.at_the_end().save(out);
-            }
+            Some(_) => self.parser.at_the_end().save(out),
             None => self.parser.save(out),
         }
         self.calls.save(saver, out);
@@ -55,10 +52,7 @@ impl Connection {
         let role = config.role;
         let keepalive = Keepalive::restore(fields)?;
         let (draining, peer_drains) = (fields.flag()?, fields.flag()?);
-        let ending = match fields.flag()? {
-            true => Some(Ending::restore(fields)?),
-            false => None,
-        };
+        let ending = SavedField::restore(fields)?;
         let mut parser = Parser::restore(fields)?;
         let mut calls = Calls::restore(fields, restorer, role, parser.highest())?;
         parser.join(&mut calls, fields)?;
@@ -79,41 +73,18 @@ impl Connection {
 
     /// What the two ends agreed on.
     fn save_terms(&self, out: &mut FieldWriter) {
-        out.flag(self.role == Role::Server);
-        out.flag(self.encoding == Encoding::Protobuf);
-        for limits in [self.limits, self.peer_limits] {
-            out.u32(limits.message_bytes_max);
-            out.u32(limits.stream_window_bytes);
-            out.u32(limits.calls_in_flight_max);
-        }
-        out.count(self.methods.len());
-        for method in &self.methods {
-            out.flag(method.is_some());
-            if let Some((at, kind)) = method {
-                out.u16(*at);
-                kind.save(out);
-            }
-        }
+        self.role.save(out);
+        self.encoding.save(out);
+        self.limits.save(out);
+        self.peer_limits.save(out);
+        out.list(self.methods.iter());
     }
 }
 
 fn restore_terms(fields: &mut FieldReader<'_>) -> Result<Config, RestoreError> {
-    let role = match fields.flag()? {
-        true => Role::Server,
-        false => Role::Client,
-    };
-    let encoding = match fields.flag()? {
-        true => Encoding::Protobuf,
-        false => Encoding::Native,
-    };
-    let (limits, peer_limits) = (restore_limits(fields)?, restore_limits(fields)?);
-    let mut methods = Vec::new();
-    for _ in 0..fields.count(SERVICE_METHODS_MAX)? {
-        methods.push(match fields.flag()? {
-            true => Some((fields.u16()?, MethodKind::restore(fields)?)),
-            false => None,
-        });
-    }
+    let (role, encoding) = (Role::restore(fields)?, Encoding::restore(fields)?);
+    let (limits, peer_limits) = (Limits::restore(fields)?, Limits::restore(fields)?);
+    let methods = fields.list(SERVICE_METHODS_MAX)?;
     Ok(Config {
         role,
         agreement: Agreement {
@@ -127,15 +98,51 @@ fn restore_terms(fields: &mut FieldReader<'_>) -> Result<Config, RestoreError> {
     })
 }
 
-fn restore_limits(fields: &mut FieldReader<'_>) -> Result<Limits, RestoreError> {
-    Ok(Limits {
-        message_bytes_max: fields.u32()?,
-        stream_window_bytes: fields.u32()?,
-        calls_in_flight_max: fields.u32()?,
-    })
+impl SavedField for Role {
+    fn save(&self, out: &mut FieldWriter) {
+        out.flag(*self == Role::Server);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Role, RestoreError> {
+        Ok(if fields.flag()? {
+            Role::Server
+        } else {
+            Role::Client
+        })
+    }
 }
 
-impl Keepalive {
+impl SavedField for Encoding {
+    fn save(&self, out: &mut FieldWriter) {
+        out.flag(*self == Encoding::Protobuf);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Encoding, RestoreError> {
+        Ok(if fields.flag()? {
+            Encoding::Protobuf
+        } else {
+            Encoding::Native
+        })
+    }
+}
+
+impl SavedField for Limits {
+    fn save(&self, out: &mut FieldWriter) {
+        out.u32(self.message_bytes_max);
+        out.u32(self.stream_window_bytes);
+        out.u32(self.calls_in_flight_max);
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<Limits, RestoreError> {
+        Ok(Limits {
+            message_bytes_max: fields.u32()?,
+            stream_window_bytes: fields.u32()?,
+            calls_in_flight_max: fields.u32()?,
+        })
+    }
+}
+
+impl SavedField for Keepalive {
     fn save(&self, out: &mut FieldWriter) {
         out.u64(self.interval_ns);
         out.u64(self.timeout_ns);
@@ -156,7 +163,7 @@ impl Keepalive {
     }
 }
 
-impl Ending {
+impl SavedField for Ending {
     fn save(&self, out: &mut FieldWriter) {
         out.code(self.code);
         out.text(&self.reason);

@@ -3,8 +3,8 @@
 
 use provost_conformance::{Content, TestHeap, methods, piece_bytes, succeed};
 use provost_datapath::{
-    Body, BufferPool, Context, FieldReader, FieldWriter, Nanos, ReceiveHeap, RestoreError, Restorer, Saver,
-    SocketHint, Step, Successor, message_offset,
+    Body, BufferPool, Context, FieldReader, FieldWriter, FlowHints, Nanos, ReceiveHeap, RestoreError,
+    Restorer, Saver, SocketHint, Step, Successor, message_offset,
 };
 use provost_session::handshake::{Agreement, Encoding, Limits};
 use provost_session::{Config, Connection, ProtocolError, Role};
@@ -56,6 +56,7 @@ macro_rules! context {
     ($peer:expr) => {
         Context {
             socket: SocketHint::Try,
+            flow: FlowHints::default(),
             now: $peer.now,
             buffers: &mut $peer.buffers,
             receive: &mut $peer.heap,

@@ -9,7 +9,7 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
 use crate::harness::{Bench, Event};
-use crate::{Content, Pair, Sides, Successions, content_bytes};
+use crate::{Content, HotRestarts, Pair, Sides, content_bytes};
 
 /// One case of the suite.
 #[derive(Clone, Copy)]
@@ -114,29 +114,29 @@ pub fn run(make_pair: impl Fn() -> Pair) {
     }
 }
 
-/// The sides that are succeeded, one set after the other.
+/// The sides that are replaced, one set after the other.
 const SIDES: [Sides; 4] = [Sides::Client, Sides::Server, Sides::Either, Sides::Both];
 
-/// Puts a transport to another node through all cases while its engines are succeeded again and again, in their own
-/// process and in others, and while successions fail.
-pub fn run_with_successions(seed: u64, make_pair: impl Fn() -> Pair) {
+/// Puts a transport to another node through all cases while its engines are replaced again and again, in their own
+/// process and in others, and while hot restarts fail.
+pub fn run_with_hot_restarts(seed: u64, make_pair: impl Fn() -> Pair) {
     for case in CASES {
-        run_case_with_successions(case, seed, &make_pair);
+        run_case_with_hot_restarts(case, seed, &make_pair);
     }
 }
 
 /// The same for a transport within one node.
-pub fn run_within_node_with_successions(seed: u64, make_pair: impl Fn() -> Pair) {
+pub fn run_within_node_with_hot_restarts(seed: u64, make_pair: impl Fn() -> Pair) {
     for case in CASES.iter().filter(|case| case.reach == Reach::Any) {
-        run_case_with_successions(case, seed, &make_pair);
+        run_case_with_hot_restarts(case, seed, &make_pair);
     }
 }
 
-fn run_case_with_successions(case: &Case, seed: u64, make_pair: &dyn Fn() -> Pair) {
+fn run_case_with_hot_restarts(case: &Case, seed: u64, make_pair: &dyn Fn() -> Pair) {
     for (at, sides) in SIDES.into_iter().enumerate() {
-        println!("with successions of {sides:?}, seed {seed}");
+        println!("with hot restarts of {sides:?}, seed {seed}");
         run_case(case, &|| Pair {
-            successions: Some(Successions::new(seed + at as u64, sides)),
+            hot_restarts: Some(HotRestarts::new(seed + at as u64, sides)),
             ..make_pair()
         });
     }

@@ -1,32 +1,33 @@
-//! Who is there, and a key for what is said from then on: a TLS handshake on a lane that is not sealed.
+//! Who is there, and a key for what is said from then on: a TLS handshake on a stream that is not sealed.
 //!
 //! ```text
 //!   client                                                                  server
-//!     a lane, not sealed     ◄── TLS 1.3 handshake, certificates both ways ──►
+//!     a stream, not sealed     ◄── TLS 1.3 handshake, certificates both ways ──►
 //!                            ◄────────────── "sealed from here", by a record ──
-//!     key = TLS exporter(the lane's name)                                     the same
-//!     another lane, sealed   ── asks for a session, and shows the key ──────►   another lane, sealed
+//!     key = TLS exporter(the stream's name)                                     the same
+//!     another stream, sealed   ── asks for a session, and shows the key ──────►   another stream, sealed
 //! ```
 //!
-//! The record says that the server has let the client in. Until the client asks for the sealed lane the server keeps the
-//! other one, so that a record that was lost comes again. Of the lane that was not sealed nothing is taken over.
+//! The record says that the server has let the client in. Until the client asks for the sealed stream the server keeps the
+//! other one, so that a record that was lost comes again. Of the stream that was not sealed nothing is taken over.
 
 use provost_tls::{PeerIdentity, Purpose, TlsHandshake, identity};
+use provost_transport::{EstablishError, HandshakeChannel};
 use rustls::{ClientConfig, ServerConfig};
 
-use super::{Channel, ChannelError};
-use crate::lane::{Lane, LaneKey};
+use super::Channel;
+use crate::stream::{ResumableStream, ResumableStreamKey};
 
 /// What a server says when it has let a client in.
 const SEALED_FROM_HERE: &[u8] = b"sealed from here";
 
 impl Channel {
-    /// Proves this end to the server at this address, has the server prove itself, and goes on with a sealed lane.
+    /// Proves this end to the server at this address, has the server prove itself, and goes on with a sealed stream.
     pub(super) fn secure_as_client(
         &mut self,
         config: &ClientConfig,
         address: &str,
-    ) -> Result<PeerIdentity, ChannelError> {
+    ) -> Result<PeerIdentity, EstablishError> {
         let mut tls = TlsHandshake::client(config, address, Purpose::Key)?;
         loop {
             self.write_tls(&mut tls)?;
@@ -36,12 +37,12 @@ impl Channel {
             self.read_tls(&mut tls)?;
         }
         let (key, peer) = self.agreed(&tls)?;
-        self.lane = self.lane.sealed(key)?;
+        self.stream = self.stream.sealed(key)?;
         Ok(peer)
     }
 
     /// The same, to a client.
-    pub(super) fn secure_as_server(&mut self, config: &ServerConfig) -> Result<PeerIdentity, ChannelError> {
+    pub(super) fn secure_as_server(&mut self, config: &ServerConfig) -> Result<PeerIdentity, EstablishError> {
         let mut tls = TlsHandshake::server(config, Purpose::Key)?;
         while !tls.is_done() {
             self.read_tls(&mut tls)?;
@@ -51,17 +52,17 @@ impl Channel {
             self.write_tls(&mut tls)?;
         }
         let (key, peer) = self.agreed(&tls)?;
-        let sealed = self.lane.sealed(key)?;
+        let sealed = self.stream.sealed(key)?;
         self.await_sealed(sealed)?;
         Ok(peer)
     }
 
-    fn agreed(&self, tls: &TlsHandshake) -> Result<(LaneKey, PeerIdentity), ChannelError> {
-        let key = tls.export_key(&self.lane.id())?;
-        Ok((LaneKey(key), identity(tls.connection())))
+    fn agreed(&self, tls: &TlsHandshake) -> Result<(ResumableStreamKey, PeerIdentity), EstablishError> {
+        let key = tls.export_key(&self.stream.id())?;
+        Ok((ResumableStreamKey(key), identity(tls.connection())))
     }
 
-    fn read_tls(&mut self, tls: &mut TlsHandshake) -> Result<(), ChannelError> {
+    fn read_tls(&mut self, tls: &mut TlsHandshake) -> Result<(), EstablishError> {
         let bytes = self.read()?;
         let Err(error) = tls.input(&bytes) else {
             return Ok(());
@@ -71,18 +72,18 @@ impl Channel {
         Err(error.into())
     }
 
-    fn write_tls(&mut self, tls: &mut TlsHandshake) -> Result<(), ChannelError> {
+    fn write_tls(&mut self, tls: &mut TlsHandshake) -> Result<(), EstablishError> {
         let bytes = tls.output()?;
         self.write(&bytes)
     }
 
-    /// Waits until the client goes on with the sealed lane, and does so too.
-    fn await_sealed(&mut self, mut sealed: Lane) -> Result<(), ChannelError> {
+    /// Waits until the client goes on with the sealed stream, and does so too.
+    fn await_sealed(&mut self, mut sealed: ResumableStream) -> Result<(), EstablishError> {
         loop {
             let now_ns = self.now_ns();
             let scratch = &mut self.scratch;
-            if self.lane.poll_until_asked_for(&mut sealed, now_ns, scratch)? {
-                self.lane = sealed;
+            if self.stream.poll_until_asked_for(&mut sealed, now_ns, scratch)? {
+                self.stream = sealed;
                 return Ok(());
             }
             self.pause()?;

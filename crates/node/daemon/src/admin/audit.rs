@@ -1,15 +1,15 @@
 //! The audit log of the admin API: one record for each change and each denial, as a JSON object on a line.
 //!
-//! `docs/admin-api.md` has the shape. Records go where the node's audit log goes (`crate::observe`).
+//! `docs/admin-api.md` has the shape. Records go where the node's audit log goes (`crate::audit_log`).
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::Credentials;
-use crate::observe::AuditLog;
+use crate::audit_log::AuditLog;
 
 use super::roles::Role;
 
@@ -187,60 +187,12 @@ fn find_user(users: &str, uid: u32) -> Option<String> {
     })
 }
 
-/// A time as RFC 3339 has it, in UTC with milliseconds.
-#[must_use]
-pub(crate) fn rfc3339(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let (days, second_of_day) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (year, month, day) = date(days);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:03}Z",
-        second_of_day / 3600,
-        second_of_day / 60 % 60,
-        second_of_day % 60,
-        since.subsec_millis()
-    )
-}
-
-/// Year, month and day of a number of days since 1970, in the Gregorian calendar.
-fn date(mut days: u64) -> (u64, u64, u64) {
-    let is_leap =
-        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let mut year = 1970;
-    loop {
-        let of_year = if is_leap(year) { 366 } else { 365 };
-        if days < of_year {
-            break;
-        }
-        days -= of_year;
-        year += 1;
-    }
-    let february = if is_leap(year) { 29 } else { 28 };
-    let mut month = 1;
-    for of_month in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-        if days < of_month {
-            break;
-        }
-        days -= of_month;
-        month += 1;
-    }
-    (year, month, days + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
+    use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
-
-    #[test]
-    fn times_are_written_as_rfc_3339() {
-        let at = |seconds, millis: u32| rfc3339(UNIX_EPOCH + Duration::new(seconds, millis * 1_000_000));
-        assert_eq!(at(0, 0), "1970-01-01T00:00:00.000Z");
-        assert_eq!(at(951_782_400, 5), "2000-02-29T00:00:00.005Z");
-        assert_eq!(at(1_735_689_599, 999), "2024-12-31T23:59:59.999Z");
-        assert_eq!(at(4_107_542_400, 0), "2100-03-01T00:00:00.000Z");
-    }
 
     #[test]
     fn arguments_leave_defaults_out_and_cut_what_is_long() {

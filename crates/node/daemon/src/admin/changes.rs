@@ -10,10 +10,9 @@ use tonic::Status;
 
 use crate::policies::{
     AppliesTo, Attachment, Change, ChangeError, Mode, NotLoaded, OnFault, Position, Reach, Report, Upgrade,
-    carry_out,
 };
 
-use crate::takeover::{self, UpgradeError, UpgradeOrder, UpgradeRequest};
+use crate::upgrade::{UpgradeError, UpgradeOrder, UpgradeRequest};
 
 use super::desk::Desk;
 
@@ -58,7 +57,7 @@ pub(crate) async fn load(desk: &Desk, asked: v1::LoadEngineRequest) -> Result<v1
     if asked.path.is_empty() {
         return Err(Status::invalid_argument("path: name a library on the node"));
     }
-    let registry = Arc::clone(&desk.shared.policies.maker.registry);
+    let registry = Arc::clone(&desk.plane.policies.maker.registry);
     let path = PathBuf::from(&asked.path);
     let loaded = tokio::task::spawn_blocking(move || registry.load(&path))
         .await
@@ -70,7 +69,7 @@ pub(crate) async fn load(desk: &Desk, asked: v1::LoadEngineRequest) -> Result<v1
     let after = format!("{} version {}", kind.name, kind.version);
     Ok(v1::Change {
         summary: format!("loaded {after} from {}", asked.path),
-        number: desk.shared.policies.new_number(),
+        number: desk.plane.policies.history.new_number(),
         after,
         ..v1::Change::default()
     })
@@ -87,7 +86,7 @@ pub(crate) async fn replace(
         ready_within: (asked.timeout_ms > 0).then(|| Duration::from_millis(asked.timeout_ms.into())),
     };
     let (done, came) = oneshot::channel();
-    takeover::order(&desk.shared.upgrades, UpgradeOrder { request, done });
+    desk.plane.restarts.order(UpgradeOrder { request, done });
     let report = came
         .await
         .map_err(|_| Status::unavailable("the service is ending"))?;
@@ -137,7 +136,7 @@ pub(crate) async fn roll_back(desk: &Desk, asked: v1::RollbackEngineRequest) -> 
 }
 
 async fn make(desk: &Desk, change: Change, mode: Mode) -> Result<v1::Change, Status> {
-    let report = carry_out(&desk.shared, change, mode).await;
+    let report = desk.plane.changes.carry_out(change, mode).await;
     report.map(answer).map_err(|error| refusal(&error))
 }
 
@@ -181,9 +180,9 @@ fn mode(dry_run: bool) -> Mode {
 
 /// The name of an app that was given by its number or its name.
 fn app_name(desk: &Desk, app: &str) -> String {
-    let apps = desk.shared.apps.borrow();
+    let apps = desk.plane.apps.all();
     let by_number = app.parse().ok().and_then(|number: u64| apps.get(&number));
-    by_number.map_or_else(|| app.to_owned(), |app| app.identity.name.to_string())
+    by_number.map_or_else(|| app.to_owned(), |app| app.endpoint.identity.name.to_string())
 }
 
 /// A policy of the API as the table has it. Empty patterns are for everything.

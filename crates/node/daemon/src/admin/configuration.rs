@@ -15,7 +15,7 @@ pub(crate) async fn diff(
     asked: v1::DiffConfigRequest,
 ) -> Result<v1::DiffConfigResponse, Status> {
     let files = (!asked.files.is_empty()).then(|| asked.files.into_iter().collect());
-    let changes = reload::preview(&desk.shared, files).await;
+    let changes = reload::preview(&desk.plane, files).await;
     let changes = changes.map_err(|error| refusal(&error))?;
     let change = |change: ConfigChange| v1::ConfigChange {
         key: change.key,
@@ -30,7 +30,7 @@ pub(crate) async fn diff(
 
 /// Reads the configuration again.
 pub(crate) async fn reload(desk: &Desk) -> Result<v1::Change, Status> {
-    let reloaded = reload::reload(&desk.shared).await;
+    let reloaded = reload::reload(&desk.plane).await;
     let reloaded = reloaded.map_err(|error| refusal(&error))?;
     let lines = |value: fn(&ConfigChange) -> &str| -> String {
         let set = reloaded.changes.iter().filter(|change| !value(change).is_empty());
@@ -55,13 +55,13 @@ pub(crate) async fn reload(desk: &Desk) -> Result<v1::Change, Status> {
 /// The configuration in effect.
 pub(crate) fn show(desk: &Desk) -> v1::GetConfigResponse {
     v1::GetConfigResponse {
-        toml: reload::effective_toml(&desk.shared),
+        toml: reload::effective_toml(&desk.plane),
     }
 }
 
 /// Writes what was changed at run time back.
 pub(crate) async fn write(desk: &Desk) -> Result<v1::WriteConfigResponse, Status> {
-    let path = reload::write_back(&desk.shared).await;
+    let path = reload::write_back(&desk.plane).await;
     let path = path.map_err(|error| refusal(&error))?;
     Ok(v1::WriteConfigResponse {
         path: path.display().to_string(),

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tonic::Status;
 
-use crate::node::Shared;
+use crate::control_plane::ControlPlane;
 use crate::runtime::Spent;
 
 /// Requests that wait for the control plane, at most.
@@ -19,7 +19,7 @@ type Job = Box<dyn FnOnce(Rc<Desk>) -> Pin<Box<dyn Future<Output = ()>>> + Send>
 
 /// What operations on the control plane's thread work with.
 pub(crate) struct Desk {
-    pub(crate) shared: Rc<Shared>,
+    pub(crate) plane: ControlPlane,
     /// When this process began to serve.
     pub(crate) began: Instant,
     /// What runtimes' threads had spent their time with at the last look.
@@ -29,9 +29,9 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(shared: Rc<Shared>) -> Desk {
+    pub(crate) fn new(plane: ControlPlane) -> Desk {
         Desk {
-            shared,
+            plane,
             began: Instant::now(),
             spent: RefCell::default(),
             changes: Mutex::new(()),

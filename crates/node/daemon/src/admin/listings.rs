@@ -12,29 +12,29 @@ use super::desk::Desk;
 
 /// The apps that are attached, by number.
 pub(crate) async fn apps(desk: &Desk) -> v1::ListAppsResponse {
-    let shared = &desk.shared;
-    let polled = inspect::polled(shared).await;
-    let connections = shared.connections.borrow();
-    let mut apps: Vec<_> = shared
+    let plane = &desk.plane;
+    let polled = inspect::polled(plane).await;
+    let connections = plane.connections.all();
+    let mut apps: Vec<_> = plane
         .apps
-        .borrow()
+        .all()
         .iter()
         .map(|(id, app)| v1::App {
             id: *id,
-            name: app.identity.name.to_string(),
-            pid: app.identity.pid,
-            uid: app.identity.uid,
-            gid: app.identity.gid,
-            runtime: app.runtime as u32,
-            serves: shared.services.served_by(*id),
-            connections: connections.values().filter(|one| one.app == *id).count() as u32,
+            name: app.endpoint.identity.name.to_string(),
+            pid: app.endpoint.identity.pid,
+            uid: app.endpoint.identity.uid,
+            gid: app.endpoint.identity.gid,
+            runtime: app.endpoint.runtime as u32,
+            serves: plane.services.served_by(*id),
+            connections: connections.values().filter(|one| one.app() == *id).count() as u32,
             calls_in_flight: connections
                 .iter()
-                .filter(|(_, connection)| connection.app == *id)
+                .filter(|(_, connection)| connection.app() == *id)
                 .filter_map(|(number, _)| polled.paths.get(number))
                 .map(|path| path.calls_in_flight as u64)
                 .sum(),
-            send_heap_bytes: app.send_heap.bytes(),
+            send_heap_bytes: app.endpoint.send_heap.bytes(),
             receive_heap_bytes: polled.receive_heaps.get(id).copied().unwrap_or(0),
         })
         .collect();
@@ -44,7 +44,7 @@ pub(crate) async fn apps(desk: &Desk) -> v1::ListAppsResponse {
 
 /// The datapaths that were asked for, by connection.
 pub(crate) async fn datapaths(desk: &Desk, asked: &v1::ListDatapathsRequest) -> v1::ListDatapathsResponse {
-    let all = inspect::datapaths(&desk.shared).await;
+    let all = inspect::datapaths(&desk.plane).await;
     let is_asked = |datapath: &DatapathDescription| {
         let app = &datapath.app;
         let of_app = asked.app.is_empty() || *app.name == *asked.app || app.id.to_string() == asked.app;
@@ -99,8 +99,8 @@ pub(crate) fn packets(packets: Packets, round_trip_ns: Option<u64>) -> Option<v1
 
 /// The attached policies, in order, with what they have counted.
 pub(crate) fn policies(desk: &Desk) -> v1::ListPoliciesResponse {
-    let live = desk.shared.policies.live();
-    let described = inspect::policies(&desk.shared).into_iter().enumerate();
+    let live = desk.plane.policies.live();
+    let described = inspect::policies(&desk.plane).into_iter().enumerate();
     let policies = described.map(|(position, described)| {
         let mut policy = changes::policy(&described.attachment);
         policy.version = described.version;
@@ -158,7 +158,7 @@ impl MetricSink for Numbers {
 
 /// The kinds of engines, by version.
 pub(crate) fn engines(desk: &Desk) -> v1::ListEnginesResponse {
-    let kinds = inspect::engines(&desk.shared).into_iter();
+    let kinds = inspect::engines(&desk.plane).into_iter();
     let engines = kinds.map(|engine| v1::EngineKind {
         kind: engine.kind.name,
         version: engine.kind.version,

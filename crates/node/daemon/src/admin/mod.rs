@@ -9,11 +9,10 @@
 
 mod audit;
 mod changes;
-mod config;
 mod configuration;
 mod desk;
+mod dry_run;
 mod listings;
-mod rehearsal;
 mod roles;
 mod schemas;
 mod server;
@@ -28,10 +27,10 @@ use provost_admin::v1::admin_server::AdminServer;
 use tokio::task::JoinHandle;
 use tonic::transport::Server as Transport;
 
+use crate::access;
 use crate::config::Config;
-use crate::node::Shared;
+use crate::control_plane::ControlPlane;
 
-pub use config::AdminConfig;
 pub use roles::{Denied, Role};
 pub(crate) use socket::AdminSocket;
 
@@ -52,15 +51,15 @@ pub(crate) fn open(config: &Config) -> io::Result<Option<AdminSocket>> {
 }
 
 /// Serves the admin API until the task is ended, on the thread of the control plane.
-pub(crate) fn serve(shared: Rc<Shared>, socket: AdminSocket) -> JoinHandle<()> {
+pub(crate) fn serve(plane: ControlPlane, socket: AdminSocket) -> JoinHandle<()> {
     let roles = server::Roles {
-        config: shared.config.admin.clone(),
-        own_uid: shared.own_user,
-        node: shared.config.node.name.clone(),
-        log: std::sync::Arc::clone(&shared.audit),
+        config: plane.config.started.admin.clone(),
+        own_uid: access::own_user(),
+        node: plane.config.started.node.name.clone(),
+        log: std::sync::Arc::clone(&plane.audit),
     };
-    let closing = shared.gate.closing();
-    let counter = desk::Counter::open(Rc::new(desk::Desk::new(shared)));
+    let closing = plane.quiesce_barrier.closing();
+    let counter = desk::Counter::open(Rc::new(desk::Desk::new(plane)));
     let service =
         AdminServer::new(server::Server::new(counter, roles)).max_decoding_message_size(REQUEST_BYTES_MAX);
     let serving = Transport::builder()

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::access::Credentials;
 
-use super::AdminConfig;
+use crate::config::AdminConfig;
 
 /// What somebody may do. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

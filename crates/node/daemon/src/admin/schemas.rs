@@ -16,7 +16,7 @@ use super::desk::Desk;
 
 /// All that are in memory, by service.
 pub(crate) fn list(desk: &Desk) -> ListSchemasResponse {
-    let known = desk.shared.services.schemas();
+    let known = desk.plane.services.schemas();
     ListSchemasResponse {
         schemas: known.iter().map(|(bound, apps)| describe(bound, *apps)).collect(),
     }
@@ -27,7 +27,7 @@ pub(crate) async fn prefetch(
     desk: &Desk,
     asked: PrefetchSchemaRequest,
 ) -> Result<PrefetchSchemaResponse, Status> {
-    let services = Arc::clone(&desk.shared.services);
+    let services = Arc::clone(&desk.plane.services);
     // Compiling a large schema takes milliseconds, which other requests need not wait for.
     let added = tokio::task::spawn_blocking(move || services.prefetch_schema(&asked.descriptor_set))
         .await
@@ -40,7 +40,7 @@ pub(crate) async fn prefetch(
 
 /// Compares each service of a schema with those of that name that are in use or known.
 pub(crate) async fn check(desk: &Desk, asked: CheckSchemaRequest) -> Result<CheckSchemaResponse, Status> {
-    let known = desk.shared.services.schemas();
+    let known = desk.plane.services.schemas();
     let compare = move || {
         let new = compile(&asked.descriptor_set)?;
         let verdicts = new.iter().flat_map(|new| verdicts(new, &known)).collect();

@@ -4,24 +4,23 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::SystemTime;
 
 use futures_core::Stream;
 use provost_admin::v1::admin_server::Admin;
 use provost_admin::v1::*;
+use provost_engine::WallClock;
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use crate::access::Credentials;
-use crate::observe::AuditLog;
+use crate::audit_log::AuditLog;
+use crate::config::AdminConfig;
 
 use super::audit::{self, Record, Who};
 use super::desk::{Counter, Desk};
-use super::{
-    AdminConfig, Denied, Role, changes, configuration, listings, rehearsal, schemas, status, watching,
-};
+use super::{Denied, Role, changes, configuration, dry_run, listings, schemas, status, watching};
 
 /// A method, and what it needs of its caller.
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +137,7 @@ impl Server {
         let log = Arc::clone(&self.roles.log);
         let carry_out = move |desk: Rc<Desk>| async move {
             let _one_at_a_time = desk.changes.lock().await;
-            if desk.shared.gate.is_closed() {
+            if desk.plane.quiesce_barrier.is_closed() {
                 return Err(Status::unavailable("the service is being replaced: ask again"));
             }
             let began = Instant::now();
@@ -196,7 +195,7 @@ impl Server {
         // Whoever panicked with the lock has left at worst a name out.
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         Record {
-            time: audit::rfc3339(SystemTime::now()),
+            time: provost_engine::rfc3339(WallClock::now(0).unix_ns(0)),
             event: "admin",
             node: self.roles.node.clone(),
             number: 0,
@@ -365,7 +364,7 @@ impl Admin for Server {
 
     async fn test_policy(&self, request: Request<TestPolicyRequest>) -> Answer<TestPolicyResponse> {
         self.look(operate("TestPolicy"), request, |desk, asked| async move {
-            rehearsal::test(&desk, asked).await
+            dry_run::test(&desk, asked).await
         })
         .await
     }

@@ -74,8 +74,8 @@ impl AdminSocket {
         self.listener.as_fd()
     }
 
-    /// The connections that come while the gate is open. While it is closed another process is about to serve them:
-    /// they wait for it, or for the gate to open again.
+    /// The connections that come while the quiesce barrier is open. While it is closed another process is about to serve them:
+    /// they wait for it, or for the quiesce barrier to open again.
     pub(crate) fn incoming(self, closing: watch::Receiver<bool>) -> Incoming {
         Incoming {
             listener: self.listener,
@@ -121,7 +121,7 @@ impl Stream for Incoming {
         let waiting = this.waiting.get_or_insert_with(|| {
             let (places, mut closing) = (Arc::clone(places), closing.clone());
             Box::pin(async move {
-                // A gate that is gone is not closed: the service is ending.
+                // A quiesce barrier that is gone is not closed: the service is ending.
                 let _ = closing.wait_for(|is_closing| !is_closing).await;
                 places.acquire_owned().await.ok()
             })
@@ -251,20 +251,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_wait_while_the_gate_is_closed() {
+    async fn connections_wait_while_the_barrier_is_closed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("admin.sock");
-        let (gate, closing) = watch::channel(false);
+        let (quiesce_barrier, closing) = watch::channel(false);
         let mut incoming = AdminSocket::bind(&path, 0o600).unwrap().incoming(closing);
         let mut next = async || {
             let next = std::future::poll_fn(|context| Pin::new(&mut incoming).poll_next(context));
             tokio::time::timeout(Duration::from_millis(200), next).await
         };
         assert!(next().await.is_err());
-        gate.send_replace(true);
+        quiesce_barrier.send_replace(true);
         let _client = UnixStream::connect(&path).await.unwrap();
         assert!(next().await.is_err());
-        gate.send_replace(false);
+        quiesce_barrier.send_replace(false);
         next().await.unwrap().unwrap().unwrap();
     }
 }

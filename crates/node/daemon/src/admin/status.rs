@@ -6,8 +6,9 @@ use std::time::SystemTime;
 use provost_admin::v1;
 use provost_admin::v1::status::State;
 
+use crate::control_plane::ControlPlane;
+use crate::counts::unix_ms;
 use crate::inspect;
-use crate::node::{Shared, unix_ms};
 use crate::runtime::{Runtime, Spent};
 
 use super::Role;
@@ -16,39 +17,39 @@ use super::listings;
 
 /// What the node is and does.
 pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
-    let shared = &desk.shared;
-    let polled = inspect::polled(shared).await;
+    let plane = &desk.plane;
+    let polled = inspect::polled(plane).await;
     let paths = polled.paths.values();
-    let config = shared.config_state.borrow();
-    let service_ms = unix_ms().saturating_sub(shared.began_unix_ms.get());
+    let config = plane.config.state();
+    let service_ms = unix_ms().saturating_sub(plane.counts.began_unix_ms.get());
     let uptime_s = desk.began.elapsed().as_secs_f64();
     v1::Status {
-        node: shared.config.node.name.clone(),
+        node: plane.config.started.node.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id() as i32,
         uptime_s,
         // By another clock, which somebody may have set meanwhile.
         service_uptime_s: uptime_s.max(service_ms as f64 / 1e3),
-        state: state(shared).into(),
-        control_socket: shared.config.control.socket.display().to_string(),
-        listeners: shared.addresses.iter().map(ToString::to_string).collect(),
-        apps: shared.apps.borrow().len() as u32,
-        connections: shared.connections.borrow().len() as u32,
+        state: state(plane).into(),
+        control_socket: plane.config.started.control.socket.display().to_string(),
+        listeners: plane.peers.addresses.iter().map(ToString::to_string).collect(),
+        apps: plane.apps.count() as u32,
+        connections: plane.connections.count() as u32,
         calls_in_flight: paths.map(|path| path.calls_in_flight as u64).sum(),
-        policies: shared.policies.table().entries.len() as u32,
+        policies: plane.policies.table().entries.len() as u32,
         runtimes: runtimes(desk),
-        daemon_upgrades: shared.counts.takeovers.get(),
-        daemon_rollbacks: shared.counts.takeovers_undone.get(),
+        daemon_upgrades: plane.counts.hot_restarts.get(),
+        daemon_rollbacks: plane.counts.hot_restarts_undone.get(),
         config_source: config.sources.describe(),
         config_error: config.error.clone().unwrap_or_default(),
         config_read_at_unix_us: unix_us(config.read_at),
         caller_role: role.name().to_owned(),
-        packets: listings::packets(shared.packets(), None),
+        packets: listings::packets(plane.connections.packets(), None),
     }
 }
 
-fn state(shared: &Shared) -> State {
-    match (shared.draining.get(), shared.peers_gate.is_closed()) {
+fn state(plane: &ControlPlane) -> State {
+    match (plane.connections.is_draining(), plane.peers.barrier.is_closed()) {
         (true, _) => State::Draining,
         (false, true) => State::BeingReplaced,
         (false, false) => State::Serving,
@@ -61,15 +62,12 @@ fn unix_us(at: SystemTime) -> i64 {
 }
 
 fn runtimes(desk: &Desk) -> Vec<v1::Runtime> {
-    let shared = &desk.shared;
-    let apps = shared.apps.borrow();
+    let plane = &desk.plane;
     let mut datapaths: HashMap<usize, u32> = HashMap::new();
-    for connection in shared.connections.borrow().values() {
-        if let Some(app) = apps.get(&connection.app) {
-            *datapaths.entry(app.runtime).or_default() += 1;
-        }
+    for connection in plane.connections.all().values() {
+        *datapaths.entry(connection.spec.app.runtime).or_default() += 1;
     }
-    let spent: Vec<Spent> = shared.runtimes.iter().map(Runtime::spent).collect();
+    let spent: Vec<Spent> = plane.runtimes.iter().map(|runtime| runtime.spent()).collect();
     let before = desk.spent.replace(spent.clone());
     let describe = |(number, runtime): (usize, &Runtime)| v1::Runtime {
         number: number as u32,
@@ -77,7 +75,7 @@ fn runtimes(desk: &Desk) -> Vec<v1::Runtime> {
         datapaths: datapaths.get(&number).copied().unwrap_or(0),
         busy: busy(spent[number], before.get(number).copied().unwrap_or_default()),
     };
-    shared.runtimes.iter().enumerate().map(describe).collect()
+    plane.runtimes.iter().enumerate().map(describe).collect()
 }
 
 /// The part of the time between two looks in which a thread had work.

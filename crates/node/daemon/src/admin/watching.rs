@@ -71,7 +71,7 @@ pub(crate) async fn tap(
 
 /// The policies that sample calls: the one of this name, or all.
 pub(crate) fn taps(desk: &Desk, name: &str) -> Result<Vec<LivePolicy>, Status> {
-    let mut live = desk.shared.policies.live();
+    let mut live = desk.plane.policies.live();
     live.retain(|live| (name.is_empty() || *live.name == *name) && live.policy.samples().is_some());
     match live.is_empty() {
         false => Ok(live),
@@ -86,21 +86,21 @@ pub(crate) fn taps(desk: &Desk, name: &str) -> Result<Vec<LivePolicy>, Status> {
 
 fn is_asked(sample: &Sample, asked: &v1::TapRequest) -> bool {
     let is = |pattern: &str, text: &str| pattern.is_empty() || matches(pattern, text);
-    is(&asked.method, method(sample)) && is(&asked.app, &sample.site.app.name)
+    is(&asked.method, method(sample)) && is(&asked.app, &sample.datapath_context.app.name)
 }
 
 fn method(sample: &Sample) -> &str {
-    let method = sample.site.methods.get(usize::from(sample.method));
+    let method = sample.datapath_context.methods.get(usize::from(sample.method));
     method.map_or("", |method| &method.path)
 }
 
 fn shown(sample: &Sample, lost: u64) -> v1::TapSample {
-    let peer = &sample.site.peer;
+    let peer = &sample.datapath_context.peer;
     v1::TapSample {
         policy: sample.policy.to_string(),
         at_unix_us: (sample.began_unix_ns / 1000) as i64,
-        app: sample.site.app.name.to_string(),
-        side: sample.site.side.name().to_owned(),
+        app: sample.datapath_context.app.name.to_string(),
+        side: sample.datapath_context.side.name().to_owned(),
         method: method(sample).to_owned(),
         peer: match (&peer.app, peer.identity.is_empty()) {
             (Some(app), _) => app.name.to_string(),
@@ -177,19 +177,19 @@ fn counted(desk: &Desk) -> HashMap<Key, MethodCalls> {
             calls.side,
         )
     };
-    let counted = observe::calls(&desk.shared).into_iter();
+    let counted = observe::calls(&desk.plane).into_iter();
     counted.map(|calls| (key(&calls), calls)).collect()
 }
 
 /// The policies that count, by name.
 fn counting(desk: &Desk) -> Vec<String> {
-    let live = desk.shared.policies.live().into_iter();
+    let live = desk.plane.policies.live().into_iter();
     let counting = live.filter(|live| live.policy.calls().is_some());
     counting.map(|live| live.name.to_string()).collect()
 }
 
 fn calls_in_flight(desk: &Desk) -> u64 {
-    let runtimes = desk.shared.runtimes.iter();
+    let runtimes = desk.plane.runtimes.iter();
     runtimes.map(|runtime| runtime.traffic().calls_under_way).sum()
 }
 

@@ -8,6 +8,7 @@ use provost_transport_datagram::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 
 use super::{Config, ConfigError, Problem, RouteConfig, RouteTransport, parse_mode};
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
+use crate::transport::TransportKind;
 
 /// Runtime threads, at most.
 const RUNTIMES_MAX: usize = 64;
@@ -172,7 +173,7 @@ impl Config {
         );
         problems.range("timeouts.completion_stall_ms", at.completion_stall_ms, 10, DAY_MS);
         problems.range("timeouts.drain_ms", at.drain_ms, 0, DAY_MS);
-        problems.range("timeouts.takeover_ms", at.takeover_ms, 10, DAY_MS);
+        problems.range("timeouts.hot_restart_ms", at.hot_restart_ms, 10, DAY_MS);
     }
 
     /// What can be seen without the kinds: which there are is known when libraries have been loaded.
@@ -202,6 +203,12 @@ impl Config {
     fn check_paths_of_calls(&self, problems: &mut Problems) {
         self.check_policies(problems);
         problems.range("listener", self.listeners.len(), 0, ENTRIES_MAX);
+        for (at, listener) in self.listeners.iter().enumerate() {
+            if !listener.transport.is_network() {
+                let message = format!("\"{}\" does not listen", listener.transport.name());
+                problems.add(format!("listener[{at}].transport"), message);
+            }
+        }
         problems.range("route", self.routes.len(), 0, ENTRIES_MAX);
         for (at, route) in self.routes.iter().enumerate() {
             check_route(&format!("route[{at}]"), route, problems);
@@ -227,18 +234,15 @@ fn check_route(key: &str, route: &RouteConfig, problems: &mut Problems) {
         );
     }
     match (route.transport, route.endpoints.is_empty()) {
-        (RouteTransport::Tcp | RouteTransport::Datagram, true) => {
-            let transport = match route.transport {
-                RouteTransport::Datagram => "datagram",
-                _ => "tcp",
-            };
+        (RouteTransport::Over(kind), true) if kind.is_network() => {
             let message = format!(
-                "{transport} needs at least one \"host:port\" for \"{}\"",
+                "{} needs at least one \"host:port\" for \"{}\"",
+                kind.name(),
                 route.service
             );
             problems.add(format!("{key}.endpoints"), message);
         }
-        (RouteTransport::Local, false) => {
+        (RouteTransport::Over(TransportKind::Local), false) => {
             let message = "a local service has no endpoints: remove them, or use transport = \"auto\"";
             problems.add(format!("{key}.endpoints"), message.into());
         }

@@ -21,7 +21,7 @@ const LIVE: [&str; 17] = [
     "timeouts.connect_ms",
     "timeouts.drain_ms",
     "timeouts.handshake_ms",
-    "timeouts.takeover_ms",
+    "timeouts.hot_restart_ms",
     "tls.allow_peers",
 ];
 /// Lists whose entries are told apart by this key of theirs.
@@ -97,7 +97,7 @@ impl Config {
         next.runtime.allow_app_busy_poll = other.runtime.allow_app_busy_poll;
         next.timeouts.connect_ms = other.timeouts.connect_ms;
         next.timeouts.drain_ms = other.timeouts.drain_ms;
-        next.timeouts.takeover_ms = other.timeouts.takeover_ms;
+        next.timeouts.hot_restart_ms = other.timeouts.hot_restart_ms;
         next.timeouts.handshake_ms = other.timeouts.handshake_ms;
         if let (Some(tls), Some(other)) = (&mut next.tls, &other.tls) {
             tls.allow_peers.clone_from(&other.allow_peers);
@@ -230,7 +230,7 @@ mod tests {
         other.timeouts.connect_ms = 1;
         other.timeouts.handshake_ms = 1;
         other.timeouts.drain_ms = 1;
-        other.timeouts.takeover_ms = 10;
+        other.timeouts.hot_restart_ms = 10;
         other.timeouts.keepalive_interval_ms = 11;
         let next = Config::default().with_live_keys_of(&other);
         for change in diff(&next, &other) {

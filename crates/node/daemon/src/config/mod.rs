@@ -3,9 +3,11 @@
 //! `docs/configuration.md` documents each key, `packaging/provostd.toml` shows all of them with their defaults (a
 //! test holds it against this module).
 
+mod admin;
 mod check;
 mod diff;
 mod model;
+mod observe;
 mod sources;
 
 use std::fmt;
@@ -13,8 +15,10 @@ use std::path::PathBuf;
 
 use crate::policies::Attachment;
 
+pub use admin::AdminConfig;
 pub use diff::{ConfigChange, TakesEffect, diff};
 pub use model::*;
+pub use observe::{ListenAddress, ObserveConfig};
 pub use sources::{Adjust, Sources};
 
 /// Why a configuration was refused.

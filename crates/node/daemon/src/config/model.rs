@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
-use crate::admin::AdminConfig;
-use crate::observe::ObserveConfig;
+use super::{AdminConfig, ObserveConfig};
 use crate::policies::Attachment;
+use crate::transport::{TransportKind, TransportOptions};
 
 /// The whole configuration of a node's service.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -137,7 +137,8 @@ pub struct TimeoutsConfig {
     /// How long calls in flight get to finish when the service is told to stop.
     pub drain_ms: u64,
     /// How long a new process that is to replace this one may take to take over, while nobody serves.
-    pub takeover_ms: u64,
+    #[serde(alias = "takeover_ms")]
+    pub hot_restart_ms: u64,
 }
 
 /// `[tls]`: PEM files. With them, every connection between nodes is mutual TLS.
@@ -211,20 +212,9 @@ pub enum LogFormat {
 pub struct ListenerConfig {
     /// Which transport.
     #[serde(default)]
-    pub transport: ListenerTransport,
+    pub transport: TransportKind,
     /// Where, as `ip:port`; port 0 takes a free one and logs it.
     pub address: SocketAddr,
-}
-
-/// Transports that listen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ListenerTransport {
-    /// The native protocol over TCP.
-    #[default]
-    Tcp,
-    /// The native protocol over the datagram transport.
-    Datagram,
 }
 
 /// `[[route]]`.
@@ -241,19 +231,59 @@ pub struct RouteConfig {
     pub endpoints: Vec<String>,
 }
 
-/// Transports that a route can name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
+/// What a route says of the transport.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RouteTransport {
-    /// `local` while the service is bound on this node, else `tcp`.
+    /// `local` while the service is bound on this node, else the default transport to other nodes.
     #[default]
     Auto,
-    /// Both ends on this node.
-    Local,
-    /// The native protocol over TCP.
-    Tcp,
-    /// The native protocol over the datagram transport.
-    Datagram,
+    /// This one.
+    Over(TransportKind),
+}
+
+impl RouteTransport {
+    /// What carries the connections of such a route, if they do not stay on this node.
+    #[must_use]
+    pub fn network(self) -> TransportKind {
+        match self {
+            RouteTransport::Auto => TransportKind::default(),
+            RouteTransport::Over(kind) => kind,
+        }
+    }
+}
+
+impl Config {
+    /// What it says to all transports.
+    pub(crate) fn transport_options(&self) -> TransportOptions {
+        TransportOptions {
+            keepalive_interval_ns: self.timeouts.keepalive_interval_ms * 1_000_000,
+            keepalive_timeout_ns: self.timeouts.keepalive_timeout_ms * 1_000_000,
+            packet_bytes: self.datagram.packet_bytes,
+        }
+    }
+}
+
+/// What a configuration calls [`RouteTransport::Auto`].
+const AUTO: &str = "auto";
+
+impl Serialize for RouteTransport {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            RouteTransport::Auto => serializer.serialize_str(AUTO),
+            RouteTransport::Over(kind) => kind.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RouteTransport {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<RouteTransport, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        if name == AUTO {
+            return Ok(RouteTransport::Auto);
+        }
+        let kind = TransportKind::deserialize(serde::de::value::StringDeserializer::<D::Error>::new(name))?;
+        Ok(RouteTransport::Over(kind))
+    }
 }
 
 impl Default for DatagramConfig {
@@ -322,7 +352,7 @@ impl Default for TimeoutsConfig {
             keepalive_timeout_ms: 10_000,
             completion_stall_ms: 10_000,
             drain_ms: 10_000,
-            takeover_ms: 5_000,
+            hot_restart_ms: 5_000,
         }
     }
 }

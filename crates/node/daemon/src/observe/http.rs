@@ -18,9 +18,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
-use super::config::ListenAddress;
 use super::{ObserveError, exposition, node_metrics};
-use crate::node::Shared;
+use crate::config::ListenAddress;
+use crate::control_plane::ControlPlane;
 
 /// Connections at once; a scraper that finds none free waits.
 const CONNECTIONS_MAX: usize = 16;
@@ -116,24 +116,24 @@ fn open_unix(path: &PathBuf) -> std::io::Result<HttpListener> {
 }
 
 /// Answers requests, for ever.
-pub(crate) async fn serve(shared: Rc<Shared>, listener: HttpListener) {
+pub(crate) async fn serve(plane: ControlPlane, listener: HttpListener) {
     let permits = Rc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         // The semaphore is never closed.
         let permit = Rc::clone(&permits);
         // Who comes while another process takes over waits for the one that goes on: this one may be about to end.
-        let (accepted, _) = shared.gate.enter_with(|| listener.accept()).await;
+        let (accepted, _) = plane.quiesce_barrier.enter_with(|| listener.accept()).await;
         let Ok(stream) = accepted else {
             tokio::time::sleep(ACCEPT_RETRY).await;
             continue;
         };
-        let shared = Rc::clone(&shared);
+        let plane = plane.clone();
         tokio::task::spawn_local(async move {
             let Ok(_held) = permit.acquire().await else { return };
             let served = async {
                 match stream {
-                    Stream::Tcp(stream) => answer_all(shared, stream).await,
-                    Stream::Unix(stream) => answer_all(shared, stream).await,
+                    Stream::Tcp(stream) => answer_all(plane, stream).await,
+                    Stream::Unix(stream) => answer_all(plane, stream).await,
                 }
             };
             let _ = tokio::time::timeout(CONNECTION_TIME_MAX, served).await;
@@ -146,9 +146,9 @@ enum Stream {
     Unix(tokio::net::UnixStream),
 }
 
-async fn answer_all(shared: Rc<Shared>, stream: impl AsyncRead + AsyncWrite + Unpin) {
+async fn answer_all(plane: ControlPlane, stream: impl AsyncRead + AsyncWrite + Unpin) {
     let service = service_fn(move |request| {
-        let response = answer(&shared, &request);
+        let response = answer(&plane, &request);
         async move { Ok::<_, Infallible>(response) }
     });
     // What goes wrong on a connection is over with it.
@@ -160,20 +160,20 @@ async fn answer_all(shared: Rc<Shared>, stream: impl AsyncRead + AsyncWrite + Un
         .await;
 }
 
-fn answer(shared: &Shared, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn answer(plane: &ControlPlane, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "use GET\n");
     }
     match request.uri().path() {
         "/metrics" => {
-            let mut response = Response::new(Full::from(exposition::print(&node_metrics::collect(shared))));
+            let mut response = Response::new(Full::from(exposition::print(&node_metrics::collect(plane))));
             let content = HeaderValue::from_static(METRICS_TYPE);
             response.headers_mut().insert(CONTENT_TYPE, content);
             response
         }
         // The control plane answers: it lives.
         "/healthz" => plain(StatusCode::OK, "ok\n"),
-        "/readyz" if node_metrics::is_ready(shared) => plain(StatusCode::OK, "ready\n"),
+        "/readyz" if node_metrics::is_ready(plane) => plain(StatusCode::OK, "ready\n"),
         "/readyz" => plain(
             StatusCode::SERVICE_UNAVAILABLE,
             "not ready: the node is draining, or being replaced\n",

@@ -8,27 +8,23 @@
 //!
 //! `docs/observability.md` lists everything that is reported; a test holds it against the code.
 
-mod audit;
 mod collected;
-mod config;
-mod counts;
 mod exposition;
-pub(crate) mod handover;
 mod http;
 mod node_metrics;
 mod otlp;
 mod process;
+pub(crate) mod state_transfer;
 
 use std::collections::BTreeMap;
 use std::io;
 
 use provost_engine::MethodCalls;
 
-use crate::node::Shared;
+use crate::control_plane::ControlPlane;
 
-pub use audit::AuditLog;
-pub use config::{ListenAddress, ObserveConfig};
-pub(crate) use counts::Counts;
+pub use crate::audit_log::{AuditLog, AuditLogError};
+pub use crate::config::{ListenAddress, ObserveConfig};
 pub(crate) use http::{HttpListener, serve};
 pub use node_metrics::NODE_METRICS;
 pub(crate) use otlp::export;
@@ -36,14 +32,6 @@ pub(crate) use otlp::export;
 /// Why what a node tells cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
-    /// The audit file cannot be written.
-    #[error("observe.audit_file {path}: {source}")]
-    Audit {
-        /// Its path.
-        path: String,
-        /// What the system said.
-        source: io::Error,
-    },
     /// The address cannot be listened at.
     #[error("observe.listen {address}: {source}")]
     Listen {
@@ -52,15 +40,12 @@ pub enum ObserveError {
         /// What the system said.
         source: io::Error,
     },
-    /// No thread was to be had.
-    #[error("the audit log's thread: {0}")]
-    Thread(io::Error),
 }
 
 /// What has been counted of the calls of each app and method: by all policies that count, which is `metrics`. Two that
 /// count the same calls are not added up; the one that has seen more counts.
-pub(crate) fn calls(shared: &Shared) -> Vec<MethodCalls> {
-    let live = shared.policies.live();
+pub(crate) fn calls(plane: &ControlPlane) -> Vec<MethodCalls> {
+    let live = plane.policies.live();
     let counted = live.iter().filter_map(|live| live.policy.calls()).flatten();
     let mut merged: BTreeMap<_, MethodCalls> = BTreeMap::new();
     for calls in counted {
@@ -126,17 +111,12 @@ mod tests {
     fn the_document_lists_the_metrics_that_there_are() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/observability.md");
         let document = std::fs::read_to_string(path).unwrap();
-        let of_policies = [
-            &provost_observe_metrics::METRICS[..],
-            &provost_observe_log::METRICS[..],
-            &provost_observe_tap::METRICS[..],
-            &provost_observe_trace::METRICS[..],
-        ];
+        let kinds = provost_observers::kinds();
         let metrics = NODE_METRICS
             .iter()
             .copied()
             .chain(provost_engine::VERDICT_METRICS)
-            .chain(of_policies.into_iter().flatten());
+            .chain(kinds.iter().flat_map(|kind| kind.metrics()).copied());
         let expected: BTreeSet<String> = metrics.map(row).collect();
         assert_eq!(documented(&document), expected);
     }

@@ -6,7 +6,8 @@ use provost_engine::{MetricDescription, MetricSink, MetricType};
 
 use super::collected::Collected;
 use super::process;
-use crate::node::{OpenConnection, Shared};
+use crate::connections::OpenConnection;
+use crate::control_plane::ControlPlane;
 use crate::runtime::{QUEUEING_SECONDS, Traffic};
 
 macro_rules! metrics {
@@ -45,7 +46,7 @@ metrics! {
         "Share of the fullest completion ring of an app that was taken in the last 10 to 20 seconds.";
     RECEIVE_HEAP = "provost_receive_heap_bytes", Gauge, "By", "Memory of the receive heaps of all apps.";
     SEND_HEAP = "provost_send_heap_bytes", Gauge, "By", "Memory of the send heaps of all apps, as far as they mapped it.";
-    TAKEOVERS = "provost_daemon_replacements_total", Counter, "{replacement}",
+    HOT_RESTARTS = "provost_daemon_replacements_total", Counter, "{replacement}",
         "Replacements of the daemon by a new process (committed), and attempts after which the old one went on (rolled_back).";
     UPGRADES = "provost_engine_upgrades_total", Counter, "{change}",
         "Upgrades of engines that were carried out (committed), or left everything as it was (rolled_back).";
@@ -78,13 +79,13 @@ metrics! {
 }
 
 /// All metrics of the node and its policies, as they are now.
-pub(crate) fn collect(shared: &Shared) -> Collected {
+pub(crate) fn collect(plane: &ControlPlane) -> Collected {
     let mut out = Collected::default();
-    node(shared, &mut out);
-    connections(shared, &mut out);
-    policies(shared, &mut out);
+    node(plane, &mut out);
+    connections(plane, &mut out);
+    policies(plane, &mut out);
     of_process(&mut out);
-    for instance in shared.policies.table().instances() {
+    for instance in plane.policies.table().instances() {
         out.begin_policy(&instance.name, instance.kind.name());
         instance.policy.metrics(&mut out);
         instance.verdicts.report(&mut out);
@@ -92,18 +93,18 @@ pub(crate) fn collect(shared: &Shared) -> Collected {
     out
 }
 
-fn node(shared: &Shared, out: &mut Collected) {
+fn node(plane: &ControlPlane, out: &mut Collected) {
     out.number(
         &BUILD,
         &[
             ("version", env!("CARGO_PKG_VERSION")),
-            ("node", &shared.config.node.name),
+            ("node", &plane.config.started.node.name),
         ],
         1.0,
     );
-    out.number(&READY, &[], f64::from(u8::from(is_ready(shared))));
-    out.number(&APPS, &[], shared.apps.borrow().len() as f64);
-    for (at, runtime) in shared.runtimes.iter().enumerate() {
+    out.number(&READY, &[], f64::from(u8::from(is_ready(plane))));
+    out.number(&APPS, &[], plane.apps.count() as f64);
+    for (at, runtime) in plane.runtimes.iter().enumerate() {
         let name = at.to_string();
         let labels = [("runtime", name.as_str())];
         let spent = runtime.spent();
@@ -114,7 +115,7 @@ fn node(shared: &Shared, out: &mut Collected) {
         out.number(&RUNTIME_SLEEPS, &labels, spent.sleeps as f64);
         traffic(&runtime.traffic(), &labels, out);
     }
-    let loads = || shared.runtimes.iter().map(crate::runtime::Runtime::load);
+    let loads = || plane.runtimes.iter().map(|runtime| runtime.load());
     out.number(
         &SUBMISSIONS,
         &[],
@@ -127,11 +128,11 @@ fn node(shared: &Shared, out: &mut Collected) {
     );
     let receive_bytes: u64 = loads().map(|load| load.receive_heap_bytes).sum();
     out.number(&RECEIVE_HEAP, &[], receive_bytes as f64);
-    let apps = shared.apps.borrow();
-    let send_bytes: u64 = apps.values().map(|app| app.send_heap.bytes()).sum();
+    let apps = plane.apps.all();
+    let send_bytes: u64 = apps.values().map(|app| app.endpoint.send_heap.bytes()).sum();
     out.number(&SEND_HEAP, &[], send_bytes as f64);
-    changes(shared, out);
-    let (written, dropped) = shared.audit.counts();
+    changes(plane, out);
+    let (written, dropped) = plane.audit.counts();
     out.number(&AUDIT_WRITTEN, &[], written as f64);
     out.number(&AUDIT_DROPPED, &[], dropped as f64);
 }
@@ -156,11 +157,11 @@ fn traffic(traffic: &Traffic, labels: &[(&str, &str)], out: &mut Collected) {
     );
 }
 
-fn changes(shared: &Shared, out: &mut Collected) {
-    let counts = &shared.counts;
+fn changes(plane: &ControlPlane, out: &mut Collected) {
+    let counts = &plane.counts;
     let by_outcome = [
-        (&TAKEOVERS, "committed", &counts.takeovers),
-        (&TAKEOVERS, "rolled_back", &counts.takeovers_undone),
+        (&HOT_RESTARTS, "committed", &counts.hot_restarts),
+        (&HOT_RESTARTS, "rolled_back", &counts.hot_restarts_undone),
         (&UPGRADES, "committed", &counts.upgrades),
         (&UPGRADES, "rolled_back", &counts.upgrades_undone),
     ];
@@ -170,7 +171,7 @@ fn changes(shared: &Shared, out: &mut Collected) {
     for (cause, count) in [("operator", &counts.rollbacks), ("failure", &counts.taken_back)] {
         out.number(&ROLLBACKS, &[("cause", cause)], count.get() as f64);
     }
-    if shared.config.observe.otlp_endpoint.is_empty() {
+    if plane.config.started.observe.otlp_endpoint.is_empty() {
         return;
     }
     for (outcome, count) in [("success", &counts.exports), ("failure", &counts.exports_failed)] {
@@ -178,14 +179,16 @@ fn changes(shared: &Shared, out: &mut Collected) {
     }
 }
 
-fn connections(shared: &Shared, out: &mut Collected) {
-    let connections = shared.connections.borrow();
+fn connections(plane: &ControlPlane, out: &mut Collected) {
+    let connections = plane.connections.all();
     let mut open: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     let mut services: BTreeMap<&str, ()> = BTreeMap::new();
     for connection in connections.values() {
-        let site = &connection.site;
-        *open.entry((site.side.name(), site.peer.transport)).or_default() += 1;
-        if let Some(service) = &connection.serves {
+        let context = &connection.context;
+        *open
+            .entry((context.side.name(), context.peer.transport))
+            .or_default() += 1;
+        if let Some(service) = connection.spec.serves() {
             services.insert(service, ());
         }
     }
@@ -197,33 +200,32 @@ fn connections(shared: &Shared, out: &mut Collected) {
         );
     }
     out.number(&SCHEMAS, &[], services.len() as f64);
-    packets(shared, out);
+    packets(plane, out);
 }
 
-fn packets(shared: &Shared, out: &mut Collected) {
-    let packets = shared.packets();
+fn packets(plane: &ControlPlane, out: &mut Collected) {
+    let packets = plane.connections.packets();
     out.number(&PACKETS_SENT, &[], packets.sent as f64);
     out.number(&PACKETS_RECEIVED, &[], packets.received as f64);
     out.number(&PACKETS_RESENT, &[], packets.resent as f64);
-    let connections = shared.connections.borrow();
-    let carried = |connection: &&OpenConnection| connection.site.peer.transport == "datagram";
-    let trips = connections.values().filter(carried);
-    if let Some(longest_ns) = trips.filter_map(|one| one.link.packets().round_trip_ns()).max() {
+    let connections = plane.connections.all();
+    let trip = |connection: &OpenConnection| connection.signals.packets().round_trip_ns();
+    if let Some(longest_ns) = connections.values().filter_map(trip).max() {
         out.number(&ROUND_TRIP, &[], longest_ns as f64 / 1e9);
     }
 }
 
-fn policies(shared: &Shared, out: &mut Collected) {
+fn policies(plane: &ControlPlane, out: &mut Collected) {
     let mut attached: BTreeMap<&str, u64> = BTreeMap::new();
-    let table = shared.policies.table();
+    let table = plane.policies.table();
     for entry in &table.entries {
         *attached.entry(entry.live.kind.name()).or_default() += 1;
     }
     for (kind, count) in attached {
         out.number(&POLICIES, &[("kind", kind)], count as f64);
     }
-    out.number(&POLICY_CHANGES, &[], shared.policies.generation() as f64);
-    let connections = shared.connections.borrow();
+    out.number(&POLICY_CHANGES, &[], plane.policies.generation() as f64);
+    let connections = plane.connections.all();
     let without = connections
         .values()
         .map(|connection| connection.without.len())
@@ -241,7 +243,7 @@ fn of_process(out: &mut Collected) {
 }
 
 /// Whether the node takes new apps and connections.
-pub(crate) fn is_ready(shared: &Shared) -> bool {
-    let is_being_replaced = shared.gate.is_closed() || shared.peers_gate.is_closed();
-    !shared.draining.get() && !is_being_replaced
+pub(crate) fn is_ready(plane: &ControlPlane) -> bool {
+    let is_being_replaced = plane.quiesce_barrier.is_closed() || plane.peers.barrier.is_closed();
+    !plane.connections.is_draining() && !is_being_replaced
 }

@@ -3,7 +3,6 @@
 //! What is sent are totals since the service began, so that an export that fails costs nothing but the time until the
 //! next one: none is repeated.
 
-use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -22,20 +21,20 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::collected::{Collected, Family, Labels, Sample};
 use super::node_metrics;
-use crate::node::Shared;
+use crate::control_plane::ControlPlane;
 
 /// How long a collector may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// Sends metrics, for ever.
-pub(crate) async fn export(shared: Rc<Shared>, collector: Endpoint, interval: Duration) {
+pub(crate) async fn export(plane: ControlPlane, collector: Endpoint, interval: Duration) {
     let mut client = MetricsServiceClient::new(collector.connect_lazy());
     let mut was_taken = true;
     loop {
         tokio::time::sleep(interval).await;
-        let outcome = send(&shared, &mut client).await;
-        let counts = &shared.counts;
+        let outcome = send(&plane, &mut client).await;
+        let counts = &plane.counts;
         match &outcome {
             Ok(()) => counts.exports.add_one(),
             Err(_) => counts.exports_failed.add_one(),
@@ -50,13 +49,13 @@ pub(crate) async fn export(shared: Rc<Shared>, collector: Endpoint, interval: Du
     }
 }
 
-async fn send(shared: &Shared, client: &mut MetricsServiceClient<Channel>) -> Result<(), String> {
+async fn send(plane: &ControlPlane, client: &mut MetricsServiceClient<Channel>) -> Result<(), String> {
     let span = Span {
-        start_unix_ns: shared.began_unix_ms.get() * NANOS_PER_MILLI,
+        start_unix_ns: plane.counts.began_unix_ms.get() * NANOS_PER_MILLI,
         now_unix_ns: unix_ns(),
     };
-    let metrics = metrics(&node_metrics::collect(shared), span);
-    let request = request(&shared.config.node.name, metrics);
+    let metrics = metrics(&node_metrics::collect(plane), span);
+    let request = request(&plane.config.started.node.name, metrics);
     match tokio::time::timeout(TIMEOUT, client.export(request)).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(status)) => Err(status.to_string()),

@@ -2,80 +2,63 @@
 
 use std::sync::Arc;
 
-use provost_engine::{AttachError, Engine, RestoreError, SavedState, Site, Start};
+use provost_datapath::EngineStart;
+use provost_engine::{AttachError, DatapathContext, Start};
 
 use super::attachment::OnFault;
-use super::plan::trial;
+use super::closed;
 use super::table::Instance;
 use super::{ChangeError, Policies};
-use crate::runtime::{Fitted, Guard, StandIn};
+use crate::runtime::{FallbackEngine, Fitted, Guard, Probation, StandIn};
 
 /// Policies whose engines are ready for one datapath, in order. It is to be used before the next time that the control
 /// plane waits for something, so that no change comes in between.
 pub(crate) struct Chain {
     /// The engines.
-    pub(crate) links: Vec<Link>,
-    /// Attachments that do not fit the datapath and say `on_fault = "pass"`: it goes without.
+    pub(crate) engines: Vec<PreparedPolicy>,
+    /// Attachments that apply to the datapath and that it goes without.
     pub(crate) left_out: Vec<Arc<Instance>>,
 }
 
 /// A policy whose engine is ready.
-pub(crate) struct Link {
+pub(crate) struct PreparedPolicy {
     /// The policy.
     pub(crate) instance: Arc<Instance>,
-    /// Starts its engine: fresh, or with what one of the same attachment has saved.
-    pub(crate) start: Start,
-    /// What is known of the engine.
+    pub(crate) engine: PolicyEngine,
+}
+
+/// An engine that is ready to start.
+pub(crate) struct PolicyEngine {
+    /// Starts it: fresh, or with what one of the same attachment has saved.
+    pub(crate) start: EngineStart,
+    /// What is known of it.
     pub(crate) fitted: Fitted,
 }
 
-/// An engine that was started, and what is known of it.
-pub(crate) struct FittedEngine {
-    pub(crate) engine: Box<dyn Engine>,
-    pub(crate) fitted: Fitted,
-}
-
-impl Link {
-    /// Starts the engine.
-    pub(crate) fn start(self, saved: Option<&SavedState>) -> Result<FittedEngine, RestoreError> {
-        Ok(FittedEngine {
-            engine: (self.start)(saved)?,
-            fitted: self.fitted,
-        })
-    }
-}
-
-impl Chain {
-    /// The policies.
-    pub(crate) fn instances(&self) -> Vec<Arc<Instance>> {
-        self.links.iter().map(|link| Arc::clone(&link.instance)).collect()
-    }
-
-    /// Starts all engines fresh.
-    pub(crate) fn start(self) -> Result<Vec<FittedEngine>, RestoreError> {
-        self.links.into_iter().map(|link| link.start(None)).collect()
-    }
+/// Starts a policy's engine from what its predecessor has saved, if there is one.
+pub(crate) fn started(start: Start) -> EngineStart {
+    Box::new(|predecessor| start(predecessor.saved))
 }
 
 impl Policies {
-    /// Gets the policies of a datapath ready. (Its number must be in the site: exceptions go by it.) An attachment that
+    /// Gets the policies of a datapath ready. (Its number must be in the datapath context: exceptions go by it.) An attachment that
     /// does not fit is an error, unless its `on_fault` says otherwise.
-    pub(crate) async fn chain(&self, site: &Arc<Site>) -> Result<Chain, ChangeError> {
+    pub(crate) async fn chain(&self, context: &Arc<DatapathContext>) -> Result<Chain, ChangeError> {
         loop {
             let generation = self.generation.get();
-            let instances = self.table().chain(site);
+            let instances = self.table().chain(context);
             let lineages: Vec<_> = instances
                 .iter()
-                .map(|instance| self.unproved_lineage(instance.tag, site))
+                .map(|instance| self.history.unproved_lineage(instance.tag, context))
                 .collect();
             let chain = match instances.is_empty() {
                 true => Ok(Chain {
-                    links: Vec::new(),
+                    engines: Vec::new(),
                     left_out: Vec::new(),
                 }),
                 false => {
-                    let site = Arc::clone(site);
-                    let prepare = move || prepare_chain(&instances, &lineages, &site);
+                    let context = Arc::clone(context);
+                    let prepare = move || prepare_chain(&instances, &lineages, &context);
                     let prepared = tokio::task::spawn_blocking(prepare).await;
                     prepared.map_err(|_| ChangeError::Ending)?
                 }
@@ -88,60 +71,85 @@ impl Policies {
 }
 
 /// An instance that came just before the datapath is as new to its calls as it would be to those of another that it
-/// came to: it is on trial there too.
+/// came to: it is on probation there too.
 fn prepare_chain(
     instances: &[Arc<Instance>],
     lineages: &[Vec<Option<Arc<Instance>>>],
-    site: &Arc<Site>,
+    context: &Arc<DatapathContext>,
 ) -> Result<Chain, ChangeError> {
-    let (mut links, mut left_out) = (Vec::with_capacity(instances.len()), Vec::new());
+    let (mut engines, mut left_out) = (Vec::with_capacity(instances.len()), Vec::new());
     for (instance, lineage) in instances.iter().zip(lineages) {
-        match instance.prepare(site) {
-            Ok(start) => links.push(Link {
-                start,
-                fitted: Fitted::new(
-                    instance.tag,
-                    Guard {
-                        trial: trial(lineage, site),
-                        stand_in: stand_in(instance, site),
-                    },
-                ),
+        match instance.prepare(context) {
+            Ok(start) => engines.push(PreparedPolicy {
+                engine: PolicyEngine {
+                    start: started(start),
+                    fitted: Fitted::new(
+                        instance.tag,
+                        Guard {
+                            probation: probation(lineage, context),
+                            stand_in: stand_in(instance, context),
+                        },
+                    ),
+                },
                 instance: Arc::clone(instance),
             }),
             Err(error) if instance.on_fault() == OnFault::Pass => {
                 tracing::warn!(
                     policy = %instance.name,
-                    app = %site.app.name,
-                    service = %site.service,
-                    connection = site.connection,
+                    app = %context.app.name,
+                    service = %context.service,
+                    connection = context.connection,
                     %error,
                     "a connection goes without a policy that does not fit it"
                 );
                 left_out.push(Arc::clone(instance));
             }
-            Err(error) => return Err(unfit(instance, site, error)),
+            Err(error) => return Err(unfit(instance, context, error)),
         }
     }
-    Ok(Chain { links, left_out })
+    Ok(Chain { engines, left_out })
+}
+
+/// What was in an instance's place before it, and before that one, the last first, as far as each has not proved itself
+/// yet; at the end, none stands for an attachment that was not there.
+pub(crate) type Lineage = [Option<Arc<Instance>>];
+
+/// A probation of an engine on a datapath against what was before it; none, if it has nothing to prove.
+pub(crate) fn probation(lineage: &Lineage, context: &Arc<DatapathContext>) -> Option<Probation> {
+    let (before, earlier) = lineage.split_first()?;
+    Some(Probation::against(before.as_ref().and_then(|before| {
+        // Where it was, it was prepared for this datapath before; should it not fit any more, there is none.
+        let start = || Some(started(before.prepare(context).ok()?));
+        Some(FallbackEngine {
+            tag: before.tag,
+            owner: Arc::clone(before) as _,
+            starts: [start()?, start()?],
+            guard: Guard {
+                probation: probation(earlier, context),
+                stand_in: stand_in(before, context),
+            },
+        })
+    })))
 }
 
 /// What takes the place of an engine of this policy when it fails.
-pub(crate) fn stand_in(instance: &Instance, site: &Site) -> StandIn {
+pub(crate) fn stand_in(instance: &Instance, context: &DatapathContext) -> StandIn {
     match instance.on_fault() {
         OnFault::Pass => StandIn::Pass,
-        OnFault::Deny => StandIn::Deny {
-            policy: Arc::clone(&instance.name),
-            site: Arc::new(instance.site(site)),
-        },
+        OnFault::Deny => {
+            let policy = Arc::clone(&instance.name);
+            let context = Arc::new(instance.datapath_context(context));
+            StandIn::Deny(Arc::new(move || closed::start(&policy, &context)))
+        }
     }
 }
 
-pub(crate) fn unfit(instance: &Instance, site: &Site, error: AttachError) -> ChangeError {
+pub(crate) fn unfit(instance: &Instance, context: &DatapathContext, error: AttachError) -> ChangeError {
     ChangeError::Unfit {
         policy: instance.name.to_string(),
-        connection: site.connection,
-        app: site.app.name.to_string(),
-        service: site.service.to_string(),
+        connection: context.connection,
+        app: context.app.name.to_string(),
+        service: context.service.to_string(),
         problem: error.problem,
     }
 }

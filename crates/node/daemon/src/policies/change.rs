@@ -6,7 +6,7 @@ use provost_engine::ConfigError;
 
 use super::attachment::Attachment;
 use super::registry::NoSuchKind;
-use super::transports::Transports;
+use crate::transport::TransportKind;
 
 /// A change: all of it happens, or nothing does.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,8 +54,10 @@ impl Change {
     pub(crate) fn configures_policies(&self) -> bool {
         match self {
             Change::Detach { .. } | Change::Order { .. } => false,
-            Change::Upgrade(upgrade) => upgrade.policy.is_some() || !Transports::knows(&upgrade.kind),
-            Change::Rollback { engine } => !Transports::knows(engine),
+            Change::Upgrade(upgrade) => {
+                upgrade.policy.is_some() || TransportKind::upgradable(&upgrade.kind).is_none()
+            }
+            Change::Rollback { engine } => TransportKind::upgradable(engine).is_none(),
             Change::Attach { .. } | Change::Set { .. } | Change::Apply { .. } => true,
         }
     }

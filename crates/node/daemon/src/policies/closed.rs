@@ -3,20 +3,31 @@
 
 use std::sync::Arc;
 
+use provost_datapath::EngineStart;
 use provost_engine::{
-    CallState, Code, Denial, Engine, Filter, FilterState, RestoreError, SavedState, Sieve, SieveParts, Site,
-    StepView, Verdict, Watch,
+    CallState, Code, DatapathContext, Denial, Engine, Filter, FilterEngine, FilterEngineParts, FilterState,
+    RestoreError, SavedState, StepView, Verdict, Watch,
 };
 
 /// What it is called among engines.
 const KIND: &str = "closed";
 
+/// Starts the engine in the place of one that has failed.
+pub(crate) fn start(policy: &Arc<str>, datapath_context: &Arc<DatapathContext>) -> EngineStart {
+    let (policy, datapath_context) = (Arc::clone(policy), Arc::clone(datapath_context));
+    Box::new(move |predecessor| Ok(engine(&policy, &datapath_context, predecessor.saved)))
+}
+
 /// The engine. It knows the calls that the failed engine knew, as far as their saved form tells, and ends them too.
-pub(crate) fn engine(policy: &Arc<str>, site: &Arc<Site>, failed: Option<&SavedState>) -> Box<dyn Engine> {
-    let parts = || SieveParts {
+fn engine(
+    policy: &Arc<str>,
+    datapath_context: &Arc<DatapathContext>,
+    failed: Option<&SavedState>,
+) -> Box<dyn Engine> {
+    let parts = || FilterEngineParts {
         kind: KIND,
         version: 1,
-        site: (**site).clone(),
+        datapath_context: (**datapath_context).clone(),
         filter: Closed {
             reason: format!(
                 "policy \"{policy}\" has failed on this connection: calls that it judges are refused until it is \
@@ -29,8 +40,9 @@ pub(crate) fn engine(policy: &Arc<str>, site: &Arc<Site>, failed: Option<&SavedS
         ..failed.clone()
     });
     // A state of another form, or a damaged one: then it knows of no call in flight, and ends those to come.
-    let sieve = Sieve::start(parts(), failed.as_ref()).unwrap_or_else(|_| Sieve::new(parts()));
-    Box::new(sieve)
+    let filter_engine =
+        FilterEngine::start(parts(), failed.as_ref()).unwrap_or_else(|_| FilterEngine::new(parts()));
+    Box::new(filter_engine)
 }
 
 struct Closed {

@@ -5,7 +5,6 @@ use serde::Serialize;
 use super::attachment::Attachment;
 use super::change::{Change, Mode, Reach};
 use super::table::{Entry, Table};
-use super::transports::Transports;
 
 /// What two tables do not have in common, each as TOML.
 pub(crate) fn differences(old: &Table, next: &Table) -> (String, String) {
@@ -29,10 +28,8 @@ pub(crate) fn differences(old: &Table, next: &Table) -> (String, String) {
             text = format!("order = {:?}\n", names(one));
         }
         if one.transports != other.transports {
-            for (kind, _) in Transports::list() {
-                if let Some(version) = one.transports.current(kind) {
-                    text = format!("{kind} = {version}\n");
-                }
+            for (engine, version) in one.transports.all_current() {
+                text.push_str(&format!("{engine} = {version}\n"));
             }
         }
         text + &to_toml(attachments)

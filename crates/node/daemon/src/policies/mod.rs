@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Everything is prepared, for every live datapath, before any of them is changed. Then each runtime swaps the engines
-//! of one datapath after the other between two polls (`provost_datapath::Datapath::reshape`). If an engine does not take
+//! of one datapath after the other between two polls (`provost_datapath::Datapath::reconfigure`). If an engine does not take
 //! over, those that did are changed back the same way, with the state that they have by then. Changes come one after
 //! the other. A datapath that opens meanwhile is composed of the table of that moment, and changed before the commit if
 //! that was the old one.
@@ -17,9 +17,9 @@
 //! An engine that fails ([`provost_engine::Engine::fault`]) keeps the step that it could not judge. Its runtime puts
 //! another in its place at once, so that no call ends by that:
 //!
-//! - On trial (until so many calls have begun and so much time has passed since the change): the engine before, with
+//! - On probation (until so many calls have begun and so much time has passed since the change): the engine before, with
 //!   the state of the moment of the change; of a policy that was attached just then, none. The control plane then takes
-//!   the change back everywhere. Engines of datapaths that open just after the change are on trial too. (Trials are
+//!   the change back everywhere. Engines of datapaths that open just after the change are on probation too. (Trials are
 //!   not handed over to a process that takes over: an engine that fails there has failed later.)
 //! - Later: what the attachment's `on_fault` says. `deny` ends the calls that it would judge with UNAVAILABLE, `pass`
 //!   lets them pass. Setting or upgrading the policy makes it judge again.
@@ -29,36 +29,32 @@
 
 pub mod attachment;
 mod built_in;
-pub(crate) mod carry_out;
 pub(crate) mod chain;
 pub mod change;
 pub(crate) mod closed;
-pub(crate) mod handover;
-pub(crate) mod heal;
-mod listing;
-pub(crate) mod plan;
+mod history;
+pub(crate) mod listing;
 pub mod registry;
+pub(crate) mod state_transfer;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-pub(crate) mod transports;
+pub(crate) mod transport_versions;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use provost_engine::{EventSink, Policy, Site};
+use provost_engine::{EventSink, Policy};
 
-use crate::runtime::{EngineFailed, Tag};
+use crate::transport::TransportKind;
 pub(crate) use attachment::matches;
 pub use attachment::{AppliesTo, Attachment, OnFault};
-use carry_out::Recent;
-pub(crate) use carry_out::carry_out;
 pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
+pub(crate) use history::ChangeHistory;
 pub(crate) use listing::to_toml;
 pub use registry::{KindDescription, NoSuchKind, NotAdded, NotLoaded, Origin, Registry};
 pub use table::ATTACHMENTS_MAX;
@@ -74,11 +70,8 @@ pub(crate) struct Policies {
     generation: Cell<u64>,
     /// Held by the change that is under way.
     turn: tokio::sync::Mutex<()>,
-    next_number: Cell<u64>,
-    /// What was before instances that came not long ago.
-    recent: RefCell<HashMap<Tag, Recent>>,
-    /// Engines that have failed after a change of which nothing was heard yet.
-    early: RefCell<Vec<EngineFailed>>,
+    /// What changes have brought lately.
+    pub(crate) history: ChangeHistory,
 }
 
 /// A policy that is attached, for those who read what it has counted.
@@ -99,9 +92,7 @@ impl Policies {
             configured: RefCell::default(),
             generation: Cell::new(0),
             turn: tokio::sync::Mutex::new(()),
-            next_number: Cell::new(1),
-            recent: RefCell::default(),
-            early: RefCell::default(),
+            history: ChangeHistory::new(),
         }
     }
 
@@ -161,14 +152,13 @@ impl Policies {
         self.generation.get()
     }
 
-    /// The version of a transport's code that a datapath is to have.
-    pub(crate) fn transport_version(&self, kind: &str, site: &Site) -> Option<u32> {
-        self.table()
-            .transports
-            .version(kind, &site.app.name, site.connection)
+    /// The version of a transport's code that a connection of an app is to have.
+    pub(crate) fn transport_version(&self, kind: TransportKind, app: &str, connection: u64) -> u32 {
+        let version = self.table().transports.version(kind, app, connection);
+        version.unwrap_or_else(|| kind.first_version())
     }
 
-    fn commit(&self, table: Table) {
+    pub(crate) fn commit(&self, table: Table) {
         self.table.replace(Rc::new(table));
         self.generation.set(self.generation.get() + 1);
     }

@@ -177,6 +177,15 @@ impl Registry {
         })
     }
 
+    /// The version in which a kind goes on that a predecessor had in this one: this one, or the oldest after it where this one
+    /// is no longer there. (Every version reads what earlier ones have saved.)
+    pub(crate) fn version_after(&self, name: &str, version: u32) -> u32 {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        let of_name = kinds.keys().filter(|(other, _)| other == name);
+        let later = of_name.map(|(_, known)| *known).filter(|known| *known >= version);
+        later.min().unwrap_or(version)
+    }
+
     /// Paths of the libraries that kinds come from.
     pub(crate) fn libraries(&self) -> Vec<String> {
         let kinds = self.list().into_iter();

@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use provost_engine::{
-    AttachError, Environment, EventSink, Policy, PolicyKind, SharedState, Site, Start, VerdictLedger,
+    AttachError, DatapathContext, Environment, EventSink, Policy, PolicyKind, SharedState, Start,
+    VerdictLedger,
 };
 
 use super::attachment::{Attachment, OnFault};
 use super::change::{Change, ChangeError, Position, Reach, Upgrade};
 use super::registry::Registry;
-use super::transports::Transports;
+use super::transport_versions::TransportVersions;
 use crate::runtime::Tag;
+use crate::transport::TransportKind;
 
 /// Attachments of a node, at most.
 pub const ATTACHMENTS_MAX: usize = 64;
@@ -26,7 +28,7 @@ const EXCEPTIONS_MAX: usize = 256;
 #[derive(Clone, Default)]
 pub(crate) struct Table {
     pub(crate) entries: Vec<Entry>,
-    pub(crate) transports: Transports,
+    pub(crate) transports: TransportVersions,
 }
 
 /// One attachment.
@@ -60,32 +62,36 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// Gets an engine of it ready for a datapath. May be slow.
-    pub(crate) fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
-        self.policy.prepare(&self.site(site))
+    pub(crate) fn prepare(&self, datapath_context: &DatapathContext) -> Result<Start, AttachError> {
+        self.policy.prepare(&self.datapath_context(datapath_context))
     }
 
     /// The datapath, with what the attachment is for in it.
-    pub(crate) fn site(&self, site: &Site) -> Site {
-        let in_scope = |method: &provost_engine::MethodSite| {
+    pub(crate) fn datapath_context(&self, datapath_context: &DatapathContext) -> DatapathContext {
+        let in_scope = |method: &provost_engine::MethodContext| {
             self.attachment.applies_to_method(&method.name, &method.path)
         };
-        Site {
-            scope: site.methods.iter().map(in_scope).collect(),
-            verdicts: self.verdicts.of_runtime(site.runtime),
-            ..site.clone()
+        DatapathContext {
+            scope: datapath_context.methods.iter().map(in_scope).collect(),
+            verdicts: self.verdicts.of_runtime(datapath_context.runtime),
+            ..datapath_context.clone()
         }
     }
 
     /// Whether it applies to a datapath, to any of its methods.
-    fn applies_to(&self, site: &Site) -> bool {
+    fn applies_to(&self, datapath_context: &DatapathContext) -> bool {
         let attachment = &self.attachment;
         let any_method = || {
-            let meant = |method: &provost_engine::MethodSite| {
+            let meant = |method: &provost_engine::MethodContext| {
                 attachment.applies_to_method(&method.name, &method.path)
             };
-            site.methods.iter().any(meant)
+            datapath_context.methods.iter().any(meant)
         };
-        attachment.applies_to(site.side, &site.app.name, &site.service) && any_method()
+        attachment.applies_to(
+            datapath_context.side,
+            &datapath_context.app.name,
+            &datapath_context.service,
+        ) && any_method()
     }
 
     pub(crate) fn on_fault(&self) -> OnFault {
@@ -107,14 +113,14 @@ impl std::fmt::Debug for Instance {
 
 impl Entry {
     /// What a datapath has of it, if it applies there.
-    pub(super) fn for_site(&self, site: &Site) -> Option<&Arc<Instance>> {
+    pub(super) fn for_context(&self, datapath_context: &DatapathContext) -> Option<&Arc<Instance>> {
         let excepted = self.exceptions.iter().rev().find(|(reach, _)| match reach {
             Reach::All => true,
-            Reach::App(app) => *app == *site.app.name,
-            Reach::Connection(connection) => *connection == site.connection,
+            Reach::App(app) => *app == *datapath_context.app.name,
+            Reach::Connection(connection) => *connection == datapath_context.connection,
         });
         let instance = excepted.map_or(&self.live, |(_, instance)| instance);
-        instance.applies_to(site).then_some(instance)
+        instance.applies_to(datapath_context).then_some(instance)
     }
 
     /// All its instances.
@@ -125,9 +131,12 @@ impl Entry {
 
 impl Table {
     /// The policies of a datapath, the app's first.
-    pub(crate) fn chain(&self, site: &Site) -> Vec<Arc<Instance>> {
-        let of_site = self.entries.iter().filter_map(|entry| entry.for_site(site));
-        of_site.cloned().collect()
+    pub(crate) fn chain(&self, datapath_context: &DatapathContext) -> Vec<Arc<Instance>> {
+        let of_datapath = self
+            .entries
+            .iter()
+            .filter_map(|entry| entry.for_context(datapath_context));
+        of_datapath.cloned().collect()
     }
 
     /// All instances of all attachments.
@@ -137,6 +146,12 @@ impl Table {
 
     pub(crate) fn find(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.attachment.name == name)
+    }
+
+    /// The place of the attachment that has this instance.
+    pub(crate) fn position_of_instance(&self, tag: Tag) -> Option<usize> {
+        let has_it = |entry: &Entry| entry.instances().any(|instance| instance.tag == tag);
+        self.entries.iter().position(has_it)
     }
 
     fn position(&self, name: &str) -> Result<usize, ChangeError> {
@@ -286,10 +301,10 @@ impl Maker {
     }
 
     fn upgrade(&self, table: &mut Table, upgrade: &Upgrade) -> Result<(), ChangeError> {
-        if upgrade.policy.is_none() && Transports::knows(&upgrade.kind) {
-            return table
-                .transports
-                .upgrade(&upgrade.kind, upgrade.version, &upgrade.reach);
+        if upgrade.policy.is_none()
+            && let Some(kind) = TransportKind::upgradable(&upgrade.kind)
+        {
+            return table.transports.upgrade(kind, upgrade.version, &upgrade.reach);
         }
         let kind = match &upgrade.policy {
             None => upgrade.kind.clone(),
@@ -346,8 +361,11 @@ impl Maker {
             return Ok(());
         }
         let old = entry.live.kind.version();
-        if old != version {
+        // Who names the version that runs wants its engines started anew, with their state.
+        if old != version || upgrade.version.is_some() {
             entry.live = self.instance(&attachment, Some(&entry.live))?;
+        }
+        if old != version {
             entry.before = Some(old);
         }
         entry.exceptions.clear();
@@ -355,8 +373,8 @@ impl Maker {
     }
 
     fn roll_back(&self, table: &mut Table, engine: &str) -> Result<(), ChangeError> {
-        if Transports::knows(engine) {
-            return table.transports.roll_back(engine);
+        if let Some(kind) = TransportKind::upgradable(engine) {
+            return table.transports.roll_back(kind);
         }
         let mut undone = false;
         for entry in &mut table.entries {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use provost_engine::{AttachError, ConfigError, Environment, Policy, PolicyKind, SharedState, Site, Start};
+use provost_engine::{
+    AttachError, ConfigError, DatapathContext, Environment, Policy, PolicyKind, SharedState, Start,
+};
 
 /// The kind, in a version of the test's choice.
 pub(crate) struct Probe {
@@ -53,7 +55,7 @@ struct Probed {
 }
 
 impl Policy for Probed {
-    fn prepare(&self, _site: &Site) -> Result<Start, AttachError> {
+    fn prepare(&self, _site: &DatapathContext) -> Result<Start, AttachError> {
         Err(AttachError::new("for tests of the table alone"))
     }
 

@@ -6,6 +6,7 @@ use provost_engine::NoEvents;
 
 use super::testing::Probe;
 use super::{Attachment, Change, ChangeError, Maker, Origin, Position, Reach, Registry, Table, Upgrade};
+use crate::transport::TransportKind;
 
 fn maker() -> Maker {
     let registry = Registry::with_built_ins();
@@ -146,7 +147,7 @@ fn a_version_goes_to_all_or_to_some_and_back() {
         reach: Reach::All,
     });
     let table = changed(&maker, &table, transport);
-    assert_eq!(table.transports.current("transport-tcp"), Some(2));
+    assert_eq!(table.transports.current(TransportKind::Tcp), 2);
 }
 
 #[test]
@@ -174,4 +175,22 @@ fn a_configuration_that_is_set_keeps_the_version_that_an_upgrade_brought() {
     let refused = toml::Table::from_iter([("refuse".to_owned(), toml::Value::Boolean(true))]);
     let refused = maker.changed(&table, &set(refused)).err().unwrap().to_string();
     assert_eq!(refused, "policy \"a\": config: refuse: as asked");
+}
+
+#[test]
+fn a_version_that_is_gone_goes_on_in_the_oldest_that_is_not() {
+    let registry = &maker().registry;
+    let after = [0, 1, 2, 3].map(|version| registry.version_after("probe", version));
+    assert_eq!(after, [1, 1, 2, 3]);
+    assert_eq!(
+        registry.version_after("rate-limit", 1),
+        2,
+        "there is no version 1 any more"
+    );
+    assert_eq!(
+        registry.version_after("probe", 4),
+        4,
+        "no version reads what a later one saves"
+    );
+    assert_eq!(registry.version_after("nobody", 1), 1);
 }

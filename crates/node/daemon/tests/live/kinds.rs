@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use provost_engine::{
-    AttachError, CallState, ConfigError, Direction, Environment, Filter, FilterState, Parts, Policy,
-    PolicyKind, RestoreError, SharedState, Sieve, SieveParts, Site, Start, StepView, Verdict, Watch,
+    AttachError, CallState, ConfigError, DatapathContext, Direction, Environment, Filter, FilterEngine,
+    FilterEngineParts, FilterState, Parts, Policy, PolicyKind, RestoreError, SharedState, Start, StepView,
+    Verdict, Watch,
 };
 use provostd::policies::{Origin, Registry};
 
@@ -27,7 +28,7 @@ pub(crate) enum Behaviour {
     FitsNone,
 }
 
-/// A version that fails does so while it is on trial, also where hardly a call is made a second: a trial has 64 calls at
+/// A version that fails does so while it is on probation, also where hardly a call is made a second: a probation has 64 calls at
 /// least, and traffic has fewer than 32 under way of which an engine may not have seen a step yet.
 const STEPS_TO_FAILURE_MAX: u64 = 32;
 
@@ -119,7 +120,7 @@ struct Attached {
 }
 
 impl Policy for Attached {
-    fn prepare(&self, site: &Site) -> Result<Start, AttachError> {
+    fn prepare(&self, datapath_context: &DatapathContext) -> Result<Start, AttachError> {
         if self.behaviour == Behaviour::FitsNone {
             return Err(AttachError::new("as asked"));
         }
@@ -136,13 +137,15 @@ impl Policy for Attached {
         if let Behaviour::FailsWithin { steps } = self.behaviour {
             judge.steps_to_failure = judge.draw() % steps;
         }
-        let parts = SieveParts {
+        let parts = FilterEngineParts {
             kind: WITNESS,
             version: self.version,
-            site: site.clone(),
+            datapath_context: datapath_context.clone(),
             filter: judge,
         };
-        Ok(Box::new(move |saved| Ok(Box::new(Sieve::start(parts, saved)?))))
+        Ok(Box::new(move |saved| {
+            Ok(Box::new(FilterEngine::start(parts, saved)?))
+        }))
     }
 }
 
@@ -205,17 +208,17 @@ impl Filter for Judge {
             return Verdict::Hold { until };
         }
         if step.parts().contains(Parts::MESSAGE) {
-            let lane = usize::from(step.direction() == Direction::Response);
+            let stream = usize::from(step.direction() == Direction::Response);
             let number = step
                 .message()
                 .and_then(|view| view.bytes().first_chunk().copied());
             let number = u64::from_le_bytes(number.unwrap_or_default());
             // Unary calls have large numbers; those of a stream count from 0.
             if number < 1 << 32 {
-                if number > seen.next[lane] {
+                if number > seen.next[stream] {
                     self.notes.missed.fetch_add(1, Ordering::Relaxed);
                 }
-                seen.next[lane] = seen.next[lane].max(number + 1);
+                seen.next[stream] = seen.next[stream].max(number + 1);
             }
         }
         Verdict::Pass

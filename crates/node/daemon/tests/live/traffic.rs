@@ -271,7 +271,7 @@ impl Caller {
                 }
                 None => {
                     assert!(
-                        last.elapsed() < PATIENCE,
+                        last.elapsed() < WAIT_MAX,
                         "calls hang: {} {}",
                         self.unary.len(),
                         self.streams.len()

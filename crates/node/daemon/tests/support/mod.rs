@@ -30,13 +30,13 @@ use provost_wire::control::{
 use provost_wire::descriptor::{Batch, Completion, Parts, Submission, completion_kind, submission_kind};
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, SEND_WINDOW};
 use provost_wire::{Code, metadata};
-use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport, Sources};
+use provostd::config::{ListenerConfig, RouteConfig, RouteTransport, Sources};
 use provostd::policies::Registry;
-use provostd::{Config, Node, NodeParts};
+use provostd::{Config, Node, NodeParts, TransportKind};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Longer than anything may take that is not broken.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Size of an app's send heap.
 pub const SEND_BYTES: u64 = 1 << 20;
 /// Where received segments go in the window, in units of 8 bytes.
@@ -74,7 +74,7 @@ impl TestNode {
         let mut config = Config::default();
         config.control.socket = directory.path().join("provostd.sock");
         config.listeners.push(ListenerConfig {
-            transport: ListenerTransport::Tcp,
+            transport: TransportKind::Tcp,
             address: "127.0.0.1:0".parse().expect("an address"),
         });
         change(&mut config);
@@ -116,7 +116,7 @@ impl TestNode {
         Self::start_with(|config| {
             config.routes.push(RouteConfig {
                 service: SERVICE.to_owned(),
-                transport: RouteTransport::Tcp,
+                transport: RouteTransport::Over(TransportKind::Tcp),
                 endpoints: vec![endpoint],
             });
         })
@@ -215,7 +215,7 @@ pub fn ask_bare(socket: &Path, request: Request, memfd: Option<&Memfd>) -> Optio
 
 /// The next reply, or `None` when the service has closed the socket.
 fn receive(control: &PacketSocket) -> Option<(Reply, Vec<provost_shm::OwnedFd>)> {
-    let limit = Wait::AtMost(PATIENCE.as_nanos() as u64);
+    let limit = Wait::AtMost(WAIT_MAX.as_nanos() as u64);
     assert!(
         wait_for(control, Interest::Readable, limit).expect("poll"),
         "the service did not answer"
@@ -358,7 +358,7 @@ impl TestApp {
 
     /// Submits the bytes of a slot.
     pub fn push(&mut self, slot: [u64; 8]) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         while self.rings.submissions.push(&slot).is_err() {
             assert!(Instant::now() < until, "the service does not read its ring");
             std::thread::sleep(Duration::from_micros(100));
@@ -406,7 +406,7 @@ impl TestApp {
 
     /// The next completion.
     pub fn next(&mut self) -> Completion {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         loop {
             if let Some(completion) = self.poll() {
                 return completion;

@@ -15,7 +15,7 @@ use super::plan::WireShape;
 const INTERFACE: &str = "wire";
 const ADDRESSES: [[u8; 4]; 2] = [[10, 8, 0, 1], [10, 8, 0, 2]];
 /// How long the other end is looked for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The two hosts. They are there as long as this is.
 pub(crate) struct Cable([Namespace; 2]);
@@ -62,7 +62,7 @@ impl Host {
         let mut wire = XdpWire::open(&interface, &options)?;
         // Else the first packets are lost while the kernel asks who has that address.
         let other = ADDRESSES.into_iter().find(|address| *address != self.address);
-        let known = other.is_some_and(|other| wire.resolve((other, options.address.port()).into(), PATIENCE));
+        let known = other.is_some_and(|other| wire.resolve((other, options.address.port()).into(), WAIT_MAX));
         known
             .then_some(wire)
             .ok_or_else(|| io::Error::other("the other end of the cable does not answer"))

@@ -341,7 +341,7 @@ impl<'r> Caller<'r> {
             sessions,
             next_session: 0,
             run,
-            latencies: Latencies::new()?,
+            latencies: Latencies::default(),
             failed: None,
         })
     }

@@ -22,6 +22,8 @@ use std::time::Instant;
 
 pub(crate) use part::{Part, load, serve};
 
+use provost_figures::{Cell, Cells, Median, median, table};
+
 use crate::arguments::Datagram;
 use crate::bench;
 use crate::failure::{Doing, Failure};
@@ -30,8 +32,6 @@ use crate::plot::BarPlot;
 use crate::process::Process;
 use crate::report::{Load, Report};
 use crate::roles::Role;
-use crate::summary::{Cell, Cells, Median, median};
-use crate::table;
 
 use cable::Cable;
 use part::Pause;
@@ -40,11 +40,9 @@ use plan::{Carrier, Experiment, Neighbours};
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// Whether everything works.
     Smoke,
     /// The ends of every scale.
     Quick,
-    /// Everything.
     Full,
 }
 
@@ -110,7 +108,7 @@ pub(crate) fn run(options: &Datagram, depth: Depth) -> Result<(), Failure> {
         options.cores,
         began.elapsed().as_secs()
     );
-    table::print(&cells, &head);
+    table::print(&cells, &head, &crate::targets::outcomes(&cells));
     if let Some(folder) = &options.plots {
         plot(folder, &cells)?;
     }
@@ -207,7 +205,7 @@ fn measure(
 fn cell((experiment, runs): (&Experiment, Vec<Report>)) -> Cell {
     let work = &experiment.work;
     Cell {
-        setup: experiment.setup,
+        setup: experiment.setup.into(),
         what: experiment.what.clone(),
         size: work.request_bytes,
         conns: work.sessions,
@@ -246,7 +244,7 @@ fn copies(took_us: Vec<f64>) -> Option<Cell> {
         ..Median::default()
     };
     Some(Cell {
-        setup: "two copies",
+        setup: "two copies".into(),
         what: COPIED.into(),
         size: COPIED_BYTES,
         conns: 1,

@@ -38,7 +38,6 @@ pub(crate) enum Carrier {
 pub(crate) enum Talk {
     /// Nobody but the benchmark: a packet there, a packet back.
     Bare,
-    /// The datagram transport.
     Provost,
 }
 
@@ -84,7 +83,6 @@ impl Without {
     }
 }
 
-/// Who makes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Callers {
     /// One process; the other answers.
@@ -93,7 +91,6 @@ pub(crate) enum Callers {
     Both,
 }
 
-/// Who answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answers {
     /// Whoever drives the endpoint.

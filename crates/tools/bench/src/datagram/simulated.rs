@@ -6,8 +6,9 @@ use provost_datagram::{
 use provost_datagram_sim::traffic::{Answer, Traffic, Wish};
 use provost_datagram_sim::{Faults, Host, Links, Simulation};
 
+use provost_figures::{Cell, Median};
+
 use super::Depth;
-use crate::summary::{Cell, Median};
 
 const MS_NS: u64 = 1_000_000;
 const SEED: u64 = 7;
@@ -81,7 +82,7 @@ impl Experiment {
             ),
         };
         Cell {
-            setup: self.setup(),
+            setup: self.setup().into(),
             what: self.what(),
             size,
             conns,

@@ -1,13 +1,10 @@
 //! What the figures are held against (within one run, as all targets are).
 
+use provost_figures::{Bound, Cell, Cells, Figure, Outcome, Place};
+
 use super::plan::{CALLS_IN_FLIGHT, Without};
-use crate::summary::{Cell, Cells, Median};
-use crate::targets::{Bound, Outcome};
 
 use Bound::{DifferenceAtMost, RatioAtLeast, RatioAtMost, ValueAtLeast, ValueAtMost};
-
-type Figure = fn(&Median) -> Option<f64>;
-type Place = (&'static str, &'static str, Figure);
 
 const P50: Figure = |median| median.p50_us;
 const P99: Figure = |median| median.p99_us;
@@ -47,27 +44,17 @@ const VALUES: [(&str, Place, Bound); 5] = [
 
 /// Every target of which this run has the figures.
 pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
-    let find = |setup: &str, what: &str| {
-        cells
-            .cells
-            .iter()
-            .find(|cell| cell.setup == setup && cell.what == what)
-    };
-    let figure = |(setup, what, figure): Place| figure(&find(setup, what)?.median);
     let ratios = RATIOS.iter().filter_map(|(what, over, under, bound)| {
-        Outcome::new((*what).into(), figure(*over)?, figure(*under)?, *bound)
+        Outcome::of_places((*what).into(), cells, *over, *under, *bound)
     });
     let values = VALUES
         .iter()
-        .filter_map(|(what, place, bound)| Outcome::new((*what).into(), figure(*place)?, 1.0, *bound));
-    let in_place = find(SHM, Without::Nothing.name()).and_then(requests_in_place);
+        .filter_map(|(what, place, bound)| Outcome::of_place((*what).into(), cells, *place, *bound));
+    let is_all_on = |cell: &&Cell| cell.setup == SHM && cell.what == Without::Nothing.name();
+    let in_place = cells.cells.iter().find(is_all_on).and_then(requests_in_place);
     let in_place = in_place.and_then(|part| {
-        Outcome::new(
-            "part of requests handed over in place".into(),
-            part,
-            1.0,
-            ValueAtLeast(1.0),
-        )
+        let what = "part of requests handed over in place";
+        Outcome::of_value(what.into(), part, ValueAtLeast(1.0))
     });
     ratios.chain(values).chain(in_place).collect()
 }

@@ -33,11 +33,13 @@ const ANSWERED: usize = 3;
 /// One of the processes that the client starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum FloorPart {
-    /// The server's service.
-    ServerService { mailboxes: Descriptors },
-    /// The client's service.
-    ClientService { mailboxes: Descriptors, address: String },
-    /// The server.
+    ServerService {
+        mailboxes: Descriptors,
+    },
+    ClientService {
+        mailboxes: Descriptors,
+        address: String,
+    },
     Server {
         mailboxes: Descriptors,
         calls: usize,
@@ -115,7 +117,7 @@ fn ping_pong(mailboxes: &Mailboxes, load: &Load) -> Result<Report, Failure> {
 }
 
 fn call(mailboxes: &Mailboxes, run: &Run) -> Result<Latencies, Failure> {
-    let mut latencies = Latencies::new()?;
+    let mut latencies = Latencies::default();
     run.ready();
     for sequence in sequences() {
         if run.is_stopped() {

@@ -44,7 +44,9 @@ pub(crate) enum Role {
         log: PathBuf,
     },
     /// Answers raw requests over TCP.
-    RawServer { waiting: Waiting },
+    RawServer {
+        waiting: Waiting,
+    },
     /// Makes load on a [`Role::RawServer`].
     RawClient {
         address: String,
@@ -52,27 +54,47 @@ pub(crate) enum Role {
         load: Load,
     },
     /// Starts the other processes of the floor and makes load on them.
-    FloorClient { load: Load },
+    FloorClient {
+        load: Load,
+    },
     /// One of those other processes.
-    Floor { part: FloorPart },
+    Floor {
+        part: FloorPart,
+    },
     /// Starts a process and makes load on it over shared memory.
-    SharedMemoryClient { load: Load },
-    /// Answers gRPC.
+    SharedMemoryClient {
+        load: Load,
+    },
     TonicServer,
     /// Makes load on a [`Role::TonicServer`].
-    TonicClient { address: String, load: Load },
+    TonicClient {
+        address: String,
+        load: Load,
+    },
     /// Answers calls that come through its node's service.
-    ProvostServer { served: Served },
+    ProvostServer {
+        served: Served,
+    },
     /// Makes load on a [`Role::ProvostServer`] through its own node's service.
-    ProvostClient { load: Load },
+    ProvostClient {
+        load: Load,
+    },
     /// Makes load and keeps every completion, in the file at `path`.
-    ProvostTimeline { load: Load, path: PathBuf },
+    ProvostTimeline {
+        load: Load,
+        path: PathBuf,
+    },
     /// Has made calls and makes no more.
     ProvostIdle,
     /// Answers over a wire.
-    DatagramServer { part: datagram::Part },
+    DatagramServer {
+        part: datagram::Part,
+    },
     /// Makes load on a [`Role::DatagramServer`].
-    DatagramClient { part: datagram::Part, load: Load },
+    DatagramClient {
+        part: datagram::Part,
+        load: Load,
+    },
 }
 
 /// Plays a role to its end.
@@ -114,7 +136,6 @@ fn print(report: &impl Serialize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A request's payload.
 fn payload(size_bytes: usize) -> Vec<u8> {
     vec![b'x'; size_bytes]
 }

@@ -99,7 +99,7 @@ pub(crate) fn load(load: &Load) -> Result<Report, Failure> {
         LocalSet::new().block_on(&runtime, async {
             let client = Client::connect(load.traffic).await?;
             let payload: Rc<[u8]> = payload(load.size_bytes).into();
-            let latencies = Rc::new(RefCell::new(Latencies::new()?));
+            let latencies = Rc::new(RefCell::new(Latencies::default()));
             let caller = || {
                 let (client, payload) = (client.clone(), payload.clone());
                 caller(
@@ -224,7 +224,6 @@ async fn caller(
     }
 }
 
-/// Keeps calls apart.
 pub(super) struct Pace {
     interval: Duration,
     next: Instant,

@@ -52,7 +52,7 @@ pub(crate) fn load(address: &str, waiting: Waiting, load: &Load) -> Result<Repor
 
 /// One call at a time. `Err` is the system's.
 fn ping_pong(mut socket: Socket, run: &Run, request: &[u8]) -> std::io::Result<Latencies> {
-    let mut latencies = Latencies::new().map_err(std::io::Error::other)?;
+    let mut latencies = Latencies::default();
     let mut response = *RESPONSE;
     run.ready();
     while !run.is_stopped() {
@@ -93,7 +93,7 @@ fn write_requests(
 }
 
 fn read_responses(mut socket: Socket, run: &Run, begins: Receiver<Instant>) -> std::io::Result<Latencies> {
-    let mut latencies = Latencies::new().map_err(std::io::Error::other)?;
+    let mut latencies = Latencies::default();
     let mut response = *RESPONSE;
     for began in begins {
         socket.read_all(&mut response)?;

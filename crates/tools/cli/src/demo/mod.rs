@@ -182,7 +182,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), DemoError> {
 pub(crate) fn run_part(part: Part) -> Result<(), WorkerError> {
     match &part.kind {
         // Its parent is the process whose place it takes, which ends.
-        PartKind::Node(options) if options.take_over => worker::die_with(part.parent)?,
+        PartKind::Node(options) if options.hot_restart => worker::die_with(part.parent)?,
         _ => worker::die_with_parent(part.parent)?,
     }
     let outcome = match part.kind {

@@ -3,10 +3,10 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use provostd::config::{ListenerConfig, ListenerTransport, RouteConfig, RouteTransport, Sources};
+use provostd::config::{ListenerConfig, RouteConfig, RouteTransport, Sources};
+use provostd::hot_restart::Predecessor;
 use provostd::policies::Registry;
-use provostd::takeover::Seat;
-use provostd::{Config, Node, NodeParts, Shutdown};
+use provostd::{Config, Node, NodeParts, Shutdown, TransportKind};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::wire::Event;
@@ -25,13 +25,13 @@ pub(crate) struct Options {
     #[arg(long)]
     peer: Option<String>,
     /// Replaces the node at the other end of standard input.
-    #[arg(long)]
-    pub(crate) take_over: bool,
+    #[arg(long = "take-over")]
+    pub(crate) hot_restart: bool,
 }
 
 /// Runs the node until it is told to stop by SIGTERM.
 pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
-    let takes_over = options.take_over;
+    let takes_over = options.hot_restart;
     let config = config(options);
     config.check("the demonstration").map_err(service)?;
     provostd::log::start(&config.log).map_err(service)?;
@@ -43,8 +43,8 @@ pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
                 kinds: Registry::with_built_ins(),
                 sources: Sources::default(),
             };
-            let seat = Seat::at_standard_input().map_err(service)?;
-            Node::take_over(parts, seat).map_err(service)?
+            let seat = Predecessor::at_standard_input().map_err(service)?;
+            Node::hot_restart(parts, seat).map_err(service)?
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -79,11 +79,11 @@ fn config(options: Options) -> Config {
     match options.peer {
         Some(peer) => config.routes.push(RouteConfig {
             service: "kv.Kv".to_owned(),
-            transport: RouteTransport::Tcp,
+            transport: RouteTransport::Over(TransportKind::Tcp),
             endpoints: vec![peer],
         }),
         None => config.listeners.push(ListenerConfig {
-            transport: ListenerTransport::Tcp,
+            transport: TransportKind::Tcp,
             address: (Ipv4Addr::LOCALHOST, 0).into(),
         }),
     }

@@ -36,19 +36,16 @@ pub(crate) enum Ending {
     Terminate,
 }
 
-/// What to start.
 pub(crate) struct Role<'a> {
     /// What people call the program.
     pub(crate) name: &'static str,
     /// Arguments of this executable that make it that program.
     pub(crate) arguments: Vec<OsString>,
-    /// How it ends.
     pub(crate) ending: Ending,
     /// Environment variables to set.
     pub(crate) environment: Vec<(&'static str, &'a Path)>,
 }
 
-/// A running program.
 pub(crate) struct Program {
     name: &'static str,
     process: Child,
@@ -108,7 +105,6 @@ impl Program {
         })
     }
 
-    /// The process's number.
     pub(crate) fn pid(&self) -> u32 {
         match self.successor {
             Some(successor) => successor.as_raw_pid() as u32,

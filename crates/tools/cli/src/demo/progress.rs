@@ -11,9 +11,7 @@ const BAR_CELLS: u64 = 30;
 /// Whether progress is shown at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
-    /// On standard error.
     Progress,
-    /// Nothing.
     Nothing,
 }
 

@@ -10,23 +10,19 @@ use super::wire::{Figures, Moved};
 /// Everything that a run found out.
 #[derive(Serialize)]
 pub(crate) struct Report {
-    /// What was loaded.
     pub(crate) data: String,
     /// The streamed bulk load.
     pub(crate) load: Moved,
     /// The gets that compared every entry with the file.
     pub(crate) check: Moved,
-    /// The streamed scan.
     pub(crate) scan: Moved,
     /// What the operator did while the client called, and what came of it.
     pub(crate) governed: Governed,
     /// Resident memory of the two nodes' services after all that, in MiB.
     pub(crate) service_memory_mib: Vec<f64>,
-    /// The measurements.
     pub(crate) cells: Vec<Cell>,
 }
 
-/// One measurement.
 #[derive(Serialize)]
 pub(crate) struct Cell {
     pub(crate) setup: &'static str,

@@ -27,7 +27,6 @@ pub(crate) struct Measure {
     pub(crate) seconds: f64,
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Activity {

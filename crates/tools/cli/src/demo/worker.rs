@@ -57,7 +57,6 @@ pub(crate) fn die_with(pid: i32) -> Result<(), WorkerError> {
     Ok(())
 }
 
-/// Tells an event.
 pub(crate) fn tell(event: &Event) -> Result<(), WorkerError> {
     let mut line = serde_json::to_string(event).map_err(WorkerError::Command)?;
     line.push('\n');

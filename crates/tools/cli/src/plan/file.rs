@@ -13,7 +13,6 @@ const ENTRIES_MAX: usize = 1000;
 /// Longest time that a check or a command may take, in seconds.
 const TIME_S_MAX: f64 = 86_400.0;
 
-/// A plan.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
@@ -88,7 +87,6 @@ pub(crate) enum Action {
     Run(Run),
 }
 
-/// Attaches a policy.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Attach {
@@ -176,7 +174,6 @@ pub(crate) struct Upgrade {
     pub(crate) connection: u64,
 }
 
-/// Replaces the daemon.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DaemonUpgrade {
@@ -191,7 +188,6 @@ pub(crate) struct DaemonUpgrade {
     pub(crate) timeout_ms: u32,
 }
 
-/// Loads a library.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Load {
@@ -228,7 +224,6 @@ pub(crate) struct Check {
     /// It has to hold for so long.
     #[serde(default)]
     pub(crate) for_s: f64,
-    /// The node serves.
     #[serde(default)]
     pub(crate) serving: bool,
     /// At most this share of the calls fails, 0 to 1.

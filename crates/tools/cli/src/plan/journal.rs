@@ -67,7 +67,6 @@ pub(crate) enum Event {
     Reverted,
 }
 
-/// A line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     /// Seconds since 1970.

@@ -119,7 +119,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             options,
             dry_run: true,
             ..
-        } => Execution::open(&options)?.rehearse().await,
+        } => Execution::open(&options)?.dry_run().await,
         Command::Run {
             options,
             resume,
@@ -340,7 +340,7 @@ impl Execution {
     }
 
     /// Checks the nodes and what can be tried, and says what would be done.
-    async fn rehearse(self) -> Result<(), Failure> {
+    async fn dry_run(self) -> Result<(), Failure> {
         for place in self.places.values() {
             let status: Status = place.ask(Ask::Status).await?;
             let line = format!(

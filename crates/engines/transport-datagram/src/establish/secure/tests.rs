@@ -12,19 +12,18 @@ use std::time::{Duration, Instant};
 
 use certificates::Authority;
 use provost_datapath::{FieldReader, FieldWriter};
-use provost_session::Role;
-use provost_session::handshake::{Decision, Encoding, Hello, Limits};
 use provost_tls::PeerIdentity;
 use provost_wire::Code;
 
-use crate::lane::{Lane, LaneKey, Next, Reading, Terms};
 use crate::socket::{PACKET_BYTES_ETHERNET, Socket};
+use crate::stream::{Next, Reading, ResumableStream, ResumableStreamKey, Terms};
 use crate::{
-    AcceptError, ConnectError, ConnectParams, Established, Listener, PacketOptions, accept, connect,
+    AcceptError, ConnectError, ConnectParams, Decision, Encoding, Established, Greeting, Hello, Limits,
+    Listener, PacketOptions, Role, accept, connect,
 };
 
 const SERVICE: &str = "canary.Canary";
-const PATIENCE: Duration = Duration::from_secs(40);
+const WAIT_MAX: Duration = Duration::from_secs(40);
 const OPEN: u8 = 5;
 const UNKNOWN: u8 = 12;
 const HEADER_BYTES: usize = 16;
@@ -145,7 +144,7 @@ type Met = (
 fn meet(ends: &Ends) -> Met {
     let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let meddler = Meddler::before(listener.address());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     let params = ConnectParams {
         address: meddler.address.to_string(),
         hello: Hello {
@@ -155,11 +154,10 @@ fn meet(ends: &Ends) -> Met {
             limits: Limits::default(),
         },
         descriptor_set: Arc::from([]),
-        packets: PacketOptions::default(),
         tls: ends.client.as_ref().map(|files| files.client().unwrap()),
         deadline,
     };
-    let client = std::thread::spawn(move || connect(&params));
+    let client = std::thread::spawn(move || connect(&params, PacketOptions::default()));
     let caller = loop {
         if let Some(caller) = listener.next_caller().unwrap() {
             break caller;
@@ -167,7 +165,7 @@ fn meet(ends: &Ends) -> Met {
         assert!(Instant::now() < deadline, "no client comes");
         std::thread::sleep(Duration::from_millis(1));
     };
-    let welcome = |_: &Hello, _: Option<&[u8]>, _: &PeerIdentity| Decision::Welcome {
+    let welcome = |_: Greeting<'_>| Decision::Welcome {
         encoding: Encoding::Native,
         methods: Vec::new(),
         limits: Limits::default(),
@@ -183,9 +181,9 @@ fn meet(ends: &Ends) -> Met {
     (client.join().unwrap(), server, meddler)
 }
 
-/// Two lanes that are polled in turn.
+/// Two streams that are polled in turn.
 struct Pair {
-    lanes: [Lane; 2],
+    streams: [ResumableStream; 2],
     began: Instant,
     scratch: Vec<u8>,
 }
@@ -193,7 +191,7 @@ struct Pair {
 impl Pair {
     fn new(client: Established, server: Established) -> Pair {
         Pair {
-            lanes: [client.lane, server.lane],
+            streams: [client.carrier.into_stream(), server.carrier.into_stream()],
             began: Instant::now(),
             scratch: vec![0; 65_536],
         }
@@ -201,19 +199,19 @@ impl Pair {
 
     /// Has one end say something, and the other hear it, once.
     fn carries(&mut self, from: usize, text: &[u8]) {
-        let mut parcel = self.lanes[from].parcel(text.len());
-        Lane::content(&mut parcel).copy_from_slice(text);
-        self.lanes[from].send(parcel);
+        let mut segment = self.streams[from].segment(text.len());
+        ResumableStream::content(&mut segment).copy_from_slice(text);
+        self.streams[from].send(segment);
         let mut came = Vec::new();
         while came.len() < text.len() {
-            assert!(self.began.elapsed() < PATIENCE, "nothing arrives");
+            assert!(self.began.elapsed() < WAIT_MAX, "nothing arrives");
             let now_ns = self.began.elapsed().as_nanos() as u64;
-            for lane in &mut self.lanes {
-                lane.poll(now_ns, Reading::Try, &mut self.scratch).unwrap();
+            for stream in &mut self.streams {
+                stream.poll(now_ns, Reading::Try, &mut self.scratch).unwrap();
             }
-            while let Next::Bytes(bytes) = self.lanes[1 - from].next() {
+            while let Next::Bytes(bytes) = self.streams[1 - from].next() {
                 came.extend_from_slice(bytes);
-                self.lanes[1 - from].taken();
+                self.streams[1 - from].taken();
             }
         }
         assert_eq!(came, text);
@@ -221,17 +219,17 @@ impl Pair {
 
     /// Replaces an end by its successor.
     fn succeed(&mut self, end: usize) {
-        let lane = &mut self.lanes[end];
+        let stream = &mut self.streams[end];
         let mut out = FieldWriter::new();
-        lane.save(&mut out);
-        let socket = lane.socket().descriptor().try_clone_to_owned().unwrap();
+        stream.save(&mut out);
+        let socket = stream.socket().descriptor().try_clone_to_owned().unwrap();
         let mut fields = FieldReader::new("test", &out.bytes);
-        let successor = Lane::restore(socket.into(), &mut fields, 2).unwrap();
+        let successor = ResumableStream::restore(socket.into(), &mut fields, 2).unwrap();
         fields.end().unwrap();
         assert_eq!(successor.role(), [Role::Client, Role::Server][end]);
-        *lane = successor;
+        *stream = successor;
         let now_ns = self.began.elapsed().as_nanos() as u64;
-        lane.change_clock(now_ns);
+        stream.change_clock(now_ns);
     }
 }
 
@@ -246,7 +244,7 @@ fn who_hears_and_changes_all_packets_learns_nothing_and_changes_nothing() {
     for end in [0, 1, 0, 1] {
         pair.carries(0, b"canary asks");
         pair.carries(1, b"canary answers");
-        let dropped = pair.lanes[1 - end].dropped();
+        let dropped = pair.streams[1 - end].dropped();
         assert!(dropped.replayed > 0 && dropped.forged > 0, "{dropped:?}");
         pair.succeed(end);
     }
@@ -318,7 +316,10 @@ fn without_tls_all_is_heard_and_with_it_at_one_end_alone_nothing_is_said() {
             !secret || client.message.contains("does not speak TLS"),
             "{client}"
         );
-        assert!(secret || server.reason.contains("does not speak TLS"), "{server}");
+        assert!(
+            secret || server.error.to_string().contains("does not speak TLS"),
+            "{server}"
+        );
     }
 }
 
@@ -336,7 +337,7 @@ fn who_is_of_another_authority_is_refused_and_told() {
 }
 
 #[test]
-fn a_state_of_the_form_that_knew_no_sealed_lanes_is_read() {
+fn a_state_of_the_form_that_knew_no_sealed_streams_is_read() {
     let none = Ends {
         client: None,
         server: None,
@@ -345,30 +346,34 @@ fn a_state_of_the_form_that_knew_no_sealed_lanes_is_read() {
     let mut pair = Pair::new(client.unwrap(), server.unwrap());
     pair.carries(0, b"before");
     let mut out = FieldWriter::new();
-    pair.lanes[0].save(&mut out);
+    pair.streams[0].save(&mut out);
     // It ended before the two flags that say whether there is a key and a proof.
     let form_1 = &out.bytes[..out.bytes.len() - 2];
-    let socket = pair.lanes[0].socket().descriptor().try_clone_to_owned().unwrap();
+    let socket = pair.streams[0]
+        .socket()
+        .descriptor()
+        .try_clone_to_owned()
+        .unwrap();
     let mut fields = FieldReader::new("test", form_1);
-    pair.lanes[0] = Lane::restore(socket.into(), &mut fields, 1).unwrap();
+    pair.streams[0] = ResumableStream::restore(socket.into(), &mut fields, 1).unwrap();
     fields.end().unwrap();
     pair.carries(0, b"after");
 }
 
 #[test]
-fn a_forged_refusal_does_not_end_a_sealed_lane() {
-    for key in [None, Some(LaneKey([7; 32]))] {
+fn a_forged_refusal_does_not_end_a_sealed_stream() {
+    for key in [None, Some(ResumableStreamKey([7; 32]))] {
         let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        stranger.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let terms = Terms {
             packet_bytes: PACKET_BYTES_ETHERNET,
-            silence_ns: PATIENCE.as_nanos() as u64,
+            silence_ns: WAIT_MAX.as_nanos() as u64,
             key,
         };
         let socket = Socket::connect(stranger.local_addr().unwrap()).unwrap();
-        let mut lane = Lane::open(socket, terms).unwrap();
+        let mut stream = ResumableStream::open(socket, terms).unwrap();
         let mut bytes = vec![0; 2048];
-        lane.poll(1, Reading::Try, &mut bytes).unwrap();
+        stream.poll(1, Reading::Try, &mut bytes).unwrap();
         let (length, client) = stranger.recv_from(&mut bytes).unwrap();
         let open = bytes[..length].to_vec();
         // To the session's number and token, with its nonce; the version is not spoken there.
@@ -382,7 +387,7 @@ fn a_forged_refusal_does_not_end_a_sealed_lane() {
         ];
         let refusal = [&refusal.concat()[..], &[0; 7]].concat();
         stranger.send_to(&refusal, client).unwrap();
-        let polled = lane.poll(2, Reading::Try, &mut bytes);
+        let polled = stream.poll(2, Reading::Try, &mut bytes);
         assert_eq!(polled.is_err(), key.is_none(), "{polled:?}");
         if key.is_some() {
             let (length, _) = stranger.recv_from(&mut bytes).unwrap();
@@ -398,5 +403,5 @@ fn a_forged_refusal_does_not_end_a_sealed_lane() {
 
 #[test]
 fn a_key_is_not_shown() {
-    assert_eq!(format!("{:?}", LaneKey([7; 32])), "LaneKey");
+    assert_eq!(format!("{:?}", ResumableStreamKey([7; 32])), "ResumableStreamKey");
 }

@@ -1,0 +1,141 @@
+//! How long one side polls before it sleeps: longer while it pays.
+//!
+//! A wake-up costs more than a few dozen microseconds of polling, and while calls follow each other one that comes late
+//! would put every side on its way to sleep, so that the next pays for each of their wake-ups. But one that polls for
+//! long after each of a few calls a second wastes its core. So a side polls for its base time, and for
+//! [`LONGER`] times that while what woke it came soon enough for that to have caught it.
+
+/// How much longer than its base time a side polls while work follows work closely.
+pub const LONGER: u64 = 4;
+
+/// A core that a side gave away comes back after no more than this while only such sides share it, in nanoseconds.
+const YIELD_NS_MAX: u64 = 3_500_000;
+/// How long a side that found its core crowded does not poll, in nanoseconds: at first, and at most when it finds it so
+/// again and again.
+const CROWDED_NS: (u64, u64) = (20_000_000, 1_000_000_000);
+
+/// Whether others that compute share the core.
+///
+/// Then one that gives the core away gets it back a time slice later, and would pay that for each poll; one that sleeps
+/// keeps its claim, and is run when it is woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContentionBackoff {
+    /// Until when not to poll.
+    pub until_ns: u64,
+    /// How long that was from its beginning.
+    pub for_ns: u64,
+}
+
+impl ContentionBackoff {
+    /// What a side learns that gave its core away at one time and got it back at another: `None` if that was soon.
+    #[must_use]
+    pub const fn after_yield(self, given_away_ns: u64, back_ns: u64) -> Option<ContentionBackoff> {
+        if back_ns.saturating_sub(given_away_ns) <= YIELD_NS_MAX {
+            return None;
+        }
+        let is_again = given_away_ns < self.until_ns.saturating_add(self.for_ns);
+        let doubled_ns = if self.for_ns < CROWDED_NS.1 / 2 {
+            2 * self.for_ns
+        } else {
+            CROWDED_NS.1
+        };
+        let for_ns = if is_again { doubled_ns } else { CROWDED_NS.0 };
+        Some(ContentionBackoff {
+            until_ns: back_ns.saturating_add(for_ns),
+            for_ns,
+        })
+    }
+
+    /// Whether to sleep at once instead of polling.
+    #[must_use]
+    pub const fn is_contended(self, now_ns: u64) -> bool {
+        now_ns < self.until_ns
+    }
+}
+
+/// How long one side polls after its last work, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdaptiveSpin {
+    base_ns: u64,
+    current_ns: u64,
+}
+
+impl AdaptiveSpin {
+    /// Begins with the base time. 0 never polls; `u64::MAX` never sleeps.
+    #[must_use]
+    pub const fn new(base_ns: u64) -> AdaptiveSpin {
+        AdaptiveSpin {
+            base_ns,
+            current_ns: base_ns,
+        }
+    }
+
+    /// How long to poll after the last work, in nanoseconds.
+    #[must_use]
+    pub const fn spin_ns(&self) -> u64 {
+        self.current_ns
+    }
+
+    /// Learns that this side slept, and was woken by work so long after the last.
+    pub const fn woken_after(&mut self, gap_ns: u64) {
+        let longer_ns = self.base_ns.saturating_mul(LONGER);
+        self.current_ns = if gap_ns <= longer_ns {
+            longer_ns
+        } else {
+            self.base_ns
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_grows_while_polling_longer_would_have_paid_and_shrinks_when_not() {
+        let mut adaptive_spin = AdaptiveSpin::new(50);
+        adaptive_spin.woken_after(120);
+        assert_eq!(adaptive_spin.spin_ns(), 200);
+        adaptive_spin.woken_after(1_000_000);
+        assert_eq!(adaptive_spin.spin_ns(), 50);
+    }
+
+    #[test]
+    fn a_core_that_comes_back_late_is_crowded_longer_each_time() {
+        let late_ns = YIELD_NS_MAX + 1;
+        assert_eq!(
+            ContentionBackoff::default().after_yield(1_000, 1_000 + YIELD_NS_MAX),
+            None
+        );
+        let mut contention_backoff = ContentionBackoff::default()
+            .after_yield(1_000, 1_000 + late_ns)
+            .unwrap();
+        assert_eq!(contention_backoff.for_ns, CROWDED_NS.0);
+        assert!(
+            contention_backoff.is_contended(contention_backoff.until_ns - 1)
+                && !contention_backoff.is_contended(contention_backoff.until_ns)
+        );
+        for _ in 0..10 {
+            let again_ns = contention_backoff.until_ns + 1;
+            contention_backoff = contention_backoff
+                .after_yield(again_ns, again_ns + late_ns)
+                .unwrap();
+        }
+        assert_eq!(contention_backoff.for_ns, CROWDED_NS.1);
+        let much_later_ns = contention_backoff.until_ns + 2 * CROWDED_NS.1;
+        let afresh = contention_backoff
+            .after_yield(much_later_ns, much_later_ns + late_ns)
+            .unwrap();
+        assert_eq!(afresh.for_ns, CROWDED_NS.0);
+    }
+
+    #[test]
+    fn never_and_always_stay_so() {
+        let mut never = AdaptiveSpin::new(0);
+        never.woken_after(1);
+        assert_eq!(never.spin_ns(), 0);
+        let mut always = AdaptiveSpin::new(u64::MAX);
+        always.woken_after(5);
+        assert_eq!(always.spin_ns(), u64::MAX);
+    }
+}

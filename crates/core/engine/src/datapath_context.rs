@@ -1,0 +1,127 @@
+//! Where an engine is: what is fixed for one datapath.
+
+use std::sync::Arc;
+
+use provost_marshal::Tables;
+use provost_schema::{MessageId, Schema};
+
+use crate::{Direction, Verdicts};
+
+/// One datapath, as a policy is told of it.
+#[derive(Clone, Debug)]
+pub struct DatapathContext {
+    /// The node's name.
+    pub node: Arc<str>,
+    /// The app whose datapath it is.
+    pub app: Arc<AppIdentity>,
+    /// Which end of its calls the app is.
+    pub side: Side,
+    /// Full name of the service, such as `kv.Kv`.
+    pub service: Arc<str>,
+    /// Its methods, by their index in the app's schema.
+    pub methods: Arc<[MethodContext]>,
+    /// For each method: whether the policy was attached to it.
+    pub scope: Arc<[bool]>,
+    /// The app's schema of the service.
+    pub schema: Arc<Schema>,
+    /// Tables of that schema, to read fields with.
+    pub tables: Arc<Tables>,
+    /// Who is at the other end.
+    pub peer: PeerIdentity,
+    /// Number of the connection on its node.
+    pub connection: u64,
+    /// Number of the runtime thread that polls the datapath.
+    pub runtime: usize,
+    /// Where the engine counts what the policy says of calls.
+    pub verdicts: Arc<Verdicts>,
+}
+
+impl DatapathContext {
+    /// Whether the policy applies to every method of the service.
+    #[must_use]
+    pub fn applies_to_all(&self) -> bool {
+        self.scope.iter().all(|applies| *applies)
+    }
+
+    /// Whether the policy was attached to this method.
+    #[must_use]
+    pub fn applies_to(&self, method: u16) -> bool {
+        let in_scope = self.scope.get(usize::from(method));
+        in_scope.is_some_and(|in_scope| *in_scope)
+    }
+
+    /// The message that goes in this direction in calls of this method.
+    #[must_use]
+    pub fn message(&self, method: u16, direction: Direction) -> Option<MessageId> {
+        let method = self.methods.get(usize::from(method))?;
+        Some(match direction {
+            Direction::Request => method.input,
+            Direction::Response => method.output,
+        })
+    }
+}
+
+/// An app on this node. The operating system vouches for its ids, the app itself only for its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppIdentity {
+    /// Number of its attachment.
+    pub id: u64,
+    /// The name with which it attached.
+    pub name: Arc<str>,
+    /// Its process.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+/// Which end of its calls an app is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Side {
+    /// It makes them.
+    Client,
+    /// It serves them.
+    Server,
+}
+
+impl Side {
+    /// As configurations and metrics name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Side::Client => "client",
+            Side::Server => "server",
+        }
+    }
+}
+
+/// A method of the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MethodContext {
+    /// Such as `Get`.
+    pub name: Arc<str>,
+    /// Such as `/kv.Kv/Get`.
+    pub path: Arc<str>,
+    /// Request message.
+    pub input: MessageId,
+    /// Response message.
+    pub output: MessageId,
+    /// Whether the client sends any number of messages.
+    pub client_streaming: bool,
+    /// Whether the server sends any number of messages.
+    pub server_streaming: bool,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// What its certificate proves, such as a SPIFFE id; empty where nothing was proved.
+    pub identity: Arc<str>,
+    /// Its address; empty on the same node.
+    pub address: Arc<str>,
+    /// What carries the connection: `tcp`, `local`.
+    pub transport: &'static str,
+    /// On the same node: the app at the other end.
+    pub app: Option<Arc<AppIdentity>>,
+}

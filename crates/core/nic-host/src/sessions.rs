@@ -1,0 +1,757 @@
+//! Sessions and calls of a host with a NIC.
+
+use std::collections::{HashMap, VecDeque};
+
+use provost_datagram::handshake::{Accept, Open, VERSION};
+use provost_datagram::packet::{Body, DATA_HEADER_BYTES, Kind, NO_SESSION, Packet};
+use provost_datagram::{Checking, PACKET_BYTES_MIN, Refusal, SessionId};
+use provost_nic::{
+    Balance, Board, COMMAND_CLOSE, COMMAND_LOAD, CONTROL_CHECKING, CONTROL_ENABLE, ConnectionLine,
+    ConnectionRole, EntryError, EntryHead, EntryKind, FlowShape, IDENTITY, Received, RingDriver, RingError,
+    SLOTS_MAX, registers,
+};
+
+use crate::await_command;
+use crate::handshake::{
+    HostSecrets, challenge, control, read_accept, read_challenge, read_open, refuse, session_id,
+};
+
+/// Entries that one poll takes from a ring at most.
+const BATCH_ENTRIES: usize = 64;
+
+/// What a host is told when it starts.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// The flows. The first makes calls and carries session management; requests go to the `serving` ones.
+    pub flows: Vec<FlowShape>,
+    /// First flow that requests are written to, and how many, a power of two that divides the first.
+    pub serving: (u8, u8),
+    /// How they are spread.
+    pub balance: Balance,
+    /// Line address of the connection table, which takes a line for each session.
+    pub table_base: u32,
+    /// Sessions at most.
+    pub sessions_max: u16,
+    /// Bytes of the largest packet.
+    pub packet_bytes_max: u16,
+    /// Whether packets carry a check.
+    pub checking: Checking,
+    /// Ticks of 64 ns until the NIC sends a request again.
+    pub timeout_ticks: u32,
+    /// How often it does so.
+    pub tries_max: u32,
+    /// Nanoseconds until an Open or a Close is sent again.
+    pub handshake_timeout_ns: u64,
+    /// What tokens and cookies are made of.
+    pub secret: [u64; 2],
+}
+
+/// Why something was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// The board has no NIC that this driver knows.
+    #[error("no NIC answers at these registers: the identity reads as {0:#x}")]
+    Identity(u32),
+    /// The NIC does not do what it is told.
+    #[error("the NIC has not done a command in time")]
+    NicSilent,
+    /// A ring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// No such session, or not open.
+    #[error("no such session, or it is not open")]
+    NoSession,
+    /// As many sessions as there can be.
+    #[error("too many sessions")]
+    TooManySessions,
+    /// All slots of the session have calls, or the flow has as many as it may.
+    #[error("every slot of the session has a call, or the flow as many as it may; wait until one has ended")]
+    Busy,
+    /// The message does not fit into a packet of the session.
+    #[error("the message has more bytes than a packet of the session: {0}")]
+    TooLarge(usize),
+}
+
+/// A request that waits for its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestTag {
+    connection: u16,
+    tag: u64,
+}
+
+impl RequestTag {
+    fn slot(self) -> u8 {
+        (self.tag >> 32) as u8 & 7
+    }
+
+    fn call(self) -> u32 {
+        self.tag as u32
+    }
+}
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostEvent {
+    /// A session that was asked for is there.
+    Connected(SessionId),
+    /// A client has opened a session.
+    Accepted(SessionId),
+    /// A session is over.
+    Ended(SessionId),
+    /// A session that was asked for is refused.
+    Refused(SessionId, u16),
+    /// A request is to be handled.
+    Request {
+        /// What the response names.
+        request: RequestTag,
+        /// Which method.
+        method: u16,
+        /// The flow whose ring it came by.
+        flow: u8,
+        /// What was sent.
+        payload: Vec<u8>,
+    },
+    /// A call has ended.
+    Completed {
+        /// What the caller called it.
+        tag: u64,
+        /// The status and the response, or why there is none.
+        outcome: Result<(u16, Vec<u8>), EntryError>,
+    },
+}
+
+/// Where a session stands.
+///
+/// ```text
+///   Opening ──► Open ──► Closing ──► gone      (a server's begins as Open)
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SessionState {
+    Opening { nonce: u64, cookie: u64, again_ns: u64 },
+    Open,
+    Closing { again_ns: u64 },
+}
+
+#[derive(Clone, Debug)]
+struct HostSession {
+    role: ConnectionRole,
+    state: SessionState,
+    token: u32,
+    remote: u64,
+    remote_number: u16,
+    remote_token: u32,
+    slots: u8,
+    credits: u16,
+    packet_bytes: u16,
+    nonce: u64,
+    calls: u8,
+    /// What was answered last in each slot: the call, and the response.
+    responses: [Option<(u32, u16, Vec<u8>)>; SLOTS_MAX as usize],
+}
+
+/// The host's side of a NIC: sessions, calls, events.
+#[derive(Debug)]
+pub struct NicHost {
+    config: HostConfig,
+    rings: Vec<RingDriver>,
+    secrets: HostSecrets,
+    sessions: Vec<Option<HostSession>>,
+    /// Sessions of clients, so that a repeated Open does not make another.
+    opened: HashMap<(u64, u16, u32), u16>,
+    calls: HashMap<u64, (u16, u64)>,
+    calls_made: u64,
+    /// Raw packets and responses that found their ring full.
+    waiting: VecDeque<(usize, EntryHead, Vec<u8>)>,
+    events: VecDeque<HostEvent>,
+}
+
+impl NicHost {
+    /// Starts the NIC.
+    ///
+    /// # Errors
+    /// If there is none, or a flow cannot be.
+    pub fn start(board: &mut impl Board, config: HostConfig) -> Result<NicHost, HostError> {
+        let identity = board.read_register(registers::IDENTITY);
+        if identity != IDENTITY {
+            return Err(HostError::Identity(identity));
+        }
+        board.write_register(registers::TABLE_BASE, config.table_base);
+        for line in 0..u32::from(config.sessions_max) {
+            board.write_line(config.table_base + line, &ConnectionLine::CLOSED);
+        }
+        board.write_register(registers::TIMEOUT, config.timeout_ticks);
+        board.write_register(registers::TRIES_MAX, config.tries_max);
+        let mut rings = Vec::new();
+        for shape in &config.flows {
+            rings.push(RingDriver::start(board, *shape)?);
+        }
+        let first = config.flows.first().map_or(0, |shape| shape.flow);
+        board.write_register(registers::CONTROL_FLOW, first.into());
+        let checking = if config.checking == Checking::Packets {
+            CONTROL_CHECKING
+        } else {
+            0
+        };
+        board.write_register(registers::CONTROL, CONTROL_ENABLE | checking);
+        Ok(NicHost {
+            secrets: HostSecrets::new(config.secret),
+            sessions: vec![None; usize::from(config.sessions_max)],
+            rings,
+            opened: HashMap::new(),
+            calls: HashMap::new(),
+            calls_made: 0,
+            waiting: VecDeque::new(),
+            events: VecDeque::new(),
+            config,
+        })
+    }
+
+    /// Asks for a session with whoever is at this address.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn connect(&mut self, now_ns: u64, remote: u64) -> Result<SessionId, HostError> {
+        let number = self.number().ok_or(HostError::TooManySessions)?;
+        let (token, nonce) = (self.secrets.draw() as u32, self.secrets.draw());
+        let opening = SessionState::Opening {
+            nonce,
+            cookie: 0,
+            again_ns: now_ns,
+        };
+        self.sessions[usize::from(number)] = Some(HostSession {
+            role: ConnectionRole::Client,
+            state: opening,
+            token,
+            remote,
+            remote_number: 0,
+            remote_token: 0,
+            slots: SLOTS_MAX,
+            credits: u16::from(SLOTS_MAX),
+            packet_bytes: self.config.packet_bytes_max,
+            nonce,
+            calls: 0,
+            responses: Default::default(),
+        });
+        Ok(session_id(number, token))
+    }
+
+    fn number(&self) -> Option<u16> {
+        self.sessions
+            .iter()
+            .position(Option::is_none)
+            .map(|number| number as u16)
+    }
+
+    fn session(&mut self, id: SessionId) -> Result<(u16, &mut HostSession), HostError> {
+        let number = (id.to_bits() >> 32) as u16;
+        let token = id.to_bits() as u32;
+        let session = self
+            .sessions
+            .get_mut(usize::from(number))
+            .and_then(Option::as_mut);
+        session
+            .filter(|session| session.token == token)
+            .map(|session| (number, session))
+            .ok_or(HostError::NoSession)
+    }
+
+    /// Makes a call; [`HostEvent::Completed`] with this tag follows.
+    ///
+    /// # Errors
+    /// If it cannot be made now.
+    pub fn call(
+        &mut self,
+        board: &mut impl Board,
+        session: SessionId,
+        tag: u64,
+        method: u16,
+        payload: &[u8],
+    ) -> Result<(), HostError> {
+        let (calls, calls_max) = (self.calls.len(), usize::from(self.rings[0].shape().calls_max));
+        let (number, open) = self.session(session)?;
+        if open.state != SessionState::Open || open.role != ConnectionRole::Client {
+            return Err(HostError::NoSession);
+        }
+        if payload.len() > usize::from(open.packet_bytes) - DATA_HEADER_BYTES {
+            return Err(HostError::TooLarge(payload.len()));
+        }
+        if open.calls >= open.slots || calls >= calls_max {
+            return Err(HostError::Busy);
+        }
+        let head = EntryHead {
+            kind: EntryKind::Request,
+            bytes: 0,
+            connection: number,
+            code: method,
+            tag: self.calls_made,
+            remote: 0,
+        };
+        self.rings[0].send(board, &head, payload)?;
+        self.calls.insert(self.calls_made, (number, tag));
+        self.calls_made += 1;
+        if let Ok((_, open)) = self.session(session) {
+            open.calls += 1;
+        }
+        Ok(())
+    }
+
+    /// Calls that the session can take now.
+    pub fn free_slots(&mut self, session: SessionId) -> u8 {
+        match self.session(session) {
+            Ok((_, open)) if open.state == SessionState::Open => open.slots - open.calls,
+            _ => 0,
+        }
+    }
+
+    /// Answers a request. The response is kept until the slot's next call, in case it gets lost.
+    pub fn respond(&mut self, board: &mut impl Board, request: RequestTag, status: u16, payload: &[u8]) {
+        let session = self
+            .sessions
+            .get_mut(usize::from(request.connection))
+            .and_then(Option::as_mut);
+        let Some(session) = session else {
+            return;
+        };
+        let kept = (request.call(), status, payload.to_vec());
+        session.responses[usize::from(request.slot())] = Some(kept);
+        self.send_response(board, request, status, payload);
+    }
+
+    fn send_response(&mut self, board: &mut impl Board, request: RequestTag, status: u16, payload: &[u8]) {
+        let head = EntryHead {
+            kind: EntryKind::Response,
+            bytes: 0,
+            connection: request.connection,
+            code: status,
+            tag: request.tag,
+            remote: 0,
+        };
+        let ring = usize::from(request.connection) % self.rings.len();
+        self.send_or_wait(board, ring, head, payload.to_vec());
+    }
+
+    fn send_raw(&mut self, board: &mut impl Board, remote: u64, packet: Vec<u8>) {
+        let head = EntryHead {
+            kind: EntryKind::Raw,
+            bytes: 0,
+            connection: 0,
+            code: 0,
+            tag: 0,
+            remote,
+        };
+        self.send_or_wait(board, 0, head, packet);
+    }
+
+    fn send_or_wait(&mut self, board: &mut impl Board, ring: usize, head: EntryHead, payload: Vec<u8>) {
+        // What is too long for a slot would be so again: the client times out.
+        if let Err(RingError::Full) = self.rings[ring].send(board, &head, &payload) {
+            self.waiting.push_back((ring, head, payload));
+        }
+    }
+
+    /// Ends a session of either direction. Its calls are to have ended.
+    ///
+    /// # Errors
+    /// If there is none, or the NIC does nothing.
+    pub fn disconnect(
+        &mut self,
+        board: &mut impl Board,
+        now_ns: u64,
+        session: SessionId,
+    ) -> Result<(), HostError> {
+        let (number, open) = self.session(session)?;
+        let was_open = open.state == SessionState::Open;
+        let is_client = open.role == ConnectionRole::Client;
+        open.state = SessionState::Closing { again_ns: now_ns };
+        if was_open {
+            self.forget(board, number)?;
+        }
+        if !was_open || !is_client {
+            self.remove(number);
+        }
+        Ok(())
+    }
+
+    /// Takes what the NIC has written, sends what has waited, and does what is due at this time.
+    ///
+    /// # Errors
+    /// If the NIC does nothing.
+    pub fn poll(&mut self, board: &mut impl Board, now_ns: u64) -> Result<(), HostError> {
+        for _ in 0..self.waiting.len() {
+            if let Some((ring, head, payload)) = self.waiting.pop_front() {
+                self.send_or_wait(board, ring, head, payload);
+            }
+        }
+        for ring in 0..self.rings.len() {
+            for _ in 0..BATCH_ENTRIES {
+                let Some(received) = self.rings[ring].receive(board) else {
+                    break;
+                };
+                let flow = self.rings[ring].shape().flow;
+                self.handle(board, now_ns, flow, received)?;
+            }
+        }
+        self.handle_timers(board, now_ns);
+        for ring in &mut self.rings {
+            ring.flush(board);
+        }
+        Ok(())
+    }
+
+    /// Something that has happened.
+    pub fn poll_event(&mut self) -> Option<HostEvent> {
+        self.events.pop_front()
+    }
+
+    fn handle(
+        &mut self,
+        board: &mut impl Board,
+        now_ns: u64,
+        flow: u8,
+        received: Received,
+    ) -> Result<(), HostError> {
+        let Received { head, payload } = received;
+        let request = RequestTag {
+            connection: head.connection,
+            tag: head.tag,
+        };
+        match head.kind {
+            EntryKind::Request => self.events.push_back(HostEvent::Request {
+                request,
+                method: head.code,
+                flow,
+                payload,
+            }),
+            EntryKind::Repeat => self.repeat(board, request),
+            EntryKind::Response => self.complete(head.tag, Ok((head.code, payload))),
+            EntryKind::Error => self.complete(head.tag, Err(EntryError::from(head.code))),
+            EntryKind::Raw => return self.manage(board, now_ns, head.remote, &payload),
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, call: u64, outcome: Result<(u16, Vec<u8>), EntryError>) {
+        // An error may be about a response that came too late, which is nobody's call.
+        let Some((number, tag)) = self.calls.remove(&call) else {
+            return;
+        };
+        if let Some(session) = self.sessions[usize::from(number)].as_mut() {
+            session.calls -= 1;
+        }
+        self.events.push_back(HostEvent::Completed { tag, outcome });
+    }
+
+    fn repeat(&mut self, board: &mut impl Board, request: RequestTag) {
+        let session = self
+            .sessions
+            .get(usize::from(request.connection))
+            .and_then(Option::as_ref);
+        let kept = session.and_then(|session| session.responses[usize::from(request.slot())].clone());
+        if let Some((call, status, payload)) = kept
+            && call == request.call()
+        {
+            self.send_response(board, request, status, &payload);
+        }
+    }
+
+    fn manage(
+        &mut self,
+        board: &mut impl Board,
+        now_ns: u64,
+        from: u64,
+        bytes: &[u8],
+    ) -> Result<(), HostError> {
+        // The NIC has checked the check, and leaves it in the packet.
+        let Ok(Packet { header, body }) = Packet::parse(bytes, self.config.checking) else {
+            return Ok(());
+        };
+        if let (Kind::Open, Body::Control(payload)) = (header.kind, body) {
+            return self.receive_open(board, now_ns, from, payload);
+        }
+        if header.kind == Kind::Unknown {
+            return self.receive_unknown(board, from, header.session, header.token);
+        }
+        let number = header.session;
+        let session = self
+            .sessions
+            .get_mut(usize::from(number))
+            .and_then(Option::as_mut);
+        let Some(session) = session.filter(|session| session.token == header.token && session.remote == from)
+        else {
+            // A client that has not heard that its session is closed asks again; it is told that there is none.
+            if header.kind == Kind::Close {
+                self.send_raw(board, from, control(Kind::Unknown, number, header.token, &[]));
+            }
+            return Ok(());
+        };
+        let id = session_id(number, header.token);
+        match (header.kind, body, &mut session.state) {
+            (
+                Kind::Challenge,
+                Body::Control(payload),
+                SessionState::Opening {
+                    nonce,
+                    cookie,
+                    again_ns,
+                },
+            ) => {
+                if let Some((echo, baked)) = read_challenge(payload)
+                    && echo == *nonce
+                {
+                    (*cookie, *again_ns) = (baked, now_ns);
+                }
+            }
+            (Kind::Accept, Body::Control(payload), SessionState::Opening { nonce, .. }) => {
+                if let Some(accept) = read_accept(payload).filter(|accept| accept.nonce == *nonce) {
+                    return self.accepted(board, number, &accept);
+                }
+            }
+            (Kind::Refuse, Body::Control(payload), SessionState::Opening { nonce, .. })
+                if payload.len() >= 10 && payload[..8] == nonce.to_le_bytes() =>
+            {
+                let reason = u16::from_le_bytes([payload[8], payload[9]]);
+                self.sessions[usize::from(number)] = None;
+                self.events.push_back(HostEvent::Refused(id, reason));
+            }
+            (Kind::Close, _, SessionState::Open) if session.role == ConnectionRole::Server => {
+                let closed = control(Kind::Closed, session.remote_number, session.remote_token, &[]);
+                self.forget(board, number)?;
+                self.remove(number);
+                self.send_raw(board, from, closed);
+            }
+            (Kind::Reset, _, SessionState::Open) => {
+                self.forget(board, number)?;
+                self.remove(number);
+            }
+            (Kind::Closed, _, SessionState::Closing { .. }) => self.remove(number),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A server says that it has no such session: whoever is not on the path cannot know number and token. Calls that are on their way
+    /// end with their next time-out.
+    fn receive_unknown(
+        &mut self,
+        board: &mut impl Board,
+        from: u64,
+        number: u16,
+        token: u32,
+    ) -> Result<(), HostError> {
+        let is_it = |session: &Option<HostSession>| {
+            session.as_ref().is_some_and(|session| {
+                session.role == ConnectionRole::Client
+                    && !matches!(session.state, SessionState::Opening { .. })
+                    && (session.remote, session.remote_number, session.remote_token) == (from, number, token)
+            })
+        };
+        if let Some(number) = self.sessions.iter().position(is_it) {
+            self.forget(board, number as u16)?;
+            self.remove(number as u16);
+        }
+        Ok(())
+    }
+
+    fn receive_open(
+        &mut self,
+        board: &mut impl Board,
+        now_ns: u64,
+        from: u64,
+        payload: &[u8],
+    ) -> Result<(), HostError> {
+        let open = match (read_open(payload), Open::decode(payload)) {
+            (Ok(open), _) => open,
+            (Err(Some(reason)), Some(open)) => {
+                self.send_raw(board, from, refuse(&open, reason));
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        if !self.secrets.recognizes(now_ns, from, &open) {
+            let cookie = self.secrets.bake(now_ns, from, &open);
+            self.send_raw(board, from, challenge(&open, cookie));
+            return Ok(());
+        }
+        let known = self.opened.get(&(from, open.session, open.token)).copied();
+        let number = match known {
+            Some(number) => Ok(number),
+            None => self.accept(board, from, &open)?,
+        };
+        match number {
+            Ok(number) => self.send_accept(board, number, open.nonce),
+            Err(reason) => self.send_raw(board, from, refuse(&open, reason)),
+        }
+        Ok(())
+    }
+
+    fn accept(
+        &mut self,
+        board: &mut impl Board,
+        from: u64,
+        open: &Open,
+    ) -> Result<Result<u16, Refusal>, HostError> {
+        if !(open.versions.0..=open.versions.1).contains(&VERSION) {
+            return Ok(Err(Refusal::Version));
+        }
+        let slots = open.slots.min(SLOTS_MAX);
+        let packet_bytes = open.packet_bytes.min(self.config.packet_bytes_max);
+        if slots == 0 || open.credits == 0 || usize::from(packet_bytes) < PACKET_BYTES_MIN {
+            return Ok(Err(Refusal::Parameters));
+        }
+        let Some(number) = self.number() else {
+            return Ok(Err(Refusal::TooManySessions));
+        };
+        let token = self.secrets.draw() as u32;
+        self.sessions[usize::from(number)] = Some(HostSession {
+            role: ConnectionRole::Server,
+            state: SessionState::Open,
+            token,
+            remote: from,
+            remote_number: open.session,
+            remote_token: open.token,
+            slots,
+            credits: open.credits.min(slots.into()),
+            packet_bytes,
+            nonce: open.nonce,
+            calls: 0,
+            responses: Default::default(),
+        });
+        self.opened.insert((from, open.session, open.token), number);
+        self.load(board, number)?;
+        self.events
+            .push_back(HostEvent::Accepted(session_id(number, token)));
+        Ok(Ok(number))
+    }
+
+    fn send_accept(&mut self, board: &mut impl Board, number: u16, nonce: u64) {
+        let Some(session) = self.sessions[usize::from(number)].as_ref() else {
+            return;
+        };
+        let accept = Accept {
+            nonce,
+            version: VERSION,
+            slots: session.slots,
+            session: number,
+            token: session.token,
+            credits: session.credits,
+            packet_bytes: session.packet_bytes,
+            // A message is one packet: this is what the NIC can take.
+            message_bytes_max: u32::from(session.packet_bytes) - DATA_HEADER_BYTES as u32,
+        };
+        let packet = control(
+            Kind::Accept,
+            session.remote_number,
+            session.remote_token,
+            &accept.encode(),
+        );
+        let remote = session.remote;
+        self.send_raw(board, remote, packet);
+    }
+
+    fn accepted(&mut self, board: &mut impl Board, number: u16, accept: &Accept) -> Result<(), HostError> {
+        let Some(session) = self.sessions[usize::from(number)].as_mut() else {
+            return Ok(());
+        };
+        let possible = accept.version == VERSION
+            && (1..=SLOTS_MAX).contains(&accept.slots)
+            && accept.credits > 0
+            && (PACKET_BYTES_MIN as u16..=self.config.packet_bytes_max).contains(&accept.packet_bytes);
+        if !possible {
+            return Ok(());
+        }
+        session.state = SessionState::Open;
+        // A call takes one credit at a time: no more calls than credits.
+        session.slots = accept.slots.min(accept.credits.min(u16::from(SLOTS_MAX)) as u8);
+        session.packet_bytes = accept.packet_bytes;
+        session.remote_number = accept.session;
+        session.remote_token = accept.token;
+        let id = session_id(number, session.token);
+        self.load(board, number)?;
+        self.events.push_back(HostEvent::Connected(id));
+        Ok(())
+    }
+
+    /// Tells the NIC of a session that begins.
+    fn load(&mut self, board: &mut impl Board, number: u16) -> Result<(), HostError> {
+        let Some(session) = self.sessions[usize::from(number)].as_ref() else {
+            return Ok(());
+        };
+        let line = ConnectionLine {
+            role: session.role,
+            slots: session.slots,
+            balance: self.config.balance,
+            bucket: 0,
+            flows: self.config.serving,
+            local_token: session.token,
+            remote_token: session.remote_token,
+            remote_number: session.remote_number,
+            payload_bytes_max: session.packet_bytes - DATA_HEADER_BYTES as u16,
+            remote: session.remote,
+        };
+        board.write_line(self.config.table_base + u32::from(number), &line.encode());
+        self.command(board, COMMAND_LOAD, number)
+    }
+
+    /// Tells the NIC that a session is over. After the first command the NIC changes the line no more, so the host can clear it; the
+    /// second has the NIC see that.
+    fn forget(&mut self, board: &mut impl Board, number: u16) -> Result<(), HostError> {
+        self.command(board, COMMAND_CLOSE, number)?;
+        board.write_line(
+            self.config.table_base + u32::from(number),
+            &ConnectionLine::CLOSED,
+        );
+        self.command(board, COMMAND_LOAD, number)
+    }
+
+    fn command(&mut self, board: &mut impl Board, command: u32, number: u16) -> Result<(), HostError> {
+        await_command(board)?;
+        board.write_register(registers::CONNECTION, command | u32::from(number));
+        await_command(board)
+    }
+
+    fn remove(&mut self, number: u16) {
+        if let Some(session) = self.sessions[usize::from(number)].take() {
+            self.opened
+                .remove(&(session.remote, session.remote_number, session.remote_token));
+            self.events
+                .push_back(HostEvent::Ended(session_id(number, session.token)));
+        }
+    }
+
+    fn handle_timers(&mut self, board: &mut impl Board, now_ns: u64) {
+        let pause_ns = self.config.handshake_timeout_ns;
+        let mut packets = Vec::new();
+        for (number, session) in self.sessions.iter_mut().enumerate() {
+            let Some(session) = session else {
+                continue;
+            };
+            match &mut session.state {
+                SessionState::Opening { cookie, again_ns, .. } if *again_ns <= now_ns => {
+                    *again_ns = now_ns + pause_ns;
+                    let open = Open {
+                        versions: (VERSION, VERSION),
+                        selective: true,
+                        slots: session.slots,
+                        session: number as u16,
+                        token: session.token,
+                        credits: session.credits,
+                        packet_bytes: session.packet_bytes,
+                        nonce: session.nonce,
+                        cookie: *cookie,
+                        cipher: 0,
+                    };
+                    packets.push((session.remote, control(Kind::Open, NO_SESSION, 0, &open.encode())));
+                }
+                SessionState::Closing { again_ns } if *again_ns <= now_ns => {
+                    *again_ns = now_ns + pause_ns;
+                    let close = control(Kind::Close, session.remote_number, session.remote_token, &[]);
+                    packets.push((session.remote, close));
+                }
+                _ => {}
+            }
+        }
+        for (remote, packet) in packets {
+            self.send_raw(board, remote, packet);
+        }
+    }
+}

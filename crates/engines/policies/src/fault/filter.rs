@@ -1,0 +1,174 @@
+//! The filter of one datapath.
+//!
+//! ```text
+//! Fresh ─► Delayed until … ─► (aborted) ─► Begun ─► Delayed until … ─► (aborted) ─► over
+//!    begins                                    its status comes
+//! ```
+
+use std::sync::Arc;
+
+use provost_engine::{
+    CallState, DatapathContext, Denial, Direction, Filter, Nanos, Parts, StepView, Verdict, Watch,
+};
+
+use crate::fault::config::{Abort, Delay, Faults};
+use crate::fault::draw::{Draw, Purpose};
+use crate::fault::policy::{Active, Counts, Shared};
+
+/// Draws faults for the calls of one datapath.
+pub(crate) struct FaultFilter {
+    shared: Arc<Shared>,
+}
+
+/// What is kept of a call.
+#[derive(Default)]
+pub(crate) struct Drawn {
+    /// Its number among those that match; `None` until it has begun, and of one that does not match.
+    number: Option<u64>,
+    /// Until when the step that is held waits.
+    until: Option<Nanos>,
+    active: Option<Active>,
+}
+
+/// One end of a call, with its faults and what they are drawn with.
+struct End<'a> {
+    faults: &'a Faults,
+    counts: &'a Counts,
+    delay: Purpose,
+    delay_time: Purpose,
+    abort: Purpose,
+}
+
+impl FaultFilter {
+    pub(crate) fn new(shared: Arc<Shared>) -> FaultFilter {
+        FaultFilter { shared }
+    }
+
+    fn end(&self, direction: Direction) -> End<'_> {
+        let shared = &*self.shared;
+        match direction {
+            Direction::Request => End {
+                faults: &shared.rules.request,
+                counts: &shared.request,
+                delay: Purpose::Delay,
+                delay_time: Purpose::DelayTime,
+                abort: Purpose::Abort,
+            },
+            Direction::Response => End {
+                faults: &shared.rules.response,
+                counts: &shared.response,
+                delay: Purpose::ResponseDelay,
+                delay_time: Purpose::ResponseDelayTime,
+                abort: Purpose::ResponseAbort,
+            },
+        }
+    }
+
+    fn matches(&self, step: &mut StepView<'_>) -> bool {
+        self.shared.rules.matches.iter().all(|(key, expected)| {
+            let found = step.metadata(key);
+            match expected {
+                Some(expected) => found == Some(expected.as_bytes()),
+                None => found.is_some(),
+            }
+        })
+    }
+
+    /// When a step of a call may go on, if it is delayed.
+    fn delay(&self, end: &End<'_>, draw: Draw, step: &StepView<'_>) -> Option<(Nanos, Active)> {
+        let Delay {
+            chance,
+            least,
+            spread,
+        } = end.faults.delay.as_ref()?;
+        if !draw.hits(*chance, end.delay) {
+            return None;
+        }
+        let active = self.shared.begin(step.datapath_context())?;
+        end.counts.delays.add(step.datapath_context(), 1);
+        Some((step.now() + least + draw.time(*spread, end.delay_time), active))
+    }
+
+    fn abort(end: &End<'_>, draw: Draw, datapath_context: &DatapathContext) -> Verdict {
+        match &end.faults.abort {
+            Some(Abort {
+                chance,
+                code,
+                message,
+            }) if draw.hits(*chance, end.abort) => {
+                end.counts.aborts.add(datapath_context, 1);
+                Verdict::Deny(Denial::new(*code, message.clone()))
+            }
+            _ => Verdict::Pass,
+        }
+    }
+}
+
+impl Filter for FaultFilter {
+    type Call = Drawn;
+
+    fn watch(&self) -> Watch {
+        let rules = &self.shared.rules;
+        let watched = |faults: &Faults, parts| match faults.is_empty() {
+            true => Parts::NONE,
+            false => parts,
+        };
+        Watch {
+            // A call's number is drawn when it begins, whatever end of it has faults.
+            requests: match rules.request.is_empty() && rules.response.is_empty() {
+                true => Parts::NONE,
+                false => Parts::BEGIN,
+            },
+            responses: watched(&rules.response, Parts::STATUS),
+            calls: rules.request.delay.is_some() || !rules.response.is_empty(),
+        }
+    }
+
+    fn judge(&mut self, call: &mut Drawn, step: &mut StepView<'_>) -> Verdict {
+        let end = self.end(step.direction());
+        let draw = match call.number {
+            Some(number) => self.shared.draw(number),
+            None if step.direction() == Direction::Request && self.matches(step) => self.shared.next(),
+            None => return Verdict::Pass,
+        };
+        call.number = Some(draw.number);
+        match call.until {
+            // It waits, and perhaps the engine that began the delay is not this one.
+            Some(until) if until > step.now() => {
+                call.active.get_or_insert_with(|| self.shared.go_on());
+                return Verdict::Hold { until };
+            }
+            Some(_) => (call.until, call.active) = (None, None),
+            None => {
+                if let Some((until, active)) = self.delay(&end, draw, step) {
+                    (call.until, call.active) = (Some(until), Some(active));
+                    return Verdict::Hold { until };
+                }
+            }
+        }
+        FaultFilter::abort(&end, draw, step.datapath_context())
+    }
+}
+
+/// Saved: number u64, until u64 (0 for none); nothing of a call that does not match.
+impl CallState for Drawn {
+    fn save(&self, out: &mut Vec<u8>) {
+        if let Some(number) = self.number {
+            out.extend_from_slice(&number.to_le_bytes());
+            out.extend_from_slice(&self.until.unwrap_or(0).to_le_bytes());
+        }
+    }
+
+    fn load(saved: &[u8]) -> Option<Drawn> {
+        if saved.is_empty() {
+            return Some(Drawn::default());
+        }
+        let (number, rest) = saved.split_first_chunk()?;
+        let until = u64::from_le_bytes(rest.try_into().ok()?);
+        Some(Drawn {
+            number: Some(u64::from_le_bytes(*number)),
+            until: (until != 0).then_some(until),
+            active: None,
+        })
+    }
+}

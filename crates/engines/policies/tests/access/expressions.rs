@@ -1,0 +1,374 @@
+//! What expressions mean, by example; and what is said of those that are refused.
+
+use crate::shop::Shop;
+use provost_policies::access::expression::{EXPRESSION_BYTES_MAX, Failure, Source};
+
+const ORDER: &str = r#"{
+    "id": "order-é1", "total": "-5", "size": "18446744073709551615", "express": true, "weight": 2.5, "token": "AAEC",
+    "color": "BLUE", "first": {"sku": "nut", "count": 3, "tags": ["a", "b"]},
+    "lines": [{"sku": "bolt", "count": 1, "price": 0.5, "stock": {"x": 4}}, {"sku": "nail", "count": 0, "color": 1}],
+    "tags": ["red", "green"], "numbers": ["1", "2", "-3"], "labels": {"env": "prod", "owner": ""},
+    "byId": {"-7": {"sku": "minus"}, "9": {"sku": "nine", "tags": ["z"]}}, "counts": {"4": "40"},
+    "note": "", "voucher": {"sku": "gift"}, "colors": ["RED", "BLUE", 99], "ratio": 0.5
+}"#;
+
+#[test]
+fn conditions_hold_or_do_not() {
+    let shop = Shop::open();
+    let metadata = [("user", "ann"), ("twice", "a"), ("twice", "b"), ("x-bin", "raw")];
+    let check = |text: &str| shop.holds(text, ORDER, &metadata);
+    for text in [
+        // Comparisons.
+        "request.id == 'order-é1'",
+        "request.id != 'x'",
+        "request.id < 'p'",
+        "request.total == -5",
+        "request.total < 0 && request.total >= -5",
+        "request.size > 5",
+        "request.size == 18446744073709551615u",
+        "request.express",
+        "request.express == true",
+        "request.weight == 2.5",
+        "request.weight > 2",
+        "2 < request.weight",
+        "request.token == b'\\x00\\x01\\x02'",
+        "request.ratio == 0.5",
+        "request.total < request.size",
+        "request.express != false",
+        "request.weight >= 2.5",
+        // Logic.
+        "!(request.total > 0)",
+        "request.express || request.total / 0 > 1",
+        "request.total / 0 > 1 || request.express",
+        "!(false && request.total / 0 > 1)",
+        "!(request.total / 0 > 1 && !request.express)",
+        "request.express ? request.total < 0 : request.total > 0",
+        // Enums.
+        "request.color == 7",
+        "request.color == 'BLUE'",
+        "'BLUE' == request.color",
+        "request.color == shop.v1.Color.BLUE",
+        "request.color == Color.BLUE",
+        "request.color != Color.RED",
+        "request.color in ['RED', 'BLUE']",
+        "request.color in [1, 7]",
+        "'RED' in request.colors",
+        "99 in request.colors",
+        "request.color > Color.RED",
+        // Arithmetic.
+        "request.total + 6 == 1",
+        "request.total * -2 == 10",
+        "-request.total == 5",
+        "request.total % 3 == -2",
+        "request.size - 1 > 0",
+        "request.weight * 2.0 == 5.0",
+        "request.weight / 0.0 > 1000.0",
+        "int(request.weight) == 2",
+        "uint(request.first.count) == 3u",
+        "double(request.total) == -5.0",
+        "request.total - -5 == 0",
+        "1 + 2 * 3 == 7",
+        // Texts.
+        "request.id.startsWith('order-')",
+        "request.id.endsWith('1')",
+        "request.id.contains('r-é')",
+        "request.id.matches('^order-.[0-9]$')",
+        "matches(request.id, 'é')",
+        "!request.id.matches('^er')",
+        "size(request.id) == 8",
+        "request.id.size() == 8",
+        "size(request.token) == 3",
+        "'ab'.startsWith('a')",
+        // Lists and maps.
+        "'red' in request.tags",
+        "!('blue' in request.tags)",
+        "request.tags[1] == 'green'",
+        "size(request.tags) == 2",
+        "request.tags.size() == 2",
+        "-3 in request.numbers",
+        "request.numbers[0] == 1",
+        "request.lines[1].sku == 'nail'",
+        "request.lines[0].stock['x'] == 4",
+        "'env' in request.labels",
+        "request.labels['env'] == 'prod'",
+        "!('none' in request.labels)",
+        "request.by_id[9].sku == 'nine'",
+        "request.by_id[-7].sku == 'minus'",
+        "request.by_id[9].tags[0] == 'z'",
+        "9u in request.by_id",
+        "request.counts[4] == 40",
+        "request.counts[4u] == 40",
+        "!(-4 in request.counts)",
+        "size(request.by_id) == 2",
+        "request.id in ['x', 'order-é1']",
+        "request.id in ['a', 'b', 'c', 'd', 'e', 'order-é1']",
+        "!(request.id in ['a', 'b', 'c', 'd', 'e', 'f'])",
+        "request.total in [1, 2, 3, 4, 5, -5]",
+        "request.weight in [1.0, 2.5]",
+        "request.id in [request.first.sku, request.id]",
+        "request.size in [1, 2, 3, 4, 5, 18446744073709551615u]",
+        // Quantifiers.
+        "request.lines.all(l, l.sku.size() == 4)",
+        "request.lines.exists(l, l.count == 0)",
+        "request.lines.exists_one(l, l.color == 'RED')",
+        "!request.lines.all(l, l.count > 0)",
+        "request.tags.exists(t, t.startsWith('gr'))",
+        "request.labels.all(k, size(k) > 2)",
+        "request.labels.exists(k, request.labels[k] == 'prod')",
+        "['a', 'b'].exists(t, t in request.first.tags)",
+        "request.lines.all(l, l.tags.all(t, t == 'x'))",
+        "[1, 2].all(n, n in request.numbers)",
+        "request.by_id.exists(k, request.by_id[k].sku == 'nine')",
+        "request.numbers.exists(n, 1 / (n - 1) == 1)",
+        "request.lines.exists(l, l.sku == 'bolt' && request.tags.exists(t, t == 'red' && l.count == 1u))",
+        // Presence.
+        "has(request.first)",
+        "has(request.note)",
+        "request.note == ''",
+        "has(request.voucher)",
+        "!has(request.card)",
+        "request.card == ''",
+        "request.voucher.sku == 'gift'",
+        "has(request.total)",
+        "has(request.tags)",
+        "has(request.labels)",
+        "!has(request.first.price)",
+        "has(request.lines[0].price)",
+        "!has(request.voucher.stock)",
+        // Metadata.
+        "metadata['user'] == 'ann'",
+        "metadata.user == 'ann'",
+        "'user' in metadata",
+        "has(metadata.user)",
+        "!('none' in metadata)",
+        "metadata['x-bin'] == b'raw'",
+        "'twice' in metadata",
+        // What is fixed.
+        "method == '/shop.v1.Shop/Place'",
+        "service == 'shop.v1.Shop'",
+        "side == 'client'",
+        "node == 'node'",
+        "peer.identity.startsWith('spiffe://example.org/')",
+        "peer.address == '192.0.2.7:4000'",
+        "peer.transport == 'tcp'",
+        "peer.app.name == ''",
+        "peer.app.uid == -1",
+        "app.name == 'till' && app.uid == 1000 && app.gid < 101 && app.pid > 0",
+        // Value lists.
+        "!(request.id in lists.blocked)",
+        "'alpha' in lists.blocked",
+        "request.color in lists.numbers",
+        "request.tags.exists(t, t in lists.blocked) == false",
+        "request.first.count in lists.numbers == false",
+    ] {
+        assert_eq!(check(text), Ok(true), "{text}");
+    }
+    for (text, failure) in [
+        ("metadata['none'] == 'x'", Failure::NoMetadata),
+        ("metadata['twice'] == 'a'", Failure::SeveralValues),
+        ("request.labels['none'] == ''", Failure::NoKey),
+        ("request.tags[2] == ''", Failure::NoIndex),
+        ("request.tags[-1] == ''", Failure::NoIndex),
+        ("request.lines[2].sku == ''", Failure::NoIndex),
+        ("request.total / 0 == 1", Failure::DivisionByZero),
+        ("request.total % 0 == 1", Failure::DivisionByZero),
+        ("request.size + 1u == 0u", Failure::Overflow),
+        ("int(request.size) == 0", Failure::Overflow),
+        ("uint(request.total) == 0u", Failure::Overflow),
+        ("int(request.weight * 1e300) == 0", Failure::Overflow),
+        (
+            "request.express && request.total / 0 == 1",
+            Failure::DivisionByZero,
+        ),
+        (
+            "request.lines.exists_one(l, l.price / 1.0 == 0.5 && request.tags[9] == 'x')",
+            Failure::NoIndex,
+        ),
+        (
+            "request.numbers.all(n, 1 / (n - 1) > -9)",
+            Failure::DivisionByZero,
+        ),
+    ] {
+        assert_eq!(check(text), Err(failure), "{text}");
+    }
+}
+
+#[test]
+fn absent_messages_have_defaults() {
+    let shop = Shop::open();
+    for text in [
+        "request.first.sku == ''",
+        "request.first.tags.all(t, false)",
+        "size(request.first.stock) == 0",
+        "!('x' in request.first.stock)",
+        "!has(request.first)",
+        "!has(request.first.sku)",
+        "!has(request.note)",
+        "request.note == ''",
+        "!has(request.express)",
+        "!has(request.weight)",
+        "request.color == 'COLOR_UNKNOWN'",
+        "request.voucher.color == 0",
+        "!has(request.tags)",
+        "request.token == b''",
+    ] {
+        assert_eq!(shop.holds(text, "{}", &[]), Ok(true), "{text}");
+    }
+}
+
+#[test]
+fn what_is_known_at_attach_is_not_evaluated_again() {
+    let shop = Shop::open();
+    for (text, value) in [
+        ("true", Some(true)),
+        ("peer.identity == 'x' && request.id == 'y'", Some(false)),
+        ("app.uid == 1000 || request.id == 'y'", Some(true)),
+        (
+            "['spiffe://a/', 'spiffe://example.org/'].exists(p, peer.identity.startsWith(p))",
+            Some(true),
+        ),
+        ("app.uid == 1000 && request.id == 'y'", None),
+        ("1 / 0 == 1", None),
+        ("app.name in lists.blocked", Some(false)),
+    ] {
+        assert_eq!(shop.compile(text).unwrap().constant(), value, "{text}");
+    }
+}
+
+#[test]
+fn work_is_bounded_whatever_a_message_holds() {
+    let shop = Shop::open();
+    let numbers: Vec<String> = (0..20_000).map(|n| format!("\"{n}\"")).collect();
+    let order = format!(
+        r#"{{"numbers": [{}], "id": "{}"}}"#,
+        numbers.join(","),
+        "x".repeat(2_000_000 / 2)
+    );
+    for text in [
+        "request.numbers.all(n, n >= 0)",
+        "-1 in request.numbers",
+        "request.numbers.exists(n, request.numbers.exists(m, m + n < 0))",
+        "[1, 2, 3].all(n, !request.id.contains('y'))",
+    ] {
+        assert_eq!(shop.holds(text, &order, &[]), Err(Failure::Steps), "{text}");
+    }
+    assert_eq!(shop.holds("5 in request.numbers", &order, &[]), Ok(true));
+}
+
+#[test]
+fn bad_expressions_are_refused_with_their_place() {
+    let shop = Shop::open();
+    let bad = [
+        "request.kolor == 'RED'",
+        "request.colr == 'RED'",
+        "request.first.skuu == 'x'",
+        "request.id == 5",
+        "request.total == '5'",
+        "requst.id == 'x'",
+        "request.id",
+        "request.total + 1",
+        "request.id.startswith('x')",
+        "request.id.startsWith(5)",
+        "request.id && true",
+        "!request.id",
+        "request == response",
+        "request.first == 1",
+        "request.tags == ['a']",
+        "request.tags.id == 'x'",
+        "request.labels.env == 'prod'",
+        "'x' in request.id",
+        "5 in request.tags",
+        "request.id in [1, 2]",
+        "request.id in ['a', 5]",
+        "request.id in []",
+        "request.id in lists.nothing",
+        "request.total in lists.blocked",
+        "lists.blocked == 'x'",
+        "request.color == 'GREEN'",
+        "request.color == Color.REDD",
+        "Colour.RED == 1",
+        "metadata['User'] == 'x'",
+        "metadata[request.id] == 'x'",
+        "metadata == 'x'",
+        "request.id in metadata",
+        "peer.name == 'x'",
+        "peer == 'x'",
+        "peer.app == 'x'",
+        "request.id.matches('(')",
+        "request.id.matches(request.id)",
+        "request.id.matches('(?=x)')",
+        "has(request.id == 'x')",
+        "has(metadata)",
+        "has(request.tags[0])",
+        "request.tags['a'] == 'x'",
+        "request.labels[1] == 'x'",
+        "request.by_id['x'].sku == 'y'",
+        "request.total + 1.5 > 2.0",
+        "request.size + request.total > 1",
+        "request.id + 'x' == 'y'",
+        "-request.size < 0",
+        "request.weight % 2.0 == 0.0",
+        "request.express ? 1 : 'x'",
+        "request.total ? true : false",
+        "request.lines.map(l, l.sku) == []",
+        "request.lines.filter(l, l.count > 0).size() > 0",
+        "request.lines.all(l, l.sku)",
+        "request.id.all(c, true)",
+        "request.lines.all(request, true)",
+        "request.lines.exists(l, m.sku == 'x')",
+        "size(request.total) == 1",
+        "size(request.id, 1) == 1",
+        "int('5') == 5",
+        "string(request.total) == '5'",
+        "request.first == null",
+        "{'a': 1}['a'] == 1",
+        "shop.v1.Line{sku: 'x'}.sku == 'x'",
+        "response.id == 'x' && request.id == 'y'",
+        "request.tags.all(a, request.tags.all(b, request.tags.all(c, request.tags.all(d, request.tags.all(e, true)))))",
+        "",
+        "request.id ==",
+        "request.id == 'x",
+        "request.id = 'x'",
+        "a b",
+        "request.é == 1",
+        "(request.id == 'x'",
+        "request.express &&\n  request.first.cuont > 3u\n  && true",
+        "99999999999999999999 == 1",
+        "'\\q' == 'x'",
+        "request?.id == 'x'",
+        "request.`id` == 'x'",
+        "\tequest.id == 'é' || request.idd == 'é'",
+    ];
+    let mut said = String::new();
+    for text in bad {
+        let error = shop.compile(text).map(drop).expect_err(text);
+        said.push_str(&format!("{text}\n--\n{error}\n\n"));
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/access/golden/errors.txt");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(path, &said).unwrap();
+    }
+    let expected = std::fs::read_to_string(path).unwrap();
+    assert!(
+        said == expected,
+        "run with BLESS=1 and look at the difference of {path}; now it says:\n{said}"
+    );
+}
+
+#[test]
+fn large_and_deep_expressions_are_refused() {
+    for text in [
+        " ".repeat(EXPRESSION_BYTES_MAX + 1),
+        "(".repeat(2000),
+        "!".repeat(3000),
+        "[".repeat(70) + &"]".repeat(70),
+        "a".to_owned() + &".b".repeat(2000),
+        "1".to_owned() + &"+1".repeat(2000),
+        "a?".repeat(1000),
+        "x.all(a,".repeat(400),
+    ] {
+        assert!(Source::parse(&text).is_err(), "{}", &text[..20]);
+    }
+    let many = "a".to_owned() + &"||a".repeat(1300);
+    assert!(Source::parse(&many).is_ok());
+}

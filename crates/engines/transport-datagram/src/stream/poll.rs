@@ -1,0 +1,310 @@
+//! What happens when a stream is polled, at either end.
+
+use super::*;
+
+impl ResumableStream {
+    /// Takes what has come, does what is due, sends what is to be sent. `scratch` is where packets are read.
+    pub(crate) fn poll(&mut self, now_ns: u64, reading: Reading, scratch: &mut [u8]) -> Result<Polled, Lost> {
+        let now_ns = self.time(now_ns);
+        self.attach(now_ns)?;
+        let mut polled = Polled {
+            moved: false,
+            left_some: false,
+        };
+        if reading == Reading::Try {
+            polled = self.receive(now_ns, scratch)?;
+        }
+        self.endpoint.handle_timers(now_ns);
+        self.hear(now_ns)?;
+        self.heed_refusals(now_ns)?;
+        // A session that has ended meanwhile is followed by another one.
+        self.attach(now_ns)?;
+        match self.role {
+            Role::Client => self.ask(now_ns),
+            Role::Server => self.answer(now_ns),
+        }
+        polled.moved |= self.transmit(now_ns)?;
+        self.wake_ns = self.next_wake();
+        Ok(polled)
+    }
+
+    pub(super) fn time(&mut self, now_ns: u64) -> u64 {
+        if let Clock::GoesOn { at_ns } = self.clock {
+            self.clock = Clock::Offset {
+                ns: at_ns.wrapping_sub(now_ns),
+            };
+        }
+        match self.clock {
+            Clock::Offset { ns } => now_ns.wrapping_add(ns),
+            Clock::GoesOn { at_ns } => at_ns,
+        }
+    }
+
+    pub(super) fn receive(&mut self, now_ns: u64, scratch: &mut [u8]) -> Result<Polled, Lost> {
+        for packets in 0..PACKETS_MAX {
+            let Received::Packet(bytes) = self.socket.receive(scratch)? else {
+                return Ok(Polled {
+                    moved: packets > 0,
+                    left_some: false,
+                });
+            };
+            self.take_in(now_ns, scratch.get(..bytes).unwrap_or_default())?;
+        }
+        Ok(Polled {
+            moved: true,
+            left_some: true,
+        })
+    }
+
+    fn take_in(&mut self, now_ns: u64, packet: &[u8]) -> Result<(), Lost> {
+        let peer = self.socket.peer();
+        if let Some(event) = self.endpoint.receive(now_ns, peer, Mark::None, packet) {
+            self.handle(now_ns, event)?;
+        }
+        // That nobody there knows a sealed session is no proof that somebody is there who does.
+        if self.endpoint.unproven_losses() == self.refusals.unproven {
+            self.refusals.count = 0;
+        }
+        Ok(())
+    }
+
+    /// Takes what has come until a packet asks for `other`, with its key. Says whether one did: `other` has taken it then.
+    pub(crate) fn poll_until_asked_for(
+        &mut self,
+        other: &mut ResumableStream,
+        now_ns: u64,
+        scratch: &mut [u8],
+    ) -> Result<bool, Lost> {
+        for _ in 0..PACKETS_MAX {
+            let Received::Packet(bytes) = self.socket.receive(scratch)? else {
+                break;
+            };
+            let packet = scratch.get(..bytes).unwrap_or_default();
+            if other.is_asked_for_by(packet) {
+                let now_ns = other.time(now_ns);
+                other.take_in(now_ns, packet)?;
+                return Ok(true);
+            }
+            self.take_in(now_ns, packet)?;
+        }
+        self.poll(now_ns, Reading::Skip, scratch).map(|_| false)
+    }
+
+    /// Hears what the endpoint has to tell.
+    pub(super) fn hear(&mut self, now_ns: u64) -> Result<(), Lost> {
+        while let Some(event) = self.endpoint.poll_event() {
+            self.handle(now_ns, event)?;
+        }
+        // Their session goes on, so the client has had them.
+        for buffer in self.returned.drain(..) {
+            self.pool.give(buffer);
+        }
+        Ok(())
+    }
+
+    pub(super) fn handle(&mut self, now_ns: u64, event: Event<'_>) -> Result<(), Lost> {
+        match event {
+            Event::Completed(completion) => self.completed(completion),
+            Event::Request {
+                handle,
+                method,
+                payload,
+            } => self.requested(now_ns, handle, method, payload),
+            Event::ResponseReturned(buffer) => {
+                self.returned.push(buffer);
+                Ok(())
+            }
+            Event::Ended(session, reason) => self.session_ended(now_ns, session, reason),
+            Event::Connected(_) => Ok(()),
+            Event::Accepted(session) => {
+                // One that its client has given up before it took the stream up.
+                if let Some(before) = self
+                    .asked_for
+                    .replace(session)
+                    .filter(|before| Some(*before) != self.session())
+                {
+                    self.endpoint.reset(now_ns, before);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A session is over: what was under way in it has to be sent again in another.
+    pub(super) fn session_ended(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        reason: EndReason,
+    ) -> Result<(), Lost> {
+        for buffer in std::mem::take(&mut self.returned) {
+            self.send_again(buffer);
+        }
+        if self.session() != Some(session) {
+            return Ok(());
+        }
+        self.held.clear();
+        // One that did not come about leaves the stream as long without a session as it was.
+        let since_ns = Some(since_ns_of(self.attachment).unwrap_or(now_ns));
+        self.attachment = Attachment::Detached { since_ns };
+        let is_believed = self.terms.key.is_none();
+        match reason {
+            // Anybody on the path can refuse a session: that is no reason to give a sealed stream up.
+            EndReason::Refused(Refusal::Version | Refusal::Parameters | Refusal::Other) if is_believed => {
+                Err(Lost(reason.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn session(&self) -> Option<SessionId> {
+        match self.attachment {
+            Attachment::Attached { session } | Attachment::Attaching { session, .. } => Some(session),
+            Attachment::Detached { .. } | Attachment::Inherited => None,
+        }
+    }
+
+    /// Keeps a segment for another try, in its place, unless the peer has it.
+    pub(super) fn send_again(&mut self, segment: MsgBuf) {
+        let number = Head::read(&segment).map_or(0, |head| head.number);
+        if number <= self.outgoing.acknowledged {
+            return self.pool.give(segment);
+        }
+        let number_of = |segment: &MsgBuf| Head::read(segment).map_or(0, |head| head.number);
+        match self.outgoing.unsent.binary_search_by_key(&number, number_of) {
+            Ok(_) => self.pool.give(segment),
+            Err(at) => self.outgoing.unsent.insert(at, segment),
+        }
+    }
+
+    pub(super) fn acknowledged(&mut self, received: u64) -> Result<(), Lost> {
+        if received > self.outgoing.last {
+            return Err(Lost("the peer has received what was never sent".to_owned()));
+        }
+        self.outgoing.acknowledged = self.outgoing.acknowledged.max(received);
+        Ok(())
+    }
+
+    /// Sees that there is a session, and gives up when there is none for too long.
+    pub(super) fn attach(&mut self, now_ns: u64) -> Result<(), Lost> {
+        let since_ns = match self.attachment {
+            Attachment::Attached { .. } => return Ok(()),
+            Attachment::Detached { since_ns } => since_ns.unwrap_or(now_ns),
+            Attachment::Attaching { since_ns, .. } => since_ns,
+            Attachment::Inherited => {
+                if let Some(Inherited { session, proof }) = self.inherited {
+                    self.endpoint.disown(now_ns, self.socket.peer(), session, proof);
+                }
+                now_ns
+            }
+        };
+        if now_ns.saturating_sub(since_ns) > DETACHED_NS_MAX {
+            return Err(Lost("the peer did not take the connection up again".to_owned()));
+        }
+        match (self.role, self.attachment) {
+            (Role::Client, Attachment::Attaching { .. }) => Ok(()),
+            (Role::Client, _) => self.ask_to_attach(now_ns, since_ns),
+            (Role::Server, _) => {
+                let since_ns = Some(since_ns);
+                self.attachment = Attachment::Detached { since_ns };
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn next_wake(&mut self) -> Option<u64> {
+        let look_at = match self.attachment {
+            Attachment::Attached { .. } => None,
+            _ => since_ns_of(self.attachment).map(|since_ns| since_ns + DETACHED_NS_MAX + 1),
+        };
+        let refused_at = (self.refusals.count > 0).then(|| self.refusals.first_ns + REFUSED_NS_MAX + 1);
+        let due = self.endpoint.wake_at();
+        [due, look_at, refused_at].into_iter().flatten().min()
+    }
+
+    pub(super) fn heed_refusals(&mut self, now_ns: u64) -> Result<(), Lost> {
+        let refusals = &mut self.refusals;
+        let unproven = self.endpoint.unproven_losses();
+        let is_disowned = std::mem::replace(&mut refusals.unproven, unproven) < unproven;
+        if self.socket.take_refused() || is_disowned {
+            if refusals.count == 0 {
+                refusals.first_ns = now_ns;
+            }
+            refusals.count += 1;
+            refusals.last_ns = now_ns;
+        }
+        let since_ns = now_ns.saturating_sub(refusals.first_ns);
+        let several = refusals.count >= REFUSALS_MAX && since_ns >= REFUSALS_NS_MIN;
+        match refusals.count > 0 && (several || since_ns > REFUSED_NS_MAX) {
+            true => Err(Lost("nobody listens at the peer's address any more".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn transmit(&mut self, now_ns: u64) -> Result<bool, Lost> {
+        let mut sent = false;
+        while let Some(transmit) = self.endpoint.poll_transmit(now_ns) {
+            self.socket.send(transmit.head.bytes(), transmit.payload)?;
+            sent = true;
+        }
+        Ok(sent)
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.incoming.bytes >= INCOMING_BYTES_MAX
+    }
+
+    /// The flags that go with whatever is sent now.
+    pub(super) fn tell(&mut self) -> u8 {
+        self.told_busy = self.is_busy();
+        match self.told_busy {
+            true => BUSY,
+            false => 0,
+        }
+    }
+
+    /// The next segment that can go now.
+    pub(super) fn next_segment(&mut self) -> Option<MsgBuf> {
+        let last = self.outgoing.acknowledged + WINDOW_SEGMENTS;
+        let head = Head::read(self.outgoing.unsent.front()?)?;
+        let can_go = !self.peer_busy && head.number <= last;
+        can_go.then(|| self.outgoing.unsent.pop_front()).flatten()
+    }
+
+    /// Takes what has come with a head, and says whether its buffer was taken, too.
+    pub(super) fn arrived(&mut self, head: Head, segment: Segment) -> Result<(), Lost> {
+        self.peer_busy = head.flags & BUSY != 0;
+        self.acknowledged(head.received)?;
+        let next = self.incoming.received + 1;
+        let known = head.number < next || self.incoming.ahead.contains_key(&head.number);
+        if head.number == 0 || known {
+            self.give_back(segment);
+            return Ok(());
+        }
+        if self.incoming.bytes + segment.buffer.len() > INCOMING_BYTES_ABSURD
+            || self.incoming.ahead.len() >= AHEAD_MAX
+        {
+            return Err(Lost("the peer sends more than it was asked to".to_owned()));
+        }
+        self.incoming.bytes += segment.buffer.len();
+        if head.number > next {
+            self.incoming.ahead.insert(head.number, segment);
+            return Ok(());
+        }
+        self.incoming.ready.push_back(segment);
+        self.incoming.received = next;
+        while let Some(segment) = self.incoming.ahead.remove(&(self.incoming.received + 1)) {
+            self.incoming.ready.push_back(segment);
+            self.incoming.received += 1;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn since_ns_of(attachment: Attachment) -> Option<u64> {
+    match attachment {
+        Attachment::Detached { since_ns } => since_ns,
+        Attachment::Attaching { since_ns, .. } => Some(since_ns),
+        Attachment::Attached { .. } | Attachment::Inherited => None,
+    }
+}

@@ -1,0 +1,154 @@
+//! One direction of a connection: what two runtimes share. Every queue is lock-free and takes its memory at the start.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+use provost_datapath::{Buffer, Step};
+use provost_wire::Code;
+
+/// Steps that wait in one direction of a connection, at most, and bodies that the receiving end has not given back.
+pub const DIRECTION_STEPS_MAX: usize = 256;
+
+/// What the receiving end gives back of a body that it has copied.
+pub(crate) struct Return {
+    /// The app's token, 0 for none.
+    pub(crate) token: u64,
+    /// The private buffer, for the pool that it came from.
+    pub(crate) buffer: Buffer,
+}
+
+/// The end of a call that the other end could not take.
+#[derive(Clone)]
+pub(crate) struct Refusal {
+    pub(crate) call: u64,
+    pub(crate) code: Code,
+    pub(crate) reason: Cow<'static, str>,
+}
+
+/// The sending end puts steps and takes returns; the receiving end does the opposite.
+pub(crate) struct LocalDirection {
+    steps: ArrayQueue<Step>,
+    returns: ArrayQueue<Return>,
+    /// From the sending end, ahead of its steps.
+    refusals: ArrayQueue<Refusal>,
+    /// The sending end puts nothing more.
+    closed: AtomicBool,
+    /// The receiving end takes nothing more.
+    deserted: AtomicBool,
+    /// The sending end asks for no new calls.
+    drains: AtomicBool,
+}
+
+impl LocalDirection {
+    pub(crate) fn new() -> LocalDirection {
+        LocalDirection {
+            steps: ArrayQueue::new(DIRECTION_STEPS_MAX),
+            returns: ArrayQueue::new(DIRECTION_STEPS_MAX),
+            refusals: ArrayQueue::new(DIRECTION_STEPS_MAX),
+            closed: AtomicBool::new(false),
+            deserted: AtomicBool::new(false),
+            drains: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether [`LocalDirection::put`] would be refused.
+    pub(crate) fn is_full(&self) -> bool {
+        self.steps.is_full()
+    }
+
+    /// Puts a step; only after [`LocalDirection::is_full`] said no, by the one end that puts.
+    pub(crate) fn put(&self, step: Step) {
+        let put = self.steps.push(step);
+        debug_assert!(put.is_ok(), "only one end puts, and it asks before");
+    }
+
+    pub(crate) fn take(&self) -> Option<Step> {
+        self.steps.pop()
+    }
+
+    /// Gives a body back. The sending end lends no more bodies than fit here.
+    pub(crate) fn give_back(&self, back: Return) {
+        let given = self.returns.push(back);
+        debug_assert!(given.is_ok(), "no more bodies are lent than returns fit");
+    }
+
+    pub(crate) fn take_return(&self) -> Option<Return> {
+        self.returns.pop()
+    }
+
+    pub(crate) fn has_room_for_refusal(&self) -> bool {
+        !self.refusals.is_full()
+    }
+
+    /// Refuses a call; only after [`LocalDirection::has_room_for_refusal`] said yes, by the end that puts.
+    pub(crate) fn refuse(&self, refusal: Refusal) {
+        let refused = self.refusals.push(refusal);
+        debug_assert!(refused.is_ok(), "only one end refuses, and it asks before");
+    }
+
+    pub(crate) fn take_refusal(&self) -> Option<Refusal> {
+        self.refusals.pop()
+    }
+
+    /// Says that nothing more is put.
+    pub(crate) fn close(&self) {
+        // Pairs with the Acquire in `is_over`: who sees it closed sees what was put before.
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing more comes out: asked by the receiving end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closed.load(Ordering::Acquire) && self.steps.is_empty() && self.refusals.is_empty()
+    }
+
+    /// Says that nothing more is taken.
+    pub(crate) fn desert(&self) {
+        // Pairs with the Acquire in `is_deserted`: who sees it deserted sees what was given back before.
+        self.deserted.store(true, Ordering::Release);
+    }
+
+    /// Whether what is in the direction will never be taken: asked by the sending end, which may then take it itself.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.deserted.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing more is put.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Looks at everything in the direction, in order, while both ends rest. What comes out is what was in.
+    pub(crate) fn look(
+        &self,
+        mut step: impl FnMut(&Step),
+        mut back: impl FnMut(&Return),
+        mut refusal: impl FnMut(&Refusal),
+    ) {
+        rotate(&self.steps, &mut step);
+        rotate(&self.returns, &mut back);
+        rotate(&self.refusals, &mut refusal);
+    }
+
+    pub(crate) fn lengths(&self) -> [usize; 3] {
+        [self.steps.len(), self.returns.len(), self.refusals.len()]
+    }
+
+    pub(crate) fn set_drains(&self) {
+        self.drains.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn drains(&self) -> bool {
+        self.drains.load(Ordering::Relaxed)
+    }
+}
+
+/// Takes each item out, looks at it, and puts it in again behind the others, so that in the end all are in their order.
+fn rotate<T>(queue: &ArrayQueue<T>, look: &mut impl FnMut(&T)) {
+    for _ in 0..queue.len() {
+        let Some(item) = queue.pop() else { return };
+        look(&item);
+        let put = queue.push(item);
+        debug_assert!(put.is_ok(), "the item had room before");
+    }
+}

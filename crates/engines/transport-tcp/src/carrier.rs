@@ -1,0 +1,322 @@
+//! A TCP socket as the carrier of a connection.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use provost_datapath::{
+    Context, FieldReader, FieldWriter, FlowHints, Nanos, RestoreError, SavedField, SocketHint,
+};
+use provost_session::{Connection, Waiting};
+use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress, PeerIdentity, take_socket};
+
+use crate::flight::Flight;
+use crate::socket::{Socket, Transfer};
+
+/// Bytes read at once. One such buffer serves all connections of a thread.
+const SCRATCH_BYTES: usize = 64 << 10;
+/// Bytes of it that are offered behind a direct read: room for what comes after, little enough that the rest of a
+/// large message is not copied through it.
+const BEHIND_DIRECT_BYTES: usize = 4 << 10;
+/// Bytes that one poll writes at most.
+const WRITE_BYTES_MAX: usize = 512 << 10;
+/// How soon a connection that has enough on its way is looked at again.
+const ENOUGH_RETRY_NS: Nanos = 50_000;
+
+/// What version 2 has waiting for one write.
+const COALESCED: Waiting = Waiting {
+    bytes_max: 256 << 10,
+    pieces_max: provost_net::GATHER_PIECES_MAX / 2,
+};
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH_BYTES]);
+}
+
+/// A version of the transport's code. They keep the same state and speak the same protocol, so a connection can go from
+/// any to any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TcpVersion {
+    /// Writes one round of frames by one system call: a small step waits for one chunk of a large message at most.
+    #[default]
+    One,
+    /// Writes several rounds of frames by one system call: a quarter of the calls for large messages, behind more of
+    /// which a small step may stand. `cargo run --release -p provost-transport-tcp --example versions` compares them.
+    Two,
+}
+
+impl TcpVersion {
+    /// The version with this number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<TcpVersion> {
+        match number {
+            1 => Some(TcpVersion::One),
+            2 => Some(TcpVersion::Two),
+            _ => None,
+        }
+    }
+
+    /// Its number, as [`Engine::version`] gives it.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        match self {
+            TcpVersion::One => 1,
+            TcpVersion::Two => 2,
+        }
+    }
+}
+
+/// One end of a TCP connection, plain or in TLS records.
+pub struct TcpCarrier {
+    socket: Socket,
+    output: Output,
+    flight: Flight,
+    write_failed: Option<String>,
+    version: TcpVersion,
+    peer: TcpPeer,
+}
+
+/// Who and where the peer is, as a saved state has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpPeer {
+    pub(crate) identity: PeerIdentity,
+    pub(crate) address: SocketAddr,
+}
+
+/// Whether the socket took what it was given last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Output {
+    Flows,
+    /// It was full; the runtime says when it is worth another try.
+    Blocked,
+    /// As much is on its way as may be while others are to have their turn; nobody says when that has changed.
+    Enough {
+        since: Nanos,
+    },
+}
+
+impl std::fmt::Debug for TcpCarrier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TcpCarrier { version, peer, .. } = self;
+        f.debug_struct("TcpCarrier")
+            .field("version", version)
+            .field("peer", peer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TcpCarrier {
+    pub(crate) fn new(socket: Socket, peer: TcpPeer) -> TcpCarrier {
+        TcpCarrier {
+            socket,
+            output: Output::Flows,
+            flight: Flight::default(),
+            write_failed: None,
+            version: TcpVersion::default(),
+            peer,
+        }
+    }
+
+    /// The same, with this version of the code.
+    #[must_use]
+    pub fn with_version(self, version: TcpVersion) -> TcpCarrier {
+        TcpCarrier { version, ..self }
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn stream(&self) -> &TcpStream {
+        self.socket.tcp()
+    }
+
+    /// Whether the connection is in TLS records.
+    #[must_use]
+    pub fn has_tls(&self) -> bool {
+        self.socket.has_tls()
+    }
+
+    fn write_some(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> io::Result<bool> {
+        let mut bytes = 0;
+        self.output = Output::Flows;
+        let turn_bytes = context.flow.turn_bytes as usize;
+        let room = self.room(connection, context.flow, context.now)?;
+        loop {
+            if bytes >= room {
+                if connection.wants_output() || self.socket.wants_write() {
+                    self.output = Output::Enough { since: context.now };
+                }
+                break;
+            }
+            match self.version {
+                TcpVersion::Two if turn_bytes >= COALESCED.bytes_max => {
+                    connection.fill_several(context, COALESCED);
+                }
+                TcpVersion::One | TcpVersion::Two => connection.fill(context),
+            }
+            match self.socket.write(connection, room - bytes, context.buffers)? {
+                Transfer::Bytes(sent) => {
+                    connection.advance(sent, context);
+                    bytes += sent;
+                }
+                Transfer::NotNow => {
+                    self.output = Output::Blocked;
+                    break;
+                }
+                Transfer::Done | Transfer::End => break,
+            }
+            if bytes >= WRITE_BYTES_MAX.min(turn_bytes) {
+                break;
+            }
+        }
+        Ok(bytes > 0)
+    }
+
+    /// How many bytes the socket may be given.
+    fn room(&mut self, connection: &Connection, flow: FlowHints, now: Nanos) -> io::Result<usize> {
+        if !flow.is_limited() || !connection.wants_output() {
+            return Ok(usize::MAX);
+        }
+        self.flight.room(self.socket.tcp(), flow.turn_bytes.into(), now)
+    }
+
+    fn read_once(
+        &mut self,
+        connection: &mut Connection,
+        scratch: &mut [u8],
+        context: &mut Context<'_>,
+    ) -> Result<Transfer, CarrierEnd> {
+        let lost = |error: io::Error| CarrierEnd::Lost(error.to_string());
+        let Some(direct) = connection.direct(context.receive) else {
+            let read = self
+                .socket
+                .read(&mut [], scratch, context.buffers)
+                .map_err(lost)?;
+            if let Transfer::Bytes(bytes) = read {
+                connection.input(&scratch[..bytes], context)?;
+            }
+            return Ok(read);
+        };
+        let room = direct.len();
+        let behind = &mut scratch[..BEHIND_DIRECT_BYTES];
+        let read = self.socket.read(direct, behind, context.buffers).map_err(lost)?;
+        if let Transfer::Bytes(bytes) = read {
+            connection.direct_came(bytes.min(room), context)?;
+            connection.input(&scratch[..bytes.saturating_sub(room)], context)?;
+        }
+        Ok(read)
+    }
+}
+
+impl Carrier for TcpCarrier {
+    const KIND: &'static str = "transport-tcp";
+    const FORM: u32 = 2;
+    const READ_BYTES_MAX: usize = 256 << 10;
+    type Peer = TcpPeer;
+    type Resume = TcpVersion;
+
+    fn version(&self) -> u32 {
+        self.version.number()
+    }
+
+    fn write(
+        &mut self,
+        connection: &mut Connection,
+        _reading: SocketHint,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let must_wait = self.output == Output::Blocked && context.socket == SocketHint::Skip;
+        if must_wait || self.write_failed.is_some() {
+            return false;
+        }
+        self.write_some(connection, context).unwrap_or_else(|error| {
+            self.write_failed = Some(error.to_string());
+            false
+        })
+    }
+
+    fn may_have_input(&self, reading: SocketHint) -> bool {
+        reading == SocketHint::Try
+    }
+
+    fn read(
+        &mut self,
+        connection: &mut Connection,
+        context: &mut Context<'_>,
+    ) -> Result<CarrierRead, CarrierEnd> {
+        match SCRATCH.with_borrow_mut(|scratch| self.read_once(connection, scratch, context))? {
+            Transfer::Bytes(bytes) => Ok(CarrierRead::Bytes(bytes)),
+            // Before the connection is given up, all that has come is read.
+            Transfer::Done if self.write_failed.is_some() => Ok(CarrierRead::Bytes(0)),
+            Transfer::Done => Ok(CarrierRead::Nothing),
+            Transfer::NotNow => match self.write_failed.take() {
+                Some(error) => Err(CarrierEnd::Lost(error)),
+                None => Ok(CarrierRead::Nothing),
+            },
+            Transfer::End => Err(CarrierEnd::Closed),
+        }
+    }
+
+    fn holds_output(&self) -> bool {
+        self.socket.wants_write()
+    }
+
+    fn close(&mut self, context: &mut Context<'_>) {
+        self.socket.close_write(context.buffers);
+        self.output = Output::Flows;
+    }
+
+    /// Reads until the peer has closed too, so that what it has not read yet is not destroyed by a reset.
+    fn linger(&mut self, context: &mut Context<'_>) -> LingerProgress {
+        if context.socket == SocketHint::Skip {
+            return LingerProgress::Waiting;
+        }
+        match SCRATCH.with_borrow_mut(|scratch| self.socket.discard(scratch)) {
+            Ok(Transfer::Bytes(_) | Transfer::NotNow | Transfer::Done) => LingerProgress::Waiting,
+            Ok(Transfer::End) | Err(_) => LingerProgress::Done,
+        }
+    }
+
+    fn wake_at(&self) -> Option<Nanos> {
+        match self.output {
+            Output::Enough { since } => Some(since + ENOUGH_RETRY_NS),
+            Output::Flows | Output::Blocked => None,
+        }
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.stream())
+    }
+
+    fn waits_for_room(&self, connection: &Connection) -> bool {
+        // The socket has room while enough is on its way.
+        let is_enough = matches!(self.output, Output::Enough { .. });
+        !is_enough && (connection.wants_output() || self.socket.wants_write())
+    }
+
+    fn peer(&self) -> TcpPeer {
+        self.peer.clone()
+    }
+
+    fn save(&self, out: &mut FieldWriter) {
+        self.write_failed.save(out);
+        self.socket.save(out);
+    }
+
+    fn restore(
+        version: TcpVersion,
+        peer: TcpPeer,
+        descriptors: Vec<OwnedFd>,
+        fields: &mut FieldReader<'_>,
+        _form: u32,
+    ) -> Result<TcpCarrier, RestoreError> {
+        let stream = TcpStream::from(take_socket(descriptors, fields)?);
+        let write_failed = SavedField::restore(fields)?;
+        let socket = Socket::restore(stream, fields)?;
+        Ok(TcpCarrier {
+            write_failed,
+            version,
+            ..TcpCarrier::new(socket, peer)
+        })
+    }
+}

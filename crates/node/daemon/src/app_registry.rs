@@ -1,0 +1,199 @@
+//! The apps that are attached: who they are, their control sockets, and what they have asked for.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use provost_shm::{Packet, PacketSocket};
+use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use crate::compose::AppEndpoint;
+use crate::permits::AppConnections;
+use crate::runtime::AppId;
+
+/// The apps, and the processes that have connected and not attached.
+pub(crate) struct AppRegistry {
+    attached: RefCell<HashMap<AppId, Rc<AttachedApp>>>,
+    next_id: Cell<AppId>,
+    /// Control sockets of processes that have not attached.
+    unattached: RefCell<BTreeMap<u64, OwnedFd>>,
+    /// Numbers requests of apps, and processes that have not attached.
+    next_request: Cell<u64>,
+}
+
+/// An app that has attached.
+pub(crate) struct AttachedApp {
+    /// Its end of all its connections.
+    pub(crate) endpoint: AppEndpoint,
+    pub(crate) control: ControlSocket,
+    /// What it has asked for and was not answered yet.
+    pub(crate) requests: PendingRequests,
+    /// Whether its library takes another completion region.
+    pub(crate) takes_regions: bool,
+    /// Counts its connections.
+    pub(crate) connections: AppConnections,
+    /// Tells the app's task that its runtime has given it up.
+    pub(crate) given_up: Notify,
+}
+
+impl AttachedApp {
+    pub(crate) fn id(&self) -> AppId {
+        self.endpoint.identity.id
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.endpoint.identity.name
+    }
+}
+
+/// A request that is not answered yet.
+pub(crate) struct PendingRequest {
+    /// As it came.
+    pub(crate) packet: Vec<u8>,
+    /// Duplicates of what came with it.
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// The answer, once it was carried out.
+    pub(crate) answer: Option<Vec<u8>>,
+}
+
+/// Requests of an app that are not answered yet, by number.
+pub(crate) type PendingRequests = RefCell<BTreeMap<u64, PendingRequest>>;
+
+impl AppRegistry {
+    /// None yet.
+    pub(crate) fn new() -> AppRegistry {
+        AppRegistry {
+            attached: RefCell::default(),
+            next_id: Cell::new(1),
+            unattached: RefCell::default(),
+            next_request: Cell::new(1),
+        }
+    }
+
+    /// A number for an app that no other has had.
+    pub(crate) fn new_id(&self) -> AppId {
+        self.next_id.replace(self.next_id.get() + 1)
+    }
+
+    /// The number that the next app gets.
+    pub(crate) fn next_id(&self) -> AppId {
+        self.next_id.get()
+    }
+
+    /// Goes on numbering from here.
+    pub(crate) fn number_from(&self, next: AppId) {
+        self.next_id.set(next);
+    }
+
+    /// A number for a request.
+    pub(crate) fn new_request(&self) -> u64 {
+        self.next_request.replace(self.next_request.get() + 1)
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Ref<'_, HashMap<AppId, Rc<AttachedApp>>> {
+        self.attached.borrow()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.attached.borrow().len()
+    }
+
+    pub(crate) fn find(&self, id: AppId) -> Option<Rc<AttachedApp>> {
+        self.attached.borrow().get(&id).map(Rc::clone)
+    }
+
+    pub(crate) fn insert(&self, app: Rc<AttachedApp>) {
+        self.attached.borrow_mut().insert(app.id(), app);
+    }
+
+    pub(crate) fn remove(&self, id: AppId) -> Option<Rc<AttachedApp>> {
+        self.attached.borrow_mut().remove(&id)
+    }
+
+    /// Notes a process that has connected, until what this returns is dropped: one that takes over has to know it.
+    pub(crate) fn note_unattached(self: &Rc<Self>, socket: &PacketSocket) -> Option<UnattachedProcess> {
+        let socket = socket.as_fd().try_clone_to_owned().ok()?;
+        let number = self.new_request();
+        self.unattached.borrow_mut().insert(number, socket);
+        Some(UnattachedProcess {
+            registry: Rc::clone(self),
+            number,
+        })
+    }
+
+    /// Duplicates of the control sockets of processes that have not attached.
+    pub(crate) fn unattached(&self) -> io::Result<Vec<OwnedFd>> {
+        self.unattached
+            .borrow()
+            .values()
+            .map(OwnedFd::try_clone)
+            .collect()
+    }
+}
+
+/// A process that has connected and not attached.
+pub(crate) struct UnattachedProcess {
+    registry: Rc<AppRegistry>,
+    number: u64,
+}
+
+impl Drop for UnattachedProcess {
+    fn drop(&mut self) {
+        self.registry.unattached.borrow_mut().remove(&self.number);
+    }
+}
+
+/// An app's control socket.
+pub(crate) struct ControlSocket {
+    socket: AsyncFd<PacketSocket>,
+}
+
+/// Has the event loop watch a socket.
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, for descriptors that change under it; these sockets own theirs and lend it"
+)]
+pub(crate) fn watch<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
+    AsyncFd::new(socket)
+}
+
+impl ControlSocket {
+    pub(crate) fn new(socket: PacketSocket) -> io::Result<ControlSocket> {
+        let socket = watch(socket)?;
+        Ok(ControlSocket { socket })
+    }
+
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
+    }
+
+    pub(crate) async fn receive(&self) -> io::Result<Option<Packet>> {
+        loop {
+            let mut ready = self.socket.readable().await?;
+            let received = ready.try_io(|socket| socket.get_ref().receive(CONTROL_MESSAGE_BYTES_MAX));
+            if let Ok(received) = received {
+                return received;
+            }
+        }
+    }
+
+    pub(crate) async fn send(&self, reply: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        loop {
+            let mut ready = self.socket.writable().await?;
+            if let Ok(sent) = ready.try_io(|socket| socket.get_ref().send(reply, descriptors)) {
+                return sent;
+            }
+        }
+    }
+
+    /// Closes it for the app, too.
+    pub(crate) fn shut_down(&self) {
+        // It fails only when the app has closed its end.
+        let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
+    }
+}

@@ -1,0 +1,68 @@
+//! The configuration while the node runs: what it was started with, what is in effect, and where it came from.
+
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::config::{Config, Sources};
+
+/// See the module's documentation.
+pub(crate) struct Configuration {
+    /// What the node was started with. Keys that a reload may change are read from [`Configuration::live`].
+    pub(crate) started: Config,
+    /// With those keys as they are now.
+    live: RefCell<Rc<Config>>,
+    node: Arc<str>,
+    state: RefCell<ConfigState>,
+}
+
+/// What is known of the configuration's files.
+pub(crate) struct ConfigState {
+    /// Where it comes from.
+    pub(crate) sources: Sources,
+    /// When it was read last, with success or not.
+    pub(crate) read_at: SystemTime,
+    /// Why it was refused then, if it was: what was read before is in effect.
+    pub(crate) error: Option<String>,
+}
+
+impl Configuration {
+    pub(crate) fn new(started: Config, sources: Sources) -> Configuration {
+        Configuration {
+            node: started.node.name.as_str().into(),
+            live: RefCell::new(Rc::new(started.clone())),
+            state: RefCell::new(ConfigState {
+                sources,
+                read_at: SystemTime::now(),
+                error: None,
+            }),
+            started,
+        }
+    }
+
+    /// The node's name.
+    pub(crate) fn node_name(&self) -> Arc<str> {
+        Arc::clone(&self.node)
+    }
+
+    /// The configuration in effect.
+    pub(crate) fn live(&self) -> Rc<Config> {
+        Rc::clone(&self.live.borrow())
+    }
+
+    /// Puts another one into effect; the one before.
+    pub(crate) fn set_live(&self, config: Config) -> Rc<Config> {
+        self.live.replace(Rc::new(config))
+    }
+
+    /// Where it comes from.
+    pub(crate) fn sources(&self) -> Sources {
+        self.state.borrow().sources.clone()
+    }
+
+    /// What is known of its files.
+    pub(crate) fn state(&self) -> RefMut<'_, ConfigState> {
+        self.state.borrow_mut()
+    }
+}

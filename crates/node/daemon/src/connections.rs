@@ -1,0 +1,311 @@
+//! The open connections of the node: which there are, how many there may be, and how one comes to be.
+//!
+//! ```text
+//! ConnectionSpec ──► ConnectionOpening ──enter──► EnteredConnection ──open──► its runtime polls it
+//!                    (signals, waker)    (its datapath is built, and it is among the open connections:
+//!                                         drains and live changes reach it from here on)
+//! ```
+
+use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use provost_datapath::{ConnectionSignals, EngineStart, Packets, RestoreError};
+use provost_engine::DatapathContext;
+use provost_wire::Code;
+use tokio::sync::{Notify, oneshot};
+
+use crate::compose::{self, ConnectionSpec, SavedConnection};
+use crate::counts::PacketsGone;
+use crate::permits::Permits;
+use crate::policies::Instance;
+use crate::policies::chain::Chain;
+use crate::refusal::Refusal;
+use crate::runtime::{self, AppId, Command, ConnectionId, NewConnection, PathWaker, Tag};
+use crate::runtimes::Runtimes;
+
+/// The open connections.
+pub(crate) struct ConnectionRegistry {
+    open: RefCell<HashMap<ConnectionId, OpenConnection>>,
+    next_id: Cell<ConnectionId>,
+    /// How many there may be.
+    pub(crate) permits: Permits,
+    /// Packets of connections that have ended.
+    pub(crate) packets_gone: PacketsGone,
+    /// Told when a connection has ended.
+    ended: Notify,
+    /// Nothing new is taken, and what is open finishes.
+    draining: Cell<bool>,
+}
+
+/// An open connection.
+pub(crate) struct OpenConnection {
+    /// What it is.
+    pub(crate) spec: Arc<ConnectionSpec>,
+    /// The same, as its policies are told of it.
+    pub(crate) context: Arc<DatapathContext>,
+    pub(crate) signals: Arc<ConnectionSignals>,
+    waker: Arc<PathWaker>,
+    /// How often its engines were changed: its runtime counts, this is the last that was heard of.
+    pub(crate) revision: u64,
+    /// Its policies, in order.
+    pub(crate) chain: Vec<Arc<Instance>>,
+    /// Policies that apply to it and that it goes without, as they failed or did not fit.
+    pub(crate) without: Vec<Tag>,
+    /// Why it has not migrated to the transport that its route names, if it should have.
+    pub(crate) stays_because: Option<String>,
+}
+
+impl OpenConnection {
+    /// The app whose end it is.
+    pub(crate) fn app(&self) -> AppId {
+        self.spec.app.identity.id
+    }
+
+    /// Logs that it is open. (Both ends of a connection within the node do, each with its own number.)
+    fn report(&self, number: u32) {
+        tracing::info!(
+            connection = self.spec.id,
+            number,
+            app = self.app(),
+            service = %self.context.service,
+            side = self.context.side.name(),
+            transport = self.spec.transport.name(),
+            peer = %self.spec.peer.address,
+            policies = self.chain.len(),
+            "connection opened"
+        );
+    }
+
+    /// Asks the connection to finish its calls and end.
+    pub(crate) fn drain(&self) {
+        self.signals.drain();
+        self.waker.wake();
+    }
+}
+
+impl ConnectionRegistry {
+    /// None yet.
+    pub(crate) fn new(permits: Permits) -> ConnectionRegistry {
+        ConnectionRegistry {
+            open: RefCell::default(),
+            next_id: Cell::new(1),
+            permits,
+            packets_gone: PacketsGone::default(),
+            ended: Notify::new(),
+            draining: Cell::new(false),
+        }
+    }
+
+    /// A number for a connection that no other has had.
+    pub(crate) fn new_id(&self) -> ConnectionId {
+        self.next_id.replace(self.next_id.get() + 1)
+    }
+
+    /// The number that the next connection gets.
+    pub(crate) fn next_id(&self) -> ConnectionId {
+        self.next_id.get()
+    }
+
+    /// Goes on numbering from here.
+    pub(crate) fn number_from(&self, next: ConnectionId) {
+        self.next_id.set(next);
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Ref<'_, HashMap<ConnectionId, OpenConnection>> {
+        self.open.borrow()
+    }
+
+    /// All of them, to be changed.
+    pub(crate) fn all_mut(&self) -> RefMut<'_, HashMap<ConnectionId, OpenConnection>> {
+        self.open.borrow_mut()
+    }
+
+    /// One of them, if it is open.
+    pub(crate) fn find(&self, id: ConnectionId) -> Option<Ref<'_, OpenConnection>> {
+        Ref::filter_map(self.open.borrow(), |open| open.get(&id)).ok()
+    }
+
+    /// One of them, to be changed.
+    pub(crate) fn find_mut(&self, id: ConnectionId) -> Option<RefMut<'_, OpenConnection>> {
+        RefMut::filter_map(self.open.borrow_mut(), |open| open.get_mut(&id)).ok()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.open.borrow().len()
+    }
+
+    /// Packets of all connections so far, where transports make them themselves.
+    pub(crate) fn packets(&self) -> Packets {
+        let mut packets = self.packets_gone.read();
+        for connection in self.open.borrow().values() {
+            packets += connection.signals.packets().read();
+        }
+        packets
+    }
+
+    /// Forgets a connection that has ended, but for what it has counted.
+    pub(crate) fn forget(&self, id: ConnectionId) -> Option<Arc<ConnectionSpec>> {
+        let gone = self.open.borrow_mut().remove(&id);
+        if let Some(connection) = &gone {
+            self.packets_gone.add(connection.signals.packets().read());
+        }
+        self.ended.notify_one();
+        gone.map(|connection| connection.spec)
+    }
+
+    /// Forgets the connections of an app that is gone.
+    pub(crate) fn forget_app(&self, app: AppId) {
+        let all = self.open.borrow();
+        let own = all.iter().filter(|(_, connection)| connection.app() == app);
+        let own: Vec<ConnectionId> = own.map(|(id, _)| *id).collect();
+        drop(all);
+        for id in own {
+            self.forget(id);
+            tracing::info!(
+                connection = id,
+                app,
+                reason = "its app is gone",
+                "connection closed"
+            );
+        }
+    }
+
+    /// Takes no new connection for longer than its calls need, and lets those that are open finish.
+    pub(crate) fn drain(&self) {
+        self.draining.set(true);
+        self.open.borrow().values().for_each(OpenConnection::drain);
+    }
+
+    /// Takes nothing new.
+    pub(crate) fn stop_accepting(&self) {
+        self.draining.set(true);
+    }
+
+    /// Whether nothing new is taken.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Waits until none is left.
+    pub(crate) async fn all_ended(&self) {
+        while self.count() > 0 {
+            self.ended.notified().await;
+        }
+    }
+}
+
+/// A connection that is about to open.
+pub(crate) struct ConnectionOpening {
+    pub(crate) spec: Arc<ConnectionSpec>,
+    pub(crate) context: Arc<DatapathContext>,
+    pub(crate) signals: Arc<ConnectionSignals>,
+    pub(crate) waker: Arc<PathWaker>,
+}
+
+/// A connection that drains and live changes know of, and that its runtime does not poll yet.
+pub(crate) struct EnteredConnection {
+    pub(crate) connection: Box<NewConnection>,
+    runtime: usize,
+    number: oneshot::Receiver<u32>,
+}
+
+impl ConnectionOpening {
+    /// The opening of a connection with these signals: fresh ones, or those that were saved.
+    pub(crate) fn new(
+        spec: ConnectionSpec,
+        signals: ConnectionSignals,
+        runtimes: &Runtimes,
+    ) -> ConnectionOpening {
+        ConnectionOpening {
+            context: spec.context(),
+            signals: Arc::new(signals),
+            waker: runtimes[spec.app.runtime].new_waker(),
+            spec: Arc::new(spec),
+        }
+    }
+
+    /// Builds its datapath, and puts it among the open connections. Policies that were prepared for it must be those of the
+    /// table of this moment.
+    pub(crate) fn enter(
+        self,
+        connections: &ConnectionRegistry,
+        chain: Chain,
+        transport: EngineStart,
+        saved: Option<SavedConnection<'_>>,
+        permit: impl Send + 'static,
+    ) -> Result<EnteredConnection, RestoreError> {
+        let Chain { engines, left_out } = chain;
+        let (instances, engines) = engines
+            .into_iter()
+            .map(|prepared| (prepared.instance, prepared.engine))
+            .unzip();
+        let (datapath, fitted) = compose::datapath(&self.spec, &self.signals, engines, transport, saved)?;
+        let (opened, number) = runtime::reply();
+        let (id, runtime) = (self.spec.id, self.spec.app.runtime);
+        let connection = Box::new(NewConnection {
+            id,
+            app: self.spec.app.identity.id,
+            datapath,
+            fitted,
+            waker: Arc::clone(&self.waker),
+            permit: Box::new(permit),
+            accepted_for: self.spec.offer.as_ref().map(|offer| offer.request),
+            opened,
+        });
+        let open = OpenConnection {
+            spec: self.spec,
+            context: self.context,
+            signals: self.signals,
+            waker: self.waker,
+            revision: 0,
+            chain: instances,
+            without: left_out.iter().map(|instance| instance.tag).collect(),
+            stays_because: None,
+        };
+        if connections.is_draining() {
+            open.drain();
+        }
+        connections.open.borrow_mut().insert(id, open);
+        Ok(EnteredConnection {
+            connection,
+            runtime,
+            number,
+        })
+    }
+}
+
+impl EnteredConnection {
+    /// Gives it to its runtime, and says which number it has at its app.
+    pub(crate) async fn open(
+        self,
+        connections: &ConnectionRegistry,
+        runtimes: &Runtimes,
+    ) -> Result<u32, Refusal> {
+        let id = self.connection.id;
+        let told = runtimes[self.runtime].tell(Command::Open(self.connection)).await;
+        let opened = match told {
+            Ok(()) => self
+                .number
+                .await
+                .map_err(|_| Refusal::new(Code::Unavailable, "the app is going away")),
+            Err(overloaded) => Err(Refusal::new(Code::ResourceExhausted, overloaded.to_string())),
+        };
+        match &opened {
+            Ok(number) => {
+                if let Some(open) = connections.find(id) {
+                    open.report(*number);
+                }
+            }
+            Err(_) => drop(connections.forget(id)),
+        }
+        opened
+    }
+
+    /// It does not open after all.
+    pub(crate) fn abandon(self, connections: &ConnectionRegistry) {
+        connections.forget(self.connection.id);
+    }
+}

@@ -1,0 +1,41 @@
+//! The parts of the control plane, which all run on one thread. Each owns its state; what works with some of them takes
+//! those ([`Connector`], [`LiveChanges`]), and only what concerns the node as a whole
+//! (the admin API, metrics, a hot restart, a reload) takes all.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::app_registry::AppRegistry;
+use crate::audit_log::AuditLog;
+use crate::configuration::Configuration;
+use crate::connect::Connector;
+use crate::connections::ConnectionRegistry;
+use crate::counts::Counts;
+use crate::live_change::LiveChanges;
+use crate::peers::PeerAccess;
+use crate::policies::Policies;
+use crate::quiesce_barrier::QuiesceBarrier;
+use crate::runtimes::Runtimes;
+use crate::services::Services;
+use crate::upgrade::RestartDesk;
+
+/// See the module's documentation.
+#[derive(Clone)]
+pub(crate) struct ControlPlane {
+    pub(crate) config: Rc<Configuration>,
+    pub(crate) apps: Rc<AppRegistry>,
+    pub(crate) connections: Rc<ConnectionRegistry>,
+    pub(crate) runtimes: Rc<Runtimes>,
+    pub(crate) services: Arc<Services>,
+    pub(crate) policies: Rc<Policies>,
+    pub(crate) changes: Rc<LiveChanges>,
+    pub(crate) connector: Rc<Connector>,
+    pub(crate) peers: Rc<PeerAccess>,
+    /// Before everything that is done for apps, and that they or peers can notice.
+    pub(crate) quiesce_barrier: Rc<QuiesceBarrier>,
+    pub(crate) restarts: Rc<RestartDesk>,
+    /// What was done to the node as a whole.
+    pub(crate) counts: Rc<Counts>,
+    /// Where policies and the admin API account for what they do.
+    pub(crate) audit: Arc<AuditLog>,
+}

@@ -1,0 +1,304 @@
+//! The old process's part.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use prost::Message;
+
+use super::channel::{Body, Channel, ChannelError, Commit, Hello, State, unexpected};
+use super::save::{self, Saved};
+use super::state::FORMAT;
+use super::{HOT_RESTART_OPTION, UpgradeError, UpgradeReport, UpgradeRequest};
+use crate::control_plane::ControlPlane;
+use crate::runtime::Frozen;
+use crate::runtimes::NotFrozen;
+
+/// How long the new process may take to get ready, when nothing else is asked for. Nobody waits for it meanwhile.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long handshakes with peers get to come to their end before the rest is left to break.
+const HANDSHAKES_WAIT: Duration = Duration::from_secs(1);
+/// How long what is done for apps may take to come to a point where it can be left.
+const REQUESTS_WAIT: Duration = Duration::from_secs(2);
+
+/// Another process goes on.
+pub(crate) struct Replaced {
+    pub(crate) report: UpgradeReport,
+    frozen: Vec<Frozen>,
+}
+
+impl Replaced {
+    /// Ends the runtimes of this one.
+    pub(crate) fn leave(self) {
+        self.frozen.into_iter().for_each(Frozen::leave);
+    }
+}
+
+/// Tells the process that has taken over what this one was told meanwhile: to let calls in flight finish, and end.
+pub(crate) fn pass_shutdown_on(process: u32) {
+    use rustix::process::{Pid, Signal, kill_process};
+    if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
+        // It fails only when that one has ended already.
+        let _ = kill_process(process, Signal::TERM);
+    }
+}
+
+/// Has another process take over. On failure this one goes on as if nothing had happened.
+pub(crate) async fn replace(
+    plane: &ControlPlane,
+    request: &UpgradeRequest,
+) -> Result<Replaced, UpgradeError> {
+    if rustix::process::getpid().is_init() {
+        return Err(UpgradeError::FirstProcess);
+    }
+    let began = Instant::now();
+    let _unchanged = plane.policies.hold().await;
+    let (preview, known) = save::preview(plane)?;
+    let preview = preview.encode_to_vec();
+    let successor = Successor::start(plane, request)?;
+    let process = successor.child.id();
+    tracing::info!(process, binary = %successor.binary.display(), "another process gets ready to take over");
+    let (successor, version) = in_background(move || successor.prepare(&preview)).await?;
+    let prepared = began.elapsed();
+
+    let limit = Duration::from_millis(plane.config.live().timeouts.hot_restart_ms);
+    // What follows is undone from the last to the first: the new process is ended before anything goes on here.
+    let peers = plane.peers.barrier.close(limit).await;
+    let peers = peers.map_err(|_| UpgradeError::Requests(limit))?;
+    let _ = tokio::time::timeout(HANDSHAKES_WAIT, plane.peers.no_handshakes()).await;
+    let requests = plane.quiesce_barrier.close(REQUESTS_WAIT).await;
+    let requests = requests.map_err(|_| UpgradeError::Requests(REQUESTS_WAIT))?;
+    tracing::info!(
+        process,
+        prepared_ms = prepared.as_millis() as u64,
+        "the successor is ready: freezing"
+    );
+    let froze = Instant::now();
+    let frozen = plane.runtimes.freeze(limit).await?;
+    let handed = transfer_state(plane, &frozen, successor, &known, limit).await;
+    let (state_bytes, descriptors, connections) = match handed {
+        Ok(handed) => handed,
+        Err(error) => {
+            frozen.into_iter().for_each(Frozen::thaw);
+            tracing::info!(process, "thawed");
+            return Err(error);
+        }
+    };
+    // Nothing is read or written here any more.
+    peers.stay();
+    requests.stay();
+    let report = UpgradeReport {
+        process,
+        version,
+        prepared,
+        frozen: froze.elapsed(),
+        state_bytes,
+        descriptors,
+        apps: plane.apps.count(),
+        connections,
+    };
+    tracing::info!(
+        process,
+        version = report.version,
+        prepared_ms = report.prepared.as_millis() as u64,
+        frozen_us = report.frozen.as_micros() as u64,
+        state_bytes,
+        descriptors,
+        apps = report.apps,
+        connections,
+        "another process has taken over"
+    );
+    Ok(Replaced { report, frozen })
+}
+
+impl From<NotFrozen> for UpgradeError {
+    fn from(error: NotFrozen) -> UpgradeError {
+        UpgradeError::Save(std::io::Error::other(error))
+    }
+}
+
+async fn transfer_state(
+    plane: &ControlPlane,
+    frozen: &[Frozen],
+    successor: Successor,
+    known: &save::Known,
+    limit: Duration,
+) -> Result<(u64, usize, usize), UpgradeError> {
+    let saved = save::node(plane, frozen, known).await?;
+    let (descriptors, connections) = (saved.descriptors.len(), saved.connections);
+    let state_bytes = in_background(move || successor.transfer_state(&saved, limit)).await?;
+    Ok((state_bytes, descriptors, connections))
+}
+
+/// Runs what waits for the other process off the control plane's thread.
+async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, UpgradeError> + Send + 'static,
+) -> Result<T, UpgradeError> {
+    let span = tracing::Span::current();
+    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
+        Ok(done) => done,
+        Err(error) => Err(UpgradeError::Save(std::io::Error::other(error))),
+    }
+}
+
+/// The process that is to take over. It is ended when this is dropped before it has.
+struct Successor {
+    binary: PathBuf,
+    child: Child,
+    channel: Channel,
+    ready_within: Duration,
+    state: SuccessorState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SuccessorState {
+    Awaited,
+    GoesOn,
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if self.state == SuccessorState::Awaited {
+            let _ = self.end();
+        }
+    }
+}
+
+impl Successor {
+    fn start(plane: &ControlPlane, request: &UpgradeRequest) -> Result<Successor, UpgradeError> {
+        let binary = match &request.binary {
+            Some(binary) => binary.clone(),
+            None => plane.restarts.program().to_owned(),
+        };
+        let failed = |source| UpgradeError::Start {
+            binary: binary.clone(),
+            source,
+        };
+        let (channel, theirs) = Channel::pair().map_err(failed)?;
+        let theirs: OwnedFd = theirs.try_clone_descriptor().map_err(failed)?;
+        let arguments = match &request.arguments {
+            Some(arguments) => arguments.clone(),
+            None => own_arguments(),
+        };
+        let child = Command::new(&binary)
+            .args(arguments)
+            .arg(HOT_RESTART_OPTION)
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .map_err(failed)?;
+        Ok(Successor {
+            binary,
+            child,
+            channel,
+            ready_within: request.ready_within.unwrap_or(READY_WITHIN),
+            state: SuccessorState::Awaited,
+        })
+    }
+
+    /// Waits until it is ready; its version.
+    fn prepare(mut self, preview: &[u8]) -> Result<(Successor, String), UpgradeError> {
+        match self.greet(preview) {
+            Ok(version) => Ok((self, version)),
+            Err(error) => Err(self.failed("was to get ready", error)),
+        }
+    }
+
+    fn greet(&self, preview: &[u8]) -> Result<String, ChannelError> {
+        let hello = Hello {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        self.channel.send(Body::Hello(hello), self.ready_within)?;
+        self.channel.send_document(preview, self.ready_within)?;
+        match self.channel.receive(self.ready_within)?.0 {
+            Body::Ready(ready) if ready.format == FORMAT => Ok(ready.version),
+            Body::Ready(ready) => Err(ChannelError::Failed(format!(
+                "it wants a state of format {}, this process ({}) writes {FORMAT}",
+                ready.format,
+                env!("CARGO_PKG_VERSION")
+            ))),
+            other => Err(unexpected(&other, "that it is ready")),
+        }
+    }
+
+    /// Gives it everything, and lets it go on. The length of the state.
+    fn transfer_state(mut self, saved: &Saved, limit: Duration) -> Result<u64, UpgradeError> {
+        let state = saved.node.encode_to_vec();
+        if let Err(error) = self.send_state(&state, saved, limit) {
+            return Err(self.failed("was to restore the state", error));
+        }
+        let committed = self.commit(limit);
+        if let Err(error) = committed {
+            // It may have gone on, and not been able to say so: only when it has ended this is certain.
+            let status = self.end();
+            let mut said = self.channel.rest().into_iter();
+            return match said.any(|said| matches!(said, Ok(Body::Committed(_)))) {
+                true => Err(UpgradeError::Lost { status }),
+                false => Err(self.failed("was to go on", error)),
+            };
+        }
+        self.state = SuccessorState::GoesOn;
+        Ok(state.len() as u64)
+    }
+
+    fn send_state(&self, state: &[u8], saved: &Saved, limit: Duration) -> Result<(), ChannelError> {
+        self.channel.send_document(state, limit)?;
+        let descriptors = saved.descriptors.len() as u64;
+        self.channel.send(Body::State(State { descriptors }), limit)?;
+        self.channel.send_descriptors(&saved.descriptors, limit)?;
+        match self.channel.receive(limit)?.0 {
+            Body::Restored(_) => Ok(()),
+            other => Err(unexpected(&other, "that it has restored")),
+        }
+    }
+
+    fn commit(&self, limit: Duration) -> Result<(), ChannelError> {
+        self.channel.send(Body::Commit(Commit {}), limit)?;
+        match self.channel.receive(limit)?.0 {
+            Body::Committed(_) => Ok(()),
+            other => Err(unexpected(&other, "that it has committed")),
+        }
+    }
+
+    fn failed(&mut self, phase: &'static str, error: ChannelError) -> UpgradeError {
+        let status = self.end();
+        let reason = match (error, self.last_word()) {
+            (ChannelError::Ended | ChannelError::System(_), Some(said)) => said,
+            (ChannelError::Ended, None) => status,
+            (error, _) => error.to_string(),
+        };
+        UpgradeError::Successor { phase, reason }
+    }
+
+    /// Why it could not go on, if it said so before it ended.
+    fn last_word(&self) -> Option<String> {
+        let mut said = self.channel.rest().into_iter();
+        said.find_map(|said| match said {
+            Err(ChannelError::Failed(reason)) => Some(reason),
+            _ => None,
+        })
+    }
+
+    /// Ends it, unless it has ended by itself, and says how it ended.
+    fn end(&mut self) -> String {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return format!("it ended with {status}");
+        }
+        // A process that closed its channel may be about to end by itself; what it would have said is lost.
+        let _ = self.child.kill();
+        match self.child.wait() {
+            Ok(status) => format!("it ended with {status}"),
+            Err(error) => format!("it cannot be waited for: {error}"),
+        }
+    }
+}
+
+/// The arguments of this process, but for the option that itself had taken over from another one.
+fn own_arguments() -> Vec<OsString> {
+    let arguments = std::env::args_os().skip(1);
+    arguments
+        .filter(|argument| argument != HOT_RESTART_OPTION)
+        .collect()
+}

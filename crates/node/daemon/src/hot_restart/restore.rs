@@ -1,0 +1,659 @@
+//! How the new process makes a service of the state. Nothing that anybody else can see is changed by it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use provost_datapath::{
+    ConnectionSignals, EngineStart, FieldReader, ForeignBytes, NotSaved, ReceivedBlock, Restorer,
+    SavedDatapath, SavedEngine, SavedState, Step,
+};
+use provost_engine::{AppIdentity, DatapathContext};
+use provost_frontend::{AppPort, CallQuota, PortSource, SendHeap};
+use provost_marshalling::Encoding;
+use provost_schema::SchemaHash;
+use provost_shm::{Doorbell, Memfd, MemfdLimits, PacketSocket, SEALS_FIXED_SIZE};
+use provost_transport_local::{LocalTransport, SavedEnd};
+use provost_wire::limits::REGION_BYTES_MAX;
+use tokio::sync::Notify;
+
+use super::state;
+use crate::app_registry::{AttachedApp, ControlSocket, PendingRequest};
+use crate::compose::{
+    AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, NamesNothing, PeerEndpoint,
+    SavedConnection, policies_among,
+};
+use crate::connections::ConnectionOpening;
+use crate::control_plane::ControlPlane;
+use crate::permits::{AppConnections, Permit};
+use crate::policies::chain::{Chain, PolicyEngine, PreparedPolicy, stand_in, started};
+use crate::policies::{Instance, closed};
+use crate::runtime::{
+    AdoptedApp, AdoptedConnection, AppId, ConnectionId, ConnectionPhase, Fitted, Guard, NewApp, Tag, Waiting,
+};
+use crate::schemas::BoundSchema;
+use crate::segments::AnnouncedSegments;
+use crate::services::Offer;
+use crate::transport::{self, TransportKind};
+
+/// What errors call a step that waits for room.
+const STUCK_KIND: &str = "step of an app";
+
+/// Why a service cannot be made of the state.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {reason}")]
+pub(super) struct NotRestored {
+    what: String,
+    reason: String,
+}
+
+/// What is to go on once the old process has ended its part.
+#[derive(Default)]
+pub(crate) struct RestoredApps {
+    /// By runtime.
+    pub(crate) adopted: Vec<Vec<AdoptedApp>>,
+    pub(crate) resumed: Vec<Rc<AttachedApp>>,
+    /// Processes that have not attached.
+    pub(crate) unattached: Vec<PacketSocket>,
+}
+
+/// Descriptors that are taken in order.
+pub(super) struct Descriptors(VecDeque<OwnedFd>);
+
+impl Descriptors {
+    pub(super) fn new(all: Vec<OwnedFd>) -> Descriptors {
+        Descriptors(all.into())
+    }
+
+    pub(super) fn take(&mut self, count: u32, what: &str) -> Result<Vec<OwnedFd>, NotRestored> {
+        let count = count as usize;
+        match count <= self.0.len() {
+            true => Ok(self.0.drain(..count).collect()),
+            false => Err(failed(what, &"descriptors are missing")),
+        }
+    }
+
+    fn take_one(&mut self, what: &str) -> Result<OwnedFd, NotRestored> {
+        self.0
+            .pop_front()
+            .ok_or_else(|| failed(what, &"a descriptor is missing"))
+    }
+}
+
+pub(super) fn failed(what: &str, reason: &dyn std::fmt::Display) -> NotRestored {
+    NotRestored {
+        what: what.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+/// Makes everything of the state but the sockets at which the node is found.
+pub(super) fn node(
+    plane: &ControlPlane,
+    node: state::Node,
+    descriptors: &mut Descriptors,
+    unattached: Vec<PacketSocket>,
+) -> Result<RestoredApps, NotRestored> {
+    go_on_counting(plane, &node);
+    for schema in &node.schemas {
+        let added = plane.services.add_schema(schema, None);
+        added.map_err(|error| failed("a schema", &error))?;
+    }
+    let apps = node
+        .apps
+        .into_iter()
+        .map(|app| RestoringApp::begin(plane, app, descriptors));
+    let apps = apps.collect::<Result<Vec<_>, _>>()?;
+    let connections = ConnectionBuilder::new(plane, &apps).build()?;
+    finish(plane, apps, connections, unattached)
+}
+
+/// Goes on with the numbers of the old process.
+fn go_on_counting(plane: &ControlPlane, node: &state::Node) {
+    plane.apps.number_from(node.next_app);
+    plane.connections.number_from(node.next_connection);
+    plane.counts.hot_restarts.set(node.hot_restarts + 1);
+    plane.counts.hot_restarts_undone.set(node.hot_restarts_undone);
+    if node.began_unix_ms > 0 {
+        plane.counts.began_unix_ms.set(node.began_unix_ms);
+    }
+    plane.policies.history.number_from(node.last_change);
+}
+
+/// An app of which everything is there but its connections.
+struct RestoringApp {
+    endpoint: AppEndpoint,
+    control: ControlSocket,
+    doorbell: Doorbell,
+    port: RefCell<AppPort>,
+    connections: AppConnections,
+    requests: Vec<PendingRequest>,
+    parts: Vec<RestoringConnection>,
+    state: state::App,
+}
+
+/// A connection of which everything is there but its engines.
+struct RestoringConnection {
+    state: state::Connection,
+    schema: Arc<BoundSchema>,
+    descriptors: RefCell<Vec<Vec<OwnedFd>>>,
+    opening: RefCell<Option<ConnectionOpening>>,
+}
+
+impl RestoringApp {
+    fn begin(
+        plane: &ControlPlane,
+        mut app: state::App,
+        descriptors: &mut Descriptors,
+    ) -> Result<RestoringApp, NotRestored> {
+        let what = format!("app {} ({})", app.id, app.name);
+        let failed = |reason: &dyn std::fmt::Display| failed(&what, reason);
+        let control = descriptors.take_one(&what)?;
+        let announcing = control.try_clone().map_err(|error| failed(&error))?;
+        let control = ControlSocket::new(control.into()).map_err(|error| failed(&error))?;
+        let send_heap = map_send_heap(descriptors.take_one(&what)?).map_err(|error| failed(&error))?;
+        let doorbell = [descriptors.take_one(&what)?, descriptors.take_one(&what)?];
+        let source = PortSource {
+            segments: Box::new(AnnouncedSegments::of_successor(announcing)),
+            bytes_max: plane.config.started.limits.receive_heap_bytes,
+        };
+        let own = descriptors.take(app.port_descriptors, &what)?;
+        let port = AppPort::restore(&app.port, own, source).map_err(|error| failed(&error))?;
+        let mut requests = Vec::with_capacity(app.requests.len());
+        for request in std::mem::take(&mut app.requests) {
+            requests.push(PendingRequest {
+                packet: request.packet,
+                descriptors: descriptors.take(request.descriptors, &what)?,
+                answer: request.answer,
+            });
+        }
+        let runtime = plane.runtimes.place(&app.name);
+        plane.runtimes[runtime].place_app();
+        let connections = std::mem::take(&mut app.connections).into_iter();
+        let parts = connections.map(|connection| RestoringConnection::begin(plane, connection, descriptors));
+        Ok(RestoringApp {
+            parts: parts.collect::<Result<_, _>>()?,
+            endpoint: AppEndpoint {
+                identity: Arc::new(AppIdentity {
+                    id: app.id,
+                    name: app.name.as_str().into(),
+                    pid: app.pid,
+                    uid: app.uid,
+                    gid: app.gid,
+                }),
+                runtime,
+                send_heap,
+            },
+            control,
+            doorbell: Doorbell::from_ends(doorbell),
+            port: RefCell::new(port),
+            connections: AppConnections::default(),
+            requests,
+            state: app,
+        })
+    }
+
+    fn id(&self) -> AppId {
+        self.endpoint.identity.id
+    }
+}
+
+impl RestoringConnection {
+    fn begin(
+        plane: &ControlPlane,
+        connection: state::Connection,
+        descriptors: &mut Descriptors,
+    ) -> Result<RestoringConnection, NotRestored> {
+        let what = format!("connection {} ({})", connection.id, connection.service);
+        let engines = connection.engines.iter();
+        let own = engines.map(|engine| descriptors.take(engine.descriptors, &what));
+        let own = own.collect::<Result<Vec<_>, _>>()?;
+        Ok(RestoringConnection {
+            schema: schema(plane, &connection.service, &connection.schema_hash, &what)?,
+            descriptors: RefCell::new(own),
+            opening: RefCell::new(None),
+            state: connection,
+        })
+    }
+
+    fn saved_transport(&self) -> Option<SavedState> {
+        let engine = self.state.engines.last()?;
+        Some(saved_state(engine))
+    }
+
+    /// What is to be restored, taken out.
+    fn saved_datapath(&self) -> SavedDatapath {
+        let engines = self.state.engines.iter().zip(self.descriptors.take());
+        let engines = engines.map(|(engine, descriptors)| SavedEngine {
+            state: saved_state(engine),
+            version: engine.version,
+            descriptors,
+        });
+        SavedDatapath {
+            engines: engines.collect(),
+            steps: self.state.steps.clone(),
+        }
+    }
+
+    /// What one end of a connection within the node is restored with.
+    fn saved_end<'a>(
+        &self,
+        state: &'a SavedState,
+        restorer: &'a mut dyn Restorer,
+    ) -> Result<SavedEnd<'a>, NotRestored> {
+        let opening = self.opening.borrow();
+        let opening = opening
+            .as_ref()
+            .ok_or_else(|| failed(&self.what(), &"it is restored already"))?;
+        Ok(SavedEnd {
+            state,
+            end: transport::local::end(&opening.signals, &opening.waker),
+            restorer,
+        })
+    }
+
+    fn what(&self) -> String {
+        format!("connection {} ({})", self.state.id, self.state.service)
+    }
+}
+
+fn saved_state(engine: &state::Engine) -> SavedState {
+    SavedState {
+        kind: engine.kind.clone(),
+        version: engine.state_version,
+        bytes: engine.state.clone(),
+    }
+}
+
+fn map_send_heap(descriptor: OwnedFd) -> Result<SendHeap, provost_shm::ShmError> {
+    // It was checked when the app brought it, and its size cannot change.
+    let limits = MemfdLimits {
+        bytes_min: 1,
+        bytes_max: REGION_BYTES_MAX,
+        seals: SEALS_FIXED_SIZE,
+    };
+    SendHeap::map(Memfd::verify_foreign(descriptor, limits)?)
+}
+
+fn schema(
+    plane: &ControlPlane,
+    service: &str,
+    hash: &[u8],
+    what: &str,
+) -> Result<Arc<BoundSchema>, NotRestored> {
+    let hash = SchemaHash::try_from(hash).map_err(|error| failed(what, &error))?;
+    let known = plane.services.schema(service, hash);
+    known.ok_or_else(|| failed(what, &format!("the schema {hash} of {service} is missing")))
+}
+
+/// Makes connections, of apps that are there.
+struct ConnectionBuilder<'a> {
+    plane: &'a ControlPlane,
+    apps: &'a [RestoringApp],
+    places: HashMap<AppId, usize>,
+    /// By app and request: connections of a service share the quota with its offer.
+    quotas: HashMap<(AppId, u64), Arc<CallQuota>>,
+    /// Ends of connections within the node, and what counts them.
+    transports: HashMap<ConnectionId, (LocalTransport, Arc<Permit>)>,
+}
+
+/// Gives the engines of one app's connections what their states name.
+struct AppRestorer<'a> {
+    builder: &'a ConnectionBuilder<'a>,
+    app: &'a RestoringApp,
+}
+
+impl Restorer for AppRestorer<'_> {
+    fn block(&mut self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
+        self.app.port.borrow_mut().claim(saved)
+    }
+
+    fn foreign(&mut self, kept: u32) -> Result<ForeignBytes, NotSaved> {
+        let range = self.app.state.ranges.get(kept as usize);
+        let heap = |range: &state::Range| {
+            let owner = *self.builder.places.get(&range.app)?;
+            let endpoint = &self.builder.apps[owner].endpoint;
+            endpoint.send_heap.range(range.offset, range.bytes)
+        };
+        range.and_then(heap).ok_or(NotSaved::Foreign { kept })
+    }
+}
+
+/// One end of a connection within the node whose other end was not found yet.
+struct LocalEnd<'a> {
+    app: &'a RestoringApp,
+    connection: &'a RestoringConnection,
+    saved: SavedState,
+}
+
+impl<'a> ConnectionBuilder<'a> {
+    fn new(plane: &'a ControlPlane, apps: &'a [RestoringApp]) -> ConnectionBuilder<'a> {
+        ConnectionBuilder {
+            plane,
+            places: apps.iter().enumerate().map(|(at, app)| (app.id(), at)).collect(),
+            apps,
+            quotas: HashMap::new(),
+            transports: HashMap::new(),
+        }
+    }
+
+    /// The connections of each app.
+    fn build(mut self) -> Result<Vec<Vec<AdoptedConnection>>, NotRestored> {
+        self.offers()?;
+        for app in self.apps {
+            for connection in &app.parts {
+                let opening = self.opening(app, connection)?;
+                connection.opening.replace(Some(opening));
+            }
+        }
+        self.local_connections()?;
+        let apps = self.apps;
+        let mut of_app = |app: &RestoringApp| -> Result<Vec<AdoptedConnection>, NotRestored> {
+            app.parts
+                .iter()
+                .map(|connection| self.connection(app, connection))
+                .collect()
+        };
+        apps.iter().map(&mut of_app).collect()
+    }
+
+    fn offers(&mut self) -> Result<(), NotRestored> {
+        for app in self.apps {
+            for offer in &app.state.offers {
+                let what = format!("app {} offers {}", app.id(), offer.service);
+                let quota = self.quota(app.id(), offer.request, offer.calls_max);
+                let bound = self.plane.services.bind(Offer {
+                    app: app.id(),
+                    request: offer.request,
+                    schema: schema(self.plane, &offer.service, &offer.schema_hash, &what)?,
+                    quota,
+                });
+                bound.map_err(|error| failed(&what, &error.reason))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn quota(&mut self, app: AppId, request: u64, calls_max: u32) -> Arc<CallQuota> {
+        let fresh = || Arc::new(CallQuota::new(calls_max));
+        Arc::clone(self.quotas.entry((app, request)).or_insert_with(fresh))
+    }
+
+    /// The opening of a connection with the specification and the signals that were saved.
+    fn opening(
+        &mut self,
+        app: &RestoringApp,
+        connection: &RestoringConnection,
+    ) -> Result<ConnectionOpening, NotRestored> {
+        let (state, what) = (&connection.state, connection.what());
+        let transport = TransportKind::parse(&state.transport);
+        let transport = transport.ok_or_else(|| {
+            let reason = format!("this version has no transport {}", state.transport);
+            failed(&what, &reason)
+        })?;
+        let offer = state.serves.then(|| AcceptedOffer {
+            request: state.offer_request,
+            quota: self.quota(app.id(), state.offer_request, state.offer_calls_max),
+        });
+        let peer_app = self.places.get(&state.peer_app);
+        let spec = ConnectionSpec {
+            id: state.id,
+            node: self.plane.config.node_name(),
+            app: app.endpoint.clone(),
+            schema: Arc::clone(&connection.schema),
+            offer,
+            peer: PeerEndpoint {
+                identity: state.peer_identity.as_str().into(),
+                address: state.peer_address.as_str().into(),
+                app: peer_app.map(|at| Arc::clone(&self.apps[*at].endpoint.identity)),
+            },
+            transport,
+            transport_version: state
+                .engines
+                .last()
+                .map_or(transport.first_version(), |engine| engine.version),
+            encoding: if state.is_protobuf {
+                Encoding::Protobuf
+            } else {
+                Encoding::Native
+            },
+            limits: ConnectionLimits {
+                message_bytes_max: state.message_bytes_max,
+                calls_max: state.calls_max,
+            },
+        };
+        let mut fields = FieldReader::new("link", &state.link);
+        let signals = ConnectionSignals::restore(&mut fields).map_err(|error| failed(&what, &error))?;
+        Ok(ConnectionOpening::new(spec, signals, &self.plane.runtimes))
+    }
+
+    /// Both ends of a connection within the node are made together.
+    fn local_connections(&mut self) -> Result<(), NotRestored> {
+        let mut waiting: HashMap<u64, (LocalEnd<'_>, bool)> = HashMap::new();
+        for app in self.apps {
+            for connection in &app.parts {
+                let Some(saved) = connection.saved_transport() else {
+                    continue;
+                };
+                if saved.kind != provost_transport_local::KIND {
+                    continue;
+                }
+                let pair = provost_transport_local::saved_pair(&saved);
+                let (pair, is_client) = pair.map_err(|error| failed(&connection.what(), &error))?;
+                let this = LocalEnd {
+                    app,
+                    connection,
+                    saved,
+                };
+                match waiting.remove(&pair) {
+                    None => drop(waiting.insert(pair, (this, is_client))),
+                    Some((other, _)) if is_client => self.local_pair(&this, &other)?,
+                    Some((other, _)) => self.local_pair(&other, &this)?,
+                }
+            }
+        }
+        for (alone, _) in waiting.into_values() {
+            self.local_alone(&alone)?;
+        }
+        Ok(())
+    }
+
+    fn local_alone(&mut self, alone: &LocalEnd<'_>) -> Result<(), NotRestored> {
+        let mut restorer = AppRestorer {
+            builder: self,
+            app: alone.app,
+        };
+        let end = alone.connection.saved_end(&alone.saved, &mut restorer)?;
+        let restored = provost_transport_local::restore_alone(end);
+        let restored = restored.map_err(|error| failed(&alone.connection.what(), &error))?;
+        let permit = Arc::new(self.plane.connections.permits.count(&alone.app.connections));
+        self.transports
+            .insert(alone.connection.state.id, (restored, permit));
+        Ok(())
+    }
+
+    fn local_pair(&mut self, client: &LocalEnd<'_>, server: &LocalEnd<'_>) -> Result<(), NotRestored> {
+        let (client_id, server_id) = (client.connection.state.id, server.connection.state.id);
+        let mut at_client = AppRestorer {
+            builder: self,
+            app: client.app,
+        };
+        let mut at_server = AppRestorer {
+            builder: self,
+            app: server.app,
+        };
+        let pair = provost_transport_local::restore_pair(
+            client.connection.saved_end(&client.saved, &mut at_client)?,
+            server.connection.saved_end(&server.saved, &mut at_server)?,
+        );
+        let what = format!("connections {client_id} and {server_id}");
+        let (at_client, at_server) = pair.map_err(|error| failed(&what, &error))?;
+        // It counts once, for the app that asked for it.
+        let permit = Arc::new(self.plane.connections.permits.count(&client.app.connections));
+        self.transports
+            .insert(client_id, (at_client, Arc::clone(&permit)));
+        self.transports.insert(server_id, (at_server, permit));
+        Ok(())
+    }
+
+    fn connection(
+        &mut self,
+        app: &RestoringApp,
+        connection: &RestoringConnection,
+    ) -> Result<AdoptedConnection, NotRestored> {
+        let (state, what) = (&connection.state, connection.what());
+        let opening = connection.opening.take();
+        let opening = opening.ok_or_else(|| failed(&what, &"it is restored already"))?;
+        let chain = self
+            .chain(connection, &opening.context)
+            .map_err(|reason| failed(&what, &reason))?;
+        let (transport, permit): (EngineStart, Box<dyn Send>) = match self.transports.remove(&state.id) {
+            Some((local, permit)) => (transport::ready(local), Box::new(permit)),
+            None => {
+                let start = network_transport(connection).map_err(|reason| failed(&what, &reason))?;
+                (
+                    start,
+                    Box::new(self.plane.connections.permits.count(&app.connections)),
+                )
+            }
+        };
+        let mut restorer = AppRestorer { builder: self, app };
+        let saved = SavedConnection {
+            datapath: connection.saved_datapath(),
+            restorer: &mut restorer,
+        };
+        let entered = opening.enter(&self.plane.connections, chain, transport, Some(saved), permit);
+        let mut new = entered.map_err(|error| failed(&what, &error))?.connection;
+        new.accepted_for = state.is_unannounced.then_some(state.offer_request);
+        Ok(AdoptedConnection {
+            number: state.number,
+            phase: ConnectionPhase {
+                told_going_away: state.told_going_away,
+                is_closing: state.is_closing,
+                has_ended: state.has_ended,
+            },
+            new: *new,
+        })
+    }
+
+    /// The policies of a connection, in the order in which their engines were saved.
+    fn chain(
+        &self,
+        connection: &RestoringConnection,
+        context: &Arc<DatapathContext>,
+    ) -> Result<Chain, String> {
+        let engines = &connection.state.engines;
+        let tags: Vec<Tag> = engines.iter().map(|engine| Tag(engine.tag)).collect();
+        let policies =
+            policies_among(&tags).ok_or("its engines are in an order that this version does not know")?;
+        let mut attached = self.plane.policies.table().chain(context);
+        let mut chain = Chain {
+            engines: Vec::with_capacity(policies.len()),
+            left_out: Vec::new(),
+        };
+        for engine in &engines[policies] {
+            let at = attached
+                .iter()
+                .position(|instance| *instance.name == *engine.policy);
+            let at = at.ok_or_else(|| format!("policy \"{}\" is not attached here", engine.policy))?;
+            chain.engines.push(policy(engine, attached.remove(at), context)?);
+        }
+        chain.left_out = attached;
+        Ok(chain)
+    }
+}
+
+fn network_transport(connection: &RestoringConnection) -> Result<EngineStart, String> {
+    let engine = connection.state.engines.last().ok_or("it has no engines")?;
+    let start = transport::restoring(&engine.kind, engine.version);
+    start.ok_or_else(|| format!("this version has no transport {}", engine.kind))
+}
+
+/// How a policy's engine is made of its state.
+fn policy(
+    engine: &state::Engine,
+    instance: Arc<Instance>,
+    context: &Arc<DatapathContext>,
+) -> Result<PreparedPolicy, String> {
+    let guard = Guard {
+        probation: None,
+        stand_in: stand_in(&instance, context),
+    };
+    let engine = if engine.stands_in {
+        PolicyEngine {
+            start: closed::start(&instance.name, &Arc::new(instance.datapath_context(context))),
+            fitted: Fitted::standing_in(instance.tag, guard),
+        }
+    } else {
+        let prepared = instance.prepare(context);
+        let prepared = prepared.map_err(|error| format!("policy \"{}\": {error}", instance.name))?;
+        PolicyEngine {
+            start: started(prepared),
+            fitted: Fitted::new(instance.tag, guard),
+        }
+    };
+    Ok(PreparedPolicy { instance, engine })
+}
+
+/// Every connection has been made: the apps are put down, and what is to be polled is given out.
+fn finish(
+    plane: &ControlPlane,
+    apps: Vec<RestoringApp>,
+    connections: Vec<Vec<AdoptedConnection>>,
+    unattached: Vec<PacketSocket>,
+) -> Result<RestoredApps, NotRestored> {
+    let mut restored = RestoredApps {
+        adopted: plane.runtimes.iter().map(|_| Vec::new()).collect(),
+        resumed: Vec::with_capacity(apps.len()),
+        unattached,
+    };
+    for (app, connections) in apps.into_iter().zip(connections) {
+        let stuck = stuck_step(&app)?;
+        let mut port = app.port.into_inner();
+        port.end_claims();
+        let mut requests = BTreeMap::new();
+        for request in app.requests {
+            requests.insert(plane.apps.new_request(), request);
+        }
+        let attached = Rc::new(AttachedApp {
+            endpoint: app.endpoint,
+            control: app.control,
+            requests: RefCell::new(requests),
+            takes_regions: app.state.takes_regions,
+            connections: app.connections,
+            given_up: Notify::new(),
+        });
+        plane.apps.insert(Rc::clone(&attached));
+        restored.adopted[attached.endpoint.runtime].push(AdoptedApp {
+            new: NewApp {
+                app: attached.id(),
+                port,
+                doorbell: app.doorbell,
+                waiting: if app.state.busy_poll {
+                    Waiting::BusyPolls
+                } else {
+                    Waiting::Sleeps
+                },
+            },
+            places: app.state.places,
+            stuck,
+            leaving: Some(app.state.leaving_ns).filter(|until| *until != 0),
+            connections,
+        });
+        restored.resumed.push(attached);
+    }
+    Ok(restored)
+}
+
+/// A step as the app submitted it names neither blocks nor ranges.
+fn stuck_step(app: &RestoringApp) -> Result<Option<(u32, Step)>, NotRestored> {
+    let Some(stuck) = &app.state.stuck else {
+        return Ok(None);
+    };
+    let mut fields = FieldReader::new(STUCK_KIND, &stuck.step);
+    let step = Step::restore(&mut fields, &mut NamesNothing);
+    let step = step.map_err(|error| failed(&format!("app {}", app.id()), &error))?;
+    Ok(Some((stuck.connection, step)))
+}

@@ -1,0 +1,318 @@
+//! How the old process puts the state together, while everything rests.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use provost_frontend::SendHeap;
+
+use super::state;
+use crate::app_registry::{AttachedApp, PendingRequest};
+use crate::connections::OpenConnection;
+use crate::control_plane::ControlPlane;
+use crate::observe;
+use crate::runtime::{AppId, Frozen, SavedApp, SavedConnection, Waiting, save_apps};
+use crate::transport::listener_name;
+
+/// What the preview had.
+pub(super) struct Known {
+    schemas: HashSet<[u8; 32]>,
+}
+
+/// Everything, with the descriptors beside it.
+pub(super) struct Saved {
+    pub(super) node: state::Node,
+    pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) connections: usize,
+}
+
+/// What takes long to get ready for, while this process goes on.
+pub(super) fn preview(plane: &ControlPlane) -> io::Result<(state::Preview, Known)> {
+    let mut known = Known {
+        schemas: HashSet::new(),
+    };
+    let schemas = unknown_schemas(plane, &mut known);
+    let sockets = plane.restarts.sockets();
+    let preview = state::Preview {
+        control_socket: plane
+            .config
+            .started
+            .control
+            .socket
+            .as_os_str()
+            .as_bytes()
+            .to_vec(),
+        schemas,
+        listeners: sockets
+            .listeners
+            .iter()
+            .zip(&plane.peers.addresses)
+            .map(|((configured, _), bound)| state::Listener {
+                configured: listener_name(configured.transport, configured.address),
+                bound: listener_name(configured.transport, *bound),
+            })
+            .collect(),
+        policies: Some(policies(plane)?),
+        libraries: plane.policies.registry().libraries(),
+    };
+    Ok((preview, known))
+}
+
+/// The table of policies. Nobody changes it before this process has been replaced, or goes on.
+fn policies(plane: &ControlPlane) -> io::Result<state::Policies> {
+    let saved = plane.policies.save().map_err(io::Error::other)?;
+    let instances = saved.instances.into_iter().map(|instance| state::PolicyInstance {
+        attachment: instance.attachment,
+        shared: Some(state::PolicyShared {
+            version: instance.shared.version,
+            state: instance.shared.bytes,
+        }),
+    });
+    Ok(state::Policies {
+        table: saved.table,
+        instances: instances.collect(),
+    })
+}
+
+/// Saves the whole node. Its barriers are closed and its runtimes rest.
+pub(super) async fn node(plane: &ControlPlane, frozen: &[Frozen], known: &Known) -> io::Result<Saved> {
+    let heaps: Arc<[(AppId, SendHeap)]> = {
+        let apps = plane.apps.all();
+        let heaps = apps
+            .iter()
+            .map(|(app, attached)| (*app, attached.endpoint.send_heap.clone()));
+        heaps.collect()
+    };
+    // One after the other: the two ends of a connection within the node look into the same streams.
+    let mut apps = Vec::new();
+    for runtime in frozen {
+        apps.extend(save_apps(runtime, Arc::clone(&heaps)).await?);
+    }
+    apps.sort_by_key(|app| app.app);
+    let mut known = Known {
+        schemas: known.schemas.clone(),
+    };
+    let mut writer = Writer {
+        plane,
+        descriptors: Vec::new(),
+        connections: 0,
+    };
+    let mut node = writer.found()?;
+    node.schemas = unknown_schemas(plane, &mut known);
+    let instances = policies(plane)?.instances.into_iter();
+    node.shared = instances
+        .map(|instance| instance.shared.unwrap_or_default())
+        .collect();
+    for app in apps {
+        // An app of which the control plane has heard the end is no more.
+        if let Some(app) = writer.app(app)? {
+            node.apps.push(app);
+        }
+    }
+    Ok(Saved {
+        node,
+        descriptors: writer.descriptors,
+        connections: writer.connections,
+    })
+}
+
+/// The schemas that are not known yet; several services may come from one.
+fn unknown_schemas(plane: &ControlPlane, known: &mut Known) -> Vec<Vec<u8>> {
+    let mut sets: Vec<Arc<[u8]>> = Vec::new();
+    let of_store = plane.services.schemas().into_iter().map(|(schema, _)| schema);
+    let connections = plane.connections.all();
+    let in_use = connections.values().map(|open| Arc::clone(&open.spec.schema));
+    for schema in of_store.chain(in_use) {
+        let is_new = known.schemas.insert(schema.hash.0);
+        let is_there = || sets.iter().any(|set| Arc::ptr_eq(set, &schema.descriptor_set));
+        if is_new && !is_there() {
+            sets.push(Arc::clone(&schema.descriptor_set));
+        }
+    }
+    sets.iter().map(|set| set.to_vec()).collect()
+}
+
+struct Writer<'a> {
+    plane: &'a ControlPlane,
+    descriptors: Vec<OwnedFd>,
+    connections: usize,
+}
+
+impl Writer<'_> {
+    /// What the node has beside its apps.
+    fn found(&mut self) -> io::Result<state::Node> {
+        let sockets = self.plane.restarts.sockets();
+        let mut node = state::Node {
+            next_app: self.plane.apps.next_id(),
+            next_connection: self.plane.connections.next_id(),
+            hot_restarts: self.plane.counts.hot_restarts.get(),
+            hot_restarts_undone: self.plane.counts.hot_restarts_undone.get(),
+            began_unix_ms: self.plane.counts.began_unix_ms.get(),
+            last_change: self.plane.policies.history.last_number(),
+            ..state::Node::default()
+        };
+        if let Some(control) = &sockets.control {
+            self.descriptors.push(control.try_clone()?);
+            node.control_sockets = 1;
+        }
+        for (_, listener) in &sockets.listeners {
+            self.descriptors.push(listener.try_clone()?);
+            node.listeners += 1;
+        }
+        let unattached = self.plane.apps.unattached()?;
+        node.unattached = unattached.len() as u32;
+        self.descriptors.extend(unattached);
+        if let Some((admin, path)) = &sockets.admin {
+            self.descriptors.push(admin.try_clone()?);
+            node.parts.push(state::Part {
+                name: ADMIN_PART.to_owned(),
+                state: path.as_os_str().as_bytes().to_vec(),
+                descriptors: 1,
+            });
+        }
+        if let Some((http, address)) = &sockets.http {
+            self.descriptors.push(http.try_clone()?);
+            node.parts.push(state::Part {
+                name: HTTP_PART.to_owned(),
+                state: address.as_bytes().to_vec(),
+                descriptors: 1,
+            });
+        }
+        node.parts.push(state::Part {
+            name: observe::state_transfer::PART.to_owned(),
+            state: observe::state_transfer::save(self.plane),
+            descriptors: 0,
+        });
+        Ok(node)
+    }
+
+    fn app(&mut self, saved: SavedApp) -> io::Result<Option<state::App>> {
+        let Some(attached) = self.plane.apps.find(saved.app) else {
+            return Ok(None);
+        };
+        let heap = attached.endpoint.send_heap.memory();
+        let heap = heap.ok_or_else(|| io::Error::other("the memory of a send heap was not kept"))?;
+        self.descriptors.push(attached.control.duplicate()?);
+        self.descriptors.push(heap.try_clone()?.into_descriptor());
+        self.descriptors.extend(saved.doorbell);
+        let port_descriptors = saved.port_descriptors.len() as u32;
+        self.descriptors.extend(saved.port_descriptors);
+        let requests = attached.requests.borrow();
+        let requests = requests.values().map(|pending| self.request(pending));
+        let requests = requests.collect::<io::Result<Vec<_>>>()?;
+        let connections = self.plane.connections.all();
+        let mut own = Vec::with_capacity(saved.connections.len());
+        for connection in saved.connections {
+            let open = connections
+                .get(&connection.id)
+                .ok_or_else(|| io::Error::other(format!("connection {} is not known", connection.id)))?;
+            own.push(self.connection(connection, open));
+        }
+        let identity = &attached.endpoint.identity;
+        Ok(Some(state::App {
+            id: saved.app,
+            name: identity.name.to_string(),
+            pid: identity.pid,
+            uid: identity.uid,
+            gid: identity.gid,
+            busy_poll: saved.waiting == Waiting::BusyPolls,
+            takes_regions: attached.takes_regions,
+            port: saved.port,
+            port_descriptors,
+            places: saved.places,
+            stuck: saved
+                .stuck
+                .map(|(connection, step)| state::Stuck { connection, step }),
+            leaving_ns: saved.leaving.unwrap_or(0),
+            offers: self.offers(&attached),
+            requests,
+            connections: own,
+            ranges: saved
+                .ranges
+                .into_iter()
+                .map(|range| state::Range {
+                    app: range.app,
+                    offset: range.offset,
+                    bytes: range.bytes,
+                })
+                .collect(),
+        }))
+    }
+
+    fn offers(&self, attached: &AttachedApp) -> Vec<state::Offer> {
+        let offers = self.plane.services.offers_of(attached.id());
+        let offers = offers.into_iter().map(|offer| state::Offer {
+            service: offer.schema.service.clone(),
+            schema_hash: offer.schema.hash.0.to_vec(),
+            request: offer.request,
+            calls_max: offer.quota.max(),
+        });
+        offers.collect()
+    }
+
+    fn request(&mut self, pending: &PendingRequest) -> io::Result<state::PendingRequest> {
+        for descriptor in &pending.descriptors {
+            self.descriptors.push(descriptor.try_clone()?);
+        }
+        Ok(state::PendingRequest {
+            packet: pending.packet.clone(),
+            descriptors: pending.descriptors.len() as u32,
+            answer: pending.answer.clone(),
+        })
+    }
+
+    fn connection(&mut self, saved: SavedConnection, open: &OpenConnection) -> state::Connection {
+        self.connections += 1;
+        let mut engines = Vec::with_capacity(saved.datapath.engines.len());
+        for (engine, tag) in saved.datapath.engines.into_iter().zip(&saved.tags) {
+            let mut policies = open.chain.iter();
+            let policy = policies.find(|instance| instance.tag == tag.tag);
+            engines.push(state::Engine {
+                policy: policy.map_or_else(String::new, |instance| instance.name.to_string()),
+                kind: engine.state.kind,
+                state_version: engine.state.version,
+                state: engine.state.bytes,
+                version: engine.version,
+                tag: tag.tag.0,
+                descriptors: engine.descriptors.len() as u32,
+                stands_in: tag.stands_in,
+            });
+            self.descriptors.extend(engine.descriptors);
+        }
+        let (spec, peer) = (&open.spec, &open.spec.peer);
+        let (offer_request, offer_calls_max) = match &spec.offer {
+            Some(offer) => (offer.request, offer.quota.max()),
+            None => (0, 0),
+        };
+        state::Connection {
+            id: saved.id,
+            number: saved.number,
+            serves: spec.serves().is_some(),
+            service: spec.schema.service.clone(),
+            schema_hash: spec.schema.hash.0.to_vec(),
+            is_protobuf: spec.encoding == provost_marshalling::Encoding::Protobuf,
+            message_bytes_max: spec.limits.message_bytes_max,
+            calls_max: spec.limits.calls_max,
+            offer_request,
+            offer_calls_max,
+            is_unannounced: saved.accepted_for.is_some(),
+            told_going_away: saved.phase.told_going_away,
+            is_closing: saved.phase.is_closing,
+            has_ended: saved.phase.has_ended,
+            peer_identity: peer.identity.to_string(),
+            peer_address: peer.address.to_string(),
+            transport: spec.transport.name().to_owned(),
+            peer_app: peer.app.as_ref().map_or(0, |app| app.id),
+            link: saved.link,
+            engines,
+            steps: saved.datapath.steps,
+        }
+    }
+}
+
+/// The admin socket, among [`state::Node::parts`].
+pub(super) const ADMIN_PART: &str = "admin";
+/// The socket of metrics and health, likewise.
+pub(super) const HTTP_PART: &str = "http";

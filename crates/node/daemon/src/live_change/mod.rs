@@ -1,0 +1,825 @@
+//! Changing what runs while calls go on: policies, versions of engines, shapes of datapaths, transports.
+//!
+//! Every change, whatever it changes, is one [`LiveChange`]:
+//!
+//! ```text
+//!          every datapath            the runtimes are         all datapaths           nothing of it has failed
+//!          is ready for it           told, one by one         have it                 when it is settled
+//! request ───────────► Prepared ───────────► Applying ──────────► OnProbation ─────────► Committed
+//!    │                    │                     │                      │                     ▲
+//!    │ it is refused,     │ a runtime takes     │ an engine does       │ an engine of it
+//!    ▼ or a dry run       ▼ no command          ▼ not start            ▼ fails
+//! (nothing)            RolledBack           RolledBack             RolledBack
+//! ```
+//!
+//! A change that brings nothing new (policies move or go, a transport is migrated to) goes from Applying to Committed.
+//!
+//! What happens on failure:
+//!
+//! - **Prepared**: a policy that does not fit a datapath refuses the change before anything has changed.
+//! - **Applying**: the datapaths that have the change get back the engines that they had, each from what its successor saves
+//!   now or, where it cannot read that, from its checkpoint: what it had saved itself when it was retired. A datapath keeps
+//!   one checkpoint for each of its engines, until the change is on probation ([`EngineCheckpoints`]).
+//! - **OnProbation**: the runtime puts the fallback of the failed engine back at once, with the state of the moment of the
+//!   change, so that no call ends by it ([`crate::runtime::Probation`]); then the change is taken back everywhere
+//!   ([`LiveChanges::take_back`]). A transport that is migrated to has no probation: the old one stays beside it until its
+//!   calls have ended.
+//! - **Committed**: what fails later is what the attachment's `on_fault` says.
+//!
+//! Changes of the table come one after the other; a migration of one connection waits for its turn among them.
+
+mod shape;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use provost_engine::{DatapathContext, Engine};
+use tokio::sync::oneshot;
+use tracing::Instrument;
+
+use crate::connections::ConnectionRegistry;
+use crate::counts::Counts;
+use crate::policies::{Change, ChangeError, Instance, Mode, Policies, Report, Table, listing};
+use crate::runtime::{
+    self, Command, ConnectionId, Done, EngineFailed, NotReconfigured, Reconfigure, Remedy, Tag,
+};
+use crate::runtimes::Runtimes;
+use crate::transport::{EstablishedPeer, TransportOptions};
+use shape::{
+    ChangePurpose, DatapathChange, DatapathShape, DatapathSnapshot, EngineCheckpoints, PreparedDatapath,
+};
+
+/// Datapaths whose change is under way at once. Each runtime changes few of them in a round.
+const WINDOW: usize = 64;
+/// Datapaths that one visit to another thread prepares.
+const PREPARED_AT_ONCE: usize = 256;
+/// Engines that have saved no more than this in all are dropped where they are, in bytes.
+const DROPPED_HERE_BYTES_MAX: usize = 64 << 10;
+/// Between two looks at what a change still waits for.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Looks without any progress after which a change is given up.
+const LOOKS_MAX: u32 = 5_000;
+/// Changes on probation, at most: the oldest is committed when there is another.
+const ON_PROBATION_MAX: usize = 64;
+/// A change that has been on probation for so long is committed.
+const SETTLED_AFTER: Duration = Duration::from_secs(600);
+/// Failures that are heard of before the change that was made before them, at most.
+const EARLY_FAILURES_MAX: usize = 1024;
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChangeState {
+    Prepared,
+    Applying,
+    OnProbation,
+    Committed,
+    RolledBack,
+}
+
+impl ChangeState {
+    fn may_become(self, next: ChangeState) -> bool {
+        use ChangeState::{Applying, Committed, OnProbation, Prepared, RolledBack};
+        matches!(
+            (self, next),
+            (Prepared, Applying | RolledBack)
+                | (Applying, OnProbation | Committed | RolledBack)
+                | (OnProbation, Committed | RolledBack)
+        )
+    }
+}
+
+/// One change on its way.
+struct LiveChange {
+    /// Unlike that of all other changes of this process, those that failed among them.
+    id: u64,
+    state: ChangeState,
+    since: Instant,
+    /// The instances that it brought.
+    brought: Vec<Tag>,
+}
+
+impl LiveChange {
+    fn advance(&mut self, to: ChangeState) {
+        assert!(
+            self.state.may_become(to),
+            "a change is {:?} and cannot become {to:?}",
+            self.state
+        );
+        tracing::info!(change = self.id, from = ?self.state, to = ?to, "live change");
+        self.state = to;
+        self.since = Instant::now();
+    }
+}
+
+/// Carries out the live changes of a node.
+pub(crate) struct LiveChanges {
+    policies: Rc<Policies>,
+    connections: Rc<ConnectionRegistry>,
+    runtimes: Rc<Runtimes>,
+    counts: Rc<Counts>,
+    next_id: Cell<u64>,
+    /// The oldest first.
+    on_probation: RefCell<VecDeque<LiveChange>>,
+    /// Engines that have failed after a change of which nothing was heard yet.
+    early: RefCell<VecDeque<EngineFailed>>,
+}
+
+/// What came of a migration to another transport.
+pub(crate) enum MigrationOutcome {
+    /// New calls begin on the new transport.
+    Over {
+        /// How long the datapath stood still.
+        pause_ns: u64,
+    },
+    /// The connection has ended meanwhile.
+    Ended,
+}
+
+impl LiveChanges {
+    pub(crate) fn new(
+        policies: Rc<Policies>,
+        connections: Rc<ConnectionRegistry>,
+        runtimes: Rc<Runtimes>,
+        counts: Rc<Counts>,
+    ) -> LiveChanges {
+        LiveChanges {
+            policies,
+            connections,
+            runtimes,
+            counts,
+            next_id: Cell::new(1),
+            on_probation: RefCell::default(),
+            early: RefCell::default(),
+        }
+    }
+
+    /// Carries out a change of the table, and says what came of it.
+    pub(crate) async fn carry_out(
+        self: &Rc<Self>,
+        change: Change,
+        mode: Mode,
+    ) -> Result<Report, ChangeError> {
+        let _turn = self.policies.hold().await;
+        self.settle();
+        let id = self.next_id.replace(self.next_id.get() + 1);
+        let span = tracing::info_span!("change", change = id);
+        self.carry_out_in_turn(id, change, mode).instrument(span).await
+    }
+
+    async fn carry_out_in_turn(
+        self: &Rc<Self>,
+        id: u64,
+        change: Change,
+        mode: Mode,
+    ) -> Result<Report, ChangeError> {
+        let began = Instant::now();
+        let old = self.policies.table();
+        let made = self.make(&old, &change, mode).await.inspect_err(|error| {
+            tracing::info!(change = id, %error, "refused a change");
+        })?;
+        let (before, after) = listing::differences(&old, &made.next);
+        let mut report = Report {
+            before,
+            after,
+            ..Report::default()
+        };
+        let mut transition = TableTransition::new(self, TransitionKind::Forward);
+        match mode {
+            Mode::DryRun => report.datapaths = transition.prepare(&made.next).await?.len(),
+            Mode::Apply => {
+                let outcome = self.apply(id, &old, made, &mut transition).await;
+                self.count(&change, outcome.is_ok());
+                outcome?;
+                transition.fill(&mut report);
+                report.number = self.policies.history.new_number();
+            }
+        }
+        report.took = began.elapsed();
+        report.summary = listing::summary(&change, mode, report.datapaths);
+        tracing::info!(
+            change = id,
+            number = report.number,
+            datapaths = report.datapaths,
+            pause_us_max = report.pause_ns_max / 1000,
+            took_ms = report.took.as_millis() as u64,
+            "{}",
+            report.summary
+        );
+        Ok(report)
+    }
+
+    /// Takes a change of the table from prepared to on probation, committed or rolled back.
+    async fn apply(
+        &self,
+        id: u64,
+        old: &Table,
+        made: PreparedTable,
+        transition: &mut TableTransition<'_>,
+    ) -> Result<(), ChangeError> {
+        let is_new = |tag: &Tag| !old.instances().any(|known| known.tag == *tag);
+        let mut change = LiveChange {
+            id,
+            state: ChangeState::Prepared,
+            since: Instant::now(),
+            brought: made
+                .next
+                .instances()
+                .map(|instance| instance.tag)
+                .filter(is_new)
+                .collect(),
+        };
+        self.policies.history.remember(old, &made.next);
+        change.advance(ChangeState::Applying);
+        if let Err(error) = transition.run(made.next, made.ready).await {
+            self.policies.history.forget(old);
+            change.advance(ChangeState::RolledBack);
+            tracing::warn!(change = id, %error, "a change was undone");
+            return Err(error);
+        }
+        if change.brought.is_empty() {
+            change.advance(ChangeState::Committed);
+        } else {
+            change.advance(ChangeState::OnProbation);
+            self.on_probation.borrow_mut().push_back(change);
+            self.settle();
+        }
+        Ok(())
+    }
+
+    /// Commits the changes that have been on probation for long enough.
+    fn settle(&self) {
+        let mut on_probation = self.on_probation.borrow_mut();
+        while let Some(oldest) = on_probation.front()
+            && (oldest.since.elapsed() >= SETTLED_AFTER || on_probation.len() > ON_PROBATION_MAX)
+        {
+            if let Some(mut settled) = on_probation.pop_front() {
+                settled.advance(ChangeState::Committed);
+            }
+        }
+    }
+
+    fn count(&self, change: &Change, is_made: bool) {
+        match change {
+            Change::Upgrade(_) if is_made => self.counts.upgrades.add_one(),
+            Change::Upgrade(_) => self.counts.upgrades_undone.add_one(),
+            Change::Rollback { .. } if is_made => self.counts.rollbacks.add_one(),
+            _ => {}
+        }
+    }
+
+    /// Makes the next table and, unless they are many, gets all datapaths ready for it. What policies do for it may be slow
+    /// and happens on another thread, all in one visit: to go there and back is much of what a small change takes.
+    async fn make(&self, old: &Table, change: &Change, mode: Mode) -> Result<PreparedTable, ChangeError> {
+        let (maker, mut table) = (self.policies.maker.clone(), old.clone());
+        table.forget_connections(|number| self.connections.find(number).is_some());
+        let snapshots = match mode {
+            Mode::Apply => self.few_snapshots(),
+            Mode::DryRun => Vec::new(),
+        };
+        let changes = |snapshots: Vec<DatapathSnapshot>, next: &Table| -> Vec<DatapathChange> {
+            let change = |snapshot: DatapathSnapshot| snapshot.change_to(next, || ChangePurpose::Forward);
+            snapshots.into_iter().filter_map(change).collect()
+        };
+        if !change.configures_policies() {
+            let next = maker.changed(&table, change)?;
+            let changes = changes(snapshots, &next);
+            let ready = if changes.iter().any(DatapathChange::prepares_policies) {
+                Vec::new()
+            } else {
+                prepare_here(changes)?
+            };
+            return Ok(PreparedTable { next, ready });
+        }
+        let change = change.clone();
+        let make = move || {
+            let next = maker.changed(&table, &change)?;
+            let ready = prepare_here(changes(snapshots, &next))?;
+            Ok(PreparedTable { next, ready })
+        };
+        let made = tokio::task::spawn_blocking(make).await;
+        made.map_err(|_| ChangeError::Ending)?
+    }
+
+    /// The open datapaths, if one visit can prepare them all: none is changed before each of them is ready.
+    fn few_snapshots(&self) -> Vec<DatapathSnapshot> {
+        let connections = self.connections.all();
+        if connections.len() <= PREPARED_AT_ONCE {
+            connections.values().map(DatapathSnapshot::of).collect()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Lets a connection migrate to another transport, to a peer with which that has been agreed on. Whoever calls holds the
+    /// turn of changes.
+    pub(crate) async fn migrate(
+        self: &Rc<Self>,
+        id: ConnectionId,
+        peer: EstablishedPeer,
+        options: TransportOptions,
+    ) -> Result<MigrationOutcome, String> {
+        let Some(from) = self.connections.find(id).map(|open| DatapathShape::of(&open)) else {
+            return Ok(MigrationOutcome::Ended);
+        };
+        let version = self
+            .policies
+            .transport_version(peer.kind, &from.spec.app.identity.name, id);
+        let preparing = move || shape::prepare_migration(from, peer, version, options);
+        let prepared = tokio::task::spawn_blocking(preparing).await;
+        let prepared = prepared.map_err(|error| error.to_string())?;
+        let mut change = LiveChange {
+            id: self.next_id.replace(self.next_id.get() + 1),
+            state: ChangeState::Prepared,
+            since: Instant::now(),
+            brought: Vec::new(),
+        };
+        tracing::info!(change = change.id, connection = id, "a change is prepared");
+        change.advance(ChangeState::Applying);
+        let asked = match prepared {
+            Ok(prepared) => self.ask(prepared).await,
+            Err(error) => Err(error),
+        };
+        let outcome = match asked {
+            Ok(asked) => self.migration_outcome(asked).await,
+            Err(error) => Err(error.to_string()),
+        };
+        change.advance(if matches!(outcome, Ok(MigrationOutcome::Over { .. })) {
+            ChangeState::Committed
+        } else {
+            ChangeState::RolledBack
+        });
+        outcome
+    }
+
+    async fn migration_outcome(self: &Rc<Self>, asked: AskedDatapath) -> Result<MigrationOutcome, String> {
+        match asked.done.await {
+            Ok(Ok(done)) => {
+                let pause_ns = done.pause_ns;
+                self.note(asked.to, asked.context, done.revision);
+                // An engine may take long to drop.
+                tokio::task::spawn_blocking(move || drop(done.retired));
+                Ok(MigrationOutcome::Over { pause_ns })
+            }
+            Ok(Err(NotReconfigured::Failed { problem, .. })) => Err(problem),
+            Ok(Err(NotReconfigured::Stale { .. })) => {
+                Err("its policies were changed at the same time".to_owned())
+            }
+            Ok(Err(NotReconfigured::Unknown)) | Err(_) => Ok(MigrationOutcome::Ended),
+        }
+    }
+
+    /// Asks the runtime of a datapath to change it.
+    async fn ask(&self, prepared: PreparedDatapath) -> Result<AskedDatapath, ChangeError> {
+        let (done, hears) = runtime::reply();
+        let reconfigure = Reconfigure {
+            connection: prepared.connection(),
+            expected: prepared.from.engines(),
+            planned: prepared.planned,
+            done,
+        };
+        let runtime = &self.runtimes[prepared.context.runtime];
+        let told = runtime.tell(Command::Reconfigure(Box::new(reconfigure))).await;
+        told.map_err(|_| ChangeError::Overloaded)?;
+        Ok(AskedDatapath {
+            context: prepared.context,
+            from: prepared.from,
+            to: prepared.to,
+            done: hears,
+        })
+    }
+
+    /// Notes what a datapath has now.
+    fn note(self: &Rc<Self>, to: DatapathShape, context: Arc<DatapathContext>, revision: u64) {
+        let id = to.spec.id;
+        if let Some(mut open) = self.connections.find_mut(id) {
+            open.revision = revision;
+            tracing::debug!(
+                connection = id,
+                revision,
+                policies = to.chain.len(),
+                transport = to.spec.transport.name(),
+                transport_version = to.spec.transport_version,
+                "connection changed"
+            );
+            open.chain = to.chain;
+            if open.spec.transport != to.spec.transport {
+                open.stays_because = None;
+            }
+            open.spec = to.spec;
+            open.context = context;
+        }
+        self.heard_of_change(id);
+    }
+
+    /// Notes what a runtime has done about an engine that has failed. If it was on probation, the change that brought it is
+    /// taken back everywhere.
+    pub(crate) fn engine_failed(self: &Rc<Self>, failed: EngineFailed) {
+        let is_early = match self.connections.find(failed.connection) {
+            Some(connection) => failed.revision != connection.revision + 1,
+            None => return,
+        };
+        if is_early {
+            // A change was made before it, and has not been heard of yet.
+            let mut early = self.early.borrow_mut();
+            early.retain(|other| self.connections.find(other.connection).is_some());
+            if early.len() >= EARLY_FAILURES_MAX {
+                early.pop_front();
+            }
+            early.push_back(failed);
+            return;
+        }
+        self.note_failure(&failed);
+        if matches!(failed.remedy, Remedy::WentBack | Remedy::Withdrawn) {
+            self.policies.history.note_failure(failed.tag, &failed.reason);
+            tokio::task::spawn_local(Rc::clone(self).take_back(failed.tag));
+        }
+    }
+
+    fn note_failure(&self, failed: &EngineFailed) {
+        let mut engine = (String::new(), 0);
+        // What this node gave a fallback as its owner is the instance that it is of.
+        let fallback = failed.fallback.as_ref().map(Arc::clone);
+        let fallback = fallback.and_then(|owner| owner.downcast::<Instance>().ok());
+        if let Some(mut connection) = self.connections.find_mut(failed.connection) {
+            connection.revision = failed.revision;
+            let mut chain = connection.chain.iter();
+            if let Some(at) = chain.position(|instance| instance.tag == failed.tag) {
+                let instance = Arc::clone(&connection.chain[at]);
+                engine = (instance.name.to_string(), instance.kind.version());
+                if failed.remedy != Remedy::Denies {
+                    connection.without.push(failed.tag);
+                    match &fallback {
+                        Some(fallback) => connection.chain[at] = Arc::clone(fallback),
+                        None => drop(connection.chain.remove(at)),
+                    }
+                }
+            }
+        }
+        tracing::error!(
+            policy = engine.0,
+            version = engine.1,
+            connection = failed.connection,
+            app = failed.app,
+            reason = failed.reason,
+            remedy = ?failed.remedy,
+            "an engine has failed"
+        );
+    }
+
+    /// Deals with the failures on a connection that were told before a change that was made before them.
+    fn heard_of_change(self: &Rc<Self>, connection: ConnectionId) {
+        let all = self.early.take();
+        let (now, later): (VecDeque<_>, _) = all
+            .into_iter()
+            .partition(|failed| failed.connection == connection);
+        self.early.replace(later);
+        now.into_iter().for_each(|failed| self.engine_failed(failed));
+    }
+
+    /// Takes the change back everywhere that brought an instance, as an engine of it has failed on probation.
+    async fn take_back(self: Rc<Self>, tag: Tag) {
+        let _turn = self.policies.hold().await;
+        let old = self.policies.table();
+        let mut next = (*old).clone();
+        // It may have been changed or taken back already.
+        let Some(at) = next.position_of_instance(tag) else {
+            return;
+        };
+        let name = next.entries[at].attachment.name.clone();
+        match self.policies.history.before(tag) {
+            None => return,
+            Some(Some(previous)) => next.entries[at] = previous,
+            Some(None) => drop(next.entries.remove(at)),
+        }
+        let mut transition = TableTransition::new(&self, TransitionKind::TakeBack);
+        let outcome = transition.run(next, Vec::new()).await;
+        let id = self.roll_back_after_probation(tag);
+        match outcome {
+            Ok(()) => {
+                self.counts.taken_back.add_one();
+                tracing::error!(
+                    change = id,
+                    policy = name,
+                    datapaths = transition.pauses.len(),
+                    "an engine failed on trial: the change that brought it was taken back everywhere"
+                );
+            }
+            Err(error) => {
+                tracing::error!(change = id, policy = name, %error, "a change could not be taken back everywhere");
+            }
+        }
+    }
+
+    /// The change that brought an instance ends; its number, unless it was settled.
+    fn roll_back_after_probation(&self, tag: Tag) -> Option<u64> {
+        let mut on_probation = self.on_probation.borrow_mut();
+        let at = on_probation
+            .iter()
+            .position(|change| change.brought.contains(&tag))?;
+        let mut change = on_probation.remove(at)?;
+        change.advance(ChangeState::RolledBack);
+        Some(change.id)
+    }
+}
+
+/// What a change makes of the table.
+struct PreparedTable {
+    next: Table,
+    /// The datapaths that it concerns: all of them, or none yet.
+    ready: Vec<PreparedDatapath>,
+}
+
+/// A datapath whose runtime was asked to change it.
+struct AskedDatapath {
+    context: Arc<DatapathContext>,
+    from: DatapathShape,
+    to: DatapathShape,
+    done: oneshot::Receiver<Result<Done, NotReconfigured>>,
+}
+
+/// Whether what comes is new.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TransitionKind {
+    Forward,
+    /// It was there before.
+    TakeBack,
+}
+
+/// Bringing all datapaths from one table to another.
+struct TableTransition<'a> {
+    changes: &'a Rc<LiveChanges>,
+    kind: TransitionKind,
+    changed: HashMap<ConnectionId, ChangedDatapath>,
+    pauses: Vec<u64>,
+    steps_released: usize,
+    retired: Vec<Box<dyn Engine>>,
+    /// What they had saved, in bytes.
+    retired_bytes: usize,
+}
+
+/// A datapath that was changed.
+struct ChangedDatapath {
+    from: DatapathShape,
+    checkpoints: EngineCheckpoints,
+}
+
+impl<'a> TableTransition<'a> {
+    fn new(changes: &'a Rc<LiveChanges>, kind: TransitionKind) -> TableTransition<'a> {
+        TableTransition {
+            changes,
+            kind,
+            changed: HashMap::new(),
+            pauses: Vec::new(),
+            steps_released: 0,
+            retired: Vec::new(),
+            retired_bytes: 0,
+        }
+    }
+
+    /// Makes this table the node's, with what is ready for it. On failure every datapath has the engines again that it
+    /// had.
+    async fn run(&mut self, next: Table, ready: Vec<PreparedDatapath>) -> Result<(), ChangeError> {
+        let outcome = self.reach(&next, ready).await;
+        match &outcome {
+            Ok(()) => {
+                self.changes.policies.commit(next);
+                self.forget_failed();
+            }
+            Err(_) => self.undo().await,
+        }
+        let retired = std::mem::take(&mut self.retired);
+        if self.retired_bytes <= DROPPED_HERE_BYTES_MAX {
+            drop(retired);
+        } else {
+            // To drop engines with much state takes its time.
+            tokio::task::spawn_blocking(move || drop(retired));
+        }
+        outcome
+    }
+
+    /// Forgets which instances have failed on which datapaths, of those that are no more. (Not before the commit: until then
+    /// a datapath may come back to what it had, but not to what has failed there.)
+    fn forget_failed(&self) {
+        let table = self.changes.policies.table();
+        let is_live = |tag: &Tag| table.instances().any(|instance| instance.tag == *tag);
+        for connection in self.changes.connections.all_mut().values_mut() {
+            connection.without.retain(is_live);
+        }
+    }
+
+    /// Brings every datapath to what the table gives it, also those that open meanwhile. When this returns, nothing
+    /// has come in between.
+    async fn reach(&mut self, next: &Table, mut ready: Vec<PreparedDatapath>) -> Result<(), ChangeError> {
+        let mut looks = 0;
+        loop {
+            if ready.is_empty() {
+                ready = self.prepare(next).await?;
+            }
+            // A failure that was told meanwhile has changed what is wanted of its datapath.
+            self.check_probations(next)?;
+            if ready.is_empty() {
+                if self.due(next).is_empty() {
+                    return Ok(());
+                }
+                continue;
+            }
+            let before = self.changed.len();
+            self.apply(std::mem::take(&mut ready)).await?;
+            looks = if self.changed.len() > before { 0 } else { looks + 1 };
+            if looks >= LOOKS_MAX {
+                return Err(ChangeError::Overloaded);
+            }
+            if looks > 0 {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        }
+    }
+
+    /// The datapaths that have something else than what the table gives them.
+    fn due(&self, next: &Table) -> Vec<DatapathChange> {
+        let purpose = || match self.kind {
+            TransitionKind::Forward => ChangePurpose::Forward,
+            TransitionKind::TakeBack => ChangePurpose::TakeBack(self.changes.policies.history.failed()),
+        };
+        let connections = self.changes.connections.all();
+        let snapshots = connections.values().map(DatapathSnapshot::of);
+        snapshots
+            .filter_map(|snapshot| snapshot.change_to(next, purpose))
+            .collect()
+    }
+
+    async fn prepare(&self, next: &Table) -> Result<Vec<PreparedDatapath>, ChangeError> {
+        prepare(self.due(next)).await
+    }
+
+    /// An engine of this change that has failed on probation ends the change.
+    fn check_probations(&self, next: &Table) -> Result<(), ChangeError> {
+        let old = self.changes.policies.table();
+        for instance in next.instances() {
+            if old.instances().any(|known| known.tag == instance.tag) {
+                continue;
+            }
+            if let Some(problem) = self.changes.policies.history.has_failed(instance.tag) {
+                return Err(ChangeError::Undone {
+                    engine: instance.name.to_string(),
+                    connection: 0,
+                    app: String::new(),
+                    service: String::new(),
+                    problem: format!("it failed on trial: {problem}"),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the datapaths, and stops at the first of which an engine does not start.
+    async fn apply(&mut self, ready: Vec<PreparedDatapath>) -> Result<(), ChangeError> {
+        let mut ready = ready.into_iter();
+        loop {
+            let window: Vec<_> = ready.by_ref().take(WINDOW).collect();
+            if window.is_empty() {
+                return Ok(());
+            }
+            let mut failure = None;
+            let mut asked = Vec::with_capacity(window.len());
+            for one in window {
+                match self.changes.ask(one).await {
+                    Ok(one) => asked.push(one),
+                    Err(error) => {
+                        failure = Some(error);
+                        break;
+                    }
+                }
+            }
+            for one in asked {
+                if let Err(error) = self.on_answer(one).await {
+                    failure.get_or_insert(error);
+                }
+            }
+            if let Some(error) = failure {
+                return Err(error);
+            }
+        }
+    }
+
+    async fn on_answer(&mut self, asked: AskedDatapath) -> Result<(), ChangeError> {
+        match asked.done.await {
+            Ok(Ok(done)) => {
+                self.note(asked.from, asked.to, asked.context, done);
+                Ok(())
+            }
+            Ok(Err(NotReconfigured::Failed { tag, problem })) => Err(ChangeError::Undone {
+                engine: match asked.to.find(tag) {
+                    Some(instance) => instance.name.to_string(),
+                    None => asked.to.spec.transport.description().engine.to_owned(),
+                },
+                connection: asked.to.spec.id,
+                app: asked.context.app.name.to_string(),
+                service: asked.context.service.to_string(),
+                problem,
+            }),
+            // It has ended, or comes still, or has changed by itself: looked at again.
+            Ok(Err(NotReconfigured::Unknown | NotReconfigured::Stale { .. })) | Err(_) => Ok(()),
+        }
+    }
+
+    fn note(&mut self, from: DatapathShape, to: DatapathShape, context: Arc<DatapathContext>, done: Done) {
+        let changed = self.changed.entry(to.spec.id).or_insert_with(|| ChangedDatapath {
+            from,
+            checkpoints: EngineCheckpoints::default(),
+        });
+        self.changes.note(to, context, done.revision);
+        for retired in done.retired {
+            self.retired_bytes += retired.saved.bytes.len();
+            changed.checkpoints.keep_first(retired.tag, retired.saved);
+            self.retired.push(retired.engine);
+        }
+        self.pauses.push(done.pause_ns);
+        self.steps_released += done.steps_released;
+    }
+
+    /// Gives every datapath that was changed the engines again that it had.
+    async fn undo(&mut self) {
+        let mut left = std::mem::take(&mut self.changed);
+        for _ in 0..LOOKS_MAX {
+            let back = self.changes_back(&mut left);
+            if back.is_empty() {
+                return;
+            }
+            let undone = match prepare(back).await {
+                Ok(ready) => self.apply(ready).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = undone {
+                tracing::error!(%error, "a change could not be undone everywhere");
+                return;
+            }
+            // Whatever is left has ended, comes still, or has changed by itself.
+            self.changed.clear();
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        tracing::error!(datapaths = left.len(), "a change could not be undone everywhere");
+    }
+
+    /// What has to happen to those of the changed datapaths that do not have again what they had.
+    fn changes_back(&self, left: &mut HashMap<ConnectionId, ChangedDatapath>) -> Vec<DatapathChange> {
+        let connections = self.changes.connections.all();
+        let mut changes = Vec::new();
+        left.retain(|id, changed| {
+            let snapshot = connections.get(id).map(DatapathSnapshot::of);
+            let change =
+                snapshot.and_then(|snapshot| snapshot.change_back(&changed.from, &changed.checkpoints));
+            let is_due = change.is_some();
+            changes.extend(change);
+            is_due
+        });
+        changes
+    }
+
+    fn fill(&mut self, report: &mut Report) {
+        self.pauses.sort_unstable();
+        report.datapaths = self.changed.len();
+        report.steps_released = self.steps_released;
+        report.pause_ns_p50 = self.pauses.get(self.pauses.len() / 2).copied().unwrap_or(0);
+        report.pause_ns_max = self.pauses.last().copied().unwrap_or(0);
+    }
+}
+
+/// Gets all of them ready, off this thread.
+async fn prepare(changes: Vec<DatapathChange>) -> Result<Vec<PreparedDatapath>, ChangeError> {
+    let mut ready = Vec::with_capacity(changes.len());
+    let mut changes = changes.into_iter();
+    loop {
+        let some: Vec<_> = changes.by_ref().take(PREPARED_AT_ONCE).collect();
+        if some.is_empty() {
+            return Ok(ready);
+        }
+        let prepared = tokio::task::spawn_blocking(move || prepare_here(some)).await;
+        ready.extend(prepared.map_err(|_| ChangeError::Ending)??);
+    }
+}
+
+fn prepare_here(changes: Vec<DatapathChange>) -> Result<Vec<PreparedDatapath>, ChangeError> {
+    changes.into_iter().map(DatapathChange::prepare).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ChangeState::{Applying, Committed, OnProbation, Prepared, RolledBack};
+
+    #[test]
+    fn a_change_ends_committed_or_rolled_back_and_never_leaves_that() {
+        let all = [Prepared, Applying, OnProbation, Committed, RolledBack];
+        for state in all {
+            assert!(!Committed.may_become(state) && !RolledBack.may_become(state));
+            assert!(!state.may_become(Prepared), "{state:?}");
+        }
+        for state in [Prepared, Applying, OnProbation] {
+            assert!(state.may_become(RolledBack), "{state:?}");
+        }
+        assert!(!Prepared.may_become(Committed) && !Prepared.may_become(OnProbation));
+    }
+}

@@ -1,0 +1,186 @@
+//! Migrating connections to another transport while calls go on.
+//!
+//! When a route names another transport, each connection that was made by that route gets a second one beside it, to the
+//! same service. From then on new calls begin there; those in flight finish where they are, and then the old connection
+//! ends. The app has one connection all the time, and sees nothing of it. If the other transport cannot be reached, the
+//! connection stays as it is. The change itself is a live change like any other ([`crate::live_change`]).
+
+use std::collections::HashSet;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::Instrument;
+
+use crate::config::{Config, RouteConfig};
+use crate::connect::{ConnectTarget, Connector, encoding};
+use crate::connections::OpenConnection;
+use crate::live_change::{LiveChanges, MigrationOutcome};
+use crate::runtime::ConnectionId;
+use crate::transport::{EstablishedPeer, TransportKind};
+
+/// Attempts for one connection.
+const ATTEMPTS_MAX: u32 = 3;
+/// Between two of them.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Brings connections to the transports of the routes in effect.
+pub(crate) struct RouteFollower {
+    pub(crate) connector: Rc<Connector>,
+    pub(crate) changes: Rc<LiveChanges>,
+    /// The configuration that the connections were made by.
+    pub(crate) before: Rc<Config>,
+}
+
+/// A connection that is to migrate.
+struct MigrationCandidate {
+    id: ConnectionId,
+    over: TransportKind,
+    endpoints: Vec<String>,
+}
+
+impl RouteFollower {
+    /// Starts a task that migrates one connection after the other.
+    pub(crate) fn start(self) {
+        for open in self.connector.connections.all_mut().values_mut() {
+            open.stays_because = None;
+        }
+        tokio::task::spawn_local(async move {
+            let mut left_alone = HashSet::new();
+            while let Some(candidate) = self.next_candidate(&left_alone) {
+                left_alone.insert(candidate.id);
+                let span = tracing::info_span!("migrate", connection = candidate.id);
+                self.migrate(candidate).instrument(span).await;
+            }
+        });
+    }
+
+    fn next_candidate(&self, left_alone: &HashSet<ConnectionId>) -> Option<MigrationCandidate> {
+        let live = self.connector.config.live();
+        let connections = self.connector.connections.all();
+        let candidate = |(id, open): (&ConnectionId, &OpenConnection)| {
+            let spec = &open.spec;
+            if left_alone.contains(id) || spec.serves().is_some() || !spec.transport.is_network() {
+                return None;
+            }
+            let route: &RouteConfig = live.route(&spec.schema.service)?;
+            self.before.route(&spec.schema.service)?;
+            let over = route.transport.network();
+            let differs = over.is_network() && over != spec.transport && !route.endpoints.is_empty();
+            differs.then(|| MigrationCandidate {
+                id: *id,
+                over,
+                endpoints: route.endpoints.clone(),
+            })
+        };
+        connections.iter().find_map(candidate)
+    }
+
+    async fn migrate(&self, candidate: MigrationCandidate) {
+        let MigrationCandidate { id, over, endpoints } = candidate;
+        let transport = over.name();
+        if !self.was_routed(id).await {
+            return;
+        }
+        let mut failure = String::new();
+        for attempt in 0..ATTEMPTS_MAX {
+            if attempt > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+            for endpoint in &endpoints {
+                match self.migrate_to(id, over, endpoint).await {
+                    Ok(MigrationOutcome::Over { pause_ns }) => {
+                        tracing::info!(
+                            connection = id,
+                            transport,
+                            endpoint,
+                            pause_ns,
+                            "migrated to another transport"
+                        );
+                        return;
+                    }
+                    Ok(MigrationOutcome::Ended) => return,
+                    Err(reason) => failure = reason,
+                }
+                if let Some(mut open) = self.connector.connections.find_mut(id) {
+                    open.stays_because = Some(format!("cannot go over to {transport}: {failure}"));
+                }
+            }
+        }
+        tracing::warn!(
+            connection = id,
+            transport,
+            reason = failure,
+            "a connection stays with the transport that it has"
+        );
+    }
+
+    /// Whether a connection leads to where its route led, and not to an address that its app named.
+    async fn was_routed(&self, id: ConnectionId) -> bool {
+        let spec = self
+            .connector
+            .connections
+            .find(id)
+            .map(|open| Arc::clone(&open.spec));
+        let Some(spec) = spec else {
+            return false;
+        };
+        let route = self.before.route(&spec.schema.service);
+        let endpoints = route.map(|route| route.endpoints.clone()).unwrap_or_default();
+        let peer: Option<SocketAddr> = spec.peer.address.parse().ok();
+        let found = tokio::task::spawn_blocking(move || {
+            let leads_there = |endpoint: &String| {
+                let addresses = endpoint.to_socket_addrs().ok();
+                addresses.is_some_and(|mut addresses| addresses.any(|address| Some(address) == peer))
+            };
+            endpoints.iter().any(leads_there)
+        });
+        found.await.unwrap_or(false)
+    }
+
+    async fn migrate_to(
+        &self,
+        id: ConnectionId,
+        over: TransportKind,
+        endpoint: &str,
+    ) -> Result<MigrationOutcome, String> {
+        let connector = &self.connector;
+        let schema = connector
+            .connections
+            .find(id)
+            .map(|open| Arc::clone(&open.spec.schema));
+        let Some(schema) = schema else {
+            return Ok(MigrationOutcome::Ended);
+        };
+        let connect_ms = connector.config.live().timeouts.connect_ms;
+        let target = ConnectTarget {
+            over,
+            endpoint: endpoint.to_owned(),
+            deadline: Instant::now() + Duration::from_millis(connect_ms),
+        };
+        let reached = connector
+            .reach(&schema, target)
+            .await
+            .map_err(|refusal| refusal.message)?;
+        // A policy that came meanwhile would know the connection as it was. (A process that takes over waits for both in
+        // this order.)
+        let _unchanged = connector.policies.hold().await;
+        let _guard = connector.quiesce_barrier.enter().await;
+        match connector.connections.find(id).map(|open| fits(&reached, &open)) {
+            None => return Ok(MigrationOutcome::Ended),
+            Some(false) => return Err("the service there has another schema or other limits".to_owned()),
+            Some(true) => {}
+        }
+        let options = connector.config.started.transport_options();
+        self.changes.migrate(id, reached, options).await
+    }
+}
+
+/// Whether a connection can go on with this peer.
+fn fits(reached: &EstablishedPeer, open: &OpenConnection) -> bool {
+    let (spec, peers) = (&open.spec, reached.peer_limits);
+    encoding(reached.encoding) == spec.encoding
+        && peers.message_bytes_max >= spec.limits.message_bytes_max
+        && peers.calls_in_flight_max >= spec.limits.calls_max
+}

@@ -1,0 +1,109 @@
+//! The daemon's side of the data plane's threads: the names of [`provost_runtime`] that the daemon uses, joined to tokio's
+//! channels and to the transport within the node.
+
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use provost_frontend::SendHeap;
+use provost_runtime::{DatapathWaker, EventRefused, EventSink, FrozenRuntime, RuntimeHandle};
+use provost_transport_local::PeerWake;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::oneshot;
+
+pub use provost_runtime::{
+    AdoptedApp, AdoptedConnection, AppId, ConnectionId, ConnectionPhase,
+    DatapathDescription as PathDescription, DatapathWaker as PathWaker, DescribeOrder as Describe,
+    EngineFailed, EngineProbation as Probation, EngineTag as Tag, FallbackEngine, FaultPlan as Guard,
+    FaultRemedy as Remedy, FittedEngine as Fitted, FrozenRuntime as Frozen, NewApp, NewConnection,
+    NotReconfigured, PROBATION_NS, PROBATIONS_KEPT_MAX, PlannedEngine as Planned, QUEUEING_SECONDS,
+    ReconfigureOrder as Reconfigure, ReconfigureReport as Done, Reply, RuntimeCommand as Command,
+    RuntimeEvent, RuntimeOptions, RuntimeTraffic as Traffic, SavedApp, SavedConnection, StandIn,
+    TimeSpent as Spent, WaitMode as Waiting,
+};
+
+/// Between two attempts to give a command to a runtime whose inbox is full.
+const RETRY_COMMAND: Duration = Duration::from_millis(1);
+/// Attempts to give it one command, at most.
+const ATTEMPTS_MAX: usize = 5000;
+
+/// A runtime took no command for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a runtime thread takes no commands: the node is overloaded")]
+pub struct Overloaded;
+
+/// A runtime thread of this node.
+pub struct Runtime(RuntimeHandle);
+
+impl Runtime {
+    /// Starts a thread. Its events go to `events`.
+    pub fn start(
+        name: &str,
+        options: RuntimeOptions,
+        events: mpsc::Sender<RuntimeEvent>,
+    ) -> io::Result<Runtime> {
+        RuntimeHandle::start(name, options, ControlEvents(events)).map(Runtime)
+    }
+
+    /// Gives it a command, waiting a while if its inbox is full.
+    pub async fn tell(&self, mut command: Command) -> Result<(), Overloaded> {
+        for _ in 0..ATTEMPTS_MAX {
+            match self.0.try_send(command) {
+                Ok(()) => return Ok(()),
+                Err(back) => command = back,
+            }
+            tokio::time::sleep(RETRY_COMMAND).await;
+        }
+        Err(Overloaded)
+    }
+}
+
+impl Deref for Runtime {
+    type Target = RuntimeHandle;
+
+    fn deref(&self) -> &RuntimeHandle {
+        &self.0
+    }
+}
+
+/// A runtime's events go into the queue of the control plane's thread.
+struct ControlEvents(mpsc::Sender<RuntimeEvent>);
+
+impl EventSink for ControlEvents {
+    fn try_send(&mut self, event: RuntimeEvent) -> Result<(), EventRefused> {
+        self.0.try_send(event).map_err(|refused| match refused {
+            TrySendError::Full(event) => EventRefused::Full(event),
+            TrySendError::Closed(_) => EventRefused::Closed,
+        })
+    }
+}
+
+/// A channel for the answer to one command.
+pub(crate) fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
+    let (answer, answered) = oneshot::channel();
+    // Whoever asked may be gone: the answer is dropped then.
+    (Reply::new(move |value| drop(answer.send(value))), answered)
+}
+
+/// Saves all apps of a frozen runtime. `heaps` are the send heaps of all apps of the node.
+pub(crate) async fn save_apps(
+    frozen: &FrozenRuntime,
+    heaps: Arc<[(AppId, SendHeap)]>,
+) -> io::Result<Vec<SavedApp>> {
+    let (saved, when_saved) = reply();
+    frozen.save(heaps, saved);
+    when_saved
+        .await
+        .map_err(|_| io::Error::other("a runtime's thread has ended"))?
+}
+
+/// One end of a connection within the node, woken by the other end's runtime.
+pub(crate) struct LocalPeer(pub(crate) Arc<DatapathWaker>);
+
+impl PeerWake for LocalPeer {
+    fn wake(&self) {
+        self.0.wake();
+    }
+}

@@ -1,0 +1,154 @@
+//! The native protocol over the datagram transport, in UDP packets.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+
+use provost_datapath::{Engine, EngineStart, Predecessor};
+use provost_shm::now_ns;
+use provost_transport_datagram as datagram;
+
+use super::{
+    ConnectFailure, ConnectRequest, EstablishedPeer, IncomingPeer, NetworkTransport, PeerListener,
+    TransportDescription, TransportKind, TransportOptions, saved_of,
+};
+
+pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
+    name: "datagram",
+    engine: datagram::KIND,
+    summary: "the native protocol over the datagram transport, in UDP packets",
+    versions: &[1],
+    network: Some(NetworkTransport {
+        connect,
+        bind,
+        listen,
+    }),
+    restore: Some(restore),
+};
+
+fn packets(options: TransportOptions) -> datagram::PacketOptions {
+    datagram::PacketOptions {
+        packet_bytes: options.packet_bytes,
+    }
+}
+
+fn connect(request: ConnectRequest) -> Result<EstablishedPeer, ConnectFailure> {
+    let params = datagram::ConnectParams {
+        address: request.address,
+        hello: request.hello,
+        descriptor_set: request.descriptor_set,
+        tls: request.tls,
+        deadline: request.deadline,
+    };
+    let established =
+        datagram::connect(&params, packets(request.options)).map_err(|error| ConnectFailure {
+            code: error.code,
+            message: error.message,
+        })?;
+    Ok(peer(established))
+}
+
+fn bind(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let opened = datagram::Listener::bind(address)?;
+    let address = opened.address();
+    Ok((opened.into_socket().into(), address))
+}
+
+fn listen(socket: OwnedFd) -> io::Result<Box<dyn PeerListener>> {
+    Ok(Box::new(DatagramPeers {
+        ready: tokio::net::UdpSocket::from_std(UdpSocket::from(socket.try_clone()?))?,
+        listener: RefCell::new(datagram::Listener::listening(UdpSocket::from(socket))?),
+    }))
+}
+
+struct DatagramPeers {
+    listener: RefCell<datagram::Listener>,
+    /// The same socket, as the event loop knows it.
+    ready: tokio::net::UdpSocket,
+}
+
+impl PeerListener for DatagramPeers {
+    fn accept(&self) -> Pin<Box<dyn Future<Output = io::Result<IncomingPeer>> + '_>> {
+        Box::pin(async {
+            let caller = self.next_caller().await?;
+            Ok(IncomingPeer {
+                address: caller.address(),
+                handshake: Box::new(move |terms, decide| {
+                    let packets = packets(terms.options);
+                    let decide = |greeting: datagram::Greeting<'_>| {
+                        decide(greeting.hello, greeting.schema, greeting.peer)
+                    };
+                    datagram::accept(caller, packets, terms.tls.as_deref(), terms.deadline, decide)
+                        .map(peer)
+                        .map_err(|error| error.to_string())
+                }),
+            })
+        })
+    }
+
+    fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.ready.as_fd().try_clone_to_owned()
+    }
+}
+
+impl DatagramPeers {
+    async fn next_caller(&self) -> io::Result<datagram::Caller> {
+        loop {
+            self.ready.readable().await?;
+            let next = self.ready.try_io(tokio::io::Interest::READABLE, || self.look());
+            match next {
+                Ok(Some(caller)) => return Ok(caller),
+                Ok(None) => tokio::task::yield_now().await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The next client; none, where there may be one and others are to have their turn before.
+    fn look(&self) -> io::Result<Option<datagram::Caller>> {
+        let mut listener = self.listener.borrow_mut();
+        match listener.next_caller()? {
+            None if !listener.left_some() => Err(io::ErrorKind::WouldBlock.into()),
+            next => Ok(next),
+        }
+    }
+}
+
+fn peer(established: datagram::Established) -> EstablishedPeer {
+    EstablishedPeer {
+        kind: TransportKind::Datagram,
+        identity: established.peer.name().to_owned(),
+        address: established.peer_address,
+        encoding: established.agreement.encoding,
+        peer_limits: established.agreement.peer_limits,
+        engine: Box::new(move |_version, options, signals| {
+            let config = datagram::TransportConfig {
+                keepalive_interval_ns: options.keepalive_interval_ns,
+                keepalive_timeout_ns: options.keepalive_timeout_ns,
+                ..datagram::TransportConfig::default()
+            };
+            Box::new(datagram::DatagramTransport::new(
+                established,
+                config,
+                signals,
+                now_ns(),
+            ))
+        }),
+    }
+}
+
+fn restore(_version: u32) -> EngineStart {
+    Box::new(|predecessor: Predecessor<'_>| {
+        let saved = saved_of(&predecessor, datagram::KIND)?;
+        let state_transfer = datagram::StateTransfer {
+            descriptors: predecessor.descriptors,
+            link: predecessor.link,
+            restorer: predecessor.restorer,
+        };
+        let transport = datagram::DatagramTransport::restore((), saved, state_transfer)?;
+        Ok(Box::new(transport) as Box<dyn Engine>)
+    })
+}

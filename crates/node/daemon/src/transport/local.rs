@@ -1,0 +1,27 @@
+//! Both ends of a connection on this node: no socket, and one copy between heaps. The two ends are made, and restored,
+//! together.
+
+use std::sync::Arc;
+
+use provost_datapath::ConnectionSignals;
+use provost_transport_local::End;
+
+use super::TransportDescription;
+use crate::runtime::{LocalPeer, PathWaker};
+
+pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
+    name: "local",
+    engine: provost_transport_local::KIND,
+    summary: "both ends on this node",
+    versions: &[1],
+    network: None,
+    restore: None,
+};
+
+/// What one end brings to a connection on this node.
+pub(crate) fn end(signals: &Arc<ConnectionSignals>, waker: &Arc<PathWaker>) -> End {
+    End {
+        link: Arc::clone(signals),
+        wake: Arc::new(LocalPeer(Arc::clone(waker))),
+    }
+}

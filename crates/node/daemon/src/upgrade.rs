@@ -1,0 +1,188 @@
+//! What is asked of a hot restart, and what comes of it; and what this process keeps ready for one.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::ListenerConfig;
+
+/// Upgrades that wait for their turn: one is under way, the others are told so.
+const WAITING_MAX: usize = 4;
+
+/// What is to take over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpgradeRequest {
+    /// The program; by default the one that this process was started from, as it is on disk now.
+    pub binary: Option<PathBuf>,
+    /// Its arguments; by default those of this process.
+    pub arguments: Option<Vec<OsString>>,
+    /// How long it may take to get ready; a minute without.
+    pub ready_within: Option<Duration>,
+}
+
+/// What came of an upgrade.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpgradeReport {
+    /// The process that goes on.
+    pub process: u32,
+    /// Its version.
+    pub version: String,
+    /// How long it took to get ready, while this one went on.
+    pub prepared: Duration,
+    /// For how long nobody served: from the freeze to the commit.
+    pub frozen: Duration,
+    /// Length of the state in bytes.
+    pub state_bytes: u64,
+    /// Descriptors that were passed.
+    pub descriptors: usize,
+    /// Apps.
+    pub apps: usize,
+    /// Ends of connections.
+    pub connections: usize,
+}
+
+/// Why this process goes on instead.
+#[derive(Debug, thiserror::Error)]
+pub enum UpgradeError {
+    /// It is about to end.
+    #[error("the service is shutting down")]
+    ShuttingDown,
+    /// Another upgrade is under way.
+    #[error("another upgrade is under way")]
+    UnderWay,
+    /// It is the first process of its PID namespace, such as a container's.
+    #[error(
+        "this is the first process of its container, which would end with it: run it under an init (docker run --init, \
+         tini, or a pod with shareProcessNamespace)"
+    )]
+    FirstProcess,
+    /// The program could not be started.
+    #[error("{}: {source}: name a program that this user may run", binary.display())]
+    Start {
+        /// Which program.
+        binary: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The new process ended, or said that it cannot go on, or nothing for too long.
+    #[error("the new process {phase}: {reason}")]
+    Successor {
+        /// What it was about to do.
+        phase: &'static str,
+        /// What it said, or what became of it.
+        reason: String,
+    },
+    /// Requests of apps did not come to an end.
+    #[error("requests of apps have not come to an end in {0:?}: try again")]
+    Requests(Duration),
+    /// Something could not be saved.
+    #[error("the state could not be saved: {0}")]
+    Save(#[from] io::Error),
+    /// The new process took over and ended at once: its state is lost with it.
+    #[error("the new process took over and ended at once ({status}): the service ends")]
+    Lost {
+        /// How it ended.
+        status: String,
+    },
+}
+
+/// What this process keeps ready for one that takes over.
+pub(crate) struct RestartDesk {
+    /// The program that this process runs, where it was when it was started.
+    program: PathBuf,
+    next_id: Cell<u64>,
+    upgrades: UpgradeSender,
+    sockets: RefCell<OwnSockets>,
+}
+
+/// Duplicates of the sockets at which the node is found.
+#[derive(Default)]
+pub(crate) struct OwnSockets {
+    pub(crate) control: Option<OwnedFd>,
+    /// The admin API's, and where it is.
+    pub(crate) admin: Option<(OwnedFd, PathBuf)>,
+    /// That of metrics and health, and what the configuration calls its address.
+    pub(crate) http: Option<(OwnedFd, String)>,
+    /// With what the configuration says of them.
+    pub(crate) listeners: Vec<(ListenerConfig, OwnedFd)>,
+}
+
+impl RestartDesk {
+    /// Requests go to `upgrades`.
+    pub(crate) fn new(upgrades: UpgradeSender) -> RestartDesk {
+        RestartDesk {
+            program: own_program(),
+            next_id: Cell::new(1),
+            upgrades,
+            sockets: RefCell::default(),
+        }
+    }
+
+    /// A number for an attempt to replace this process, by which the log can be followed.
+    pub(crate) fn new_id(&self) -> u64 {
+        self.next_id.replace(self.next_id.get() + 1)
+    }
+
+    /// The program that this process runs.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Asks for a hot restart.
+    pub(crate) fn order(&self, request: UpgradeOrder) {
+        order(&self.upgrades, request);
+    }
+
+    /// Keeps these sockets; `OwnSockets::default()` closes them.
+    pub(crate) fn keep(&self, sockets: OwnSockets) {
+        self.sockets.replace(sockets);
+    }
+
+    /// The sockets.
+    pub(crate) fn sockets(&self) -> Ref<'_, OwnSockets> {
+        self.sockets.borrow()
+    }
+}
+
+/// A request, and who hears what came of it.
+pub(crate) struct UpgradeOrder {
+    pub(crate) request: UpgradeRequest,
+    pub(crate) done: oneshot::Sender<Result<UpgradeReport, UpgradeError>>,
+}
+
+/// Where orders come from.
+pub(crate) type UpgradeQueue = mpsc::Receiver<UpgradeOrder>;
+
+/// Where orders are given.
+pub(crate) type UpgradeSender = mpsc::Sender<UpgradeOrder>;
+
+/// A queue for requests.
+pub(crate) fn queue() -> (UpgradeSender, UpgradeQueue) {
+    mpsc::channel(WAITING_MAX)
+}
+
+/// Gives an order, which is refused while too many wait.
+pub(crate) fn order(upgrades: &UpgradeSender, order: UpgradeOrder) {
+    use mpsc::error::TrySendError;
+    match upgrades.try_send(order) {
+        Ok(()) => {}
+        Err(TrySendError::Full(order)) => drop(order.done.send(Err(UpgradeError::UnderWay))),
+        Err(TrySendError::Closed(order)) => drop(order.done.send(Err(UpgradeError::ShuttingDown))),
+    }
+}
+
+/// The program that this process was started from, by the path that it was called by: where that is a link, it may lead
+/// somewhere else by the time of an upgrade.
+fn own_program() -> PathBuf {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let called = called.filter(|path| path.components().count() > 1);
+    let called = called.and_then(|path| std::path::absolute(path).ok());
+    called
+        .or_else(|| std::env::current_exe().ok())
+        .unwrap_or_default()
+}

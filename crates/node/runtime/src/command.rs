@@ -1,0 +1,128 @@
+//! What the control plane tells a runtime, and what it hears from one.
+
+use std::sync::Arc;
+
+use provost_datapath::{ConnectionEnd, Datapath};
+use provost_frontend::{AppFault, AppPort};
+use provost_shm::Doorbell;
+use provost_wire::Code;
+
+use crate::engines::FittedEngine;
+use crate::freeze::{AdoptedApp, FrozenRuntime};
+use crate::inbox::DatapathWaker;
+use crate::reconfigure::{DescribeOrder, EngineFailed, ReconfigureOrder};
+use crate::reply::Reply;
+
+/// Number of an attachment.
+pub type AppId = u64;
+
+/// Number of a connection that the control plane gives it, unlike all others of the node.
+pub type ConnectionId = u64;
+
+/// What a runtime is told.
+pub enum RuntimeCommand {
+    /// An app is there.
+    Attach(Box<NewApp>),
+    /// An app is gone: what it submitted before still goes out, then its connections end.
+    Detach(AppId),
+    /// A connection of an app is there.
+    Open(Box<NewConnection>),
+    /// Change the engines of a datapath.
+    Reconfigure(Box<ReconfigureOrder>),
+    /// Say what the datapaths are made of.
+    Describe(Box<DescribeOrder>),
+    /// An app has mapped a completion region.
+    RegionMapped {
+        /// Which app.
+        app: AppId,
+        /// Which region.
+        generation: u64,
+    },
+    /// Rest, because another process is to go on.
+    Freeze(Reply<FrozenRuntime>),
+    /// Go on with apps of another process.
+    Adopt(Box<Vec<AdoptedApp>>),
+    /// End the thread, whatever is in flight.
+    Stop,
+}
+
+/// An app that is to be polled.
+pub struct NewApp {
+    /// Its number.
+    pub app: AppId,
+    /// Its rings and receive heap.
+    pub port: AppPort,
+    /// What it rings to wake the runtime.
+    pub doorbell: Doorbell,
+    /// How long the runtime polls for it after its last work.
+    pub waiting: WaitMode,
+}
+
+/// How a runtime waits for an app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitMode {
+    /// It polls for the configured time, then sleeps.
+    Sleeps,
+    /// It polls for ever.
+    BusyPolls,
+}
+
+/// A connection that is to be polled.
+pub struct NewConnection {
+    /// Its number at the control plane.
+    pub id: ConnectionId,
+    /// Whose it is.
+    pub app: AppId,
+    /// Its engines: frontend, policies, marshalling, transport.
+    pub datapath: Datapath,
+    /// What is known of each of them.
+    pub fitted: Vec<FittedEngine>,
+    /// Makes the datapath be polled.
+    pub waker: Arc<DatapathWaker>,
+    /// Whatever counts the connection for as long as it lives.
+    pub permit: Box<dyn Send>,
+    /// For a server's connection: the request by which the app offered the service; the app is told.
+    pub accepted_for: Option<u64>,
+    /// Gets the connection's number, when the runtime polls it. It is dropped if the app is gone.
+    pub opened: Reply<u32>,
+}
+
+/// What a runtime tells the control plane.
+#[derive(Debug)]
+pub enum RuntimeEvent {
+    /// An app did what only a broken or hostile library does. Its connections are ending.
+    Faulted {
+        /// Which.
+        app: AppId,
+        /// What it did.
+        fault: AppFault,
+    },
+    /// Nothing of an app is left.
+    Detached {
+        /// Which.
+        app: AppId,
+    },
+    /// A connection ended.
+    Closed {
+        /// Its number at the control plane.
+        id: ConnectionId,
+        /// Whose it was.
+        app: AppId,
+        /// Its number at the app.
+        connection: u32,
+        /// Why.
+        end: ConnectionEnd,
+    },
+    /// An engine failed, and something else has taken its place.
+    EngineFailed(Box<EngineFailed>),
+}
+
+impl RuntimeEvent {
+    /// The end of a connection of which its transport said nothing.
+    pub(crate) fn silent_end() -> ConnectionEnd {
+        ConnectionEnd {
+            code: Code::Unavailable,
+            reason: "the connection was dropped".to_owned(),
+        }
+    }
+}

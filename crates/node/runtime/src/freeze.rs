@@ -1,0 +1,414 @@
+//! Stopping a runtime between two rounds, so that another process of the service can go on with its apps; and going on
+//! with the apps of another process.
+//!
+//! ```text
+//! running ──Freeze──► frozen ──save──► frozen ──leave──► ended: the other process goes on
+//!    ▲                   │                │
+//!    └──────thaw─────────┴────────────────┘     also when whoever holds the frozen runtime is gone
+//! ```
+//!
+//! Nothing is taken apart: what is saved are copies and duplicates of descriptors, so that a thawed runtime goes on as if
+//! nothing had happened. While it is frozen it reads and writes nothing that it shares with anybody.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::mpsc::TryRecvError;
+use std::sync::{Arc, mpsc};
+
+use provost_datapath::{
+    BlockContent, FieldWriter, ForeignBytes, Nanos, ReceivedBlock, SavedDatapath, Saver, Step,
+};
+use provost_frontend::{SavedBlocks, SendHeap};
+use provost_marshal::copy_foreign;
+
+use crate::command::{AppId, ConnectionId, NewApp, NewConnection, WaitMode};
+use crate::engines::EngineTag;
+use crate::platform::RuntimePlatform;
+use crate::polled_app::{ConnectionPlace, PolledApp};
+use crate::polled_datapath::PolledDatapath;
+use crate::reply::Reply;
+use crate::timers::add_timer;
+use crate::worker::{KIND_APP, NextStep, RuntimeWorker, WorkerState, token};
+
+/// Orders that wait for a runtime that rests: it carries them out as they come.
+const ORDERS_MAX: usize = 4;
+/// How long the control plane may take to hear the last events of a runtime that freezes.
+const EVENTS_WAIT_NS: Nanos = 500_000_000;
+
+/// A runtime that rests. Dropping this lets it go on.
+pub struct FrozenRuntime {
+    orders: mpsc::SyncSender<FrozenOrder>,
+}
+
+pub(crate) enum FrozenOrder {
+    Save {
+        heaps: Arc<[(AppId, SendHeap)]>,
+        saved: Reply<io::Result<Vec<SavedApp>>>,
+    },
+    Leave,
+}
+
+/// An app as another process needs it.
+pub struct SavedApp {
+    /// Its number.
+    pub app: AppId,
+    /// How its runtime waits for it.
+    pub waiting: WaitMode,
+    /// State of its port.
+    pub port: Vec<u8>,
+    /// Descriptors of its port.
+    pub port_descriptors: Vec<OwnedFd>,
+    /// What it rings to wake its runtime: both ends.
+    pub doorbell: [OwnedFd; 2],
+    /// Numbers that its connections have or had, by place.
+    pub places: Vec<u32>,
+    /// A step that found its datapath full, and on which connection.
+    pub stuck: Option<(u32, Vec<u8>)>,
+    /// When its connections must have ended, if it is gone.
+    pub leaving: Option<Nanos>,
+    /// Its connections.
+    pub connections: Vec<SavedConnection>,
+    /// Ranges of send heaps that states of its connections name, by number.
+    pub ranges: Vec<SavedRange>,
+}
+
+/// A range of an app's send heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedRange {
+    /// Whose heap.
+    pub app: AppId,
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u32,
+}
+
+/// A connection as another process needs it.
+pub struct SavedConnection {
+    /// Its number at the control plane.
+    pub id: ConnectionId,
+    /// Its number at the app.
+    pub number: u32,
+    /// For a server's connection that the app was not told of yet: the request by which it offered the service.
+    pub accepted_for: Option<u64>,
+    /// How far its end is.
+    pub phase: ConnectionPhase,
+    /// State of its link.
+    pub link: Vec<u8>,
+    /// Its engines, and the steps between them.
+    pub datapath: SavedDatapath,
+    /// Which engine each of them is.
+    pub tags: Vec<SavedEngineTag>,
+}
+
+/// Which engine one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedEngineTag {
+    /// See [`EngineTag`].
+    pub tag: EngineTag,
+    /// It took the place of one that failed.
+    pub stands_in: bool,
+}
+
+/// How far a connection's end is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionPhase {
+    /// The app knows that no new calls are taken.
+    pub told_going_away: bool,
+    /// It is closed once it is flushed.
+    pub is_closing: bool,
+    /// Its engines have ended.
+    pub has_ended: bool,
+}
+
+/// An app of another process, to go on with.
+pub struct AdoptedApp {
+    /// What a new app has.
+    pub new: NewApp,
+    /// See [`SavedApp::places`].
+    pub places: Vec<u32>,
+    /// See [`SavedApp::stuck`].
+    pub stuck: Option<(u32, Step)>,
+    /// See [`SavedApp::leaving`].
+    pub leaving: Option<Nanos>,
+    /// Its connections.
+    pub connections: Vec<AdoptedConnection>,
+}
+
+/// A connection of another process, to go on with.
+pub struct AdoptedConnection {
+    /// Its number at the app.
+    pub number: u32,
+    /// See [`SavedConnection::phase`].
+    pub phase: ConnectionPhase,
+    /// What a new connection has.
+    pub new: NewConnection,
+}
+
+impl FrozenRuntime {
+    /// Has all apps saved. `heaps` are the send heaps of all apps of the node. The reply is dropped if the runtime has ended.
+    pub fn save(&self, heaps: Arc<[(AppId, SendHeap)]>, saved: Reply<io::Result<Vec<SavedApp>>>) {
+        // What comes back when nobody takes orders is dropped, and the reply with it.
+        let _ = self.orders.send(FrozenOrder::Save { heaps, saved });
+    }
+
+    /// Lets it go on.
+    pub fn thaw(self) {}
+
+    /// Ends it: another process goes on. Nothing that is shared is touched any more.
+    pub fn leave(self) {
+        // A thread that has ended already needs not be told.
+        let _ = self.orders.send(FrozenOrder::Leave);
+    }
+}
+
+impl<P: RuntimePlatform> RuntimeWorker<P> {
+    /// Rests until it is told what next.
+    pub(crate) fn freeze(&mut self, frozen: Reply<FrozenRuntime>) {
+        self.settle_apps();
+        let until = self.platform.now_ns() + EVENTS_WAIT_NS;
+        while !self.events.is_empty() && self.platform.now_ns() < until {
+            self.events.flush();
+            self.platform.yield_core();
+        }
+        let (orders, orders_in) = mpsc::sync_channel(ORDERS_MAX);
+        self.state = WorkerState::Frozen(orders_in);
+        frozen.send(FrozenRuntime { orders });
+    }
+
+    /// Carries an order out if one has come.
+    pub(crate) fn take_order(&mut self) -> NextStep {
+        let WorkerState::Frozen(orders) = &self.state else {
+            return NextStep::Poll;
+        };
+        match orders.try_recv() {
+            Ok(order) => self.obey(Some(order)),
+            Err(TryRecvError::Disconnected) => self.obey(None),
+            Err(TryRecvError::Empty) => {}
+        }
+        match self.state {
+            WorkerState::Running => NextStep::Poll,
+            WorkerState::Frozen(_) => NextStep::AwaitOrder,
+            WorkerState::Stopped => NextStep::Stop,
+        }
+    }
+
+    /// Sleeps until an order comes, and carries it out.
+    pub(crate) fn await_order(&mut self) {
+        if let WorkerState::Frozen(orders) = &self.state {
+            let order = orders.recv().ok();
+            self.obey(order);
+        }
+    }
+
+    /// Without an order, whoever held the frozen runtime is gone, or does not want it any more.
+    fn obey(&mut self, order: Option<FrozenOrder>) {
+        match order {
+            Some(FrozenOrder::Save { heaps, saved }) => saved.send(self.save_apps(&heaps)),
+            Some(FrozenOrder::Leave) => self.state = WorkerState::Stopped,
+            None => self.thaw(),
+        }
+    }
+
+    /// What was read is released, what was pushed is published, and engines hold no steps that they can give back.
+    fn settle_apps(&mut self) {
+        for number in 0..self.apps.bound() {
+            let Some(app) = self.apps.get_mut(number) else {
+                continue;
+            };
+            if app.leaving.is_some() {
+                continue;
+            }
+            if let Err(fault) = app.port.settle() {
+                self.fault(number, fault);
+            }
+        }
+        for number in 0..self.paths.bound() {
+            if let Some(path) = self.paths.get_mut(number) {
+                path.datapath.release_all(self.now);
+            }
+        }
+    }
+
+    /// Looks at everything: what came meanwhile woke nobody.
+    fn thaw(&mut self) {
+        self.state = WorkerState::Running;
+        self.now = self.platform.now_ns();
+        self.inbox.gate.look_again();
+        for number in 0..self.apps.bound() {
+            if let Some(app) = self.apps.get_mut(number) {
+                app.heat(number, &mut self.hot_apps, self.now);
+            }
+        }
+        for number in 0..self.paths.bound() {
+            if let Some(path) = self.paths.get_mut(number) {
+                path.socket_ready = true;
+                path.heat(number, &mut self.hot_paths, self.now);
+            }
+        }
+    }
+
+    fn save_apps(&self, heaps: &Arc<[(AppId, SendHeap)]>) -> io::Result<Vec<SavedApp>> {
+        let mut saved = Vec::new();
+        for (number, app) in self.apps.iter() {
+            let paths = self.paths.iter().map(|(_, path)| path);
+            let own: Vec<&PolledDatapath> = paths.filter(|path| path.app == number).collect();
+            saved.push(save_app(app, &own, heaps)?);
+        }
+        Ok(saved)
+    }
+
+    /// Goes on with apps of another process.
+    pub(crate) fn adopt(&mut self, apps: Vec<AdoptedApp>) {
+        for app in apps {
+            self.adopt_app(app);
+        }
+    }
+
+    fn adopt_app(&mut self, adopted: AdoptedApp) {
+        let AdoptedApp {
+            new,
+            places,
+            stuck,
+            leaving,
+            connections,
+        } = adopted;
+        let id = new.app;
+        self.attach(new);
+        let Some(number) = self.app_numbers.get(&id).copied() else {
+            return;
+        };
+        if let Some(app) = self.apps.get_mut(number) {
+            app.connections = places
+                .into_iter()
+                .map(|number| ConnectionPlace { number, path: None })
+                .collect();
+            app.stuck = stuck;
+        }
+        for connection in connections {
+            self.adopt_connection(number, connection);
+        }
+        let Some(app) = self.apps.get_mut(number) else {
+            return;
+        };
+        app.find_free_places();
+        app.touch(number, &mut self.touched);
+        // The app is shown the region to look at by the first look after its port, which must not wait.
+        app.maintain_at = self.now;
+        if let Some(until) = leaving {
+            app.leaving = Some(until);
+            let token = token(KIND_APP, number);
+            add_timer(&mut self.timers, &mut app.timer, until, token);
+        }
+    }
+
+    fn adopt_connection(&mut self, app_number: u32, adopted: AdoptedConnection) {
+        let at = self.insert_path(app_number, adopted.number, adopted.new);
+        if let Some(path) = self.paths.get_mut(at) {
+            path.told_going_away = adopted.phase.told_going_away;
+            path.is_closing = adopted.phase.is_closing;
+            path.has_ended = adopted.phase.has_ended;
+        }
+    }
+
+    /// An app has mapped a completion region.
+    pub(crate) fn region_mapped(&mut self, app: AppId, generation: u64) {
+        if let Some(number) = self.app_numbers.get(&app).copied()
+            && let Some(app) = self.apps.get_mut(number)
+        {
+            app.port.region_mapped(generation);
+            app.heat(number, &mut self.hot_apps, self.now);
+        }
+    }
+}
+
+fn save_app(
+    app: &PolledApp,
+    connections: &[&PolledDatapath],
+    heaps: &Arc<[(AppId, SendHeap)]>,
+) -> io::Result<SavedApp> {
+    let mut saver = AppSaver {
+        blocks: SavedBlocks::default(),
+        ranges: Vec::new(),
+        heaps,
+    };
+    let connections = connections.iter().map(|path| save_connection(path, &mut saver));
+    let connections = connections.collect::<io::Result<Vec<_>>>()?;
+    let stuck = app.stuck.as_ref().map(|(connection, step)| {
+        let mut out = FieldWriter::new();
+        step.save(&mut saver, &mut out);
+        (*connection, out.bytes)
+    });
+    let mut port = FieldWriter::new();
+    app.port.save(&saver.blocks, &mut port);
+    let ends = app.doorbell.ends();
+    let [read, write] = ends.ok_or_else(|| io::Error::other("the doorbell of an app is not whole"))?;
+    Ok(SavedApp {
+        app: app.id,
+        waiting: app.waiting,
+        port: port.bytes,
+        port_descriptors: duplicates(app.port.descriptors())?,
+        doorbell: [read.try_clone_to_owned()?, write.try_clone_to_owned()?],
+        places: app.connections.iter().map(|place| place.number).collect(),
+        stuck,
+        leaving: app.leaving,
+        connections,
+        ranges: saver.ranges,
+    })
+}
+
+fn save_connection(path: &PolledDatapath, saver: &mut AppSaver<'_>) -> io::Result<SavedConnection> {
+    let mut link = FieldWriter::new();
+    path.datapath.link().save(&mut link);
+    let tags = path.fitted.iter().map(|fitted| SavedEngineTag {
+        tag: fitted.tag,
+        stands_in: fitted.stands_in(),
+    });
+    Ok(SavedConnection {
+        id: path.id,
+        number: path.number,
+        accepted_for: path.accepted_for,
+        phase: ConnectionPhase {
+            told_going_away: path.told_going_away,
+            is_closing: path.is_closing,
+            has_ended: path.has_ended,
+        },
+        link: link.bytes,
+        datapath: path.datapath.save(saver)?,
+        tags: tags.collect(),
+    })
+}
+
+fn duplicates(descriptors: Vec<BorrowedFd<'_>>) -> io::Result<Vec<OwnedFd>> {
+    descriptors
+        .into_iter()
+        .map(|descriptor| descriptor.try_clone_to_owned())
+        .collect()
+}
+
+/// Notes what the states of an app's connections name.
+struct AppSaver<'a> {
+    blocks: SavedBlocks,
+    ranges: Vec<SavedRange>,
+    heaps: &'a [(AppId, SendHeap)],
+}
+
+impl Saver for AppSaver<'_> {
+    fn foreign(&mut self, bytes: &ForeignBytes, out: &mut Vec<u8>) {
+        copy_foreign(bytes, out);
+    }
+
+    /// The successor maps the same heaps.
+    fn keep_foreign(&mut self, bytes: &ForeignBytes) -> Option<u32> {
+        let number = u32::try_from(self.ranges.len()).ok()?;
+        let mut heaps = self.heaps.iter();
+        let (app, offset) = heaps.find_map(|(app, heap)| Some((*app, heap.offset_of(bytes)?)))?;
+        let bytes = bytes.len();
+        self.ranges.push(SavedRange { app, offset, bytes });
+        Some(number)
+    }
+
+    fn block(&mut self, block: &ReceivedBlock, content: BlockContent) {
+        self.blocks.note(block, content);
+    }
+}

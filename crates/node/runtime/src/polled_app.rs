@@ -1,0 +1,127 @@
+//! An app as its runtime sees it.
+
+use provost_datapath::{Nanos, Step};
+use provost_frontend::AppPort;
+use provost_ring::AdaptiveSpin;
+use provost_shm::Doorbell;
+use provost_wire::limits::CONNECTION_PLACE_BITS;
+
+use crate::command::{AppId, WaitMode};
+use crate::timers::{TimerQueue, add_timer};
+use crate::worker::{BLOCKED_RETRY_NS, KIND_APP, token};
+
+pub(crate) struct PolledApp {
+    pub(crate) id: AppId,
+    pub(crate) port: AppPort,
+    pub(crate) doorbell: Doorbell,
+    pub(crate) waiting: WaitMode,
+    /// By place: the connection's number and its datapath.
+    pub(crate) connections: Vec<ConnectionPlace>,
+    pub(crate) free_places: Vec<u32>,
+    /// A step that found its datapath full.
+    pub(crate) stuck: Option<(u32, Step)>,
+    pub(crate) last_work: Nanos,
+    pub(crate) adaptive_spin: AdaptiveSpin,
+    pub(crate) is_hot: bool,
+    pub(crate) is_touched: bool,
+    pub(crate) timer: Option<Nanos>,
+    pub(crate) maintain_at: Nanos,
+    /// Bytes of its receive heap when it was looked after last.
+    pub(crate) heap_bytes: u64,
+    /// The app is gone, or at fault: nothing more is read from it or told to it. Its connections end until then.
+    pub(crate) leaving: Option<Nanos>,
+}
+
+pub(crate) struct ConnectionPlace {
+    pub(crate) number: u32,
+    pub(crate) path: Option<u32>,
+}
+
+impl PolledApp {
+    pub(crate) fn heat(&mut self, number: u32, hot: &mut Vec<u32>, now: Nanos) {
+        let gap_ns = now.saturating_sub(self.last_work);
+        self.last_work = now;
+        if !self.is_hot {
+            self.is_hot = true;
+            self.adaptive_spin.woken_after(gap_ns);
+            self.port.disarm();
+            hot.push(number);
+        }
+    }
+
+    pub(crate) fn touch(&mut self, number: u32, touched: &mut Vec<u32>) {
+        if !self.is_touched {
+            self.is_touched = true;
+            touched.push(number);
+        }
+    }
+
+    /// Tells the app to ring, and says whether nothing came in between.
+    pub(crate) fn arm(&mut self, timers: &mut TimerQueue, number: u32, now: Nanos) -> bool {
+        if self.leaving.is_some() {
+            return true;
+        }
+        if self.stuck.is_some() {
+            add_timer(
+                timers,
+                &mut self.timer,
+                now + BLOCKED_RETRY_NS,
+                token(KIND_APP, number),
+            );
+            return true;
+        }
+        // A fault is found again, and dealt with, by the next poll.
+        match self.port.arm() {
+            Ok(true) => {
+                if let Some(at) = self.port.wake_at() {
+                    add_timer(timers, &mut self.timer, at.max(now + 1), token(KIND_APP, number));
+                }
+                true
+            }
+            _ => {
+                self.port.disarm();
+                false
+            }
+        }
+    }
+
+    pub(crate) fn take_place(&mut self) -> u32 {
+        let place = self.free_places.pop().unwrap_or_else(|| {
+            self.connections.push(ConnectionPlace {
+                number: 0,
+                path: None,
+            });
+            (self.connections.len() - 1) as u32
+        });
+        let uses = (self.connections[place as usize].number >> CONNECTION_PLACE_BITS).wrapping_add(1) & 0xfff;
+        // Never 0, so that no connection has the number 0.
+        let number = uses.max(1) << CONNECTION_PLACE_BITS | place;
+        self.connections[place as usize].number = number;
+        number
+    }
+
+    pub(crate) fn set_place(&mut self, number: u32, path: Option<u32>) {
+        let place = number & ((1 << CONNECTION_PLACE_BITS) - 1);
+        if let Some(entry) = self.connections.get_mut(place as usize)
+            && entry.number == number
+        {
+            if path.is_none() && entry.path.is_some() {
+                self.free_places.push(place);
+            }
+            entry.path = path;
+        }
+    }
+
+    /// After connections were put at their places: the others are free.
+    pub(crate) fn find_free_places(&mut self) {
+        let places = (0..).zip(&self.connections);
+        let free = places.filter(|(_, place)| place.path.is_none());
+        self.free_places = free.map(|(at, _)| at).collect();
+    }
+
+    pub(crate) fn path(&self, number: u32) -> Option<u32> {
+        let place = number & ((1 << CONNECTION_PLACE_BITS) - 1);
+        let entry = self.connections.get(place as usize)?;
+        (entry.number == number).then_some(entry.path)?
+    }
+}

@@ -1,0 +1,189 @@
+//! Compiles the models of the NIC and of some of its modules with Verilator, if the feature `verilator` asks for it, and writes the
+//! functions by which Rust reaches them.
+
+fn main() {
+    println!("cargo::rerun-if-changed=../../../hw/rtl");
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "verilator")]
+    verilator::build();
+}
+
+#[cfg(feature = "verilator")]
+mod verilator {
+    use std::fmt::Write as _;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// The modules of which there are models.
+    const MODULES: [&str; 7] = [
+        "nic",
+        "packet_fifo",
+        "receive_credits",
+        "connection_cache",
+        "server_slot",
+        "token_buckets",
+        "load_balancer",
+    ];
+    const RTL: &str = "../../../hw/rtl";
+
+    pub(super) fn build() {
+        let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+        let root = verilator_root();
+        let mut compiler = cc::Build::new();
+        compiler
+            .cpp(true)
+            .opt_level(3)
+            .warnings(false)
+            .flag("-std=gnu++17");
+        compiler
+            .include(format!("{root}/include"))
+            .include(format!("{root}/include/vltstd"));
+        for name in ["VM_COVERAGE", "VM_SC", "VM_TRACE", "VM_TIMING"] {
+            compiler.define(name, "0");
+        }
+        compiler.file(format!("{root}/include/verilated.cpp"));
+        compiler.file(format!("{root}/include/verilated_threads.cpp"));
+        for module in MODULES {
+            let folder = out.join(module);
+            verilate(module, &folder);
+            for entry in std::fs::read_dir(&folder).expect("verilator has made it") {
+                let path = entry.expect("it can be read").path();
+                if path.extension().is_some_and(|extension| extension == "cpp") {
+                    compiler.file(path);
+                }
+            }
+            let glue = out.join(format!("{module}_glue.cc"));
+            std::fs::write(&glue, glue_of(module, &folder)).expect("OUT_DIR can be written");
+            compiler.file(glue).include(folder);
+        }
+        compiler.compile("provost_nic_models");
+        std::fs::write(out.join("models.rs"), declarations()).expect("OUT_DIR can be written");
+    }
+
+    fn verilator_root() -> String {
+        let output = Command::new("verilator")
+            .args(["--getenv", "VERILATOR_ROOT"])
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                String::from_utf8_lossy(&output.stdout).trim().to_string()
+            }
+            _ => panic!(
+                "the feature `verilator` needs Verilator 5.006 or later (Debian: apt-get install verilator)"
+            ),
+        }
+    }
+
+    fn verilate(module: &str, folder: &Path) {
+        let mut sources: Vec<PathBuf> = std::fs::read_dir(RTL)
+            .expect("the RTL is in the repository")
+            .map(|entry| entry.expect("it can be read").path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "sv"))
+            .collect();
+        // Packages first.
+        sources.sort_by_key(|path| (!path.to_string_lossy().ends_with("_pkg.sv"), path.clone()));
+        let _ = std::fs::remove_dir_all(folder);
+        let mut command = Command::new("verilator");
+        command.args([
+            "--cc",
+            "-O3",
+            "--noassert",
+            "-Wno-fatal",
+            "--x-assign",
+            "0",
+            "--x-initial",
+            "0",
+        ]);
+        command.args([
+            "--top-module",
+            module,
+            "--prefix",
+            &format!("V{module}"),
+            "--Mdir",
+        ]);
+        command.arg(folder).args(&sources);
+        let output = command.output().expect("verilator starts");
+        assert!(
+            output.status.success(),
+            "verilator failed on {module}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+
+    /// The ports that a model's header declares: name and bytes.
+    fn ports(module: &str, folder: &Path) -> Vec<(String, usize)> {
+        let header = folder.join(format!("V{module}.h"));
+        let header = std::fs::read_to_string(header).expect("verilator has made it");
+        let port = |line: &str| {
+            let line = line.trim();
+            let width = ["VL_IN", "VL_OUT"]
+                .iter()
+                .find_map(|kind| line.strip_prefix(kind))?;
+            let (width, rest) = width.split_once("(&")?;
+            let fields: Vec<&str> = rest.trim_end_matches(");").split(',').collect();
+            let bytes = match width {
+                "8" => 1,
+                "16" => 2,
+                "" => 4,
+                "64" => 8,
+                _ => 4 * fields.get(3)?.parse::<usize>().ok()?,
+            };
+            Some((fields[0].to_string(), bytes))
+        };
+        header.lines().filter_map(port).collect()
+    }
+
+    fn glue_of(module: &str, folder: &Path) -> String {
+        let mut glue = format!("#include <cstring>\n#include \"V{module}.h\"\nextern \"C\" {{\n");
+        let _ = writeln!(
+            glue,
+            "void* provost_{module}_new() {{ return new V{module}(new VerilatedContext); }}"
+        );
+        let _ = writeln!(
+            glue,
+            "void provost_{module}_delete(void* model) {{ V{module}* it = static_cast<V{module}*>(model);\n\
+             VerilatedContext* context = it->contextp(); it->final(); delete it; delete context; }}"
+        );
+        let _ = writeln!(
+            glue,
+            "void provost_{module}_eval(void* model) {{ static_cast<V{module}*>(model)->eval(); }}"
+        );
+        let _ = writeln!(
+            glue,
+            "void* provost_{module}_port(void* model, const char* name, size_t length, size_t* bytes) {{\n\
+             V{module}* it = static_cast<V{module}*>(model);"
+        );
+        for (name, bytes) in ports(module, folder) {
+            let length = name.len();
+            let _ = writeln!(
+                glue,
+                "if (length == {length} && !std::memcmp(name, \"{name}\", length)) {{ *bytes = {bytes}; return &it->{name}; }}"
+            );
+        }
+        glue.push_str("return nullptr; }\n}\n");
+        glue
+    }
+
+    fn declarations() -> String {
+        let mut out = String::from("unsafe extern \"C\" {\n");
+        for module in MODULES {
+            let _ = writeln!(out, "    fn provost_{module}_new() -> *mut c_void;");
+            let _ = writeln!(out, "    fn provost_{module}_delete(model: *mut c_void);");
+            let _ = writeln!(out, "    fn provost_{module}_eval(model: *mut c_void);");
+            let _ = writeln!(
+                out,
+                "    fn provost_{module}_port(model: *mut c_void, name: *const u8, length: usize, bytes: *mut usize) -> *mut c_void;"
+            );
+        }
+        out.push_str("}\n\nconst MODELS: &[ModelFunctions] = &[\n");
+        for module in MODULES {
+            let _ = writeln!(
+                out,
+                "    ModelFunctions {{ name: \"{module}\", new: provost_{module}_new, delete: provost_{module}_delete, \
+                 eval: provost_{module}_eval, port: provost_{module}_port }},"
+            );
+        }
+        out.push_str("];\n");
+        out
+    }
+}

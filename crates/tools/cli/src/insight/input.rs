@@ -1,0 +1,228 @@
+//! Files that the subcommands read and write, each within a bound, and the options that they share.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use provost_insight::acg::{ACG_BYTES_MAX, AnnotatedGraph, CallGraph};
+use provost_insight::model::{ApplicationMachine, MachineMatch, ProfileModel, check_machine};
+use provost_insight::predict::{MeshSetup, PredictOptions, ProxyPlacement};
+use provost_insight::profile::{PROFILE_BYTES_MAX, Profile, Protocol};
+
+use crate::failure::{Exit, Failure};
+use crate::insight::machine::this_machine;
+
+/// The text of a file of at most so many bytes; `-` is standard input.
+pub(crate) fn read_text(path: &Path, bytes_max: usize) -> Result<String, Failure> {
+    let wrong = |error: std::io::Error| Failure::usage(format!("{}: {error}", path.display()));
+    let source: Box<dyn Read> = match path.as_os_str() == "-" {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(File::open(path).map_err(wrong)?),
+    };
+    let mut text = String::new();
+    let taken = source
+        .take(bytes_max as u64 + 1)
+        .read_to_string(&mut text)
+        .map_err(wrong)?;
+    match taken > bytes_max {
+        true => Err(refused(
+            path,
+            format!("longer than {bytes_max} bytes, which is the most that is read: split it"),
+        )),
+        false => Ok(text),
+    }
+}
+
+/// A file that is not what it should be.
+pub(crate) fn refused(path: &Path, problem: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Refused, format!("{}: {problem}", path.display()))
+}
+
+/// Reads a profile.
+pub(crate) fn read_profile(path: &Path) -> Result<Profile, Failure> {
+    let text = read_text(path, PROFILE_BYTES_MAX)?;
+    Profile::parse(&text).map_err(|error| refused(path, error))
+}
+
+/// Reads a call graph.
+pub(crate) fn read_graph(path: &Path) -> Result<CallGraph, Failure> {
+    let text = read_text(path, ACG_BYTES_MAX)?;
+    AnnotatedGraph::parse(&text)
+        .and_then(CallGraph::new)
+        .map_err(|error| refused(path, error))
+}
+
+/// Writes a file, or to standard output where none is named.
+pub(crate) fn write_text(path: Option<&Path>, text: &str) -> Result<(), Failure> {
+    match path {
+        None => crate::watch::print(text),
+        Some(path) => std::fs::write(path, text)
+            .map_err(|error| Failure::failed(format!("{}: {error}", path.display()))),
+    }
+}
+
+/// What proxies understand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProtocolName {
+    Tcp,
+    Http1,
+    Http2,
+    Grpc,
+    Provost,
+}
+
+impl ProtocolName {
+    pub(crate) const fn protocol(self) -> Protocol {
+        match self {
+            ProtocolName::Tcp => Protocol::Tcp,
+            ProtocolName::Http1 => Protocol::Http1,
+            ProtocolName::Http2 => Protocol::Http2,
+            ProtocolName::Grpc => Protocol::Grpc,
+            ProtocolName::Provost => Protocol::Provost,
+        }
+    }
+}
+
+/// Where proxies stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlacementName {
+    /// Beside every service
+    #[default]
+    Sidecars,
+    /// One on every node
+    PerNode,
+}
+
+/// The mesh, as it is.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SetupOptions {
+    /// Where proxies stand
+    #[arg(long, value_enum, default_value_t)]
+    placement: PlacementName,
+    /// What all proxies understand of the bytes [default: what each call speaks]
+    #[arg(long, value_enum, value_name = "PROTOCOL")]
+    mode: Option<ProtocolName>,
+    /// A filter that every proxy runs
+    #[arg(long = "add-filter", value_name = "NAME")]
+    add_filters: Vec<String>,
+    /// A filter of the graph that no proxy runs
+    #[arg(long = "remove-filter", value_name = "NAME")]
+    remove_filters: Vec<String>,
+}
+
+impl SetupOptions {
+    /// The setup, under a name.
+    pub(crate) fn setup(&self, name: &str) -> MeshSetup {
+        let placement = match self.placement {
+            PlacementName::Sidecars => ProxyPlacement::Sidecars,
+            PlacementName::PerNode => ProxyPlacement::PerNode,
+        };
+        MeshSetup {
+            mode: self.mode.map(ProtocolName::protocol),
+            filters_added: self.add_filters.clone(),
+            filters_removed: self.remove_filters.clone(),
+            ..MeshSetup::new(name, placement)
+        }
+    }
+}
+
+/// How a profile is used, and how much is computed.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModelOptions {
+    /// Draws of the bootstrap, from which intervals come
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    draws: usize,
+    /// Requests of each type that are played in each draw
+    #[arg(long, default_value_t = 2000, value_name = "N")]
+    samples: usize,
+    /// Where chance begins
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Use a profile of another machine, its times multiplied by this
+    #[arg(long, value_name = "FACTOR", requires = "rescale_error", value_parser = positive)]
+    rescale: Option<f64>,
+    /// By how much that factor may be off, in per cent
+    #[arg(long, value_name = "PERCENT", requires = "rescale", value_parser = positive)]
+    rescale_error: Option<f64>,
+}
+
+impl ModelOptions {
+    pub(crate) const fn predict_options(&self) -> PredictOptions {
+        PredictOptions {
+            samples: self.samples,
+            seed: self.seed,
+        }
+    }
+
+    /// A model of a profile, for the machine that a graph names, or this one.
+    pub(crate) fn model(&self, path: &Path, machine: &str) -> Result<(Profile, ProfileModel), Failure> {
+        let profile = read_profile(path)?;
+        let machine = match (self.rescale, self.rescale_error) {
+            (Some(factor), Some(percent)) => MachineMatch::Rescaled {
+                factor,
+                error_share: percent / 100.0,
+            },
+            _ => {
+                let application = match machine {
+                    "" => ApplicationMachine::Known(this_machine()),
+                    named => ApplicationMachine::Named(named.to_owned()),
+                };
+                check_machine(&profile, &application).map_err(|error| refused(path, error))?
+            }
+        };
+        let model = ProfileModel::new(&profile, machine, self.draws, self.seed)
+            .map_err(|error| refused(path, error))?;
+        Ok((profile, model))
+    }
+}
+
+/// A graph, a profile and a mesh.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Prediction {
+    /// The call graph (`acg.yaml`); - is standard input
+    pub(crate) acg: PathBuf,
+    /// The proxy's profile
+    #[arg(long, short = 'p', value_name = "FILE")]
+    pub(crate) profile: PathBuf,
+    #[command(flatten)]
+    pub(crate) setup: SetupOptions,
+    #[command(flatten)]
+    pub(crate) model: ModelOptions,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A number above 0.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
+        _ => Err("a number above 0 is needed".to_owned()),
+    }
+}
+
+/// A time such as `3ms`, in microseconds.
+pub(crate) fn time_us(text: &str) -> Result<f64, String> {
+    let units = [("us", 1.0), ("µs", 1.0), ("ms", 1e3), ("s", 1e6)];
+    let found = units
+        .into_iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?.trim(), factor)));
+    let time = found.and_then(|(number, factor)| Some(number.parse::<f64>().ok()? * factor));
+    time.filter(|time| time.is_finite() && *time >= 0.0)
+        .ok_or_else(|| "a time with its unit is needed, such as 500us, 3ms or 1s".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(time_us("3ms"), Ok(3000.0));
+        assert_eq!((time_us("500us"), time_us("0.5s")), (Ok(500.0), Ok(500_000.0)));
+        for wrong in ["3", "ms", "-1ms", "nanms", "infs"] {
+            assert!(time_us(wrong).is_err(), "{wrong}");
+        }
+    }
+}

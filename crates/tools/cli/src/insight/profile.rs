@@ -1,0 +1,237 @@
+//! `provost insight profile`: drives a proxy and says where its time goes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use provost_insight::profile::{Component, Profile, Protocol};
+use provost_insight_probes::ProbeFailure;
+use provost_insight_probes::profile::{MethodChoice, ProfileOrder, ProfiledProxy, median, take};
+use provost_insight_probes::proxies::ProxyKind;
+
+use crate::failure::{Exit, Failure};
+use crate::insight::input::write_text;
+use crate::table::{Align, Canvas, Table, clean};
+use crate::watch::print;
+
+pub(crate) const EXAMPLES: &str = "\
+Starts an echo server and a client of its own, drives the proxy between them, and takes turns with and without the proxy
+and with and without tracing. The profile says of each component which part of a message's latency and of the proxy's
+processor time it has, by which method, and what the method itself takes.
+
+A proxy is envoy, nginx or haproxy (started with a configuration of this tool's), a command line in which {listen},
+{upstream}, {listen_port}, {upstream_port} and {protocol} are put in, or the id of a process that runs already; then
+--listen and --upstream-port say where.
+
+Examples:
+  provost insight profile --proxy envoy --out envoy.json
+  provost insight profile --proxy envoy --workload echo-http --filter lua --filter rbac --out filters.json
+  provost insight profile --proxy 'mysidecar --from {listen} --to {upstream}' --workload echo-tcp
+  provost insight profile --proxy 4711 --listen 127.0.0.1:8080 --upstream-port 9090 --workload echo-http";
+
+/// What the built-in load speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Workload {
+    /// Messages over plain TCP
+    EchoTcp,
+    /// HTTP/1.1
+    EchoHttp,
+    /// HTTP/2
+    EchoHttp2,
+    /// gRPC
+    EchoGrpc,
+}
+
+impl Workload {
+    fn protocol(self) -> Protocol {
+        match self {
+            Workload::EchoTcp => Protocol::Tcp,
+            Workload::EchoHttp => Protocol::Http1,
+            Workload::EchoHttp2 => Protocol::Http2,
+            Workload::EchoGrpc => Protocol::Grpc,
+        }
+    }
+}
+
+/// Options of `profile`.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// The proxy: a name, a command line, or the id of a process
+    #[arg(long, value_name = "NAME|COMMAND|PID")]
+    proxy: String,
+    /// What the load speaks [default: echo-tcp, echo-http and echo-grpc]
+    #[arg(long, value_enum, value_name = "WORKLOAD")]
+    workload: Vec<Workload>,
+    /// Where the profile goes [default: standard output]
+    #[arg(long, short = 'o', value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Sizes of requests, and of their responses, in bytes
+    #[arg(long, value_delimiter = ',', value_name = "BYTES")]
+    sizes: Vec<usize>,
+    /// Rates in calls per second, beside as fast as possible
+    #[arg(long, value_delimiter = ',', value_name = "RATE")]
+    rates: Vec<f64>,
+    /// Calls in flight, beside one
+    #[arg(long, value_delimiter = ',', value_name = "COUNT")]
+    in_flight: Vec<usize>,
+    /// A filter of Envoy's to measure: fault, rate-limit, rbac, lua, header-mutation
+    #[arg(long, value_name = "FILTER")]
+    filter: Vec<String>,
+    /// How often everything is measured
+    #[arg(long, value_name = "COUNT")]
+    repetitions: Option<u32>,
+    /// Length of each slice of a measurement, in milliseconds
+    #[arg(long, value_name = "MILLISECONDS")]
+    slice: Option<u64>,
+    /// Measure only sums, by runs with and without the proxy
+    #[arg(long)]
+    differential: bool,
+    /// One small size, and few repetitions: under a minute
+    #[arg(long)]
+    quick: bool,
+    /// Where a proxy that runs already listens
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// The port of the loopback device to which it passes calls on
+    #[arg(long, value_name = "PORT")]
+    upstream_port: Option<u16>,
+}
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let order = order(options)?;
+    let profile = take(&order, &mut |line| eprintln!("{line}")).map_err(failure)?;
+    let text = profile.to_json();
+    write_text(options.out.as_deref(), &text)?;
+    if options.out.is_some() {
+        print(&draw(&profile, Canvas::of_stdout()))?;
+    }
+    match &profile.partial {
+        // What was measured is kept, and scripts learn that it is not all.
+        Some(why) => Err(Failure::failed(format!("the profile is partial: {why}"))),
+        None => Ok(()),
+    }
+}
+
+/// The exit status that tells scripts whether another machine, or another command line, would help.
+pub(crate) fn failure(failure: ProbeFailure) -> Failure {
+    let exit = match failure {
+        ProbeFailure::Invalid(_) => Exit::Usage,
+        ProbeFailure::Refused { .. } => Exit::Denied,
+        ProbeFailure::Unavailable(_) => Exit::Refused,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, failure.to_string())
+}
+
+fn order(options: &Options) -> Result<ProfileOrder, Failure> {
+    let usual = [Workload::EchoTcp, Workload::EchoHttp, Workload::EchoGrpc];
+    let workloads = if options.workload.is_empty() {
+        &usual[..]
+    } else {
+        &options.workload
+    };
+    let protocols = workloads.iter().map(|workload| workload.protocol()).collect();
+    let mut order = ProfileOrder::of(proxy(options)?, protocols);
+    if options.quick {
+        order.sizes_bytes = vec![100, 4096];
+        order.rates_per_s.clear();
+        order.in_flight.clear();
+        order.repetitions = 3;
+    }
+    replace(&mut order.sizes_bytes, &options.sizes);
+    replace(&mut order.rates_per_s, &options.rates);
+    replace(&mut order.in_flight, &options.in_flight);
+    order.filters.clone_from(&options.filter);
+    order.repetitions = options.repetitions.unwrap_or(order.repetitions);
+    order.slice = options.slice.map_or(order.slice, Duration::from_millis);
+    if options.differential {
+        order.methods = MethodChoice::Differential;
+    }
+    Ok(order)
+}
+
+fn replace<T: Clone>(usual: &mut Vec<T>, asked: &[T]) {
+    if !asked.is_empty() {
+        *usual = asked.to_vec();
+    }
+}
+
+fn proxy(options: &Options) -> Result<ProfiledProxy, Failure> {
+    if let Ok(process) = options.proxy.parse() {
+        let (Some(listen), Some(upstream_port)) = (options.listen, options.upstream_port) else {
+            return Err(Failure::usage(
+                "of a proxy that runs already, --listen and --upstream-port must say where",
+            ));
+        };
+        return Ok(ProfiledProxy::Running {
+            process,
+            listen,
+            upstream_port,
+        });
+    }
+    Ok(ProxyKind::named(&options.proxy).map_or_else(
+        || ProfiledProxy::Command(options.proxy.clone()),
+        ProfiledProxy::BuiltIn,
+    ))
+}
+
+fn draw(profile: &Profile, canvas: Canvas) -> String {
+    let mut table = Table::new(&[
+        ("PROTOCOL", Align::Left),
+        ("BYTES", Align::Right),
+        ("COMPONENT", Align::Left),
+        ("LATENCY µs", Align::Right),
+        ("CPU µs", Align::Right),
+    ]);
+    let mut cells: Vec<(Protocol, f64)> = Vec::new();
+    for seen in &profile.observations {
+        let cell = (seen.load.protocol, seen.load.size_bytes);
+        if !cells.contains(&cell) {
+            cells.push(cell);
+        }
+    }
+    let of_cell = |load: &provost_insight::profile::LoadCell, cell: &(Protocol, f64)| {
+        (load.protocol, load.size_bytes) == *cell && load.in_flight == 1
+    };
+    let figure = |values: Vec<f64>| median(values).map_or("-".into(), |value| format!("{value:.2}"));
+    for cell in &cells {
+        let seen = || {
+            profile
+                .observations
+                .iter()
+                .filter(|seen| of_cell(&seen.load, cell))
+        };
+        let mut components: Vec<&Component> = seen().map(|seen| &seen.component).collect();
+        components.sort();
+        components.dedup();
+        for component in components {
+            let own = || seen().filter(|seen| seen.component == *component);
+            table.row([
+                cell.0.name().into(),
+                cell.1.to_string().into(),
+                component.to_string().into(),
+                figure(own().map(|seen| seen.latency_us).collect()).into(),
+                figure(own().map(|seen| seen.cpu_us).collect()).into(),
+            ]);
+        }
+        let totals = || {
+            let totals = profile.totals.iter();
+            totals.filter(|total| of_cell(&total.load, cell) && total.filters.is_empty())
+        };
+        table.row([
+            cell.0.name().into(),
+            cell.1.to_string().into(),
+            "added, as the client measures it".into(),
+            figure(totals().map(|total| total.added_latency_us).collect()).into(),
+            figure(totals().map(|total| total.added_cpu_us).collect()).into(),
+        ]);
+    }
+    let notes: String = profile
+        .notes
+        .iter()
+        .map(|note| format!("{}\n", clean(note)))
+        .collect();
+    format!("{}\n{notes}", table.draw(canvas))
+}

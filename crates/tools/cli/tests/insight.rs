@@ -1,0 +1,203 @@
+//! `provost insight` as a user runs it, on the files that the documentation has.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/insight");
+
+fn insight(folder: &Path, arguments: &str) -> Output {
+    let arguments = arguments.replace("EXAMPLES", EXAMPLES);
+    Command::new(env!("CARGO_BIN_EXE_provost"))
+        .arg("insight")
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A folder with the graph of the documentation's traces.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let derived = insight(
+        folder.path(),
+        "acg derive EXAMPLES/traces.json --machine synthetic --out acg.yaml",
+    );
+    stdout(&derived);
+    assert!(
+        stderr(&derived).starts_with("220 spans, 40 traces"),
+        "{}",
+        stderr(&derived)
+    );
+    folder
+}
+
+#[test]
+fn from_traces_to_a_decision() {
+    let folder = folder();
+    let run = |arguments: &str| insight(folder.path(), arguments);
+    assert!(stdout(&run("acg validate acg.yaml")).contains("4 services, 1 types of requests, 4 calls"));
+    let drawn = stdout(&run("acg show acg.yaml"));
+    assert!(
+        drawn.contains("reviews") && drawn.contains("25 % of the time"),
+        "{drawn}"
+    );
+    let model = "--profile EXAMPLES/profile-proxy.json --draws 20 --samples 200";
+    let predicted = stdout(&run(&format!("predict acg.yaml {model} --add-filter lua")));
+    assert!(
+        predicted.contains("filter:lua") && predicted.contains("is synthetic"),
+        "{predicted}"
+    );
+    let json = stdout(&run(&format!("predict acg.yaml {model} --json")));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let p99 = json["prediction"]["added_us"]["p99"].clone();
+    assert!(p99["low"].as_f64() <= p99["value"].as_f64() && p99["value"].as_f64() <= p99["high"].as_f64());
+    let changes = stdout(&run(&format!(
+        "whatif acg.yaml {model} --change parse/2 --change mode=tcp"
+    )));
+    assert!(changes.find("mode=tcp") < changes.find("parse/2"), "{changes}");
+    let compared = stdout(&run(&format!(
+        "compare acg.yaml {model} --provost EXAMPLES/profile-provost.json"
+    )));
+    for setup in ["no mesh", "example-proxy on every node", "example-node-service"] {
+        assert!(compared.contains(setup), "{compared}");
+    }
+}
+
+#[test]
+fn a_budget_decides_the_exit_status() {
+    let folder = folder();
+    let model = "--profile EXAMPLES/profile-proxy.json --draws 5 --samples 50";
+    let kept = insight(
+        folder.path(),
+        &format!("predict acg.yaml {model} --max-added-p99 1s --max-cores 100"),
+    );
+    stdout(&kept);
+    let exceeded = insight(
+        folder.path(),
+        &format!("predict acg.yaml {model} --max-added-p99 1us"),
+    );
+    assert_eq!(exceeded.status.code(), Some(1));
+    assert!(
+        stderr(&exceeded).contains("over budget: shop GET /page: added p99"),
+        "{}",
+        stderr(&exceeded)
+    );
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_with_its_place() {
+    let folder = folder();
+    let refused = |arguments: &str| {
+        let output = insight(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(5), "{arguments}: {}", stderr(&output));
+        stderr(&output)
+    };
+    let text = fs::read_to_string(folder.path().join("acg.yaml")).unwrap();
+    fs::write(
+        folder.path().join("elsewhere.yaml"),
+        text.replace("machine: synthetic", "machine: other"),
+    )
+    .unwrap();
+    let elsewhere = "predict elsewhere.yaml --profile EXAMPLES/profile-proxy.json";
+    assert!(refused(elsewhere).contains("--rescale"));
+    let rescaled = insight(
+        folder.path(),
+        &format!("{elsewhere} --rescale 1.5 --rescale-error 20 --draws 5 --samples 50"),
+    );
+    assert!(stdout(&rescaled).contains("rescaled from another machine by 1.5 ± 20 %"));
+    fs::write(
+        folder.path().join("cycle.yaml"),
+        text.replace("id: shop\n", "id: shop\n    from: stock\n"),
+    )
+    .unwrap();
+    assert!(refused("acg show cycle.yaml").contains("no call comes from outside"));
+    fs::write(
+        folder.path().join("old.json"),
+        "{\"format\":\"provost-insight-profile\",\"version\":0}",
+    )
+    .unwrap();
+    assert!(refused("fit old.json").contains("version 0"));
+    fs::write(folder.path().join("text.txt"), "hello").unwrap();
+    assert!(refused("acg derive text.txt").contains("--format"));
+}
+
+#[test]
+fn fits_and_single_traces_are_shown() {
+    let folder = folder();
+    let fitted = stdout(&insight(
+        folder.path(),
+        "fit EXAMPLES/profile-provost.json --out again.json",
+    ));
+    assert!(fitted.contains("wakeup"), "{fitted}");
+    let again = stdout(&insight(folder.path(), "fit again.json --json"));
+    assert!(again.contains("\"repetitions\": 4"), "{again}");
+    let each = "predict-traces EXAMPLES/traces.json --profile EXAMPLES/profile-proxy.json --machine synthetic --draws 10";
+    assert!(stdout(&insight(folder.path(), each)).contains("99 %"));
+}
+
+#[test]
+fn the_report_is_drawn_by_a_browser() {
+    let folder = folder();
+    let report = "report acg.yaml --profile EXAMPLES/profile-proxy.json --provost EXAMPLES/profile-provost.json --add-filter lua \
+                  --draws 20 --samples 200 --out report.html";
+    stdout(&insight(folder.path(), report));
+    let page = fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("</html>") && !page.contains("<script"));
+    let Some(browser) = browser() else {
+        println!("skipped: no Chromium in PATH, so nobody looked at the report");
+        return;
+    };
+    let image = folder.path().join("report.png");
+    let mut drawing = Command::new(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--window-size=1000,3000",
+        ])
+        .arg(format!(
+            "--user-data-dir={}",
+            folder.path().join("browser").display()
+        ))
+        .arg(format!("--screenshot={}", image.display()))
+        .arg(format!("file://{}", folder.path().join("report.html").display()))
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    while drawing.try_wait().unwrap().is_none() {
+        if begin.elapsed() > Duration::from_secs(120) {
+            drawing.kill().unwrap();
+            drawing.wait().unwrap();
+            panic!("the browser does not end");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let drawn = fs::metadata(&image).unwrap().len();
+    // A page of this size without anything on it is far smaller.
+    assert!(drawn > 50_000, "{drawn} bytes");
+}
+
+fn browser() -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .flat_map(|folder| ["chromium", "chromium-browser", "google-chrome"].map(|name| folder.join(name)))
+        .find(|candidate| candidate.is_file())
+}

@@ -1,0 +1,217 @@
+//! A client that calls an echo server, at a pace or as fast as it can, on one thread of its caller's.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use provost_insight::profile::Protocol;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use super::calls::CallPath;
+use super::slice::LoadSlice;
+use super::timer::ExactTimer;
+use super::{MESSAGE_BYTES_MAX, message};
+use crate::failure::{Doing, ProbeFailure};
+
+/// Calls in flight at most.
+const IN_FLIGHT_MAX: usize = 1024;
+/// Latencies that one slice of one caller keeps at most.
+const CALLS_MAX: usize = 1 << 20;
+/// How often a slice is extended at most.
+const EXTENSIONS_MAX: usize = 7;
+/// How long the calls under way may take when a slice is over, and connecting.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// When calls are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LoadPace {
+    /// The next one as soon as one has ended.
+    Saturating,
+    /// So many a second over all that are in flight, later when answers come later.
+    PerSecond(f64),
+}
+
+/// What a load consists of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadShape {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Bytes of payload of a request, and of its response.
+    pub size_bytes: usize,
+    /// Calls in flight: a connection each with TCP and HTTP/1.1, else streams of one connection.
+    pub in_flight: usize,
+    /// When calls are made.
+    pub pace: LoadPace,
+}
+
+/// Connections to one address, through which load goes in slices.
+pub struct LoadClient {
+    runtime: Runtime,
+    paths: Vec<CallPath>,
+    message: Bytes,
+    shape: LoadShape,
+}
+
+impl LoadClient {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If the shape makes no sense or nobody answers.
+    pub fn connect(address: SocketAddr, shape: LoadShape) -> Result<LoadClient, ProbeFailure> {
+        check(&shape)?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .doing(|| "start a runtime".into())?;
+        let connecting = CallPath::connect(address, shape.protocol, shape.in_flight);
+        let paths = runtime
+            .block_on(async { tokio::time::timeout(PATIENCE, connecting).await })
+            .map_err(|_| {
+                ProbeFailure::Load(format!("{address} took longer than {PATIENCE:?} to connect"))
+            })??;
+        Ok(LoadClient {
+            runtime,
+            paths,
+            message: message(shape.protocol, shape.size_bytes),
+            shape,
+        })
+    }
+
+    /// Calls for so long, and longer if fewer than so many calls have ended by then: a busy machine may grant little.
+    ///
+    /// # Errors
+    /// The first call's failure; then the connections are of no further use.
+    pub fn run_enough(&mut self, time: Duration, calls_min: usize) -> Result<LoadSlice, ProbeFailure> {
+        let mut slice = self.run(time)?;
+        for _ in 0..EXTENSIONS_MAX {
+            if slice.count() >= calls_min {
+                break;
+            }
+            slice.append(self.run(time)?);
+        }
+        if slice.count() == 0 {
+            return Err(ProbeFailure::Load(format!(
+                "no call ended within {:?}",
+                slice.time
+            )));
+        }
+        Ok(slice)
+    }
+
+    /// Calls for so long.
+    ///
+    /// # Errors
+    /// The first call's failure; then the connections are of no further use.
+    pub fn run(&mut self, time: Duration) -> Result<LoadSlice, ProbeFailure> {
+        let began = Instant::now();
+        let slots = self.paths.len();
+        let mut callers = JoinSet::new();
+        for (slot, path) in self.paths.drain(..).enumerate() {
+            let caller = LoadCaller {
+                path,
+                message: self.message.clone(),
+                schedule: CallSchedule::of(self.shape.pace, slot, slots, began),
+                latencies_ns: Vec::with_capacity(1 << 12),
+            };
+            callers.spawn_on(caller.keep_calling(began + time), self.runtime.handle());
+        }
+        let all = async {
+            let mut ended = Vec::with_capacity(slots);
+            while let Some(one) = callers.join_next().await {
+                ended.push(one);
+            }
+            ended
+        };
+        let in_time = async { tokio::time::timeout(time + PATIENCE, all).await };
+        let ended = self.runtime.block_on(in_time);
+        let took = began.elapsed();
+        let ended =
+            ended.map_err(|_| ProbeFailure::Load(format!("a call had no answer within {PATIENCE:?}")))?;
+        let mut latencies_ns = Vec::new();
+        for caller in ended {
+            let mut caller =
+                caller.map_err(|error| ProbeFailure::Load(format!("a caller ended: {error}")))??;
+            latencies_ns.append(&mut caller.latencies_ns);
+            self.paths.push(caller.path);
+        }
+        Ok(LoadSlice::of(latencies_ns, took))
+    }
+}
+
+fn check(shape: &LoadShape) -> Result<(), ProbeFailure> {
+    let invalid = |what: String| Err(ProbeFailure::Invalid(what));
+    if shape.size_bytes > MESSAGE_BYTES_MAX {
+        return invalid(format!("messages have at most {MESSAGE_BYTES_MAX} bytes"));
+    }
+    if shape.in_flight == 0 || shape.in_flight > IN_FLIGHT_MAX {
+        return invalid(format!("1 to {IN_FLIGHT_MAX} calls can be in flight"));
+    }
+    match shape.pace {
+        LoadPace::PerSecond(rate) if !(rate.is_finite() && rate > 0.0) => {
+            invalid(format!("{rate} calls a second is no rate"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// When one caller's next call is due.
+struct CallSchedule {
+    next: Instant,
+    interval: Option<Duration>,
+}
+
+impl CallSchedule {
+    /// The callers' calls lie evenly between each other.
+    fn of(pace: LoadPace, slot: usize, slots: usize, began: Instant) -> CallSchedule {
+        match pace {
+            LoadPace::Saturating => CallSchedule {
+                next: began,
+                interval: None,
+            },
+            LoadPace::PerSecond(rate) => {
+                let interval = Duration::from_secs_f64(slots as f64 / rate);
+                CallSchedule {
+                    next: began + interval.mul_f64(slot as f64 / slots as f64),
+                    interval: Some(interval),
+                }
+            }
+        }
+    }
+
+    /// Nanoseconds from now until the next call, and the one after it. Calls that are late are not made up for.
+    fn advance(&mut self, now: Instant) -> u64 {
+        let Some(interval) = self.interval else {
+            return 0;
+        };
+        let wait = self.next.saturating_duration_since(now);
+        self.next = self.next.max(now) + interval;
+        wait.as_nanos() as u64
+    }
+}
+
+/// One of the calls in flight.
+struct LoadCaller {
+    path: CallPath,
+    message: Bytes,
+    schedule: CallSchedule,
+    latencies_ns: Vec<u32>,
+}
+
+impl LoadCaller {
+    async fn keep_calling(mut self, end: Instant) -> Result<LoadCaller, ProbeFailure> {
+        let timer = ExactTimer::new()?;
+        loop {
+            timer.wait_ns(self.schedule.advance(Instant::now())).await?;
+            let called = Instant::now();
+            if called >= end {
+                return Ok(self);
+            }
+            self.path.call(&self.message).await?;
+            let latency = called.elapsed().as_nanos();
+            if self.latencies_ns.len() < CALLS_MAX {
+                self.latencies_ns.push(u32::try_from(latency).unwrap_or(u32::MAX));
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! One cell of a profile: the same load in turn without the proxy, through it, and through it while it is traced.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::failure::ProbeFailure;
+use crate::load::{LoadClient, LoadShape, LoadSlice};
+use crate::machine;
+use crate::proxies::RunningProxy;
+use crate::stacks::StackSample;
+use crate::trace::{
+    EventTracer, HopPorts, MessagePath, MessagePaths, MessagePhase, PhaseSums, PhaseTimes, ThreadTimeline,
+    message_paths, middle_mean,
+};
+
+/// Messages below which the mean of a traced slice says nothing.
+const MESSAGES_MIN: usize = 20;
+/// Calls that every slice has if the machine grants them at all.
+const CALLS_MIN: usize = 4 * MESSAGES_MIN;
+/// How often each core's stacks are looked at; a prime number, so that nothing regular keeps step with it.
+const SAMPLES_PER_SECOND: u64 = 1999;
+
+/// What one repetition of a cell came to.
+#[derive(Clone, Debug)]
+pub(crate) struct CellRun {
+    /// Without the proxy.
+    pub(crate) direct: LoadSlice,
+    /// Through it.
+    pub(crate) proxied: LoadSlice,
+    /// Processor time of the proxy for a call of that, in microseconds.
+    pub(crate) proxied_cpu_us: f64,
+    /// Both while they are traced, where that is granted.
+    pub(crate) traced: Option<TracedRun>,
+    /// Through it while its stacks are sampled, where that is granted.
+    pub(crate) sampled: Vec<StackSample>,
+    /// Cores' worth of work of processes that have no part in this.
+    pub(crate) foreign_cores: f64,
+}
+
+/// What the two traced slices of a repetition came to. Times are microseconds for a call, with what tracing itself takes.
+#[derive(Clone, Debug)]
+pub(crate) struct TracedRun {
+    /// Without the proxy.
+    pub(crate) direct: LoadSlice,
+    /// Through it.
+    pub(crate) proxied: LoadSlice,
+    /// Processor time of the proxy, as the scheduler counts it.
+    pub(crate) cpu_us: f64,
+    /// Time that its threads ran, by phase, from the events.
+    pub(crate) running: PhaseMean,
+    /// The critical path; only of messages that were alone in flight.
+    pub(crate) path: Option<PathMean>,
+    /// Events that found no room.
+    pub(crate) lost: u64,
+}
+
+/// Means for a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PhaseMean {
+    pub(crate) times_us: PhaseTimes,
+    /// Events that were written down meanwhile.
+    pub(crate) events: PhaseTimes,
+}
+
+/// What the critical path has, in the mean over the middle half of the messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathMean {
+    /// In the proxy.
+    pub(crate) proxy: PhaseMean,
+    /// In client and server, when calls go through the proxy.
+    pub(crate) neighbours: PhaseMean,
+    /// In client and server, when they do not.
+    pub(crate) neighbours_direct: PhaseMean,
+    /// Messages that were seen through the proxy, and those whose path was not seen whole.
+    pub(crate) messages: usize,
+    pub(crate) incomplete: usize,
+}
+
+impl CellRun {
+    /// What the proxy adds to a call that is not disturbed.
+    pub(crate) fn added_us(&self) -> f64 {
+        self.proxied.middle_mean_us() - self.direct.middle_mean_us()
+    }
+}
+
+impl PhaseMean {
+    fn of(sums: &PhaseSums) -> PhaseMean {
+        PhaseMean {
+            times_us: sums.times_ns.map(|time| time / 1e3),
+            events: sums.events,
+        }
+    }
+
+    /// Without what writing down the events took.
+    pub(crate) fn net_us(&self, event_cost_ns: f64) -> PhaseTimes {
+        let mut net = self.times_us;
+        for (time, events) in net.iter_mut().zip(&self.events) {
+            *time = (*time - events * event_cost_ns / 1e3).max(0.0);
+        }
+        net
+    }
+}
+
+impl PathMean {
+    /// What the proxy adds to the critical path, by phase: its own time, and what its neighbours take longer.
+    pub(crate) fn added_us(&self, event_cost_ns: f64) -> PhaseTimes {
+        let mut added = self.proxy.net_us(event_cost_ns);
+        let longer = self.neighbours_longer_us(event_cost_ns);
+        for (time, longer) in added.iter_mut().zip(longer) {
+            *time += longer;
+        }
+        added
+    }
+
+    /// What client and server take longer through the proxy than without it.
+    pub(crate) fn neighbours_longer_us(&self, event_cost_ns: f64) -> PhaseTimes {
+        let mut longer = self.neighbours.net_us(event_cost_ns);
+        let direct = self.neighbours_direct.net_us(event_cost_ns);
+        for (time, direct) in longer.iter_mut().zip(direct) {
+            *time -= direct;
+        }
+        longer
+    }
+}
+
+/// What a repetition is measured with beside the client's own clock.
+#[derive(Default)]
+pub(crate) struct CellProbes<'a> {
+    pub(crate) tracer: Option<&'a mut EventTracer>,
+    /// Whether events are traced.
+    pub(crate) events: bool,
+    /// Whether stacks are sampled.
+    pub(crate) stacks: bool,
+}
+
+/// The parts of a repetition.
+#[derive(Clone, Copy)]
+enum SliceKind {
+    Direct,
+    Proxied,
+    Traced,
+    Sampled,
+}
+
+/// A server reached directly and through a proxy, with connections to both kept open.
+pub(crate) struct CellBench<'a> {
+    direct: LoadClient,
+    proxied: LoadClient,
+    proxy: &'a mut RunningProxy,
+    ports: HopPorts,
+    shape: LoadShape,
+    slice: Duration,
+}
+
+/// Before the first slice, so that connections, caches and branch predictors have seen the load.
+const WARMUP: Duration = Duration::from_millis(100);
+
+impl<'a> CellBench<'a> {
+    pub(crate) fn connect(
+        server: SocketAddr,
+        proxy: &'a mut RunningProxy,
+        shape: LoadShape,
+        slice: Duration,
+    ) -> Result<CellBench<'a>, ProbeFailure> {
+        let mut direct = LoadClient::connect(server, shape)?;
+        let listen = proxy.listen();
+        let proxied = LoadClient::connect(listen, shape).and_then(|mut client| {
+            client.run(WARMUP)?;
+            Ok(client)
+        });
+        let proxied = proxied.map_err(|failure| blame(proxy, failure))?;
+        direct.run(WARMUP)?;
+        Ok(CellBench {
+            direct,
+            proxied,
+            ports: HopPorts {
+                proxy: Some(listen.port()),
+                server: server.port(),
+            },
+            proxy,
+            shape,
+            slice,
+        })
+    }
+
+    /// One repetition. Every second one goes the other way round, so that what drifts does not favour one side.
+    pub(crate) fn repeat(
+        &mut self,
+        repetition: u32,
+        mut probes: CellProbes<'_>,
+    ) -> Result<CellRun, ProbeFailure> {
+        let busy = machine::BusyTime::now()?;
+        let mut slices = (None, None, None);
+        let mut sampled = Vec::new();
+        let forwards = repetition.is_multiple_of(2);
+        let order = [
+            SliceKind::Direct,
+            SliceKind::Proxied,
+            SliceKind::Traced,
+            SliceKind::Sampled,
+        ];
+        for at in 0..order.len() {
+            let slice = order[if forwards { at } else { order.len() - 1 - at }];
+            match slice {
+                SliceKind::Direct => slices.0 = Some(self.direct.run_enough(self.slice, CALLS_MIN)?),
+                SliceKind::Proxied => slices.1 = Some(self.proxied()?),
+                SliceKind::Traced => {
+                    if let (Some(tracer), true) = (probes.tracer.as_deref_mut(), probes.events) {
+                        slices.2 = Some(self.traced(tracer)?);
+                    }
+                }
+                SliceKind::Sampled => {
+                    if let (Some(tracer), true) = (probes.tracer.as_deref_mut(), probes.stacks) {
+                        sampled = self.sampled(tracer)?;
+                    }
+                }
+            }
+        }
+        let (Some(direct), Some((proxied, proxied_cpu_us)), traced) = slices else {
+            return Err(ProbeFailure::Invalid("a repetition left out a slice".into()));
+        };
+        Ok(CellRun {
+            direct,
+            proxied,
+            proxied_cpu_us,
+            traced,
+            sampled,
+            foreign_cores: busy.foreign_cores(&self.own_processes())?,
+        })
+    }
+
+    fn own_processes(&self) -> Vec<u32> {
+        let proxy = self.proxy.processes().into_iter();
+        proxy.chain([std::process::id()]).collect()
+    }
+
+    fn sampled(&mut self, tracer: &mut EventTracer) -> Result<Vec<StackSample>, ProbeFailure> {
+        tracer.watch(&self.proxy.processes(), &[])?;
+        let outcome = tracer.sample(SAMPLES_PER_SECOND, || self.proxied());
+        tracer.watch(&[], &[])?;
+        let (samples, load) = outcome?;
+        load?;
+        Ok(samples)
+    }
+
+    fn proxied(&mut self) -> Result<(LoadSlice, f64), ProbeFailure> {
+        let processes = self.proxy.processes();
+        let before = machine::run_time_ns(&processes)?;
+        let slice = self.proxied.run_enough(self.slice, CALLS_MIN);
+        let slice = slice.map_err(|failure| blame(self.proxy, failure))?;
+        let after = machine::run_time_ns(&processes)?;
+        let cpu_us = after.saturating_sub(before) as f64 / 1e3 / slice.count() as f64;
+        Ok((slice, cpu_us))
+    }
+
+    fn traced(&mut self, tracer: &mut EventTracer) -> Result<TracedRun, ProbeFailure> {
+        let processes = self.proxy.processes();
+        let watched = self.own_processes();
+        let ports: Vec<u16> = self.ports.proxy.into_iter().chain([self.ports.server]).collect();
+        tracer.watch(&watched, &ports)?;
+        let outcome = self.traced_slices(tracer, &processes);
+        tracer.watch(&[], &[])?;
+        outcome
+    }
+
+    fn traced_slices(
+        &mut self,
+        tracer: &mut EventTracer,
+        processes: &[u32],
+    ) -> Result<TracedRun, ProbeFailure> {
+        let (direct_recording, direct) = tracer.record(|| self.direct.run_enough(self.slice, CALLS_MIN))?;
+        let direct = direct?;
+        let (recording, (outcome, from_ns, to_ns)) = tracer.record(|| {
+            let from_ns = now_ns();
+            let outcome = self.proxied();
+            (outcome, from_ns, now_ns())
+        })?;
+        let (proxied, cpu_us) = outcome?;
+        let threads = machine::threads(processes);
+        let is_proxy = |thread| threads.contains(&thread);
+        let timeline = ThreadTimeline::of(&recording.events);
+        let calls = proxied.count() as f64;
+        let running = PhaseSums {
+            times_ns: timeline
+                .running_ns(from_ns, to_ns, is_proxy)
+                .map(|time| time / calls),
+            events: timeline
+                .running_ends(from_ns, to_ns, is_proxy)
+                .map(|count| count / calls),
+        };
+        let path = if self.shape.in_flight == 1 {
+            let direct_ports = HopPorts {
+                proxy: None,
+                ..self.ports
+            };
+            let direct_timeline = ThreadTimeline::of(&direct_recording.events);
+            let without = message_paths(&direct_recording.events, &direct_timeline, direct_ports);
+            let through = message_paths(&recording.events, &timeline, self.ports);
+            path_mean(through, without)
+        } else {
+            None
+        };
+        Ok(TracedRun {
+            direct,
+            proxied,
+            cpu_us,
+            running: PhaseMean::of(&running),
+            path,
+            lost: recording.lost + direct_recording.lost,
+        })
+    }
+}
+
+/// The means of messages through a proxy and without it, if there are enough of both.
+fn path_mean(through: MessagePaths, without: MessagePaths) -> Option<PathMean> {
+    if through.paths.len().min(without.paths.len()) < MESSAGES_MIN {
+        return None;
+    }
+    let (messages, incomplete) = (through.paths.len(), through.incomplete);
+    let MessagePath { proxy, neighbours } = middle_mean(through.paths)?;
+    let without = middle_mean(without.paths)?;
+    Some(PathMean {
+        proxy: PhaseMean::of(&proxy),
+        neighbours: PhaseMean::of(&neighbours),
+        neighbours_direct: PhaseMean::of(&without.neighbours),
+        messages,
+        incomplete,
+    })
+}
+
+/// A load fails because its proxy has ended more often than for a reason of its own.
+fn blame(proxy: &mut RunningProxy, failure: ProbeFailure) -> ProbeFailure {
+    match proxy.check_alive() {
+        Err(dead) => dead,
+        Ok(()) => failure,
+    }
+}
+
+/// The clock of the events.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// Sum over the phases.
+pub(crate) fn total(times: &PhaseTimes) -> f64 {
+    MessagePhase::ALL.iter().map(|phase| times[*phase as usize]).sum()
+}

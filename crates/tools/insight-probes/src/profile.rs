@@ -1,0 +1,727 @@
+//! Takes the profile of a proxy: every cell in turn, round after round, so that a noisy minute does not hit all runs of one
+//! cell.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use provost_insight::profile::{
+    Component, ComponentMethod, LoadCell, MachineIdentity, Observation, Passage, Profile, ProfileOrigin,
+    Protocol, TotalObservation,
+};
+
+use crate::doctor::{self, GrantedMethods};
+use crate::failure::ProbeFailure;
+use crate::load::{EchoServer, LoadPace, LoadShape};
+use crate::machine;
+use crate::measure::{CellBench, CellProbes, CellRun, PathMean};
+use crate::proxies::{ProxyJob, ProxyKind, RunningProxy, free_address};
+use crate::stacks::{UserCode, UserShares};
+use crate::trace::{EventTracer, MessagePhase, PhaseTimes};
+
+/// What is profiled.
+#[derive(Clone, Debug)]
+pub enum ProfiledProxy {
+    /// One that this tool starts with a configuration of its own.
+    BuiltIn(ProxyKind),
+    /// One that is started by a command line; see [`RunningProxy::start_command`].
+    Command(String),
+    /// One that runs already, listens there, and passes calls on to a port at which the echo server will listen.
+    Running {
+        /// Its process.
+        process: u32,
+        /// Where it listens.
+        listen: SocketAddr,
+        /// Where it passes calls on to, on the loopback device.
+        upstream_port: u16,
+    },
+}
+
+/// How it is profiled.
+#[derive(Clone, Debug)]
+pub struct ProfileOrder {
+    /// The proxy.
+    pub proxy: ProfiledProxy,
+    /// The protocols of the load, each with a proxy of its own.
+    pub protocols: Vec<Protocol>,
+    /// Bytes of a request, and of its response, with one call in flight.
+    pub sizes_bytes: Vec<usize>,
+    /// Calls a second, with one call in flight and the first of the sizes.
+    pub rates_per_s: Vec<f64>,
+    /// Calls in flight as fast as they can, with the first of the sizes.
+    pub in_flight: Vec<usize>,
+    /// Filters, each measured alone and all of them together.
+    pub filters: Vec<String>,
+    /// How often every cell is measured.
+    pub repetitions: u32,
+    /// Length of each of the slices of one measurement.
+    pub slice: Duration,
+    /// Which methods may be used of those that the machine grants.
+    pub methods: MethodChoice,
+}
+
+/// Which rungs of the ladder are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MethodChoice {
+    /// The best that the machine grants.
+    Best,
+    /// Only runs with and without the proxy.
+    Differential,
+}
+
+impl ProfileOrder {
+    /// The usual sizes, rates and repetitions.
+    #[must_use]
+    pub fn of(proxy: ProfiledProxy, protocols: Vec<Protocol>) -> ProfileOrder {
+        ProfileOrder {
+            proxy,
+            protocols,
+            sizes_bytes: vec![100, 64, 1024, 4096, 16384, 65536],
+            rates_per_s: vec![500.0, 2000.0],
+            in_flight: vec![4, 16, 64],
+            filters: Vec::new(),
+            repetitions: 5,
+            slice: Duration::from_millis(250),
+            methods: MethodChoice::Best,
+        }
+    }
+
+    fn check(&self) -> Result<(), ProbeFailure> {
+        let invalid = |what: &str| Err(ProbeFailure::Invalid(what.into()));
+        if self.protocols.is_empty() || self.sizes_bytes.is_empty() || self.repetitions == 0 {
+            return invalid("a profile needs a protocol, a size and a repetition");
+        }
+        let is_running = matches!(self.proxy, ProfiledProxy::Running { .. });
+        if is_running && self.protocols.len() > 1 {
+            return invalid("a proxy that runs already understands one protocol: name it with --workload");
+        }
+        if !self.filters.is_empty() && !matches!(self.proxy, ProfiledProxy::BuiltIn(ProxyKind::Envoy)) {
+            return invalid("filters can be profiled of Envoy only");
+        }
+        Ok(())
+    }
+
+    fn shapes(&self, protocol: Protocol) -> Vec<LoadShape> {
+        let shape = |size_bytes, in_flight, pace| LoadShape {
+            protocol,
+            size_bytes,
+            in_flight,
+            pace,
+        };
+        let first = self.sizes_bytes[0];
+        let sizes = self.sizes_bytes.iter();
+        let rates = self.rates_per_s.iter();
+        sizes
+            .map(|size| shape(*size, 1, LoadPace::Saturating))
+            .chain(rates.map(|rate| shape(first, 1, LoadPace::PerSecond(*rate))))
+            .chain(
+                self.in_flight
+                    .iter()
+                    .map(|count| shape(first, *count, LoadPace::Saturating)),
+            )
+            .collect()
+    }
+}
+
+/// Takes a profile, and tells of its progress. A proxy that ends on the way leaves a profile that says it is partial.
+///
+/// # Errors
+/// If nothing was measured at all.
+pub fn take(order: &ProfileOrder, tell: &mut dyn FnMut(&str)) -> Result<Profile, ProbeFailure> {
+    take_checked(order, tell).map(|(profile, _)| profile)
+}
+
+/// Takes a profile, and says how well the sums of its components agree with what they are sums of.
+///
+/// # Errors
+/// If nothing was measured at all.
+pub fn take_checked(
+    order: &ProfileOrder,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(Profile, Vec<SumCheck>), ProbeFailure> {
+    order.check()?;
+    let mut session = ProfileSession::start(order)?;
+    let outcome = session.rounds(tell);
+    let checks = session.checks();
+    Ok((session.finish(outcome.err())?, checks))
+}
+
+/// A traced repetition of a cell: sums of components beside what was measured otherwise in the same repetition. Times are
+/// microseconds for a call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SumCheck {
+    /// The cell's protocol.
+    pub protocol: Protocol,
+    /// Its size.
+    pub size_bytes: usize,
+    /// Sum of the components' latencies.
+    pub sum_us: f64,
+    /// What the client measures with the proxy less without, neither of them traced.
+    pub added_us: f64,
+    /// The same, both of them traced.
+    pub traced_added_us: f64,
+    /// Sum of the components' latencies with what tracing takes, to hold against that.
+    pub traced_sum_us: f64,
+    /// Sum of the components' processor time, with what tracing takes.
+    pub cpu_sum_us: f64,
+    /// What the scheduler has counted in the same slice.
+    pub cpu_us: f64,
+    /// Calls a second while traced, as a share of those while not.
+    pub rate_share: f64,
+    /// Cores' worth of other processes' work.
+    pub foreign_cores: f64,
+}
+
+/// A proxy with the server behind it, for one protocol.
+struct ProxySetup {
+    server: EchoServer,
+    proxy: RunningProxy,
+    protocol: Protocol,
+    filters: Vec<String>,
+    code: Option<UserCode>,
+}
+
+impl ProxySetup {
+    fn start(
+        order: &ProfileOrder,
+        protocol: Protocol,
+        filters: &[String],
+    ) -> Result<ProxySetup, ProbeFailure> {
+        let port = match order.proxy {
+            ProfiledProxy::Running { upstream_port, .. } => upstream_port,
+            _ => 0,
+        };
+        let server = EchoServer::start_at(protocol, port)?;
+        let job = ProxyJob {
+            protocol,
+            listen: free_address()?,
+            upstream: server.address(),
+            filters: filters.to_vec(),
+        };
+        let proxy = match &order.proxy {
+            ProfiledProxy::BuiltIn(kind) => RunningProxy::start(*kind, &job)?,
+            ProfiledProxy::Command(command) => RunningProxy::start_command(command, &job)?,
+            ProfiledProxy::Running { process, listen, .. } => RunningProxy::adopt(*process, *listen)?,
+        };
+        Ok(ProxySetup {
+            server,
+            proxy,
+            protocol,
+            filters: filters.to_vec(),
+            code: None,
+        })
+    }
+}
+
+/// Everything that is up while a profile is taken.
+struct ProfileSession<'a> {
+    order: &'a ProfileOrder,
+    /// Bare ones first, then those with filters.
+    setups: Vec<ProxySetup>,
+    tracer: Option<EventTracer>,
+    granted: GrantedMethods,
+    event_cost_ns: f64,
+    runs: Vec<MeasuredCell>,
+    shares: BTreeMap<(Protocol, usize), UserShares>,
+    notes: Vec<String>,
+}
+
+struct MeasuredCell {
+    shape: LoadShape,
+    filters: Vec<String>,
+    repetition: u32,
+    run: CellRun,
+}
+
+impl<'a> ProfileSession<'a> {
+    fn start(order: &'a ProfileOrder) -> Result<ProfileSession<'a>, ProbeFailure> {
+        let mut notes = Vec::new();
+        let granted = if order.methods == MethodChoice::Best {
+            doctor::granted()
+        } else {
+            GrantedMethods::default()
+        };
+        let mut tracer = None;
+        if granted.tracepoints {
+            match EventTracer::load() {
+                Ok(loaded) => tracer = Some(loaded),
+                Err(failure) => notes.push(failure.to_string()),
+            }
+        } else if order.methods == MethodChoice::Best {
+            let why =
+                "the kernel grants no BPF tracepoints: only sums were measured; see `provost insight doctor`";
+            notes.push(why.into());
+        }
+        let event_cost_ns = tracer.as_mut().map_or(Ok(0.0), EventTracer::event_cost_ns)?;
+        let mut setups = Vec::new();
+        for protocol in &order.protocols {
+            match ProxySetup::start(order, *protocol, &[]) {
+                Ok(setup) => setups.push(setup),
+                // Another protocol may work.
+                Err(ProbeFailure::Unavailable(why)) if order.protocols.len() > 1 => notes.push(why),
+                Err(failure) => return Err(failure),
+            }
+        }
+        let mut chains: Vec<Vec<String>> = order.filters.iter().map(|name| vec![name.clone()]).collect();
+        if order.filters.len() > 1 {
+            chains.push(order.filters.clone());
+        }
+        let bare: Vec<Protocol> = setups.iter().map(|setup| setup.protocol).collect();
+        for protocol in bare.into_iter().filter(|protocol| *protocol != Protocol::Tcp) {
+            for chain in &chains {
+                setups.push(ProxySetup::start(order, protocol, chain)?);
+            }
+        }
+        if setups.is_empty() {
+            return Err(ProbeFailure::Unavailable(notes.join("; ")));
+        }
+        Ok(ProfileSession {
+            order,
+            setups,
+            tracer,
+            granted,
+            event_cost_ns,
+            runs: Vec::new(),
+            shares: BTreeMap::new(),
+            notes,
+        })
+    }
+
+    fn rounds(&mut self, tell: &mut dyn FnMut(&str)) -> Result<(), ProbeFailure> {
+        for repetition in 0..self.order.repetitions {
+            for at in 0..self.setups.len() {
+                for shape in self.shapes(at) {
+                    self.measure(at, shape, repetition)?;
+                }
+            }
+            tell(&format!(
+                "round {} of {} done",
+                repetition + 1,
+                self.order.repetitions
+            ));
+        }
+        Ok(())
+    }
+
+    /// A proxy with filters is measured with the sizes alone.
+    fn shapes(&self, at: usize) -> Vec<LoadShape> {
+        let mut shapes = self.order.shapes(self.setups[at].protocol);
+        if !self.setups[at].filters.is_empty() {
+            shapes.truncate(self.order.sizes_bytes.len());
+        }
+        shapes
+    }
+
+    fn measure(&mut self, at: usize, shape: LoadShape, repetition: u32) -> Result<(), ProbeFailure> {
+        let setup = &mut self.setups[at];
+        let is_bare = setup.filters.is_empty();
+        let is_alone = shape.in_flight == 1;
+        let server = setup.server.address();
+        let mut bench = CellBench::connect(server, &mut setup.proxy, shape, self.order.slice)?;
+        let probes = CellProbes {
+            tracer: self.tracer.as_mut(),
+            events: is_bare && is_alone,
+            stacks: is_bare && is_alone && shape.pace == LoadPace::Saturating && self.granted.stacks,
+        };
+        let mut run = bench.repeat(repetition, probes)?;
+        drop(bench);
+        let samples = std::mem::take(&mut run.sampled);
+        if !samples.is_empty() {
+            let processes = setup.proxy.processes();
+            let code = setup.code.get_or_insert_with(|| UserCode::of(&processes));
+            let shares = self.shares.entry((shape.protocol, shape.size_bytes)).or_default();
+            for sample in &samples {
+                shares.count(code.attribute(sample));
+            }
+        }
+        self.runs.push(MeasuredCell {
+            shape,
+            filters: self.setups[at].filters.clone(),
+            repetition,
+            run,
+        });
+        Ok(())
+    }
+
+    fn checks(&self) -> Vec<SumCheck> {
+        let check = |cell: &MeasuredCell| {
+            let traced = cell.run.traced.as_ref()?;
+            let path = traced.path?;
+            Some(SumCheck {
+                protocol: cell.shape.protocol,
+                size_bytes: cell.shape.size_bytes,
+                sum_us: crate::measure::total(&path.added_us(self.event_cost_ns)),
+                added_us: cell.run.added_us(),
+                traced_added_us: traced.proxied.middle_mean_us() - traced.direct.middle_mean_us(),
+                traced_sum_us: crate::measure::total(&path.added_us(0.0)),
+                cpu_sum_us: crate::measure::total(&traced.running.times_us),
+                cpu_us: traced.cpu_us,
+                rate_share: traced.proxied.rate() / cell.run.proxied.rate(),
+                foreign_cores: cell.run.foreign_cores,
+            })
+        };
+        self.runs.iter().filter_map(check).collect()
+    }
+
+    fn finish(self, failure: Option<ProbeFailure>) -> Result<Profile, ProbeFailure> {
+        if self.runs.is_empty() {
+            let nothing = || ProbeFailure::Invalid("nothing was measured".into());
+            return Err(failure.unwrap_or_else(nothing));
+        }
+        let identity = self.setups[0].proxy.identity().clone();
+        let machine: MachineIdentity = machine::identity();
+        let mut profile = Profile::new(ProfileOrigin::Measured, machine, identity);
+        profile.taken_at = rfc3339(SystemTime::now());
+        profile.partial = failure.map(|failure| {
+            format!(
+                "ended after {} of {} measurements: {failure}",
+                self.runs.len(),
+                self.planned()
+            )
+        });
+        for cell in &self.runs {
+            profile.totals.push(total(cell));
+            profile.observations.extend(self.observations(cell));
+        }
+        profile.observations.extend(self.filter_observations());
+        profile.methods = self.methods();
+        profile.notes = self.notes();
+        round(&mut profile);
+        Ok(profile)
+    }
+
+    fn planned(&self) -> usize {
+        let cells: usize = (0..self.setups.len()).map(|at| self.shapes(at).len()).sum();
+        cells * self.order.repetitions as usize
+    }
+
+    /// The components of one run, from its critical path and the time that the proxy's threads ran.
+    fn observations(&self, cell: &MeasuredCell) -> Vec<Observation> {
+        let Some(traced) = &cell.run.traced else {
+            return Vec::new();
+        };
+        let Some(path) = &traced.path else {
+            return Vec::new();
+        };
+        let latency = path.added_us(self.event_cost_ns);
+        let on_path = path.proxy.net_us(self.event_cost_ns);
+        let running = traced.running.net_us(self.event_cost_ns);
+        let shares = self.shares_for(cell.shape);
+        let mut observations = Vec::new();
+        let mut add = |component: Component, phases: &[MessagePhase], share: f64| {
+            let sum = |times: &PhaseTimes| {
+                let parts = phases.iter().map(|phase| times[*phase as usize]);
+                parts.sum::<f64>() * share
+            };
+            let cpu_us = sum(&running);
+            observations.push(Observation {
+                component,
+                passage: Passage::RoundTrip,
+                load: load_cell(cell),
+                repetition: cell.repetition,
+                messages: path.messages as u64,
+                latency_us: sum(&latency),
+                cpu_us,
+                cpu_off_path_us: if phases == [MessagePhase::WakeUp] {
+                    0.0
+                } else {
+                    (cpu_us - sum(&on_path)).max(0.0)
+                },
+                latency_inclusive_us: None,
+                latency_quantiles_us: None,
+            });
+        };
+        add(Component::Wakeup, &[MessagePhase::WakeUp], 1.0);
+        add(Component::Readiness, &[MessagePhase::Readiness], 1.0);
+        add(Component::Read, &[MessagePhase::Read], 1.0);
+        add(Component::Write, &[MessagePhase::Write], 1.0);
+        add(Component::Ipc, &[MessagePhase::Ipc], 1.0);
+        let other = [MessagePhase::User, MessagePhase::OtherSystem];
+        match shares {
+            Some(shares) => {
+                let inclusive = shares.codec_inclusive() * latency[MessagePhase::User as usize];
+                let parse = shares.share(&Component::Parse);
+                add(Component::Parse, &[MessagePhase::User], parse);
+                add(Component::OtherUser, &[MessagePhase::User], 1.0 - parse);
+                if let [.., codec, _] = &mut observations[..] {
+                    codec.latency_inclusive_us = Some(inclusive);
+                }
+                // System calls of no other kind count as what the proxy does besides; there is one such observation.
+                if let Some(last) = observations.last_mut() {
+                    let at = MessagePhase::OtherSystem as usize;
+                    last.latency_us += latency[at];
+                    last.cpu_us += running[at];
+                }
+            }
+            None => add(Component::OtherUser, &other, 1.0),
+        }
+        observations
+    }
+
+    /// Shares that were sampled with this load, or with the nearest size.
+    fn shares_for(&self, shape: LoadShape) -> Option<&UserShares> {
+        let of_protocol = self
+            .shares
+            .iter()
+            .filter(|((protocol, _), shares)| *protocol == shape.protocol && shares.samples() >= SAMPLES_MIN);
+        let nearest = of_protocol.min_by_key(|((_, size), _)| size.abs_diff(shape.size_bytes));
+        nearest.map(|(_, shares)| shares)
+    }
+
+    /// A filter costs what a proxy with it alone takes longer than the bare one in the same round.
+    fn filter_observations(&self) -> Vec<Observation> {
+        let mut observations = Vec::new();
+        for cell in &self.runs {
+            let [filter] = &cell.filters[..] else {
+                continue;
+            };
+            let bare = self.runs.iter().find(|other| {
+                other.filters.is_empty() && other.shape == cell.shape && other.repetition == cell.repetition
+            });
+            let Some(bare) = bare else {
+                continue;
+            };
+            observations.push(Observation {
+                component: Component::Filter(filter.clone()),
+                passage: Passage::RoundTrip,
+                load: load_cell(cell),
+                repetition: cell.repetition,
+                messages: cell.run.proxied.count() as u64,
+                latency_us: cell.run.added_us() - bare.run.added_us(),
+                cpu_us: cell.run.proxied_cpu_us - bare.run.proxied_cpu_us,
+                cpu_off_path_us: 0.0,
+                latency_inclusive_us: None,
+                latency_quantiles_us: None,
+            });
+        }
+        observations
+    }
+
+    fn methods(&self) -> Vec<ComponentMethod> {
+        let traced: Vec<_> = self
+            .runs
+            .iter()
+            .filter_map(|cell| Some((&cell.run, cell.run.traced.as_ref()?)))
+            .collect();
+        let slower = traced
+            .iter()
+            .map(|(run, traced)| traced.proxied.middle_mean_us() - run.proxied.middle_mean_us());
+        let rate_lost = traced
+            .iter()
+            .map(|(run, traced)| 1.0 - traced.proxied.rate() / run.proxied.rate());
+        let (slower, rate_lost) = (median(slower.collect()), median(rate_lost.collect()));
+        let mut methods = Vec::new();
+        if !traced.is_empty() {
+            let has_parse = self.shares.values().any(|shares| shares.samples() >= SAMPLES_MIN);
+            for component in Component::FIXED {
+                let is_user = matches!(component, Component::Parse | Component::OtherUser);
+                if component == Component::Parse && !has_parse {
+                    continue;
+                }
+                methods.push(ComponentMethod {
+                    method: if is_user && has_parse {
+                        "tp_btf+stack_samples".into()
+                    } else {
+                        "tp_btf".into()
+                    },
+                    detail: detail(&component).into(),
+                    component,
+                    overhead_us_per_message: slower,
+                    overhead_rate_share: rate_lost.map(|share| share.clamp(0.0, 1.0)),
+                    overhead_subtracted: true,
+                });
+            }
+        }
+        methods.extend(self.order.filters.iter().map(|name| ComponentMethod {
+            component: Component::Filter(name.clone()),
+            method: "differential".into(),
+            detail: "a proxy with the filter less one without, in the same round".into(),
+            overhead_us_per_message: None,
+            overhead_rate_share: None,
+            overhead_subtracted: false,
+        }));
+        methods
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        let foreign = median(self.runs.iter().map(|cell| cell.run.foreign_cores).collect());
+        notes.push(format!(
+            "other processes used {:.2} cores meanwhile (median over the measurements)",
+            foreign.unwrap_or_default()
+        ));
+        if self.tracer.is_some() {
+            notes.push(format!(
+                "writing an event down takes {:.0} ns, measured before; it is subtracted for each event, from the phase in which it falls",
+                self.event_cost_ns
+            ));
+        }
+        let paths: Vec<&PathMean> = self.paths().collect();
+        let longer = paths
+            .iter()
+            .map(|path| crate::measure::total(&path.neighbours_longer_us(self.event_cost_ns)));
+        if let Some(longer) = median(longer.collect()) {
+            notes.push(format!(
+                "{longer:.1} us of the added latency are what client and server take longer (median over the measurements)"
+            ));
+        }
+        let lost: u64 = self
+            .runs
+            .iter()
+            .filter_map(|cell| Some(cell.run.traced.as_ref()?.lost))
+            .sum();
+        if lost > 0 {
+            notes.push(format!("{lost} events found no room and are missing"));
+        }
+        let incomplete: usize = paths.iter().map(|path| path.incomplete).sum();
+        if incomplete > 0 {
+            notes.push(format!(
+                "{incomplete} messages had gaps in their path and do not count"
+            ));
+        }
+        for ((protocol, size), shares) in &self.shares {
+            notes.push(format!("user code, {protocol}, {size} B: {shares}"));
+        }
+        notes
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &PathMean> {
+        let traced = self.runs.iter().filter_map(|cell| cell.run.traced.as_ref());
+        traced.filter_map(|traced| traced.path.as_ref())
+    }
+}
+
+/// Leaves nanoseconds, and what is as exact of other figures: no clock here says more.
+fn round(profile: &mut Profile) {
+    let round = |value: &mut f64| *value = (*value * 1e3).round() / 1e3;
+    for seen in &mut profile.observations {
+        round(&mut seen.load.rate_per_s);
+        [&mut seen.latency_us, &mut seen.cpu_us, &mut seen.cpu_off_path_us]
+            .into_iter()
+            .chain(seen.latency_inclusive_us.as_mut())
+            .for_each(round);
+    }
+    for total in &mut profile.totals {
+        round(&mut total.load.rate_per_s);
+        round(&mut total.added_latency_us);
+        round(&mut total.added_cpu_us);
+        if let Some(added) = &mut total.added_quantiles_us {
+            [&mut added.p10, &mut added.p50, &mut added.p90, &mut added.p99]
+                .into_iter()
+                .for_each(round);
+        }
+    }
+    for method in &mut profile.methods {
+        let overheads = [
+            &mut method.overhead_us_per_message,
+            &mut method.overhead_rate_share,
+        ];
+        overheads.into_iter().flatten().for_each(round);
+    }
+}
+
+/// Samples below which shares say nothing.
+const SAMPLES_MIN: u64 = 30;
+
+fn detail(component: &Component) -> &'static str {
+    match component {
+        Component::Ipc => {
+            "from net_dev_start_xmit of a packet to sk_data_ready of its receiver; processor time until the call returns"
+        }
+        Component::Read => "in read, recv and their like",
+        Component::Write => "from entering write, send and their like to net_dev_start_xmit",
+        Component::Readiness => "in epoll_wait, epoll_ctl and their like, while on a core",
+        Component::Wakeup => "from sk_data_ready, or from being preempted, to sched_switch",
+        Component::Parse => "in user space, in code of codecs as sampled stacks say",
+        Component::OtherUser => "in user space otherwise, and in system calls of no other kind",
+        Component::Filter(_) => "",
+    }
+}
+
+fn load_cell(cell: &MeasuredCell) -> LoadCell {
+    LoadCell {
+        protocol: cell.shape.protocol,
+        variant: String::new(),
+        size_bytes: cell.shape.size_bytes as f64,
+        rate_per_s: cell.run.proxied.rate(),
+        in_flight: cell.shape.in_flight as u32,
+    }
+}
+
+fn total(cell: &MeasuredCell) -> TotalObservation {
+    TotalObservation {
+        filters: cell.filters.clone(),
+        load: load_cell(cell),
+        repetition: cell.repetition,
+        messages: cell.run.proxied.count() as u64,
+        added_latency_us: cell.run.added_us(),
+        added_cpu_us: cell.run.proxied_cpu_us,
+        added_quantiles_us: Some(cell.run.proxied.quantiles_over(&cell.run.direct)),
+    }
+}
+
+/// The middle one; of an even number the mean of the two in the middle.
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.retain(|value| value.is_finite());
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    if values.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some((values[values.len() / 2 - 1] + upper) / 2.0)
+}
+
+/// A time in UTC, as RFC 3339 says.
+fn rfc3339(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, second) = (seconds / 86400, seconds % 86400);
+    // The calendar as of March 1st of year 0 (H. Hinnant, "chrono-compatible low-level date algorithms").
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_calendars_have_them() {
+        let at = |seconds| rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_700_000_000), "2023-11-14T22:13:20Z");
+        assert_eq!(&at(1_709_251_199)[..10], "2024-02-29");
+    }
+
+    #[test]
+    fn medians_ignore_what_is_no_number() {
+        assert_eq!(median(vec![f64::NAN, 3.0, 1.0]), Some(2.0));
+        assert_eq!(median(vec![9.0, 3.0, 1.0]), Some(3.0));
+        assert_eq!(median(vec![]), None);
+    }
+
+    #[test]
+    fn orders_that_make_no_sense_are_refused() {
+        let good = ProfileOrder::of(ProfiledProxy::BuiltIn(ProxyKind::Nginx), vec![Protocol::Tcp]);
+        assert!(good.check().is_ok());
+        let filters = ProfileOrder {
+            filters: vec!["lua".into()],
+            ..good.clone()
+        };
+        assert!(filters.check().is_err());
+        let none = ProfileOrder {
+            protocols: vec![],
+            ..good
+        };
+        assert!(none.check().is_err());
+    }
+}

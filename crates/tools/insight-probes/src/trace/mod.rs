@@ -1,0 +1,41 @@
+//! The best method of the ladder: BPF programs at BTF tracepoints, and what their events say.
+
+mod calibration;
+mod event;
+mod hops;
+mod timeline;
+mod tracer;
+
+pub(crate) use hops::{HopPorts, MessagePath, MessagePaths, PhaseSums, message_paths, middle_mean};
+pub(crate) use timeline::ThreadTimeline;
+pub(crate) use timeline::{MessagePhase, PhaseTimes};
+pub(crate) use tracer::{
+    EventTracer, OBJECT, SampleTimer, attach_sampler, program, reasons, try_sampling, try_tracepoints,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Says why where the kernel grants no programs, and then tests nothing.
+    #[test]
+    fn own_system_calls_are_seen_where_the_kernel_permits() {
+        let mut tracer = match EventTracer::load() {
+            Ok(tracer) => tracer,
+            Err(failure) => return provost_skip::forbidden(failure),
+        };
+        tracer.watch(&[std::process::id()], &[]).unwrap();
+        let (recording, ()) = tracer
+            .record(|| std::thread::sleep(std::time::Duration::from_millis(2)))
+            .unwrap();
+        // 230 is clock_nanosleep.
+        let slept = recording
+            .events
+            .iter()
+            .any(|event| event.kind == event::TraceKind::Enter { call: 230 });
+        assert!(slept && recording.lost == 0, "{:?}", recording.events.len());
+        let cost = tracer.event_cost_ns().unwrap();
+        eprintln!("an event costs {cost:.0} ns");
+        assert!(cost < 20_000.0, "{cost}");
+    }
+}

@@ -1,0 +1,273 @@
+//! Whether predictions are right: applications of known shape, measured with and without proxies in turn, in the same
+//! rounds in which the proxy is profiled.
+
+use std::time::Duration;
+
+use provost_insight::model::{MachineMatch, ProfileModel};
+use provost_insight::predict::{Interval, MeshSetup, PredictOptions, Prediction, ProxyPlacement, predict};
+use provost_insight::profile::{Profile, Protocol};
+use serde::Serialize;
+
+use crate::application::{ApplicationShape, RunningApplication};
+use crate::failure::ProbeFailure;
+use crate::load::{LoadClient, LoadPace, LoadShape, LoadSlice};
+use crate::machine;
+use crate::profile::{ProfileOrder, median, take};
+
+/// What is validated.
+#[derive(Clone, Debug)]
+pub struct ValidationOrder {
+    /// How the proxy is profiled; its repetitions are the rounds, its protocols and first size the applications'.
+    pub profile: ProfileOrder,
+    /// The applications.
+    pub shapes: Vec<ApplicationShape>,
+    /// Sizes of their messages, in bytes.
+    pub sizes_bytes: Vec<usize>,
+    /// Draws of the bootstrap behind each interval.
+    pub draws: usize,
+}
+
+/// Predictions beside measurements.
+#[derive(Clone, Debug, Serialize)]
+pub struct ValidationReport {
+    /// One for each application, protocol and size.
+    pub applications: Vec<ValidatedApplication>,
+    /// The median over them of how far the predicted added latency is off, as a share of the measured one.
+    pub latency_error_median: Option<f64>,
+    /// The share of the measured added latencies that lie within their intervals.
+    pub latency_covered_share: f64,
+    /// The median of how far processor time is off.
+    pub cpu_error_median: Option<f64>,
+    /// Cores' worth of other processes' work meanwhile, the median over the rounds.
+    pub foreign_cores: f64,
+}
+
+/// One application.
+#[derive(Clone, Debug, Serialize)]
+pub struct ValidatedApplication {
+    /// Its shape, protocol and size.
+    pub name: String,
+    /// Proxies that a request passes, over all branches.
+    pub proxies: usize,
+    /// Latency without proxies, in microseconds.
+    pub base_us: f64,
+    /// What the proxies add to a request's latency; the median over the rounds.
+    pub measured_added_us: f64,
+    /// The same, predicted.
+    pub predicted_added_us: Interval,
+    /// Predicted less measured, as a share of the measured one.
+    pub latency_error: f64,
+    /// Whether the measured one is within the interval.
+    pub is_covered: bool,
+    /// The proxies' processor time for a request.
+    pub measured_cpu_us: f64,
+    /// The same, predicted.
+    pub predicted_cpu_us: Interval,
+    /// Predicted less measured, as a share of the measured one.
+    pub cpu_error: f64,
+    /// What is predicted of the added latency, by component.
+    pub components_us: Vec<(String, f64)>,
+}
+
+/// Profiles and measures in turn, then predicts and compares.
+///
+/// # Errors
+/// If a proxy cannot be started, or ends.
+pub fn validate(
+    order: &ValidationOrder,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(ValidationReport, Profile), ProbeFailure> {
+    let mut pairs = Vec::new();
+    for protocol in &order.profile.protocols {
+        for shape in &order.shapes {
+            for size_bytes in &order.sizes_bytes {
+                pairs.push(ApplicationPair::start(order, *shape, *protocol, *size_bytes)?);
+            }
+        }
+    }
+    let mut failed = None;
+    let profile = take(&order.profile, &mut |line| {
+        for pair in &mut pairs {
+            if let Err(failure) = pair.round(order.profile.slice) {
+                failed.get_or_insert(failure);
+            }
+        }
+        tell(line);
+    })?;
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    if let Some(why) = &profile.partial {
+        return Err(ProbeFailure::Proxy(why.clone()));
+    }
+    let report = compare(&pairs, &profile, order.draws)?;
+    Ok((report, profile))
+}
+
+/// An application without proxies, and the same with them.
+struct ApplicationPair {
+    shape: ApplicationShape,
+    load: LoadShape,
+    // Clients end before what they are connected to.
+    direct: LoadClient,
+    proxied: LoadClient,
+    _bare: RunningApplication,
+    meshed: RunningApplication,
+    rounds: Vec<ApplicationRound>,
+}
+
+struct ApplicationRound {
+    direct: LoadSlice,
+    proxied: LoadSlice,
+    cpu_us: f64,
+    foreign_cores: f64,
+}
+
+impl ApplicationPair {
+    fn start(
+        order: &ValidationOrder,
+        shape: ApplicationShape,
+        protocol: Protocol,
+        size_bytes: usize,
+    ) -> Result<ApplicationPair, ProbeFailure> {
+        let bare = RunningApplication::start(shape, protocol, None)?;
+        let meshed = RunningApplication::start(shape, protocol, Some(&order.profile.proxy))?;
+        let load = LoadShape {
+            protocol,
+            size_bytes,
+            in_flight: 1,
+            pace: LoadPace::Saturating,
+        };
+        let mut pair = ApplicationPair {
+            shape,
+            load,
+            direct: LoadClient::connect(bare.front(), load)?,
+            proxied: LoadClient::connect(meshed.front(), load)?,
+            _bare: bare,
+            meshed,
+            rounds: Vec::new(),
+        };
+        pair.direct.run(WARMUP)?;
+        pair.proxied.run(WARMUP)?;
+        Ok(pair)
+    }
+
+    fn round(&mut self, slice: Duration) -> Result<(), ProbeFailure> {
+        let busy = machine::BusyTime::now()?;
+        let processes = self.meshed.proxy_processes();
+        let direct = self.direct.run_enough(slice, CALLS_MIN)?;
+        let before = machine::run_time_ns(&processes)?;
+        let proxied = self.proxied.run_enough(slice, CALLS_MIN).or_else(|failure| {
+            self.meshed.check_alive()?;
+            Err(failure)
+        })?;
+        let after = machine::run_time_ns(&processes)?;
+        let own: Vec<u32> = processes.iter().copied().chain([std::process::id()]).collect();
+        self.rounds.push(ApplicationRound {
+            cpu_us: after.saturating_sub(before) as f64 / 1e3 / proxied.count() as f64,
+            foreign_cores: busy.foreign_cores(&own)?,
+            direct,
+            proxied,
+        });
+        Ok(())
+    }
+
+    fn median_of(&self, figure: impl Fn(&ApplicationRound) -> f64) -> f64 {
+        median(self.rounds.iter().map(figure).collect()).unwrap_or(f64::NAN)
+    }
+}
+
+/// Calls that every slice has if the machine grants them at all.
+const CALLS_MIN: usize = 80;
+/// Before the first round.
+const WARMUP: Duration = Duration::from_millis(100);
+/// Where chance begins in predictions.
+const SEED: u64 = 1;
+
+fn compare(
+    pairs: &[ApplicationPair],
+    profile: &Profile,
+    draws: usize,
+) -> Result<ValidationReport, ProbeFailure> {
+    let invalid = |error: &dyn std::fmt::Display| ProbeFailure::Invalid(error.to_string());
+    let model =
+        ProfileModel::new(profile, MachineMatch::Same, draws, SEED).map_err(|error| invalid(&error))?;
+    let mut applications = Vec::new();
+    for pair in pairs {
+        let rate = pair.median_of(|round| round.proxied.rate());
+        let base_us = pair.median_of(|round| round.direct.middle_mean_us());
+        let services = pair.meshed.proxy_count();
+        // Without proxies, each service takes about the same part of the whole.
+        let app_us = base_us / services as f64;
+        let LoadShape {
+            protocol, size_bytes, ..
+        } = pair.load;
+        let graph = pair
+            .shape
+            .graph(protocol, size_bytes, rate, app_us)
+            .map_err(|error| invalid(&error))?;
+        let setup = MeshSetup::new("proxies", ProxyPlacement::PerNode);
+        let options = PredictOptions {
+            seed: SEED,
+            ..PredictOptions::default()
+        };
+        let predicted = predict(&graph, &model, &setup, &options).map_err(|error| invalid(&error))?;
+        applications.push(compared(pair, &predicted, rate, services));
+    }
+    let errors = |figure: fn(&ValidatedApplication) -> f64| {
+        median(applications.iter().map(|one| figure(one).abs()).collect())
+    };
+    let covered = applications.iter().filter(|one| one.is_covered).count();
+    let foreign = pairs
+        .iter()
+        .map(|pair| pair.median_of(|round| round.foreign_cores));
+    Ok(ValidationReport {
+        latency_error_median: errors(|one| one.latency_error),
+        cpu_error_median: errors(|one| one.cpu_error),
+        latency_covered_share: covered as f64 / applications.len().max(1) as f64,
+        foreign_cores: median(foreign.collect()).unwrap_or_default(),
+        applications,
+    })
+}
+
+fn compared(
+    pair: &ApplicationPair,
+    predicted: &Prediction,
+    rate: f64,
+    proxies: usize,
+) -> ValidatedApplication {
+    let measured = pair.median_of(|round| round.proxied.middle_mean_us() - round.direct.middle_mean_us());
+    let measured_cpu_us = pair.median_of(|round| round.cpu_us);
+    // Of cores, as much as one request takes.
+    let per_request = |cores: f64| cores * 1e6 / rate;
+    let cores = predicted.cpu.cores;
+    let cpu = Interval {
+        value: per_request(cores.value),
+        low: per_request(cores.low),
+        high: per_request(cores.high),
+    };
+    let added = predicted.added_us.mean;
+    let components = predicted.requests.first().map(|request| &request.components_us);
+    ValidatedApplication {
+        name: format!(
+            "{} {} {} B",
+            pair.shape.name(),
+            pair.load.protocol,
+            pair.load.size_bytes
+        ),
+        proxies,
+        base_us: pair.median_of(|round| round.direct.middle_mean_us()),
+        measured_added_us: measured,
+        predicted_added_us: added,
+        latency_error: added.value / measured - 1.0,
+        is_covered: added.contains(measured),
+        measured_cpu_us,
+        predicted_cpu_us: cpu,
+        cpu_error: cpu.value / measured_cpu_us - 1.0,
+        components_us: components
+            .into_iter()
+            .flatten()
+            .map(|one| (one.name.clone(), one.figure.value))
+            .collect(),
+    }
+}

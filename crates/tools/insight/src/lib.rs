@@ -1,0 +1,19 @@
+//! What a service mesh costs an application: profiles of proxies, annotated call graphs, and predictions from both.
+//!
+//! The library performs no I/O: texts go in, values and texts come out. What measures (probes, loads) and what reads files
+//! lives elsewhere, and hands over a [`Profile`](profile::Profile).
+#![forbid(unsafe_code)]
+
+pub mod acg;
+pub mod change;
+pub mod fit;
+pub mod forest;
+pub mod model;
+pub mod predict;
+pub mod profile;
+pub mod random;
+mod regression;
+pub mod report;
+pub mod synthetic;
+pub mod traces;
+pub mod validation;

@@ -1,0 +1,168 @@
+use super::*;
+use crate::synthetic::{SyntheticProxy, synthetic_profile};
+
+fn load() -> PassageLoad {
+    PassageLoad {
+        protocol: Protocol::Http1,
+        filters: Vec::new(),
+        request_bytes: Amount::Fixed(100.0),
+        response_bytes: Amount::Fixed(4000.0),
+        rate_per_s: 1000.0,
+    }
+}
+
+fn sum(costs: &[(Component, Vec<ComponentCost>)], draw: usize) -> f64 {
+    costs.iter().map(|(_, costs)| costs[draw].latency_us).sum()
+}
+
+#[test]
+fn the_fit_is_near_the_truth_and_draws_scatter_around_it() {
+    let proxy = SyntheticProxy::example();
+    let profile = synthetic_profile(&proxy, 6, 1);
+    let model = ProfileModel::new(&profile, MachineMatch::Same, 200, 1).unwrap();
+    let costs = model.passage_costs(&load(), &ProxyChanges::default()).unwrap();
+    let truth = proxy.round_trip_us(Protocol::Http1, 100.0, 4000.0, &[]);
+    assert!(
+        (sum(&costs, 0) / truth - 1.0).abs() < 0.05,
+        "{} {truth}",
+        sum(&costs, 0)
+    );
+    let mut draws: Vec<f64> = (1..=200).map(|draw| sum(&costs, draw)).collect();
+    draws.sort_by(f64::total_cmp);
+    assert!(
+        draws[5] < truth && truth < draws[194],
+        "{} {truth} {}",
+        draws[5],
+        draws[194]
+    );
+}
+
+#[test]
+fn directions_have_their_own_sizes() {
+    let proxy = SyntheticProxy::example();
+    let model = ProfileModel::new(&synthetic_profile(&proxy, 4, 1), MachineMatch::Same, 0, 1).unwrap();
+    let cost = |request, response| {
+        let load = PassageLoad {
+            request_bytes: Amount::Fixed(request),
+            response_bytes: Amount::Fixed(response),
+            ..load()
+        };
+        sum(&model.passage_costs(&load, &ProxyChanges::default()).unwrap(), 0)
+    };
+    // Half of each, not the larger one twice.
+    let (small, large, mixed) = (cost(64.0, 64.0), cost(16384.0, 16384.0), cost(64.0, 16384.0));
+    assert!(
+        (mixed - (small + large) / 2.0).abs() < 0.02 * mixed,
+        "{small} {mixed} {large}"
+    );
+}
+
+#[test]
+fn filters_and_factors_change_what_they_name() {
+    let proxy = SyntheticProxy::example();
+    let model = ProfileModel::new(&synthetic_profile(&proxy, 4, 1), MachineMatch::Same, 0, 1).unwrap();
+    let plain = sum(
+        &model.passage_costs(&load(), &ProxyChanges::default()).unwrap(),
+        0,
+    );
+    let with = PassageLoad {
+        filters: vec!["lua".into()],
+        ..load()
+    };
+    let with = sum(&model.passage_costs(&with, &ProxyChanges::default()).unwrap(), 0);
+    assert!(
+        (with - plain - proxy.filter_us("lua")).abs() < 2.0,
+        "{with} {plain}"
+    );
+    let faster = ProxyChanges {
+        variants: Vec::new(),
+        factors: vec![ComponentFactor {
+            component: Component::Parse,
+            factor: 0.5,
+        }],
+    };
+    let costs = model.passage_costs(&load(), &faster).unwrap();
+    let before = model.passage_costs(&load(), &ProxyChanges::default()).unwrap();
+    for ((component, after), (_, before)) in costs.iter().zip(&before) {
+        let factor = if *component == Component::Parse { 0.5 } else { 1.0 };
+        assert!((after[0].latency_us - factor * before[0].latency_us).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn what_the_profile_does_not_have_is_said_with_what_it_has() {
+    let profile = synthetic_profile(&SyntheticProxy::example(), 3, 1);
+    let model = ProfileModel::new(&profile, MachineMatch::Same, 0, 1).unwrap();
+    let error = |load: PassageLoad, changes: &ProxyChanges| {
+        model.passage_costs(&load, changes).unwrap_err().to_string()
+    };
+    let unknown = PassageLoad {
+        filters: vec!["wasm2".into()],
+        ..load()
+    };
+    assert!(error(unknown, &ProxyChanges::default()).contains("(it has local_ratelimit, lua)"));
+    let unknown = PassageLoad {
+        protocol: Protocol::Provost,
+        ..load()
+    };
+    assert!(error(unknown, &ProxyChanges::default()).contains("nothing for provost"));
+    let zero_copy = ProxyChanges {
+        variants: vec!["zero_copy".into()],
+        factors: Vec::new(),
+    };
+    assert!(error(load(), &zero_copy).contains("zero_copy"));
+}
+
+#[test]
+fn a_profile_of_another_machine_is_refused_or_rescaled_with_its_error() {
+    let profile = synthetic_profile(&SyntheticProxy::example(), 4, 1);
+    let named = |name: &str| check_machine(&profile, &ApplicationMachine::Named(name.into()));
+    assert_eq!(named(&profile.machine.id), Ok(MachineMatch::Same));
+    assert!(named("other").unwrap_err().to_string().contains("--rescale"));
+    let rescaled = MachineMatch::Rescaled {
+        factor: 2.0,
+        error_share: 0.3,
+    };
+    let model = ProfileModel::new(&profile, rescaled, 200, 1).unwrap();
+    let costs = model.passage_costs(&load(), &ProxyChanges::default()).unwrap();
+    let truth = 2.0 * SyntheticProxy::example().round_trip_us(Protocol::Http1, 100.0, 4000.0, &[]);
+    assert!((sum(&costs, 0) / truth - 1.0).abs() < 0.05);
+    let mut draws: Vec<f64> = (1..=200).map(|draw| sum(&costs, draw) / truth).collect();
+    draws.sort_by(f64::total_cmp);
+    assert!(
+        draws[10] < 0.8 && draws[189] > 1.2,
+        "{} {}",
+        draws[10],
+        draws[189]
+    );
+    assert!(model.warnings.iter().any(|warning| warning.contains("rescaled")));
+}
+
+#[test]
+fn functions_without_observations_are_drawn_from_their_covariance() {
+    let mut profile = synthetic_profile(&SyntheticProxy::example(), 6, 1);
+    profile.fit = Some(fit(&profile).unwrap());
+    profile.observations.clear();
+    let model = ProfileModel::new(&profile, MachineMatch::Same, 100, 1).unwrap();
+    let costs = model.passage_costs(&load(), &ProxyChanges::default()).unwrap();
+    let differing = (1..=100)
+        .filter(|draw| sum(&costs, *draw) != sum(&costs, 0))
+        .count();
+    assert_eq!(differing, 100);
+}
+
+#[test]
+fn loads_beyond_the_profile_are_named() {
+    let profile = synthetic_profile(&SyntheticProxy::example(), 3, 1);
+    let model = ProfileModel::new(&profile, MachineMatch::Same, 0, 1).unwrap();
+    assert_eq!(
+        model.beyond_observed(&load(), &ProxyChanges::default()),
+        Vec::<String>::new()
+    );
+    let large = PassageLoad {
+        response_bytes: Amount::Fixed(1e6),
+        rate_per_s: 1e6,
+        ..load()
+    };
+    assert_eq!(model.beyond_observed(&large, &ProxyChanges::default()).len(), 2);
+}

@@ -1,0 +1,380 @@
+//! What each passage of each call costs, in each draw.
+
+use std::collections::BTreeMap;
+
+use super::{
+    ExtrapolatedCall, Interval, MeshSetup, NamedInterval, PredictError, ProcessorPrediction, ProxyPlacement,
+};
+use crate::acg::{Amount, CallGraph, CallNode, RequestGraph};
+use crate::model::{ComponentCost, PassageLoad, ProfileModel};
+use crate::predict::DrawnStatistic;
+use crate::predict::sampling::CriticalPart;
+use crate::profile::{Component, Protocol};
+use crate::random::SeededRandom;
+
+/// Beyond what HTTP filters can work on.
+const OPAQUE: Protocol = Protocol::Tcp;
+
+/// A call's passage through one proxy.
+#[derive(Clone, Debug)]
+pub(super) struct ProxyPassage {
+    /// The service beside which the proxy stands.
+    pub(super) owner: usize,
+    /// By component, in each draw.
+    components: Vec<(Component, Vec<ComponentCost>)>,
+    /// Mean added latency in each draw.
+    pub(super) latency_us: Vec<f64>,
+    /// Mean processor time in each draw.
+    cpu_us: Vec<f64>,
+    /// How single messages spread around the mean.
+    pub(super) curve: Option<[(f64, f64); 6]>,
+}
+
+/// A call in one draw of the graph.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DrawnCall {
+    pub(super) probability: f64,
+    pub(super) repeats: f64,
+    /// What the application's time is multiplied by.
+    pub(super) app_factor: f64,
+}
+
+/// A call with its passages, and its draws.
+#[derive(Clone, Debug)]
+pub(super) struct CallCosts {
+    pub(super) passages: Vec<ProxyPassage>,
+    pub(super) draws: Vec<DrawnCall>,
+}
+
+/// The costs of all calls.
+#[derive(Clone, Debug)]
+pub(super) struct CostTable {
+    /// By type of request, then by call.
+    pub(super) requests: Vec<Vec<CallCosts>>,
+    pub(super) draw_count: usize,
+    pub(super) extrapolated: Vec<ExtrapolatedCall>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl CostTable {
+    pub(super) fn new(
+        graph: &CallGraph,
+        model: &ProfileModel,
+        setup: &MeshSetup,
+        seed: u64,
+    ) -> Result<CostTable, PredictError> {
+        let builder = TableBuilder {
+            graph,
+            model,
+            setup,
+            rates: proxy_rates(graph, setup.placement),
+            random: SeededRandom::new(seed).fork(77),
+        };
+        let mut table = CostTable {
+            requests: Vec::new(),
+            draw_count: model.draw_count(),
+            extrapolated: Vec::new(),
+            warnings: Vec::new(),
+        };
+        for (at, request) in graph.requests.iter().enumerate() {
+            let mut calls = Vec::new();
+            for index in 0..request.calls.len() {
+                let random = builder.random.fork((at as u64) << 32 | index as u64);
+                calls.push(builder.call(request, index, random, &mut table)?);
+            }
+            table.requests.push(calls);
+        }
+        Ok(table)
+    }
+
+    /// How often a call is made per request, in one draw.
+    fn expected(&self, request: &RequestGraph, at: usize, draw: usize) -> Vec<f64> {
+        let mut expected = vec![1.0; request.calls.len()];
+        for (index, call) in request.calls.iter().enumerate() {
+            let drawn = &self.requests[at][index].draws[draw];
+            let above = call.parent.map_or(1.0, |parent| expected[parent]);
+            expected[index] = above * drawn.probability * drawn.repeats;
+        }
+        expected
+    }
+
+    /// Processor time over the whole graph: all calls, on the critical path or not.
+    pub(super) fn processor_prediction(&self, graph: &CallGraph) -> ProcessorPrediction {
+        const US_PER_S: f64 = 1e6;
+        let mut whole = vec![0.0; self.draw_count];
+        let mut services: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        let mut components: BTreeMap<&Component, Vec<f64>> = BTreeMap::new();
+        for (at, request) in graph.requests.iter().enumerate() {
+            for draw in 0..self.draw_count {
+                let expected = self.expected(request, at, draw);
+                for (call, expected) in self.requests[at].iter().zip(expected) {
+                    let per_s = request.rate_per_s * expected / US_PER_S;
+                    for passage in &call.passages {
+                        let spent = per_s * passage.cpu_us[draw];
+                        whole[draw] += spent;
+                        services
+                            .entry(passage.owner)
+                            .or_insert_with(|| vec![0.0; self.draw_count])[draw] += spent;
+                        for (component, costs) in &passage.components {
+                            let sums = components
+                                .entry(component)
+                                .or_insert_with(|| vec![0.0; self.draw_count]);
+                            sums[draw] += per_s * costs[draw].cpu_us;
+                        }
+                    }
+                }
+            }
+        }
+        let named = |name: String, draws: Vec<f64>| NamedInterval {
+            name,
+            figure: DrawnStatistic(draws).interval(),
+        };
+        let mut by_service: Vec<_> = services
+            .into_iter()
+            .map(|(service, draws)| named(graph.services[service].name.clone(), draws))
+            .collect();
+        by_service.sort_by(|left, right| right.figure.value.total_cmp(&left.figure.value));
+        let draws = DrawnStatistic(whole);
+        ProcessorPrediction {
+            cores: draws.interval(),
+            by_service,
+            by_component: components
+                .into_iter()
+                .map(|(component, draws)| named(component.to_string(), draws))
+                .collect(),
+            draws,
+        }
+    }
+
+    /// Mean added latency on the critical path of a type of request, by component. Each draw has its own costs of what the
+    /// fit finds on the critical path.
+    pub(super) fn critical_components(&self, at: usize, critical: &[CriticalPart]) -> Vec<NamedInterval> {
+        let mut sums: BTreeMap<&Component, Vec<f64>> = BTreeMap::new();
+        for (call, part) in self.requests[at].iter().zip(critical) {
+            for (passage, spent) in call.passages.iter().zip(&part.proxies_us) {
+                // A passage's time on the path over its mean says how often it is on the path.
+                let mean = passage.latency_us[0];
+                let weight = if mean.abs() > 1e-12 { spent / mean } else { 0.0 };
+                for (component, costs) in &passage.components {
+                    let sum = sums
+                        .entry(component)
+                        .or_insert_with(|| vec![0.0; self.draw_count]);
+                    for (sum, cost) in sum.iter_mut().zip(costs) {
+                        *sum += weight * cost.latency_us;
+                    }
+                }
+            }
+        }
+        sums.into_iter()
+            .map(|(component, draws)| NamedInterval {
+                name: component.to_string(),
+                figure: Interval::of_draws(draws[0], &draws[1..]),
+            })
+            .collect()
+    }
+}
+
+/// Calls per second at the proxy of each service: with one proxy on a node, those of all services there.
+fn proxy_rates(graph: &CallGraph, placement: ProxyPlacement) -> Vec<f64> {
+    let rates = graph.proxy_rates();
+    if placement != ProxyPlacement::PerNode {
+        return rates;
+    }
+    let mut nodes = vec![0.0; graph.services.len()];
+    for (service, rate) in graph.services.iter().zip(&rates) {
+        nodes[service.node] += rate;
+    }
+    graph.services.iter().map(|service| nodes[service.node]).collect()
+}
+
+struct TableBuilder<'a> {
+    graph: &'a CallGraph,
+    model: &'a ProfileModel,
+    setup: &'a MeshSetup,
+    rates: Vec<f64>,
+    random: SeededRandom,
+}
+
+impl TableBuilder<'_> {
+    fn call(
+        &self,
+        request: &RequestGraph,
+        index: usize,
+        mut random: SeededRandom,
+        table: &mut CostTable,
+    ) -> Result<CallCosts, PredictError> {
+        let call = &request.calls[index];
+        let above = call.parent.map_or(1.0, |parent| request.calls[parent].expected);
+        let seen = (request.traces as f64 * above).round() as u64;
+        let draws = (0..self.model.draw_count())
+            .map(|draw| drawn_call(call, if draw == 0 { 0 } else { seen }, &mut random))
+            .collect();
+        let mut passages = Vec::new();
+        for owner in self.proxies(call) {
+            let load = self.load(call, owner, table);
+            let passage = self
+                .passage(call, owner, &load, seen, &mut random)
+                .map_err(|error| PredictError::Model {
+                    place: format!("request \"{}\", call \"{}\"", request.name, call.id),
+                    error,
+                })?;
+            let beyond = self.model.beyond_observed(&load, &self.setup.changes);
+            if !beyond.is_empty() {
+                table.extrapolated.push(ExtrapolatedCall {
+                    request: request.name.clone(),
+                    call: call.id.clone(),
+                    proxy_of: self.graph.services[owner].name.clone(),
+                    beyond,
+                });
+            }
+            passages.push(passage);
+        }
+        Ok(CallCosts { passages, draws })
+    }
+
+    /// The services whose proxies a call passes.
+    fn proxies(&self, call: &CallNode) -> Vec<usize> {
+        let services = &self.graph.services;
+        let shares_node = call
+            .caller
+            .is_some_and(|caller| services[caller].node == services[call.service].node);
+        let ends = match self.setup.placement {
+            ProxyPlacement::Absent => return Vec::new(),
+            ProxyPlacement::PerNode if shares_node => vec![call.service],
+            ProxyPlacement::PerNode | ProxyPlacement::Sidecars => {
+                call.caller.into_iter().chain([call.service]).collect()
+            }
+        };
+        ends.into_iter().filter(|end| services[*end].meshed).collect()
+    }
+
+    fn load(&self, call: &CallNode, owner: usize, table: &mut CostTable) -> PassageLoad {
+        let protocol = self.setup.mode.unwrap_or(call.protocol);
+        let mut filters = self.graph.services[owner].filters.clone();
+        filters.extend(call.filters.iter().cloned());
+        filters.retain(|filter| !self.setup.filters_removed.contains(filter));
+        filters.extend(self.setup.filters_added.iter().cloned());
+        filters.sort();
+        filters.dedup();
+        if protocol == OPAQUE && !filters.is_empty() {
+            let warning = format!("with tcp, filters do not run: {} left out", filters.join(", "));
+            if !table.warnings.contains(&warning) {
+                table.warnings.push(warning);
+            }
+            filters.clear();
+        }
+        PassageLoad {
+            protocol,
+            filters,
+            request_bytes: call.request_bytes,
+            response_bytes: call.response_bytes,
+            rate_per_s: self.rates[owner],
+        }
+    }
+
+    fn passage(
+        &self,
+        call: &CallNode,
+        owner: usize,
+        load: &PassageLoad,
+        seen: u64,
+        random: &mut SeededRandom,
+    ) -> Result<ProxyPassage, crate::model::ModelError> {
+        let mut components = self.model.passage_costs(load, &self.setup.changes)?;
+        if seen > 0 && is_spread(call) {
+            let errors = size_errors(call, seen, self.model.draw_count(), random);
+            self.move_sizes(&mut components, load, &errors)?;
+        }
+        let sum = |draw: usize, part: fn(&ComponentCost) -> f64| {
+            components.iter().map(|(_, costs)| part(&costs[draw])).sum()
+        };
+        let draws = self.model.draw_count();
+        Ok(ProxyPassage {
+            owner,
+            latency_us: (0..draws).map(|draw| sum(draw, |cost| cost.latency_us)).collect(),
+            cpu_us: (0..draws).map(|draw| sum(draw, |cost| cost.cpu_us)).collect(),
+            components,
+            curve: self.model.message_curve(load.protocol).copied(),
+        })
+    }
+
+    /// Sizes that were seen in few traces may be off: each draw moves them, along the slope at the sizes that were seen.
+    fn move_sizes(
+        &self,
+        components: &mut [(Component, Vec<ComponentCost>)],
+        load: &PassageLoad,
+        errors: &[f64],
+    ) -> Result<(), crate::model::ModelError> {
+        const STEP: f64 = 0.1;
+        let larger = PassageLoad {
+            request_bytes: scaled(load.request_bytes, 1.0 + STEP),
+            response_bytes: scaled(load.response_bytes, 1.0 + STEP),
+            ..load.clone()
+        };
+        let moved = self.model.passage_costs(&larger, &self.setup.changes)?;
+        for ((_, costs), (_, moved)) in components.iter_mut().zip(moved) {
+            for ((cost, moved), error) in costs.iter_mut().zip(moved).zip(errors) {
+                cost.latency_us += (moved.latency_us - cost.latency_us) * error / STEP;
+                cost.cpu_us += (moved.cpu_us - cost.cpu_us) * error / STEP;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_spread(call: &CallNode) -> bool {
+    call.request_bytes.deviation() > 0.0 || call.response_bytes.deviation() > 0.0
+}
+
+/// By what share the mean sizes are off in each draw; not at all in the first.
+fn size_errors(call: &CallNode, seen: u64, draws: usize, random: &mut SeededRandom) -> Vec<f64> {
+    let mean = call.request_bytes.mean() + call.response_bytes.mean();
+    let deviation = call
+        .request_bytes
+        .deviation()
+        .hypot(call.response_bytes.deviation());
+    let share = if mean > 0.0 {
+        deviation / mean / (seen as f64).sqrt()
+    } else {
+        0.0
+    };
+    (0..draws)
+        .map(|draw| if draw == 0 { 0.0 } else { share * random.normal() })
+        .collect()
+}
+
+fn scaled(amount: Amount, factor: f64) -> Amount {
+    match amount {
+        Amount::Fixed(value) => Amount::Fixed(value * factor),
+        Amount::Spread(mut spread) => {
+            for value in [&mut spread.p10, &mut spread.p50, &mut spread.p90, &mut spread.p99] {
+                *value *= factor;
+            }
+            Amount::Spread(spread)
+        }
+    }
+}
+
+/// A call as so many observations of it might have shown it; as it is where none is counted.
+fn drawn_call(call: &CallNode, seen: u64, random: &mut SeededRandom) -> DrawnCall {
+    if seen == 0 {
+        return DrawnCall {
+            probability: call.probability,
+            repeats: call.repeats,
+            app_factor: 1.0,
+        };
+    }
+    let root = (seen as f64).sqrt();
+    let mean = call.app_us.mean();
+    let app_error = if mean > 0.0 {
+        call.app_us.deviation() / mean / root
+    } else {
+        0.0
+    };
+    DrawnCall {
+        probability: random.binomial_share(seen, call.probability),
+        // Repeats beyond the first are taken to scatter like a Poisson count.
+        repeats: (call.repeats + (call.repeats - 1.0).max(0.0).sqrt() / root * random.normal()).max(1.0),
+        app_factor: (1.0 + app_error * random.normal()).max(0.0),
+    }
+}

@@ -1,0 +1,171 @@
+//! Chores of the NIC in `hw/`: its registers, lint, tests, proofs, synthesis. What needs a tool that is missing says so.
+
+mod proofs;
+mod registers;
+mod synthesis;
+mod tools;
+
+use std::process::Command;
+
+use crate::Complaints;
+use crate::chores::{Golden, reported};
+use crate::workspace::{Workspace, run as run_command};
+
+use proofs::Extent;
+use synthesis::Family;
+use tools::{YOSYS_MISSING, Yosys, rtl_files};
+
+/// The package whose tests run over the simulated hardware.
+pub(crate) const TESTS: &str = "provost-nic-tests";
+/// Lines of a SystemVerilog file.
+const FILE_LINES_MAX: usize = 600;
+
+/// What to do with the NIC.
+#[derive(clap::Subcommand)]
+pub(crate) enum HardwareChore {
+    /// Checks that what follows from `hw/registers.toml` is fresh
+    Regs {
+        /// Write it anew
+        #[arg(long)]
+        bless: bool,
+    },
+    /// Lints the RTL (needs Verilator); warnings are errors
+    Lint,
+    /// Tests the RTL in simulation (needs Verilator)
+    Test {
+        /// Calls of the long test between two NICs
+        #[arg(long)]
+        calls: Option<u64>,
+    },
+    /// Proves properties of the RTL, and has mutants of it caught (needs yosys)
+    Prove {
+        /// Only what is quick, with one mutant each
+        #[arg(long)]
+        quick: bool,
+        /// Only this proof
+        proof: Option<String>,
+    },
+    /// Prints what each module needs of an FPGA (needs yosys)
+    Synth {
+        /// Which
+        #[arg(long, default_value = "ecp5")]
+        family: Family,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(workspace: &Workspace, chore: &HardwareChore) -> Result<(), Complaints> {
+    match chore {
+        HardwareChore::Regs { bless: true } => registers::check(workspace, Golden::Bless),
+        HardwareChore::Regs { bless: false } => registers::check(workspace, Golden::Check),
+        HardwareChore::Lint => lint(workspace),
+        HardwareChore::Test { calls } => test(workspace, *calls),
+        HardwareChore::Prove { quick, proof } => {
+            let extent = if *quick { Extent::Quick } else { Extent::Full };
+            with_yosys(workspace, |yosys| {
+                proofs::prove(workspace, yosys, extent, proof.as_deref())
+            })
+        }
+        HardwareChore::Synth { family } => with_yosys(workspace, |yosys| {
+            synthesis::synthesize(workspace, yosys, *family)
+        }),
+    }
+}
+
+/// What continuous integration checks of the NIC.
+pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
+    registers::check(workspace, Golden::Check)?;
+    lint(workspace)?;
+    with_yosys(workspace, |yosys| {
+        proofs::prove(workspace, yosys, Extent::Quick, None)
+    })?;
+    test(workspace, None)
+}
+
+fn with_yosys(
+    workspace: &Workspace,
+    act: impl FnOnce(&Yosys) -> Result<(), Complaints>,
+) -> Result<(), Complaints> {
+    match Yosys::find(workspace) {
+        Some(yosys) => act(&yosys),
+        None => {
+            eprintln!("xtask: {YOSYS_MISSING}");
+            Ok(())
+        }
+    }
+}
+
+/// Whether Verilator is there; says so if not.
+fn has_verilator() -> bool {
+    let version = Command::new("verilator").arg("--version").output();
+    let found = version.is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("xtask: skipped: no verilator (Debian: apt-get install verilator)");
+    }
+    found
+}
+
+fn lint(workspace: &Workspace) -> Result<(), Complaints> {
+    crate::none(length_complaints(workspace)?)?;
+    if !has_verilator() {
+        return Ok(());
+    }
+    let mut command = Command::new("verilator");
+    command
+        .current_dir(&workspace.root)
+        .args(["--lint-only", "-Wall", "--top-module", "nic"]);
+    command.args(rtl_files(workspace)?.iter().map(|name| format!("hw/rtl/{name}")));
+    reported(run_command(&mut command))
+}
+
+fn length_complaints(workspace: &Workspace) -> Result<Complaints, Complaints> {
+    let mut complaints = Complaints::new();
+    for name in rtl_files(workspace)? {
+        let path = workspace.root.join("hw/rtl").join(&name);
+        let text = std::fs::read_to_string(&path).map_err(|error| vec![format!("{name}: {error}")])?;
+        let lines = text.lines().count();
+        if lines > FILE_LINES_MAX {
+            complaints.push(format!("hw/rtl/{name}: {lines} lines; at most {FILE_LINES_MAX}"));
+        }
+        let stem = name.trim_end_matches(".sv");
+        let declared = [format!("module {stem} "), format!("package {stem};")];
+        if !declared.iter().any(|declared| text.contains(declared.as_str())) {
+            complaints.push(format!("hw/rtl/{name}: no module or package {stem} in it"));
+        }
+    }
+    Ok(complaints)
+}
+
+fn test(workspace: &Workspace, calls: Option<u64>) -> Result<(), Complaints> {
+    if !has_verilator() {
+        return Ok(());
+    }
+    let packages = ["--package", "provost-nic-model", "--package", TESTS];
+    let features = ["--features", "provost-nic-tests/verilator"];
+    let lints = [
+        &["clippy", "--quiet", "--all-targets"][..],
+        &packages,
+        &features,
+        &["--", "-D", "warnings"],
+    ]
+    .concat();
+    reported(run_command(&mut workspace.cargo(&lints)))?;
+    let mut tests = workspace.cargo(&[&["test"][..], &packages, &features, &["--", "--nocapture"]].concat());
+    if let Some(calls) = calls {
+        tests.env("PROVOST_NIC_CALLS", calls.to_string());
+    }
+    reported(run_command(&mut tests))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rtl_files_are_short_and_named_for_their_module() {
+        assert_eq!(
+            length_complaints(&Workspace::load().unwrap()),
+            Ok(Complaints::new())
+        );
+    }
+}

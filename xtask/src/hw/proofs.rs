@@ -1,0 +1,228 @@
+//! Proofs of the RTL (`hw/formal/proofs.toml`) with yosys' SAT solver, and mutants of the RTL, each of which a proof must catch.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Deserialize;
+
+use super::tools::{Yosys, rtl_files};
+use crate::Complaints;
+use crate::workspace::Workspace;
+
+const SOURCE: &str = "hw/formal/proofs.toml";
+
+/// How much is proved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Everything, with all mutants.
+    Full,
+    /// What is quick, with one mutant each.
+    Quick,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Proofs {
+    proof: Vec<Proof>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Proof {
+    name: String,
+    says: String,
+    sources: Vec<String>,
+    way: Way,
+    cycles: u32,
+    #[serde(default)]
+    quick: bool,
+    mutant: Vec<Mutant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Way {
+    Induction,
+    Bounded,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mutant {
+    file: String,
+    from: String,
+    to: String,
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Proved,
+    Refuted,
+}
+
+/// The mutants that a proof must catch at least.
+const MUTANTS_MIN: usize = 3;
+
+/// Proves, and has the mutants caught.
+pub(crate) fn prove(
+    workspace: &Workspace,
+    yosys: &Yosys,
+    extent: Extent,
+    only: Option<&str>,
+) -> Result<(), Complaints> {
+    let mut complaints = Complaints::new();
+    for proof in proofs(workspace)? {
+        let wanted = extent == Extent::Full || proof.quick;
+        if !wanted || only.is_some_and(|only| only != proof.name) {
+            continue;
+        }
+        complaints.extend(prove_one(workspace, yosys, &proof, extent)?);
+    }
+    crate::none(complaints)
+}
+
+fn proofs(workspace: &Workspace) -> Result<Vec<Proof>, Complaints> {
+    let text = read(&workspace.root.join(SOURCE))?;
+    let proofs: Proofs = toml::from_str(&text).map_err(|error| vec![format!("{SOURCE}: {error}")])?;
+    Ok(proofs.proof)
+}
+
+fn prove_one(
+    workspace: &Workspace,
+    yosys: &Yosys,
+    proof: &Proof,
+    extent: Extent,
+) -> Result<Complaints, Complaints> {
+    let rtl = workspace.root.join("hw/rtl");
+    let began = Instant::now();
+    let outcome = run(workspace, yosys, proof, &rtl)?;
+    let bound = match proof.way {
+        Way::Induction => "for any number of cycles".to_string(),
+        Way::Bounded => format!("for {} cycles after the reset", proof.cycles),
+    };
+    let seconds = began.elapsed().as_secs();
+    if outcome == Outcome::Refuted {
+        return Ok(vec![format!(
+            "{}: refuted: {} ({seconds} s)",
+            proof.name, proof.says
+        )]);
+    }
+    eprintln!("{}: proved {bound}: {} ({seconds} s)", proof.name, proof.says);
+    let mut complaints = Complaints::new();
+    if proof.mutant.len() < MUTANTS_MIN {
+        complaints.push(format!("{}: fewer than {MUTANTS_MIN} mutants", proof.name));
+    }
+    let count = if extent == Extent::Quick {
+        1
+    } else {
+        proof.mutant.len()
+    };
+    for (index, mutant) in proof.mutant.iter().take(count).enumerate() {
+        let began = Instant::now();
+        let folder = mutated(workspace, proof, mutant, index)?;
+        let outcome = run(workspace, yosys, proof, &folder)?;
+        let seconds = began.elapsed().as_secs();
+        match outcome {
+            Outcome::Refuted => eprintln!(
+                "{}: mutant {index} of {} caught ({seconds} s)",
+                proof.name, mutant.file
+            ),
+            Outcome::Proved => complaints.push(format!(
+                "{}: mutant {index} of {} is not caught: {}",
+                proof.name, mutant.file, mutant.to
+            )),
+        }
+    }
+    Ok(complaints)
+}
+
+/// The proof's RTL in a folder of its own, with the mutant's change.
+fn mutated(
+    workspace: &Workspace,
+    proof: &Proof,
+    mutant: &Mutant,
+    index: usize,
+) -> Result<PathBuf, Complaints> {
+    let rtl = workspace.root.join("hw/rtl");
+    let folder = workspace
+        .target
+        .join("hw/mutants")
+        .join(format!("{}-{index}", proof.name));
+    std::fs::create_dir_all(&folder).map_err(|error| vec![format!("{}: {error}", folder.display())])?;
+    for name in rtl_files(workspace)? {
+        let mut text = read(&rtl.join(&name))?;
+        if name == mutant.file {
+            let places = text.matches(&mutant.from).count();
+            if places != 1 {
+                let complaint = format!(
+                    "{}: mutant {index}: its text is {places} times in {name}",
+                    proof.name
+                );
+                return Err(vec![complaint]);
+            }
+            text = text.replace(&mutant.from, &mutant.to);
+        }
+        std::fs::write(folder.join(&name), text).map_err(|error| vec![format!("{name}: {error}")])?;
+    }
+    Ok(folder)
+}
+
+fn run(workspace: &Workspace, yosys: &Yosys, proof: &Proof, rtl: &Path) -> Result<Outcome, Complaints> {
+    let relative = workspace.relative(rtl).display().to_string();
+    let mut sources = vec![format!("{relative}/nic_pkg.sv")];
+    sources.extend(proof.sources.iter().map(|name| format!("{relative}/{name}")));
+    let top = format!("{}_proof", proof.name);
+    sources.push(format!("hw/formal/{top}.sv"));
+    let way = match proof.way {
+        Way::Induction => "-tempinduct",
+        Way::Bounded => "-tempinduct-baseonly",
+    };
+    let script = format!(
+        "read_verilog -sv -formal {}; prep -flatten -top {top}; memory_map; async2sync; chformal -lower; opt -full; \
+         opt_clean; sat -verify -prove-asserts -set-assumes {way} -seq 1 -maxsteps {}",
+        sources.join(" "),
+        proof.cycles
+    );
+    let output = yosys.run(workspace, &script)?;
+    if output.success {
+        return Ok(Outcome::Proved);
+    }
+    if output.log.contains("proof did fail!") {
+        return Ok(Outcome::Refuted);
+    }
+    Err(vec![format!("{}: yosys failed:\n{}", proof.name, output.tail())])
+}
+
+fn read(path: &Path) -> Result<String, Complaints> {
+    std::fs::read_to_string(path).map_err(|error| vec![format!("{}: {error}", path.display())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_is_a_change_of_what_is_proved() {
+        let workspace = Workspace::load().unwrap();
+        for proof in proofs(&workspace).unwrap() {
+            assert!(proof.mutant.len() >= MUTANTS_MIN, "{}", proof.name);
+            for mutant in &proof.mutant {
+                assert!(
+                    proof.sources.contains(&mutant.file),
+                    "{}: {}",
+                    proof.name,
+                    mutant.file
+                );
+                let text = read(&workspace.root.join("hw/rtl").join(&mutant.file)).unwrap();
+                assert_eq!(
+                    text.matches(&mutant.from).count(),
+                    1,
+                    "{}: {}",
+                    proof.name,
+                    mutant.from
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Programs that run side by side, each with its output in one piece, and what their tests say in the end.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use crate::Complaints;
+use crate::workspace::{show, start_error};
+
+/// With this begins a line of a test that does not run here; the reason follows.
+const SKIPPED: &str = "skipped: ";
+
+/// A command with the name that the log calls it.
+pub(crate) struct TestJob {
+    /// The name.
+    pub(crate) name: String,
+    /// What to run.
+    pub(crate) command: Command,
+}
+
+/// What the tests of all jobs came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunTally {
+    passed: u64,
+    failed: u64,
+    skipped: BTreeSet<String>,
+    complaints: Complaints,
+}
+
+impl RunTally {
+    /// Runs these jobs, so many at a time, in this order. Those after one that fails run all the same.
+    pub(crate) fn run(&mut self, jobs: Vec<TestJob>, at_once: usize) {
+        let waiting = Mutex::new(VecDeque::from(jobs));
+        let tally = Mutex::new(std::mem::take(self));
+        let take = || waiting.lock().expect("no job panics").pop_front();
+        std::thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(|| {
+                    while let Some(job) = take() {
+                        let report = run(job);
+                        tally.lock().expect("no job panics").add(&report);
+                    }
+                });
+            }
+        });
+        *self = tally.into_inner().expect("no job panics");
+    }
+
+    /// Prints a report and counts what it says.
+    fn add(&mut self, report: &JobReport) {
+        // In one piece, for others print theirs.
+        eprint!("{}", report.shown());
+        for line in &report.lines {
+            self.count(&report.name, line);
+        }
+        self.complaints.extend(report.complaint.clone());
+    }
+
+    fn count(&mut self, name: &str, line: &str) {
+        if let Some(result) = line.strip_prefix("test result: ") {
+            self.passed += counted(result, "passed");
+            self.failed += counted(result, "failed");
+        }
+        // In the midst of a line as well, where the harness has begun one.
+        if let Some((before, reason)) = line.split_once(SKIPPED) {
+            let what = if before.starts_with("test ") { "" } else { before };
+            self.skipped.insert(format!("{name}: {what}{reason}"));
+        }
+    }
+
+    /// Notes what did not run here, and why.
+    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+        self.skipped.insert(format!("{name}: {reason}"));
+    }
+
+    /// Prints what was skipped, what failed and, as the last line, the counts.
+    pub(crate) fn conclude(self) -> Result<(), Complaints> {
+        self.skipped
+            .iter()
+            .for_each(|skipped| eprintln!("{SKIPPED}{skipped}"));
+        self.complaints
+            .iter()
+            .for_each(|complaint| eprintln!("{complaint}"));
+        println!("{}", self.counts());
+        if self.complaints.is_empty() {
+            Ok(())
+        } else {
+            // They are printed already, and nothing may follow the counts.
+            Err(Vec::new())
+        }
+    }
+
+    fn counts(&self) -> String {
+        let (passed, failed) = (self.passed, self.failed);
+        // What failed without a test counts as one.
+        let failed = failed.max(self.complaints.len() as u64);
+        let skipped = self.skipped.len();
+        format!("{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// How a job ended.
+struct JobReport {
+    name: String,
+    seconds: u64,
+    lines: Vec<String>,
+    complaint: Option<String>,
+}
+
+impl JobReport {
+    fn shown(&self) -> String {
+        let outcome = self.complaint.as_deref().unwrap_or("ok");
+        let (name, seconds) = (&self.name, self.seconds);
+        let mut shown = format!("-- {name}: {outcome}, {seconds} s\n");
+        for line in &self.lines {
+            shown.push_str(line);
+            shown.push('\n');
+        }
+        shown
+    }
+}
+
+fn run(mut job: TestJob) -> JobReport {
+    let began = Instant::now();
+    let lines = Mutex::new(Vec::new());
+    let outcome = job
+        .command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .and_then(|mut child| {
+            let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+            std::thread::scope(|scope| {
+                scope.spawn(|| stdout.map(|pipe| read_lines(pipe, &lines)));
+                scope.spawn(|| stderr.map(|pipe| read_lines(pipe, &lines)));
+            });
+            child.wait()
+        });
+    let complaint = match outcome {
+        Ok(status) if status.success() => None,
+        Ok(status) => Some(format!("failed ({status}): {}: {}", job.name, show(&job.command))),
+        Err(source) => Some(start_error(&job.command, source).to_string()),
+    };
+    JobReport {
+        name: job.name,
+        seconds: began.elapsed().as_secs(),
+        lines: lines.into_inner().expect("no reader panics"),
+        complaint,
+    }
+}
+
+fn read_lines(pipe: impl Read, lines: &Mutex<Vec<String>>) {
+    // Lossily: a test may print anything.
+    for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).into_owned();
+        lines.lock().expect("no reader panics").push(line);
+    }
+}
+
+/// The number before a word, as in `ok. 3 passed; 0 failed`.
+fn counted(result: &str, word: &str) -> u64 {
+    let words: Vec<&str> = result
+        .split(|character: char| !character.is_alphanumeric())
+        .collect();
+    let number = words.windows(2).find(|pair| pair[1] == word).map(|pair| pair[0]);
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(name: &str, script: &str) -> TestJob {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        TestJob {
+            name: name.into(),
+            command,
+        }
+    }
+
+    #[test]
+    fn counts_and_skips_are_collected_from_all_jobs() {
+        let mut tally = RunTally::default();
+        let result = "echo 'test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out'";
+        let skip = "echo 'test a ... skipped: a: no device' >&2";
+        tally.run(
+            vec![shell("one", result), shell("other", &format!("{result}; {skip}"))],
+            2,
+        );
+        assert_eq!(tally.counts(), "4 passed, 0 failed, 1 skipped");
+        assert_eq!(tally.skipped.iter().collect::<Vec<_>>(), ["other: a: no device"]);
+        assert_eq!(tally.conclude(), Ok(()));
+    }
+
+    #[test]
+    fn one_that_fails_fails_all_and_the_others_run() {
+        let mut tally = RunTally::default();
+        let passes = "echo 'test result: ok. 1 passed; 0 failed'";
+        let fails = "echo 'test result: FAILED. 1 passed; 2 failed'; exit 101";
+        tally.run(vec![shell("bad", fails), shell("good", passes)], 1);
+        assert_eq!(tally.counts(), "2 passed, 2 failed, 0 skipped");
+        assert_eq!(tally.complaints.len(), 1, "{:?}", tally.complaints);
+        assert_eq!(tally.conclude(), Err(Vec::new()));
+        let mut tally = RunTally::default();
+        tally.run(vec![shell("killed", "kill -9 $$")], 1);
+        assert_eq!(tally.counts(), "0 passed, 1 failed, 0 skipped");
+    }
+}
