@@ -411,10 +411,9 @@ impl World {
         for _ in 0..10_000 {
             self.now += 50;
             self.poll(8);
-            // What it holds for want of room it moves when it is polled after room was made, whatever it says of waking.
-            let waits = self.engine.wake_at().is_some() || self.engine.held() > 0;
-            let idle = self.queues.iter().all(Queue::is_empty) && !waits;
-            if idle {
+            // What it holds for want of room, cancellations of its own among it, it moves when it is polled after room was
+            // made, whatever it says of waking.
+            if self.queues.iter().all(Queue::is_empty) && self.engine.rests() {
                 return;
             }
         }

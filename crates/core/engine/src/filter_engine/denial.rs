@@ -20,7 +20,7 @@ pub(super) enum By {
     FilterEngine,
 }
 
-/// There are bounds to adaptive spin.
+/// The denial of a call that would need more room than [`HELD_STEPS_MAX`] leaves.
 pub(super) fn too_many_wait() -> Denial {
     Denial::new(
         Code::ResourceExhausted,
