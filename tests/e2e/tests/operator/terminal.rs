@@ -201,6 +201,11 @@ fn watch_draws_over_itself_and_tables_fit_the_terminal() {
         operator.text(&["policy", "detach", "watched"]);
         terminal.shows("no policy is attached");
         terminal.presses("C-c");
+        eventually("the shell asks for the next command", WAIT_MAX, || {
+            let screen = terminal.screen();
+            let last = screen.lines().rev().find(|line| !line.trim().is_empty());
+            last.is_some_and(|last| last.trim_end() == "ready>")
+        });
         terminal.types("echo heard\n");
         terminal.shows("ready> echo heard");
     });
