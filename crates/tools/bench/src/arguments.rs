@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::datagram::{self, Depth};
 use crate::failure::Failure;
 use crate::plan::{Scope, Suite};
+use crate::regime::CoreRegime;
 use crate::roles::{self, Role};
 use crate::syscalls;
 use crate::{bench, bind, qos, upgrade};
@@ -23,6 +24,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Calls: latency, rate, goodput, CPU time and memory of every setup
+    #[command(after_help = CALL_EXAMPLES)]
     Call(Call),
     /// Policies: rate limit and access by field beside Envoy's, and chains of policies (mRPC, figure 6)
     Policy(Call),
@@ -70,9 +72,9 @@ pub(crate) struct Call {
     /// Draw plots into this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) plots: Option<PathBuf>,
-    /// Keep the cores from halting, with a busy loop of the idle class on each, as `idle=poll` would do
-    #[arg(long)]
-    pub(crate) nohalt: bool,
+    /// What else the cores do (several in turn, separated by commas)
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
+    pub(crate) regime: Vec<CoreRegime>,
     /// The cores that everything runs on
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     pub(crate) cores: Vec<usize>,
@@ -102,6 +104,9 @@ pub(crate) struct Upgrade {
     /// Draw plots into this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) plots: Option<PathBuf>,
+    /// What else the cores do (several in turn, separated by commas)
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
+    pub(crate) regime: Vec<CoreRegime>,
     /// The cores that everything runs on
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     pub(crate) cores: Vec<usize>,
@@ -115,6 +120,13 @@ pub(crate) struct Upgrade {
     #[arg(long, value_name = "MS", default_value_t = 50)]
     pub(crate) every: u64,
 }
+
+const CALL_EXAMPLES: &str = "Examples:
+  cargo xtask bench call --quick                               under 4 minutes, on cores that are idle otherwise
+  cargo xtask bench call --quick --regime background           beside a background job on each core
+  cargo xtask bench call --regime idle,background,busy,one-core --json call.json
+                                                               all regimes in turn; call.json holds them by name
+  cargo xtask bench call --quick --only 'raw tcp,provost null' only these setups";
 
 const DATAGRAM_EXAMPLES: &str = "Examples:
   cargo xtask bench datagram --quick                           the ends of every scale, under 2 minutes
@@ -176,7 +188,7 @@ impl Call {
             quick: true,
             json: None,
             plots: None,
-            nohalt: false,
+            regime: vec![CoreRegime::Idle],
             cores: vec![0, 1],
             only: Vec::new(),
             rounds: Some(1),

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use provost_figures::{Cell, Cells, Median, table};
+use serde::Serialize;
 
 use crate::arguments::Call;
 use crate::failure::{Doing, Failure};
 use crate::idle;
 use crate::in_turn::InTurn;
-use crate::machine::{self, AwakeCores};
+use crate::machine;
 use crate::plan::{Measure, Scope, Setup, Suite};
 use crate::plot::BarPlot;
+use crate::regime::{self, CoreRegime};
 use crate::report::{Load, Report};
 use crate::stack::Stack;
 use crate::targets;
@@ -27,15 +29,25 @@ const RUN_SECONDS_QUICK: f64 = 0.8;
 const WARMUP_SECONDS: f64 = 0.4;
 const WARMUP_SECONDS_QUICK: f64 = 0.25;
 
-/// Runs the bench, prints a table, and writes the file that was asked for.
+/// Runs the bench in each regime, prints tables, and writes the file that was asked for.
 pub(crate) fn run(call: &Call, suite: Suite, scope: Scope) -> Result<(), Failure> {
-    machine::pin(&call.cores)?;
-    let _awake = if call.nohalt {
-        Some(AwakeCores::keep(&call.cores)?)
-    } else {
-        None
-    };
-    let mut bench = Bench::new(call, suite, scope);
+    let measured = regime::measure_each(&call.regime, &call.cores, |regime, cores| {
+        run_in(call, suite, scope, regime, cores)
+    })?;
+    match &call.json {
+        Some(path) => regime::write(path, &measured),
+        None => Ok(()),
+    }
+}
+
+fn run_in(
+    call: &Call,
+    suite: Suite,
+    scope: Scope,
+    regime: CoreRegime,
+    cores: &[usize],
+) -> Result<Cells, Failure> {
+    let mut bench = Bench::new(call, suite, scope, cores);
     let began = Instant::now();
     for round in 1..=rounds(call, scope) {
         bench.round();
@@ -45,18 +57,20 @@ pub(crate) fn run(call: &Call, suite: Suite, scope: Scope) -> Result<(), Failure
         bench.idle();
     }
     let cells = bench.cells();
-    table::print(&cells, &bench.head(began.elapsed()), &targets::outcomes(&cells));
+    table::print(
+        &cells,
+        &bench.head(regime, began.elapsed()),
+        &targets::outcomes(&cells, regime),
+    );
     if let Some(folder) = &call.plots {
-        plot(folder, &cells)?;
+        plot(folder, regime, &cells)?;
     }
     bench
         .failed
         .iter()
         .for_each(|(setup, why)| println!("no figure for {setup}: {why}"));
-    if let Some(path) = &call.json {
-        write(path, &cells)?;
-    }
-    bench.verdict()
+    bench.verdict()?;
+    Ok(cells)
 }
 
 fn rounds(call: &Call, scope: Scope) -> usize {
@@ -70,6 +84,7 @@ fn rounds(call: &Call, scope: Scope) -> usize {
 
 struct Bench<'a> {
     call: &'a Call,
+    cores: &'a [usize],
     suite: Suite,
     scope: Scope,
     setups: Vec<Setup>,
@@ -80,13 +95,14 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(call: &'a Call, suite: Suite, scope: Scope) -> Bench<'a> {
+    fn new(call: &'a Call, suite: Suite, scope: Scope, cores: &'a [usize]) -> Bench<'a> {
         let is_chosen = |name: &str| call.only.is_empty() || call.only.iter().any(|part| name.contains(part));
         let setups = suite.setups().iter().copied();
         let setups = setups.filter(|setup| is_chosen(setup.name())).collect();
         let in_turn = InTurn::new(|name| suite == Suite::Policy && is_chosen(name));
         Bench {
             call,
+            cores,
             suite,
             scope,
             setups,
@@ -119,7 +135,7 @@ impl<'a> Bench<'a> {
         let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
         let stack = Stack::start(setup, folder.path())?;
         for (number, measure) in setup.measures(self.suite, self.scope).iter().enumerate() {
-            machine::wait_quiet(&self.call.cores, self.call.quiet_limit());
+            machine::wait_quiet(self.cores, self.call.quiet_limit());
             let report = stack.measure(self.load(measure))?;
             self.runs.entry((at, number)).or_default().push(report);
         }
@@ -157,7 +173,7 @@ impl<'a> Bench<'a> {
             warmup_seconds,
             seconds: self.call.seconds.unwrap_or(seconds),
             watched: Vec::new(),
-            cores: self.call.cores.clone(),
+            cores: self.cores.to_vec(),
             traffic: measure.traffic,
         }
     }
@@ -189,16 +205,13 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn head(&self, took: std::time::Duration) -> String {
-        let rounds = rounds(self.call, self.scope);
-        let halt = if self.call.nohalt {
-            "kept awake"
-        } else {
-            "that halt when idle"
-        };
-        let (cores, machine) = (&self.call.cores, machine::describe());
+    fn head(&self, regime: CoreRegime, took: Duration) -> String {
         format!(
-            "{machine}; cores {cores:?}, {halt}; {rounds} rounds, {} s",
+            "{}; cores {:?}, {}; {} rounds, {} s",
+            machine::describe(),
+            self.cores,
+            regime.description(),
+            rounds(self.call, self.scope),
             took.as_secs()
         )
     }
@@ -214,7 +227,7 @@ impl<'a> Bench<'a> {
 }
 
 /// The rate of each setup, one bar each.
-fn plot(folder: &Path, cells: &Cells) -> Result<(), Failure> {
+fn plot(folder: &Path, regime: CoreRegime, cells: &Cells) -> Result<(), Failure> {
     let rates = cells.cells.iter().filter(|cell| cell.what == "rate c=64");
     let plot = BarPlot {
         title: "calls a second, 64 in flight",
@@ -224,11 +237,15 @@ fn plot(folder: &Path, cells: &Cells) -> Result<(), Failure> {
             .collect(),
     };
     std::fs::create_dir_all(folder).doing(|| format!("make {}", folder.display()))?;
-    plot.write(&folder.join("rate.svg"))
+    plot.write(&folder.join(format!("rate-{}.svg", regime.name())))
 }
 
-pub(crate) fn write(path: &Path, cells: &Cells) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(cells).map_err(std::io::Error::other);
+/// Writes figures to a file.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn write<T: Serialize>(path: &Path, figures: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(figures).map_err(std::io::Error::other);
     let text = text.doing(|| "put the figures into JSON".into())?;
     std::fs::write(path, text + "\n").doing(|| format!("write {}", path.display()))
 }

@@ -26,6 +26,7 @@ mod plan;
 mod plot;
 mod process;
 mod qos;
+mod regime;
 mod report;
 mod roles;
 mod slices;

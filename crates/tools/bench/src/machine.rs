@@ -80,7 +80,7 @@ pub(crate) fn control_plane(pid: u32) -> Spent {
     spent
 }
 
-/// Seconds that these cores have been busy. Niced time is left out: it is that of [`AwakeCores`].
+/// Seconds that these cores have been busy. Niced time is left out: it is that of [`LoadedCores::background`].
 pub(crate) fn busy_seconds(cores: &[usize]) -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let ours = |line: &&str| cores.iter().any(|core| line.starts_with(&format!("cpu{core} ")));
@@ -134,65 +134,49 @@ pub(crate) fn describe() -> String {
     )
 }
 
-/// One busy loop of the idle class on each core: the core never halts, and anything else preempts the loop. As
-/// `idle=poll` would do.
-pub(crate) struct AwakeCores(Vec<Child>);
+/// Loops beside what is measured, one on each core. They end when this is dropped.
+#[derive(Default)]
+pub(crate) struct LoadedCores(Vec<Child>);
 
-impl AwakeCores {
-    pub(crate) fn keep(cores: &[usize]) -> Result<AwakeCores, Failure> {
-        let mut awake = AwakeCores(Vec::new());
+impl LoadedCores {
+    /// Loops of the idle class: anything else preempts them, and the cores never halt, as `idle=poll` would do.
+    pub(crate) fn background(cores: &[usize]) -> Result<LoadedCores, Failure> {
+        LoadedCores::start(cores, &["nice", "-n", "19", "chrt", "--idle", "0"])
+    }
+
+    /// Ordinary loops, as a neighbour would run that computes without pause.
+    pub(crate) fn busy(cores: &[usize]) -> Result<LoadedCores, Failure> {
+        LoadedCores::start(cores, &[])
+    }
+
+    fn start(cores: &[usize], before: &[&str]) -> Result<LoadedCores, Failure> {
+        let mut loaded = LoadedCores::default();
         for core in cores {
-            let mut command = Command::new("nice");
-            command.args([
-                "-n",
-                "19",
-                "chrt",
-                "--idle",
-                "0",
-                "taskset",
-                "-c",
-                &core.to_string(),
-            ]);
-            command
-                .args(["sh", "-c", "while :; do :; done"])
+            let core = core.to_string();
+            let line = [
+                before,
+                &["taskset", "-c", &core, "sh", "-c", "while :; do :; done"],
+            ]
+            .concat();
+            let child = Command::new(line[0])
+                .args(&line[1..])
                 .stdin(Stdio::null())
-                .stdout(Stdio::null());
-            awake.0.push(
-                command
-                    .spawn()
-                    .doing(|| "--nohalt: start nice, chrt and taskset (util-linux)".into())?,
-            );
+                .stdout(Stdio::null())
+                .spawn();
+            let child = child.doing(|| format!("start {} (util-linux) for a loop beside the calls", line[0]));
+            loaded.0.push(child?);
         }
-        Ok(awake)
+        Ok(loaded)
     }
 }
 
-impl Drop for AwakeCores {
+impl Drop for LoadedCores {
     fn drop(&mut self) {
         for child in &mut self.0 {
             // One that has ended by itself needs no end.
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-}
-
-/// One process on each core that computes without pause, as an ordinary neighbour would.
-pub(crate) struct BusyCores(#[expect(dead_code, reason = "ends them when it is dropped")] AwakeCores);
-
-impl BusyCores {
-    pub(crate) fn start(cores: &[usize]) -> Result<BusyCores, Failure> {
-        let mut busy = AwakeCores(Vec::new());
-        for core in cores {
-            let child = Command::new("taskset")
-                .args(["-c", &core.to_string(), "sh", "-c", "while :; do :; done"])
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .spawn();
-            busy.0
-                .push(child.doing(|| "start a busy loop by taskset (util-linux)".into())?);
-        }
-        Ok(BusyCores(busy))
     }
 }
 

@@ -10,11 +10,11 @@ use std::time::Duration;
 use provost_figures::{Bound, Cell, Cells, Median, Outcome as Comparison, Pairs, median};
 
 use crate::arguments::Call;
-use crate::bench;
 use crate::failure::{Doing, Failure};
 use crate::link::NetworkLink;
 use crate::machine;
 use crate::operator::Operator;
+use crate::regime;
 use crate::report::{Load, Report, Traffic};
 use crate::slices::{SETTLE, Slice, Turns, Watch, Ways, report};
 use crate::stack::{Stack, TimelineClient};
@@ -74,9 +74,19 @@ impl Place {
     }
 }
 
-/// Runs the bench, prints a table, and writes the file that was asked for.
+/// Runs the bench in each regime, prints tables, and writes the file that was asked for.
 pub(crate) fn run(call: &Call) -> Result<(), Failure> {
-    machine::pin(&call.cores)?;
+    let measured = regime::measure_each(&call.regime, &call.cores, |regime, cores| {
+        println!("cores {cores:?}, {}", regime.description());
+        run_in(call, cores)
+    })?;
+    match &call.json {
+        Some(path) => regime::write(path, &measured),
+        None => Ok(()),
+    }
+}
+
+fn run_in(call: &Call, cores: &[usize]) -> Result<Cells, Failure> {
     let mut cells = Vec::new();
     let mut pairs = Vec::new();
     for place in Place::ALL {
@@ -84,7 +94,7 @@ pub(crate) fn run(call: &Call) -> Result<(), Failure> {
         if !call.only.is_empty() && !call.only.iter().any(|part| name.contains(part.as_str())) {
             continue;
         }
-        machine::wait_quiet(&call.cores, call.quiet_limit());
+        machine::wait_quiet(cores, call.quiet_limit());
         match measure(call, place) {
             Ok(outcome) => {
                 cells.extend(outcome.cells(place));
@@ -95,10 +105,7 @@ pub(crate) fn run(call: &Call) -> Result<(), Failure> {
         }
     }
     print(&cells, &pairs);
-    match &call.json {
-        Some(path) => bench::write(path, &Cells::of(cells)),
-        None => Ok(()),
-    }
+    Ok(Cells::of(cells))
 }
 
 fn measure(call: &Call, place: Place) -> Result<Outcome, Failure> {

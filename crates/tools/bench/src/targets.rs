@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use provost_figures::{Bound, Cells, Figure, Median, Outcome, Place};
 
-use crate::datagram;
+use crate::regime::CoreRegime;
 
 /// A ratio (or a difference) of two cells and its bound.
 struct Target {
@@ -75,8 +75,33 @@ const TARGETS: [Target; 17] = [
     Target { what: "rate with access by field to Wasm's", over: ("provost acl", "rate c=64", RPS), under: ("tonic+envoy wasm", "rate c=64", RPS), bound: RatioAtLeast(10.0) },
 ];
 
-/// Every target of which this run has both figures.
-pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
+/// What holds beside others, too: there a call is held against gRPC without a proxy.
+#[rustfmt::skip]
+const LOADED: [Target; 5] = [
+    Target { what: "p50 to tonic's", over: (NULL, "lat", P50), under: ("tonic", "lat", P50), bound: RatioAtMost(1.0) },
+    Target { what: "p99 to tonic's", over: (NULL, "lat", P99), under: ("tonic", "lat", P99), bound: RatioAtMost(1.0) },
+    Target { what: "p99 at 64 to tonic's", over: (NULL, "rate c=64", P99), under: ("tonic", "rate c=64", P99), bound: RatioAtMost(1.0) },
+    Target { what: "rate at 64 to tonic's", over: (NULL, "rate c=64", RPS), under: ("tonic", "rate c=64", RPS), bound: RatioAtLeast(4.0) },
+    Target { what: "rate at 64 to tonic+Envoy's", over: (NULL, "rate c=64", RPS), under: (ENVOY, "rate c=64", RPS), bound: RatioAtLeast(10.0) },
+];
+
+/// Every target of this regime of which the run has both figures.
+pub(crate) fn outcomes(cells: &Cells, regime: CoreRegime) -> Vec<Outcome> {
+    match regime {
+        CoreRegime::Idle => idle_outcomes(cells),
+        CoreRegime::Background | CoreRegime::Busy | CoreRegime::OneCore => {
+            of_targets(&LOADED, cells).collect()
+        }
+    }
+}
+
+fn of_targets(targets: &[Target], cells: &Cells) -> impl Iterator<Item = Outcome> {
+    targets.iter().filter_map(|target| {
+        Outcome::of_places(target.what.into(), cells, target.over, target.under, target.bound)
+    })
+}
+
+fn idle_outcomes(cells: &Cells) -> Vec<Outcome> {
     let large = LARGE.iter().flat_map(|what| {
         let target = |name, under, bound| (format!("{what} to {name}"), *what, under, bound);
         [
@@ -96,11 +121,7 @@ pub(crate) fn outcomes(cells: &Cells) -> Vec<Outcome> {
         let value = figure(&cell.median).get(*process).copied()?;
         Outcome::of_value((*name).into(), value, ValueAtMost(*most))
     });
-    let named = TARGETS.iter().filter_map(|target| {
-        Outcome::of_places(target.what.into(), cells, target.over, target.under, target.bound)
-    });
-    let datagram = datagram::targets::outcomes(cells);
-    named.chain(large).chain(rest).chain(datagram).collect()
+    of_targets(&TARGETS, cells).chain(large).chain(rest).collect()
 }
 
 #[cfg(test)]
@@ -135,7 +156,7 @@ mod tests {
             cell("floor", "lat", p50(10.0)),
             cell("tonic", "lat", p50(48.0)),
         ];
-        let outcomes = outcomes(&Cells::of(cells));
+        let outcomes = outcomes(&Cells::of(cells), CoreRegime::Idle);
         assert_eq!(
             outcomes.iter().map(Outcome::verdict).collect::<Vec<_>>(),
             [Verdict::Met, Verdict::Missed]
@@ -151,7 +172,7 @@ mod tests {
         };
         let cells = [(NULL, 40.0), (ENVOY, 8.0), ("tonic", 17.0), ("raw tcp", 60.0)]
             .map(|(setup, value)| cell(setup, "gp 64K", gbps(value)));
-        let outcomes = outcomes(&Cells::of(cells.into()));
+        let outcomes = outcomes(&Cells::of(cells.into()), CoreRegime::Idle);
         assert_eq!(
             outcomes.iter().map(Outcome::verdict).collect::<Vec<_>>(),
             [Verdict::Met, Verdict::Met, Verdict::Missed]
@@ -172,7 +193,7 @@ mod tests {
             }
         };
         let cells = |null| Cells::of(vec![of(NULL, null), of("floor", [10.0; 3])]);
-        let verdict = |null| outcomes(&cells(null))[0].verdict();
+        let verdict = |null| outcomes(&cells(null), CoreRegime::Idle)[0].verdict();
         assert_eq!(verdict([15.0, 15.5, 17.0]), Verdict::Undecided);
         assert_eq!(verdict([15.0, 15.5, 15.9]), Verdict::Met);
         assert_eq!(verdict([16.1, 17.0, 18.0]), Verdict::Missed);

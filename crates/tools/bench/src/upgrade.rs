@@ -13,10 +13,11 @@ use provost_figures::{Bound, Cell, Cells, Median, Pairs, median};
 
 use crate::arguments::Upgrade;
 use crate::failure::{Doing, Failure};
-use crate::machine::{self, Spent, control_plane};
+use crate::machine::{Spent, control_plane};
 use crate::operator::Operator;
 use crate::plan::{Measure, Setup};
 use crate::plot::TimePlot;
+use crate::regime::{self, CoreRegime};
 use crate::report::Load;
 use crate::stack::{Stack, TimelineClient};
 use crate::timeline::{Timeline, Window, quantiles};
@@ -51,9 +52,19 @@ impl Counts {
     }
 }
 
-/// Runs the experiments, prints a table, and writes the files that were asked for.
+/// Runs the experiments in each regime, prints tables, and writes the files that were asked for.
 pub(crate) fn run(options: &Upgrade) -> Result<(), Failure> {
-    machine::pin(&options.cores)?;
+    let measured = regime::measure_each(&options.regime, &options.cores, |regime, cores| {
+        println!("cores {cores:?}, {}", regime.description());
+        run_all(options, regime)
+    })?;
+    match &options.json {
+        Some(path) => regime::write(path, &measured),
+        None => Ok(()),
+    }
+}
+
+fn run_all(options: &Upgrade, regime: CoreRegime) -> Result<Cells, Failure> {
     let mut cells = Vec::new();
     for experiment in Experiment::ALL {
         let name = experiment.name();
@@ -62,17 +73,14 @@ pub(crate) fn run(options: &Upgrade) -> Result<(), Failure> {
         }
         eprintln!("{name} …");
         let outcome = experiment.run(options)?;
-        outcome.plot(name, options.plots.as_deref())?;
+        outcome.plot(&format!("{name}-{}", regime.name()), options.plots.as_deref())?;
         cells.extend(outcome.cells(name));
     }
     print(&cells);
     for target in TARGETS {
         target.print(&cells);
     }
-    match &options.json {
-        Some(path) => crate::bench::write(path, &Cells::of(cells)),
-        None => Ok(()),
-    }
+    Ok(Cells::of(cells))
 }
 
 /// What a figure is held against.

@@ -27,7 +27,7 @@ use provost_figures::{Cell, Cells, Median, median, table};
 use crate::arguments::Datagram;
 use crate::bench;
 use crate::failure::{Doing, Failure};
-use crate::machine::{self, BusyCores};
+use crate::machine::{self, LoadedCores};
 use crate::plot::BarPlot;
 use crate::process::Process;
 use crate::report::{Load, Report};
@@ -108,7 +108,7 @@ pub(crate) fn run(options: &Datagram, depth: Depth) -> Result<(), Failure> {
         options.cores,
         began.elapsed().as_secs()
     );
-    table::print(&cells, &head, &crate::targets::outcomes(&cells));
+    table::print(&cells, &head, &targets::outcomes(&cells));
     if let Some(folder) = &options.plots {
         plot(folder, &cells)?;
     }
@@ -174,7 +174,7 @@ fn measure(
     };
     let _neighbours = match experiment.neighbours {
         Neighbours::None => None,
-        Neighbours::Busy => Some(BusyCores::start(&options.cores)?),
+        Neighbours::Busy => Some(LoadedCores::busy(&options.cores)?),
     };
     let (server, address) = Process::start_ready("server", &Role::DatagramServer { part: part.clone() })?;
     let (seconds, warmup_seconds) = depth.seconds();
