@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use provost_shm::{AsFd, Memfd, now_ns, yield_now};
+use provost_shm::{AsFd, Memfd, now_ns};
 use provost_wire::control::{AddSchema, Connect, reply, request};
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
@@ -416,7 +416,7 @@ pub(crate) async fn when_room<R>(
         link.wait_for_room(context.waker());
         // The service may be held up by completions that nobody takes.
         link.look_in();
-        yield_now();
+        link.yield_unless_contended();
         spins += 1;
         if spins < ROOM_SPINS {
             context.waker().wake_by_ref();

@@ -4,15 +4,23 @@
 //! would put every side on its way to sleep, so that the next pays for each of their wake-ups. But one that polls for
 //! long after each of a few calls a second wastes its core. So a side polls for its base time, and for
 //! [`LONGER`] times that while what woke it came soon enough for that to have caught it.
+//!
+//! While it polls, and after each [`TURN_NS`] of work, a side gives its core away to whoever shares it. Where all who share it
+//! do so, it comes back soon. A stranger keeps it for a time slice of the kernel, even one of the idle class: a side that
+//! polls is runnable, so nothing wakes it in the stranger's place. A side that finds that out sleeps instead of polling
+//! ([`ContentionBackoff`]): then who rings its doorbell gets it the core at once.
 
 /// How much longer than its base time a side polls while work follows work closely.
 pub const LONGER: u64 = 4;
 
-/// A core that a side gave away comes back after no more than this while only such sides share it, in nanoseconds.
-const YIELD_NS_MAX: u64 = 3_500_000;
+/// How long a side works before it gives its core away once, in nanoseconds.
+pub const TURN_NS: u64 = 200_000;
+/// A core that a side gave away comes back after no more than this while only such sides share it, in nanoseconds: the turns of
+/// four others, and what is longer than a turn because handlers run in it.
+const YIELD_NS_MAX: u64 = 1_000_000;
 /// How long a side that found its core crowded does not poll, in nanoseconds: at first, and at most when it finds it so
 /// again and again.
-const CROWDED_NS: (u64, u64) = (20_000_000, 1_000_000_000);
+const CROWDED_NS: (u64, u64) = (50_000_000, 400_000_000);
 
 /// Whether others that compute share the core.
 ///

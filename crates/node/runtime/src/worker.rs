@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 
 use provost_datapath::{BufferPool, Nanos};
 use provost_frontend::{AppFault, AppRequest, NotPushed, Notice};
-use provost_ring::{AdaptiveSpin, ContentionBackoff};
+use provost_ring::{AdaptiveSpin, ContentionBackoff, TURN_NS};
 use provost_shm::{Doorbell, Interest, Wait};
 
 use crate::command::{AppId, ConnectionId, NewApp, NewConnection, RuntimeCommand, RuntimeEvent, WaitMode};
@@ -72,6 +72,8 @@ pub struct RuntimeWorker<P: RuntimePlatform> {
     rounds_to_poll: u32,
     /// Whether nothing is polled without work for now, as others want the core.
     contention_backoff: ContentionBackoff,
+    /// When this worker slept or gave its core away last.
+    turn_began: Nanos,
     counters: RuntimeCounters,
     /// How the last round went.
     round: RoundOutcome,
@@ -102,7 +104,7 @@ pub(crate) enum WorkerState {
 pub enum NextStep {
     /// Nothing.
     Poll,
-    /// Let other threads run: nothing moved, but something may soon.
+    /// Let other threads run: nothing moved, but something may soon; or much has, one round after the other.
     Yield,
     /// Sleep ([`RuntimeWorker::sleep`]): whoever has something to do rings.
     Sleep(Wait),
@@ -146,6 +148,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             now,
             rounds_to_poll: ROUNDS_PER_POLL,
             contention_backoff: ContentionBackoff::default(),
+            turn_began: now,
             counters,
             round: RoundOutcome::Polling,
             slept_from: now,
@@ -199,7 +202,10 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         if busy {
             self.round = RoundOutcome::Busy;
             self.glance();
-            return NextStep::Poll;
+            return match self.now.saturating_sub(self.turn_began) > TURN_NS {
+                true => self.let_others_run(),
+                false => NextStep::Poll,
+            };
         }
         self.round = RoundOutcome::Polling;
         self.rest()
@@ -210,7 +216,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         self.demote();
         if !(self.hot_apps.is_empty() && self.hot_paths.is_empty() && self.may_sleep()) {
             self.glance();
-            return NextStep::Yield;
+            return self.let_others_run();
         }
         if !self.inbox.gate.prepare_sleep() {
             return NextStep::Poll;
@@ -224,11 +230,20 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         })
     }
 
+    /// Gives the core away unless a stranger would keep it: the kernel takes it away soon enough then.
+    fn let_others_run(&self) -> NextStep {
+        match self.contention_backoff.is_contended(self.now) {
+            true => NextStep::Poll,
+            false => NextStep::Yield,
+        }
+    }
+
     /// Sleeps after [`NextStep::Sleep`] until something is ready, or for as long as `wait` says. Whoever lets time pass
     /// otherwise calls it with [`Wait::Now`] when the sleep is over.
     pub fn sleep(&mut self, wait: Wait) {
         self.poll_events(wait);
-        self.slept_ns = self.platform.now_ns().saturating_sub(self.slept_from);
+        self.turn_began = self.platform.now_ns();
+        self.slept_ns = self.turn_began.saturating_sub(self.slept_from);
         self.inbox.gate.awake();
     }
 
@@ -237,6 +252,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         let given_away_at = self.platform.now_ns();
         self.platform.yield_core();
         let back_at = self.platform.now_ns();
+        self.turn_began = back_at;
         if let Some(contention_backoff) = self.contention_backoff.after_yield(given_away_at, back_at) {
             self.contention_backoff = contention_backoff;
         }

@@ -155,8 +155,8 @@ impl CallTable {
         self.slot(id).is_none_or(|slot| slot.news.load(Ordering::Acquire))
     }
 
-    /// Puts a step where the call's owner takes it, and wakes the owner. Says whether the call is open.
-    pub(crate) fn deliver(&self, id: CallId, step: Completion) -> bool {
+    /// Puts a step where the call's owner takes it, and adds to `woken` who is to be woken for that. Says whether the call is open.
+    pub(crate) fn deliver(&self, id: CallId, step: Completion, woken: &mut Vec<Waker>) -> bool {
         let Some(mut state) = self.state(id) else {
             return false;
         };
@@ -174,7 +174,8 @@ impl CallTable {
             state.steps.push_back(step);
             wakers[0] = state.reader.take().or(wakers[0].take());
         }
-        self.announce(id, state, wakers);
+        self.note_news(id, state);
+        woken.extend(wakers.into_iter().flatten());
         true
     }
 
@@ -204,11 +205,15 @@ impl CallTable {
     }
 
     fn announce(&self, id: CallId, state: MutexGuard<'_, CallState>, wakers: [Option<Waker>; 3]) {
+        self.note_news(id, state);
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    fn note_news(&self, id: CallId, state: MutexGuard<'_, CallState>) {
         if let Some(slot) = self.slot(id) {
             slot.news.store(true, Ordering::Release);
         }
         drop(state);
-        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// Closes a call: its slot is free for another once the caller has put it among the free ones. Steps that were not

@@ -1,9 +1,12 @@
 //! The way in: completions are taken off their ring by whoever polls, and delivered to the calls that they are for.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::task::Waker;
 
 use provost_ring::{Consumer, Sleeper, Slot};
 use provost_wire::Code;
@@ -58,30 +61,66 @@ pub(super) struct Drain<'a> {
     pub(super) completions: &'a mut Consumer,
     pub(super) sleeper: &'a mut Sleeper,
     inbox: &'a mut Inbox,
+    /// Whom to wake when the ring is given up: a call's owner that ran before that could take the core from who has the ring, and
+    /// then wait for it. Three for each of [`DRAIN_MAX`] completions, at most.
+    woken: Vec<Waker>,
+    /// Gone only while this is dropped.
+    draining: Option<MutexGuard<'a, ()>>,
+}
+
+thread_local! {
+    /// The memory of the last [`Drain::woken`].
+    static WOKEN: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
 }
 
 impl Drop for Drain<'_> {
     fn drop(&mut self) {
-        // In the total order with the role's word: who finds the flag taken leaves the rest to whoever had it.
-        self.link.draining.store(false, Ordering::SeqCst);
+        self.draining = None;
+        // Before this one looks at the role: who finds the ring taken leaves the rest to whoever had it. The other half of this is in
+        // `Link::try_drain`.
+        fence(Ordering::SeqCst);
+        if self.woken.capacity() > 0 {
+            self.woken.drain(..).for_each(Waker::wake);
+            // A thread that is ending keeps nothing.
+            let _ = WOKEN.try_with(|kept| kept.set(std::mem::take(&mut self.woken)));
+        }
     }
 }
 
 impl Link {
     /// The right to drain, if nobody has it.
     pub(super) fn try_drain(&self) -> Option<Drain<'_>> {
-        if self.draining.load(Ordering::Relaxed) || self.draining.swap(true, Ordering::SeqCst) {
-            return None;
-        }
-        // SAFETY: the flag is ours, which is what these fields need (see `Sync` of `Link`).
+        let attempt = || match self.draining.try_lock() {
+            Ok(draining) => Some(draining),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let draining = attempt().or_else(|| {
+            // After this one said in the role what it wants: either it gets the ring now, or whoever has it sees that.
+            fence(Ordering::SeqCst);
+            attempt()
+        })?;
+        Some(self.draining(draining))
+    }
+
+    /// The right to drain, as soon as whoever has it is done. Not for what wakers may come to: they may be woken in between.
+    pub(super) fn wait_drain(&self) -> Drain<'_> {
+        let draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        self.draining(draining)
+    }
+
+    fn draining<'a>(&'a self, draining: MutexGuard<'a, ()>) -> Drain<'a> {
+        // SAFETY: the lock is held, which is what these fields need (see `Sync` of `Link`).
         unsafe {
             let rings = self.rings.get();
-            Some(Drain {
+            Drain {
                 link: self,
                 completions: &mut (*rings).completions,
                 sleeper: &mut (*rings).sleeper,
                 inbox: &mut *self.inbox.get(),
-            })
+                woken: Vec::new(),
+                draining: Some(draining),
+            }
         }
     }
 
@@ -106,7 +145,12 @@ impl Drain<'_> {
         let mut taken = 0;
         while taken < DRAIN_MAX {
             match self.completions.pop() {
-                Ok(Some(slot)) => self.deliver(&slot),
+                Ok(Some(slot)) => {
+                    if self.woken.capacity() == 0 {
+                        self.woken = WOKEN.try_with(Cell::take).unwrap_or_default();
+                    }
+                    self.deliver(&slot);
+                }
                 Ok(None) => break,
                 Err(_) => {
                     self.link.end();
@@ -144,7 +188,7 @@ impl Drain<'_> {
         }
         let block = step.block;
         let delivered = match self.inbox.servers.get(&step.connection) {
-            None => self.link.calls.deliver(CallId(step.call), step),
+            None => self.link.calls.deliver(CallId(step.call), step, &mut self.woken),
             Some(server) if step.parts.contains(Parts::BEGIN) => self.begin(*server, step),
             Some(_) => {
                 let wire = WireCall {
@@ -152,7 +196,7 @@ impl Drain<'_> {
                     call: step.call,
                 };
                 let call = self.inbox.calls.get(&wire);
-                call.is_some_and(|call| self.link.calls.deliver(*call, step))
+                call.is_some_and(|call| self.link.calls.deliver(*call, step, &mut self.woken))
             }
         };
         if !delivered {
@@ -174,7 +218,7 @@ impl Drain<'_> {
         self.inbox.calls.insert(wire, call);
         step.call = call.0;
         step.reserved[0] = listener.service as u64;
-        let delivered = self.link.calls.deliver(listener.place, step);
+        let delivered = self.link.calls.deliver(listener.place, step, &mut self.woken);
         if !delivered {
             self.link.close(call);
             self.link.refuse(wire, Code::Unavailable);

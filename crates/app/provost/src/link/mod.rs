@@ -5,7 +5,7 @@
 //! | what | by whom |
 //! |---|---|
 //! | submission ring, [`Outbox`] | whoever submits, under the `outbox` lock |
-//! | completion ring, wake word, [`Inbox`] | whoever holds the `draining` flag; nobody waits for it |
+//! | completion ring, wake word, [`Inbox`] | whoever holds the `draining` lock; only who is about to sleep, or was woken for it, waits for it |
 //! | a call's state | whoever delivers or owns it, under the lock in its slot |
 //! | control socket | the reactor thread, and who meets a segment that is not mapped yet |
 //!
@@ -31,7 +31,6 @@ use std::time::Duration;
 use provost_ring::{Bell, Producer};
 use provost_shm::{
     AppRings, AsFd, BorrowedFd, Doorbell, Mapping, Memfd, MemfdLimits, OwnedFd, Ringer, SEALS_FIXED_SIZE,
-    yield_now,
 };
 use provost_wire::Code;
 use provost_wire::control::{RegionMapped, RegionReplaced, SegmentAdded, reply, request};
@@ -77,7 +76,7 @@ pub(crate) struct Link {
     /// The region that the service writes, which another one can take the place of while the rings are in use.
     completion_region: Arc<Mapping>,
     outbox: Mutex<Outbox>,
-    draining: AtomicBool,
+    draining: Mutex<()>,
     inbox: UnsafeCell<Inbox>,
     waiting: Waiting,
     ringer: Ringer,
@@ -134,7 +133,7 @@ impl Link {
             completion_region: Arc::clone(attachment.rings.completion_region()),
             rings: UnsafeCell::new(attachment.rings),
             outbox: Mutex::default(),
-            draining: AtomicBool::new(false),
+            draining: Mutex::new(()),
             inbox: UnsafeCell::default(),
             waiting: Waiting::new(attachment.waits),
             ringer: attachment.ringer,
@@ -377,7 +376,7 @@ impl Link {
             match self.drain() {
                 Drained::Some => {}
                 Drained::Nothing => return,
-                Drained::Busy => yield_now(),
+                Drained::Busy => drop(self.wait_drain()),
             }
         }
     }

@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use provost_ring::{AdaptiveSpin, ContentionBackoff, RingDrain, RoleHolder, RoleTaken, WaiterRole};
+use provost_ring::{AdaptiveSpin, ContentionBackoff, RingDrain, RoleHolder, RoleTaken, TURN_NS, WaiterRole};
 use provost_shm::{Doorbell, Ringer, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags};
 
@@ -64,6 +64,8 @@ pub(super) struct Waiting {
     /// Whether to sleep at once instead, as others want the core (see [`ContentionBackoff`]). Changed by the spinner only.
     crowded_until_ns: AtomicU64,
     crowded_for_ns: AtomicU64,
+    /// When who drains the ring gave its core away last, or slept.
+    turn_began_ns: AtomicU64,
     /// When the spinner was polled last.
     polled_ns: AtomicU64,
     /// Whether the spinner is a server that now runs its handlers. It comes back at once unless a handler blocks, which
@@ -84,6 +86,7 @@ impl Waiting {
             spin_ns: AtomicU64::new(waits.spin_ns),
             crowded_until_ns: AtomicU64::new(0),
             crowded_for_ns: AtomicU64::new(0),
+            turn_began_ns: AtomicU64::new(0),
             polled_ns: AtomicU64::new(0),
             is_beside: AtomicBool::new(false),
             is_ticking: AtomicBool::new(false),
@@ -162,6 +165,7 @@ impl Waiter {
                 return Poll::Ready(found);
             }
             if self.link.drain() == Drained::Some {
+                self.link.end_turn();
                 is_due = true;
                 continue;
             }
@@ -232,23 +236,22 @@ impl Waiter {
         let began_ns = now_ns();
         let mut looked_ns = began_ns;
         loop {
-            let now_ns = match self.link.is_contended(looked_ns) {
-                true => now_ns(),
-                false => self.link.give_core_away(looked_ns),
+            // Before it sleeps there is no need: then whoever it waits for gets the core in any case.
+            let now_ns = if self.link.has_spun(looked_ns) || self.link.is_crowded(looked_ns) {
+                now_ns()
+            } else {
+                self.link.give_core_away(looked_ns)
             };
             looked_ns = now_ns;
             if self.link.drain() == Drained::Some || self.link.calls.has_news(self.id) {
                 return Next::Look;
             }
             self.link.note_poll(now_ns);
-            let asleep = match self.link.has_spun(now_ns) {
-                true => self.fall_asleep(),
-                false => Asleep::Busy,
-            };
-            match asleep {
-                Asleep::Yes => return Next::Return,
-                Asleep::No => return Next::Look,
-                Asleep::Busy => {}
+            if self.link.has_spun(now_ns) {
+                return match self.fall_asleep() {
+                    Asleep::Yes => Next::Return,
+                    Asleep::No => Next::Look,
+                };
             }
             if now_ns.saturating_sub(began_ns) > BURST_NS {
                 context.waker().wake_by_ref();
@@ -311,8 +314,6 @@ enum Asleep {
     Yes,
     /// There was something in the ring.
     No,
-    /// Somebody else drains the ring.
-    Busy,
 }
 
 impl Link {
@@ -325,8 +326,12 @@ impl Link {
 
     /// Whether to sleep rather than to poll for now, as others want the core.
     fn is_contended(&self, now_ns: u64) -> bool {
-        self.waiting.spin_ns.load(Ordering::Relaxed) != u64::MAX
-            && self.waiting.contention_backoff().is_contended(now_ns)
+        self.waiting.spin_ns.load(Ordering::Relaxed) != u64::MAX && self.is_crowded(now_ns)
+    }
+
+    /// Whether strangers would keep the core for a time slice.
+    fn is_crowded(&self, now_ns: u64) -> bool {
+        self.waiting.contention_backoff().is_contended(now_ns)
     }
 
     /// Lets others run, and says what time it is after that.
@@ -334,6 +339,7 @@ impl Link {
         yield_now();
         let back_ns = now_ns();
         let waiting = &self.waiting;
+        waiting.turn_began_ns.store(back_ns, Ordering::Relaxed);
         if let Some(contention_backoff) = waiting.contention_backoff().after_yield(from_ns, back_ns) {
             waiting
                 .crowded_until_ns
@@ -343,6 +349,24 @@ impl Link {
                 .store(contention_backoff.for_ns, Ordering::Relaxed);
         }
         back_ns
+    }
+
+    /// Lets others run after a turn of work that brought one batch of completions after the other, unless strangers want the core.
+    fn end_turn(&self) {
+        let waiting = &self.waiting;
+        let now_ns = waiting.progress_ns.load(Ordering::Relaxed);
+        let turn_ns = now_ns.saturating_sub(waiting.turn_began_ns.load(Ordering::Relaxed));
+        if turn_ns > TURN_NS && !self.is_crowded(now_ns) {
+            self.give_core_away(now_ns);
+        }
+    }
+
+    /// Gives the core away to whoever holds something that is waited for here, unless strangers want it.
+    pub(crate) fn yield_unless_contended(&self) {
+        let now_ns = now_ns();
+        if !self.is_crowded(now_ns) {
+            self.give_core_away(now_ns);
+        }
     }
 
     fn is_spinner_stale(&self) -> bool {
@@ -369,14 +393,14 @@ impl Link {
         adaptive_spin.woken_after(gap_ns);
         waiting.spin_ns.store(adaptive_spin.spin_ns(), Ordering::Relaxed);
         self.note_progress();
+        let now_ns = waiting.progress_ns.load(Ordering::Relaxed);
+        waiting.turn_began_ns.store(now_ns, Ordering::Relaxed);
     }
 
     /// Has the service ring from its next completion on, unless there is one already or the call has lost the role.
     fn fall_asleep(&self, id: CallId, watch: Watch) -> Asleep {
         self.flush();
-        let Some(mut drain) = self.try_drain() else {
-            return Asleep::Busy;
-        };
+        let mut drain = self.wait_drain();
         let role = &self.waiting.role;
         let has_role = role.holder() == id.holder();
         if !has_role || !self.arm(&mut drain, watch) {
@@ -428,23 +452,16 @@ impl Link {
 
     /// After it has. Who has lost the role meanwhile leaves the doorbell to who has it now.
     fn after_sleep(&self, id: CallId) {
-        loop {
-            let drain = self.try_drain();
-            if self.waiting.role.holder() != id.holder() {
-                return;
-            }
-            let Some(drain) = drain else {
-                yield_now();
-                continue;
-            };
-            self.note_poll(now_ns());
-            self.note_progress();
-            if !self.waiting.is_watched.load(Ordering::Relaxed) {
-                // An error says that nobody can ring it any more; the control socket tells why.
-                let _ = self.doorbell.drain();
-                drain.sleeper.disarm();
-            }
+        let drain = self.wait_drain();
+        if self.waiting.role.holder() != id.holder() {
             return;
+        }
+        self.note_poll(now_ns());
+        self.note_progress();
+        if !self.waiting.is_watched.load(Ordering::Relaxed) {
+            // An error says that nobody can ring it any more; the control socket tells why.
+            let _ = self.doorbell.drain();
+            drain.sleeper.disarm();
         }
     }
 
@@ -482,10 +499,7 @@ impl Link {
     /// For the reactor: the doorbell may have rung.
     pub(crate) fn on_doorbell(&self) {
         loop {
-            let Some(mut drain) = self.try_drain() else {
-                yield_now();
-                continue;
-            };
+            let mut drain = self.wait_drain();
             if !self.waiting.is_watched.load(Ordering::Relaxed) {
                 return;
             }
