@@ -1,0 +1,129 @@
+//! What happens because time passes.
+
+use super::{DrainState, Http2Connection, KEEPALIVE_PING};
+use crate::config::OUTPUT_BYTES_MAX;
+use crate::error::{ConnectionError, ErrorCode};
+use crate::frame::FrameKind;
+use crate::output::DataChunk;
+
+/// Streams are looked at so often within the shortest time that one may rest.
+const STREAM_CHECKS: u64 = 4;
+
+impl<C: DataChunk> Http2Connection<C> {
+    /// When [`Http2Connection::on_time`] has to be called next, if nothing comes before.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<u64> {
+        if self.failed.is_some() {
+            return None;
+        }
+        [
+            self.settings_deadline(),
+            self.block_deadline(),
+            self.output_deadline(),
+            self.keepalive_deadline(),
+            self.drain_deadline(),
+            self.streams_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Does what is due at this time.
+    ///
+    /// # Errors
+    /// The peer did not do in time what it must: the connection is over.
+    pub fn on_time(&mut self, now_ns: u64) -> Result<(), ConnectionError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let overdue = self.overdue(now_ns);
+        if let Some(error) = overdue {
+            self.fail(error, now_ns);
+            return Err(error);
+        }
+        let is_due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now_ns);
+        self.begin_output(now_ns);
+        if self.keepalive.pinged_ns.is_none() && is_due(self.keepalive_deadline()) {
+            self.keepalive.pinged_ns = Some(now_ns);
+            self.output
+                .frame(FrameKind::Ping, 0, 0, &KEEPALIVE_PING.to_be_bytes());
+        }
+        if is_due(self.drain_deadline()) {
+            self.drain_finally();
+        }
+        if is_due(self.streams_deadline()) {
+            self.check_streams(now_ns);
+            self.streams_check_ns = now_ns.saturating_add(self.stream_patience_ns() / STREAM_CHECKS);
+        }
+        Ok(())
+    }
+
+    fn overdue(&self, now_ns: u64) -> Option<ConnectionError> {
+        let is_due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now_ns);
+        if is_due(self.settings_deadline()) {
+            let reason = "the peer does not acknowledge SETTINGS";
+            return Some(ConnectionError::new(ErrorCode::SETTINGS_TIMEOUT, reason));
+        }
+        if is_due(self.block_deadline()) {
+            return Some(ConnectionError::calm("a field block does not end"));
+        }
+        if is_due(self.output_deadline()) {
+            return Some(ConnectionError::calm("the peer does not read"));
+        }
+        let is_silent = self.keepalive.pinged_ns.is_some() && is_due(self.keepalive_deadline());
+        is_silent.then(|| ConnectionError::new(ErrorCode::NO_ERROR, "the peer does not answer PING"))
+    }
+
+    fn settings_deadline(&self) -> Option<u64> {
+        let patience_ns = self.config.patience.settings_ns;
+        if !self.has_peer_settings {
+            return Some(self.began_ns.saturating_add(patience_ns));
+        }
+        let sent = self.unacknowledged.front();
+        sent.map(|(_, sent_ns)| sent_ns.saturating_add(patience_ns))
+    }
+
+    fn block_deadline(&self) -> Option<u64> {
+        let patience_ns = self.config.patience.field_block_ns;
+        self.open_block
+            .map(|block| block.since_ns.saturating_add(patience_ns))
+    }
+
+    fn output_deadline(&self) -> Option<u64> {
+        let waits = self.output.bytes() > 0;
+        waits.then(|| self.output_ns.saturating_add(self.config.patience.output_ns))
+    }
+
+    fn keepalive_deadline(&self) -> Option<u64> {
+        let policy = self.config.keepalive?;
+        let heard_ns = self.keepalive.heard_ns;
+        Some(match self.keepalive.pinged_ns {
+            // Anything that the peer says shows that it lives.
+            Some(pinged_ns) => pinged_ns.max(heard_ns).saturating_add(policy.timeout_ns),
+            None if self.output.bytes() >= OUTPUT_BYTES_MAX => return None,
+            None => heard_ns.saturating_add(policy.interval_ns),
+        })
+    }
+
+    fn drain_deadline(&self) -> Option<u64> {
+        match self.drain {
+            DrainState::Announced { since_ns } => {
+                Some(since_ns.saturating_add(self.config.patience.drain_ns))
+            }
+            DrainState::No | DrainState::Final { .. } => None,
+        }
+    }
+
+    fn streams_deadline(&self) -> Option<u64> {
+        let patience_ns = self.stream_patience_ns();
+        (!self.streams.is_empty() && patience_ns > 0).then_some(self.streams_check_ns)
+    }
+
+    /// The shortest time that a stream may rest; 0 if all may for ever.
+    fn stream_patience_ns(&self) -> u64 {
+        let patience = self.config.patience;
+        let limits = [patience.half_closed_ns, patience.stream_idle_ns];
+        limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(0)
+    }
+}

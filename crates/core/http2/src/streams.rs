@@ -1,0 +1,252 @@
+//! Streams (RFC 9113, section 5.1): those that are open, and what is remembered of those that are not.
+
+use std::collections::VecDeque;
+
+use crate::config::{CLOSED_STREAMS_REMEMBERED, SKIPPED_RANGES_REMEMBERED};
+use crate::fields::FieldList;
+use crate::windows::{ReceiveWindow, SendWindow};
+
+/// One half of a stream: what one end sends.
+///
+/// ```text
+///                 open          local half    remote half
+///  idle ──HEADERS──► open ─────────── Open ────── Open
+///                     │ END_STREAM of one end
+///                     ▼
+///            half closed (local) ──── Ended ───── Open
+///            half closed (remote) ─── Open ────── Ended
+///                     │ END_STREAM of the other, or RST_STREAM of either
+///                     ▼
+///                  closed             no longer kept
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HalfState {
+    /// Its final head has not come.
+    Head,
+    /// Its head came; DATA or trailers follow.
+    Body,
+    /// END_STREAM came.
+    Ended,
+}
+
+/// How the queue of a stream ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum QueueEnd {
+    /// More may come.
+    Open,
+    /// The last DATA has END_STREAM.
+    Ends,
+    /// Trailers follow the last DATA.
+    Trailers(FieldList),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Stream<C> {
+    pub(crate) id: u32,
+    pub(crate) local: HalfState,
+    pub(crate) remote: HalfState,
+    pub(crate) receive_window: ReceiveWindow,
+    pub(crate) send_window: SendWindow,
+    /// Bytes of the body that content-length announced and that have not come.
+    pub(crate) body_left: Option<u64>,
+    /// The request was HEAD: the response has no body, whatever its length says.
+    pub(crate) is_head_method: bool,
+    pub(crate) queue: VecDeque<C>,
+    /// Bytes of the first chunk that are in frames already.
+    pub(crate) queue_start: usize,
+    pub(crate) queue_bytes: usize,
+    pub(crate) queue_end: QueueEnd,
+    /// It stands in the round of streams that have something to send.
+    pub(crate) is_scheduled: bool,
+    /// It stands among those whose window has to be told.
+    pub(crate) is_update_queued: bool,
+    /// Somebody was refused, and is told when there is room.
+    pub(crate) wants_room: bool,
+    /// When it last sent or received.
+    pub(crate) active_ns: u64,
+}
+
+impl<C> Stream<C> {
+    pub(crate) fn new(
+        id: u32,
+        receive_window: ReceiveWindow,
+        send_window: SendWindow,
+        now_ns: u64,
+    ) -> Stream<C> {
+        Stream {
+            id,
+            local: HalfState::Head,
+            remote: HalfState::Head,
+            receive_window,
+            send_window,
+            body_left: None,
+            is_head_method: false,
+            queue: VecDeque::new(),
+            queue_start: 0,
+            queue_bytes: 0,
+            queue_end: QueueEnd::Open,
+            is_scheduled: false,
+            is_update_queued: false,
+            wants_room: false,
+            active_ns: now_ns,
+        }
+    }
+
+    /// Whether both ends have ended it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.local == HalfState::Ended && self.remote == HalfState::Ended
+    }
+
+    /// Whether its window has to be told, and is not queued for that.
+    pub(crate) fn owes_update(&self) -> bool {
+        self.remote != HalfState::Ended && !self.is_update_queued && self.receive_window.is_update_due()
+    }
+
+    /// Whether something could be sent if the connection's window were open.
+    pub(crate) fn has_output(&self) -> bool {
+        if self.queue_bytes > 0 {
+            return self.send_window.room() > 0;
+        }
+        self.has_end()
+    }
+
+    /// Whether the queue has come to its end, which is not sent yet.
+    pub(crate) fn has_end(&self) -> bool {
+        self.queue_bytes == 0 && self.queue_end != QueueEnd::Open && self.local != HalfState::Ended
+    }
+}
+
+/// The open streams, by number. All are the client's, so new ones come at the end.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamTable<C> {
+    /// Number and slot, by number.
+    places: VecDeque<(u32, u32)>,
+    slots: Vec<Option<Stream<C>>>,
+    free: Vec<u32>,
+}
+
+impl<C> StreamTable<C> {
+    pub(crate) fn new() -> StreamTable<C> {
+        StreamTable {
+            places: VecDeque::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Adds a stream whose number is higher than all others'.
+    pub(crate) fn insert(&mut self, stream: Stream<C>) {
+        let id = stream.id;
+        debug_assert!(self.places.back().is_none_or(|(last, _)| *last < id));
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        self.slots[slot as usize] = Some(stream);
+        self.places.push_back((id, slot));
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&Stream<C>> {
+        let place = self.place(id)?;
+        self.slots[self.places[place].1 as usize].as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Stream<C>> {
+        let place = self.place(id)?;
+        self.slots[self.places[place].1 as usize].as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Stream<C>> {
+        let place = self.place(id)?;
+        let (_, slot) = self.places.remove(place)?;
+        self.free.push(slot);
+        let stream = self.slots[slot as usize].take();
+        if self.places.is_empty() {
+            // A burst of streams leaves no memory behind.
+            self.slots.clear();
+            self.free.clear();
+            self.slots.shrink_to(SLOTS_KEPT);
+        }
+        stream
+    }
+
+    /// All streams, by number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Stream<C>> {
+        let slot = |(_, slot): &(u32, u32)| self.slots[*slot as usize].as_ref();
+        self.places.iter().filter_map(slot)
+    }
+
+    /// All streams, in any order.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream<C>> {
+        self.slots.iter_mut().flatten()
+    }
+
+    fn place(&self, id: u32) -> Option<usize> {
+        self.places.binary_search_by_key(&id, |(id, _)| *id).ok()
+    }
+}
+
+/// Memory for streams that is kept when there is none.
+const SLOTS_KEPT: usize = 8;
+
+/// How a stream that is no longer kept came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamEnding {
+    /// END_STREAM both ways.
+    Ended,
+    /// RST_STREAM from the peer.
+    ResetByPeer,
+    /// RST_STREAM from this end: frames that the peer had sent before it knew may still come.
+    ResetByUs,
+    /// It was never opened, and a higher number was (RFC 9113, section 5.1.1).
+    Skipped,
+    /// It ended so long ago that nobody knows how.
+    Forgotten,
+}
+
+/// What is remembered of streams that ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClosedStreams {
+    /// The latest, oldest first.
+    pub(crate) endings: VecDeque<(u32, StreamEnding)>,
+    /// First and last number of ranges that were never opened.
+    pub(crate) skipped: VecDeque<(u32, u32)>,
+}
+
+impl ClosedStreams {
+    pub(crate) fn remember(&mut self, id: u32, ending: StreamEnding) {
+        if self.endings.len() == CLOSED_STREAMS_REMEMBERED {
+            self.endings.pop_front();
+        }
+        self.endings.push_back((id, ending));
+    }
+
+    /// A stream is opened although one of a lower number never was.
+    pub(crate) fn skip(&mut self, first: u32, last: u32) {
+        if self.skipped.len() == SKIPPED_RANGES_REMEMBERED {
+            self.skipped.pop_front();
+        }
+        self.skipped.push_back((first, last));
+    }
+
+    /// How a stream ended that is no longer open, and not idle.
+    pub(crate) fn ending(&self, id: u32) -> StreamEnding {
+        let remembered = self.endings.iter().rev().find(|(ended, _)| *ended == id);
+        if let Some((_, ending)) = remembered {
+            return *ending;
+        }
+        let is_skipped = |(first, last): &(u32, u32)| (*first..=*last).contains(&id);
+        if self.skipped.iter().any(is_skipped) {
+            return StreamEnding::Skipped;
+        }
+        StreamEnding::Forgotten
+    }
+}
