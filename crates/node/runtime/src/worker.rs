@@ -298,7 +298,10 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
                 KIND_PATH => {
                     if let Some(path) = paths.get_mut(number) {
                         path.socket_ready = true;
-                        path.heat(number, hot_paths, woken_at);
+                        // What is watched for one that is polled may be stale, and ready for ever: that is no work.
+                        if !path.is_hot {
+                            path.heat(number, hot_paths, woken_at);
+                        }
                     }
                 }
                 _ => {
