@@ -155,7 +155,7 @@ impl PipeHandle {
         pipe.broken || direction.travelling_bytes < pipe.weather.capacity_bytes
     }
 
-    fn write(&self, towards: Role, bytes: &[u8], now: Nanos) -> Result<usize, ()> {
+    fn write(&self, towards: Role, piece: Piece<'_>, now: Nanos) -> Result<usize, ()> {
         let mut pipe = self.lock();
         let Pipe {
             random,
@@ -168,14 +168,13 @@ impl PipeHandle {
             return Err(());
         }
         let room = weather.capacity_bytes.saturating_sub(direction.travelling_bytes);
-        let taken = bytes
-            .len()
+        let taken = piece_length(&piece)
             .min(room)
             .min(random.between(1, weather.piece_bytes_max) as usize);
         if taken == 0 {
             return Ok(0);
         }
-        let mut piece = bytes[..taken].to_vec();
+        let mut piece = piece_bytes(beginning(piece, taken));
         if random.one_in(weather.flip_one_in) {
             let at = random.below(taken as u64) as usize;
             piece[at] ^= 1 << random.below(8);
@@ -231,6 +230,25 @@ impl PipeHandle {
 
     fn close(&self, towards: Role) {
         self.lock().directions[direction_of(towards)].closed = true;
+    }
+}
+
+fn piece_length(piece: &Piece<'_>) -> usize {
+    match piece {
+        Piece::Private(bytes) => bytes.len(),
+        Piece::Foreign { length, .. } => *length as usize,
+    }
+}
+
+/// The first bytes of a piece: of a large one, no more than the pipe takes is copied.
+fn beginning(piece: Piece<'_>, bytes: usize) -> Piece<'_> {
+    match piece {
+        Piece::Private(private) => Piece::Private(&private[..bytes]),
+        Piece::Foreign { range, from, .. } => Piece::Foreign {
+            range,
+            from,
+            length: bytes as u32,
+        },
     }
 }
 
@@ -435,12 +453,8 @@ impl Carrier for PipeCarrier {
             let Some(piece) = connection.pieces().next() else {
                 return moved;
             };
-            let written = match piece {
-                Piece::Private(bytes) => self.0.write(towards, bytes, context.now),
-                foreign => self.0.write(towards, &piece_bytes(foreign), context.now),
-            };
             // A broken pipe is noticed by reading, after all that has arrived.
-            match written {
+            match self.0.write(towards, piece, context.now) {
                 Ok(bytes) if bytes > 0 => {
                     connection.advance(bytes, context);
                     moved = true;
