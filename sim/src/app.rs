@@ -16,12 +16,13 @@ use provost_wire::descriptor::{
 use provost_wire::limits::BLOCK_ALIGN_BYTES;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::client::{Client, PolicyOfCalls};
+use crate::client::{Client, ClientTotals};
 use crate::memory::SimSendHeap;
 use crate::note::{self, NOTE_BYTES, Service};
 use crate::outcome::{Course, Fate, Outgoing, Received};
 use crate::plan::Plan;
 use crate::policy::CallLedger;
+use crate::sabotage::{Sabotage, TamperedRing};
 use crate::server::Server;
 use crate::trace::Trace;
 
@@ -110,6 +111,7 @@ pub(crate) struct AppParts {
     pub(crate) doorbell: Doorbell,
     pub(crate) send: SimSendHeap,
     pub(crate) mailbox: Mailbox,
+    pub(crate) completions: TamperedRing,
 }
 
 /// An app of the simulation: its rings, its heap and its calls.
@@ -123,8 +125,8 @@ pub(crate) struct SimApp {
     pub(crate) is_asleep: bool,
     /// Since when it sleeps though something waits for it.
     overslept_since: Option<Nanos>,
-    /// How calls of connections that are gone ended.
-    pub(crate) ends: [u64; 18],
+    /// Of connections that are gone.
+    totals: ClientTotals,
 }
 
 /// One connection as its app sees it.
@@ -151,6 +153,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) trace: &'a mut Trace,
     pub(crate) begun: &'a mut u64,
     pub(crate) calls_max: u64,
+    pub(crate) sabotage: Option<Sabotage>,
 }
 
 /// What came of a turn.
@@ -175,7 +178,7 @@ impl SimApp {
             due: now,
             is_asleep: false,
             overslept_since: None,
-            ends: [0; 18],
+            totals: ClientTotals::default(),
         }
     }
 
@@ -275,7 +278,7 @@ impl SimApp {
                 }
                 AppMail::Opened(number, pair) => {
                     let kinds = turn.service.kinds.clone();
-                    let mind = Client::new(self.random.number(), kinds, PolicyOfCalls::Judges, turn.now);
+                    let mind = Client::new(self.random.number(), kinds, turn.now);
                     self.insert(number, pair, AppMind::Client(Box::new(mind)));
                 }
             }
@@ -301,29 +304,41 @@ impl SimApp {
                 break;
             };
             busy = true;
-            let completion: Completion = of_slot(&slot);
-            match completion.kind {
-                completion_kind::SENT => self.take_tokens(&of_slot(&slot))?,
-                completion_kind::SEGMENT_RETIRED => {
-                    self.segments.remove(&completion.call);
-                }
-                completion_kind::ACCEPTED => {
-                    let mind = Server::new(turn.service.kinds.clone());
-                    let pair = completion.call as usize;
-                    self.insert(completion.connection, pair, AppMind::Server(Box::new(mind)));
-                }
-                completion_kind::GOING_AWAY => {
-                    if let Some(connection) = self.connections.get_mut(&completion.connection) {
-                        connection.is_going_away = true;
-                    }
-                }
-                completion_kind::CLOSED => self.end(completion.connection, turn, report)?,
-                completion_kind::STEP => self.take_step(&completion, turn)?,
-                other => return Err(format!("a completion of the unknown kind {other}")),
+            for slot in self.parts.completions.deliver(slot).into_iter().flatten() {
+                self.take_completion(&slot, turn, report)?;
             }
         }
         self.parts.rings.completions.release();
         Ok(busy)
+    }
+
+    fn take_completion(
+        &mut self,
+        slot: &Slot,
+        turn: &mut Turn<'_>,
+        report: &mut TurnReport,
+    ) -> Result<(), String> {
+        let completion: Completion = of_slot(slot);
+        match completion.kind {
+            completion_kind::SENT => self.take_tokens(&of_slot(slot))?,
+            completion_kind::SEGMENT_RETIRED => {
+                self.segments.remove(&completion.call);
+            }
+            completion_kind::ACCEPTED => {
+                let mind = Server::new(turn.service.kinds.clone(), turn.sabotage);
+                let pair = completion.call as usize;
+                self.insert(completion.connection, pair, AppMind::Server(Box::new(mind)));
+            }
+            completion_kind::GOING_AWAY => {
+                if let Some(connection) = self.connections.get_mut(&completion.connection) {
+                    connection.is_going_away = true;
+                }
+            }
+            completion_kind::CLOSED => self.end(completion.connection, turn, report)?,
+            completion_kind::STEP => self.take_step(&completion, turn)?,
+            other => return Err(format!("a completion of the unknown kind {other}")),
+        }
+        Ok(())
     }
 
     fn take_tokens(&mut self, batch: &Batch) -> Result<(), String> {
@@ -344,7 +359,7 @@ impl SimApp {
         report.closed.push(connection.pair);
         if let AppMind::Client(client) = &mut connection.mind {
             client.forget_unbegun();
-            add(&mut self.ends, &client.ends);
+            self.totals.add(&client.totals);
         }
         match connection.mind.open_calls() {
             0 => Ok(()),
@@ -357,7 +372,7 @@ impl SimApp {
 
     fn take_step(&mut self, completion: &Completion, turn: &mut Turn<'_>) -> Result<(), String> {
         let got = self.read(completion)?;
-        if completion.block != 0 {
+        if completion.block != 0 && !self.parts.completions.keeps_block() {
             self.reclaims.push(u64::from(completion.block));
         }
         let Some(connection) = self.connections.get_mut(&completion.connection) else {
@@ -620,22 +635,23 @@ impl SimApp {
         }
     }
 
-    pub(crate) fn check_deadlines(&self, now: Nanos, slack_ns: Nanos) -> Result<(), String> {
+    pub(crate) fn check_deadlines(&self, now: Nanos, rested_until: Nanos) -> Result<(), String> {
         self.connections
             .values()
             .try_for_each(|connection| match &connection.mind {
-                AppMind::Client(client) => client.check_deadlines(now, slack_ns),
+                AppMind::Client(client) => client.check_deadlines(now, rested_until),
                 AppMind::Server(_) => Ok(()),
             })
     }
 
-    pub(crate) fn add_ends(&self, ends: &mut [u64; 18]) {
-        add(ends, &self.ends);
+    pub(crate) fn totals(&self) -> ClientTotals {
+        let mut totals = self.totals;
         for connection in self.connections.values() {
             if let AppMind::Client(client) = &connection.mind {
-                add(ends, &client.ends);
+                totals.add(&client.totals);
             }
         }
+        totals
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -686,8 +702,4 @@ impl AppMind {
 
 fn of_slot<T: FromBytes + Default>(slot: &Slot) -> T {
     T::read_from_bytes(slot.as_bytes()).unwrap_or_default()
-}
-
-fn add(sum: &mut [u64; 18], more: &[u64; 18]) {
-    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
 }

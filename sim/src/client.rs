@@ -9,9 +9,14 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
+use crate::nodes::DEADLINE_SLACK_NS;
 use crate::outcome::{Course, Fate, Memory, Outgoing, Received};
-use crate::plan::{Answer, Plan, Way};
+use crate::plan::{Answer, Plan, SMALL_SIZE, Way};
 
+/// How long a small call on a connection that nothing befell waits at most for all others, in simulated nanoseconds, beside
+/// the time that its server thinks: three times as long as the slowest of 2,000 seeds, behind megabytes of others on a
+/// carrier that holds 4,000 bytes.
+pub const SMALL_CALL_NS_MAX: Nanos = 400_000_000;
 /// Calls that a client has open on one connection, at most.
 const OPEN_CALLS_MAX: usize = 24;
 /// Bytes of messages that it has read before it gives them back to a stream's window.
@@ -24,11 +29,28 @@ pub(crate) struct Client {
     calls: BTreeMap<u64, Call>,
     last_call: u64,
     next_begin_at: Nanos,
-    policy: PolicyOfCalls,
     /// Calls that it gave up; steps that were under way then may still come.
     cancelled: Vec<u64>,
-    /// How calls ended, by status code; the last place counts those that it gave up.
+    pub(crate) totals: ClientTotals,
+}
+
+/// What the calls of clients came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ClientTotals {
+    /// How they ended, by status code; the last place counts those that were given up.
     pub(crate) ends: [u64; 18],
+    /// The longest that a small call waited on a connection that nothing befell.
+    pub(crate) slowest_ns: Nanos,
+}
+
+impl ClientTotals {
+    pub(crate) fn add(&mut self, more: &ClientTotals) {
+        self.ends
+            .iter_mut()
+            .zip(more.ends)
+            .for_each(|(sum, more)| *sum += more);
+        self.slowest_ns = self.slowest_ns.max(more.slowest_ns);
+    }
 }
 
 struct Call {
@@ -36,7 +58,7 @@ struct Call {
     method: u16,
     kind: MethodKind,
     shape: Shape,
-    begun: bool,
+    begun_at: Option<Nanos>,
     sent: u16,
     end_sent: bool,
     got: u16,
@@ -44,13 +66,6 @@ struct Call {
     pending_window: u32,
     deadline: Nanos,
     cancel_at: Option<Nanos>,
-}
-
-/// Whether a policy judges a client's calls, so that it may ask for a denial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PolicyOfCalls {
-    None,
-    Judges,
 }
 
 /// Whether neighbouring parts share a step.
@@ -61,16 +76,15 @@ enum Shape {
 }
 
 impl Client {
-    pub(crate) fn new(seed: u64, kinds: Vec<MethodKind>, policy: PolicyOfCalls, now: Nanos) -> Client {
+    pub(crate) fn new(seed: u64, kinds: Vec<MethodKind>, now: Nanos) -> Client {
         Client {
-            policy,
             random: Random::new(seed),
             kinds,
             calls: BTreeMap::new(),
             last_call: 0,
             next_begin_at: now,
             cancelled: Vec::new(),
-            ends: [0; 18],
+            totals: ClientTotals::default(),
         }
     }
 
@@ -110,7 +124,7 @@ impl Client {
             kind.client_streaming,
             kind.server_streaming,
         );
-        if self.policy == PolicyOfCalls::Judges && self.random.one_in(20) {
+        if self.random.one_in(20) {
             plan.answer = Answer::Denied;
         }
         let must_end = plan.answer == Answer::Never || fate.course == Course::Damaged;
@@ -128,7 +142,7 @@ impl Client {
             } else {
                 Shape::Apart
             },
-            begun: false,
+            begun_at: None,
             sent: 0,
             end_sent: false,
             got: 0,
@@ -148,8 +162,8 @@ impl Client {
         let due = |call: &Call| call.cancel_at.is_some_and(|at| at <= now);
         if let Some(id) = self.calls.iter().find(|(_, call)| due(call)).map(|(id, _)| *id) {
             let call = self.calls.remove(&id)?;
-            self.ends[17] += 1;
-            if !call.begun {
+            self.totals.ends[17] += 1;
+            if call.begun_at.is_none() {
                 return self.next_step(now);
             }
             self.cancelled.push(id);
@@ -163,7 +177,9 @@ impl Client {
                 message: None,
             });
         }
-        self.calls.iter_mut().find_map(|(id, call)| call.next_step(*id))
+        self.calls
+            .iter_mut()
+            .find_map(|(id, call)| call.next_step(*id, now))
     }
 
     /// Takes a step that came, and says what is wrong with it.
@@ -175,21 +191,32 @@ impl Client {
             };
         };
         let checked = call.receive(got, fate, now);
-        let ended = got.parts.intersects(Parts::STATUS | Parts::CANCEL);
-        if ended {
+        let mut waited_ns = 0;
+        if got.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+            waited_ns = call.waited_ns(fate, now);
             self.calls.remove(&got.call);
-            self.ends[got.status.number() as usize] += 1;
+            self.totals.ends[got.status.number() as usize] += 1;
+            self.totals.slowest_ns = self.totals.slowest_ns.max(waited_ns);
         }
-        match fate.course {
-            Course::Damaged => Ok(()),
-            _ => checked.map_err(|what| format!("call {}: {what}", got.call)),
+        if fate.course == Course::Damaged {
+            return Ok(());
         }
+        checked.map_err(|what| format!("call {}: {what}", got.call))?;
+        if waited_ns > SMALL_CALL_NS_MAX {
+            let waited_us = waited_ns / 1_000;
+            return Err(format!("call {}: small, and waited {waited_us} µs", got.call));
+        }
+        Ok(())
     }
 
-    /// Whether a call is open past its deadline.
-    pub(crate) fn check_deadlines(&self, now: Nanos, slack_ns: Nanos) -> Result<(), String> {
+    /// Whether a call is open past its deadline, and past what its node rested last.
+    pub(crate) fn check_deadlines(&self, now: Nanos, rested_until: Nanos) -> Result<(), String> {
         for (id, call) in &self.calls {
-            if call.begun && call.deadline != 0 && now > call.deadline + slack_ns {
+            if call.begun_at.is_none() || call.deadline == 0 {
+                continue;
+            }
+            let late_ns = now.saturating_sub(call.deadline.max(rested_until));
+            if late_ns > DEADLINE_SLACK_NS {
                 return Err(format!(
                     "call {id} is open {} µs after its deadline",
                     (now - call.deadline) / 1_000
@@ -201,7 +228,7 @@ impl Client {
 
     /// Its connection is gone: what it had not handed over never began.
     pub(crate) fn forget_unbegun(&mut self) {
-        self.calls.retain(|_, call| call.begun);
+        self.calls.retain(|_, call| call.begun_at.is_some());
     }
 
     /// What is open now, for people.
@@ -217,7 +244,7 @@ impl Client {
 }
 
 impl Call {
-    fn next_step(&mut self, id: u64) -> Option<Outgoing> {
+    fn next_step(&mut self, id: u64, now: Nanos) -> Option<Outgoing> {
         if self.pending_window >= WINDOW_BATCH_BYTES {
             let step = Step {
                 window_bytes: std::mem::take(&mut self.pending_window),
@@ -231,11 +258,11 @@ impl Call {
         }
         let mut parts = Parts::NONE;
         let mut metadata = Vec::new();
-        if !self.begun {
+        if self.begun_at.is_none() {
             parts = parts | Parts::BEGIN;
             metadata = self.plan.metadata();
         }
-        let alone = self.shape == Shape::Apart && !self.begun;
+        let alone = self.shape == Shape::Apart && self.begun_at.is_none();
         let mut message = None;
         if !alone && self.sent < self.plan.requests && (!self.kind.client_streaming || self.credit > 0) {
             parts = parts | Parts::MESSAGE;
@@ -250,7 +277,7 @@ impl Call {
         if parts == Parts::NONE {
             return None;
         }
-        self.begun = true;
+        self.begun_at.get_or_insert(now);
         self.sent = sent;
         self.end_sent |= parts.contains(Parts::END);
         let mut step = Step {
@@ -272,6 +299,19 @@ impl Call {
             metadata,
             message,
         })
+    }
+
+    /// How long it waited for others; 0 unless it is small and nothing befell its connection.
+    fn waited_ns(&self, fate: Fate, now: Nanos) -> Nanos {
+        let is_small =
+            !self.kind.client_streaming && !self.kind.server_streaming && self.plan.size == SMALL_SIZE;
+        let is_undisturbed = (fate.memory, fate.course) == (Memory::Ample, Course::Fair);
+        match self.begun_at {
+            Some(begun_at) if is_small && is_undisturbed && self.plan.answer == Answer::Full => {
+                now.saturating_sub(begun_at + u64::from(self.plan.think_us) * 1_000)
+            }
+            _ => 0,
+        }
     }
 
     fn receive(&mut self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {

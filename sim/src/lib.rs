@@ -1,18 +1,24 @@
 //! Seeded simulator of whole nodes.
 //!
-//! Many apps on many nodes call each other through the very engines of the daemon (frontend, null policy, marshalling,
-//! the native protocol), over a simulated network with its own clock that delays, splits, stalls, breaks and, if asked
-//! to, damages what it carries, while apps crash and come back, connections drain and close. Everything follows from
-//! one seed: the same seed gives the same run, to the last event ([`Report::trace`]).
+//! Apps on several nodes call each other through the daemon's engines, which the workers of `provost-runtime` poll: on a
+//! simulated clock, over simulated carriers that delay, split, stall, break and, if asked to, damage what they carry. Apps
+//! die or lie, policies and engines are changed under way, nodes are partitioned, and whole nodes are replaced by
+//! successors, or fail to be. Everything follows from one seed: the same seed gives the same run, to the last event
+//! ([`NodesReport::trace`]).
 //!
 //! What must hold, whatever happens ([`Violation`]):
 //!
 //! - each call ends exactly once, with the status and the messages that its server gave it, or with a status that what
-//!   befell it allows (its deadline, its connection, a full heap);
-//! - messages come in order and as they were sent, on both sides;
-//! - no call outlives its deadline by more than [`TICK_NS`];
-//! - no datapath works for ever, none stands still while calls are open;
-//! - at the end no block, no token, no call is left.
+//!   befell it allows (its deadline, its connection, a full heap, a policy's verdict);
+//! - each call is judged once and executed at most once, and one that ended well exactly once;
+//! - messages of streams come whole, in order and as they were sent, on both sides;
+//! - no call outlives its deadline by more than [`DEADLINE_SLACK_NS`], but for the time that its node rests;
+//! - no small call on a connection that nothing befell waits longer than [`SMALL_CALL_NS_MAX`], whatever others do beside it;
+//! - nobody sleeps though something waits for it, nothing works for ever, nothing stands still while calls are open;
+//! - at the end, no block of a receive heap, no token of a send heap, no call, connection or watched socket is left.
+//!
+//! That each of these can be found wanting is tested: by worlds that do wrong ([`Sabotage`]), and by builds that are broken
+//! on purpose (`tests/mutations.rs`).
 #![forbid(unsafe_code)]
 
 mod app;
@@ -21,22 +27,20 @@ mod client;
 mod compose;
 mod memory;
 mod node;
-pub mod nodes;
+mod nodes;
 mod note;
 mod outcome;
 mod plan;
 mod platform;
 mod policy;
 mod restart;
+mod sabotage;
 mod server;
 mod trace;
-mod world;
 
-pub use nodes::{NodesOptions, NodesReport, run_nodes};
-pub use world::{Options, Report, run};
-
-/// By how much a call may outlive its deadline, in simulated nanoseconds.
-pub const TICK_NS: u64 = 1_000_000;
+pub use client::SMALL_CALL_NS_MAX;
+pub use nodes::{DEADLINE_SLACK_NS, NodesOptions, NodesReport, run_nodes, run_twice};
+pub use sabotage::Sabotage;
 
 /// Something happened that must not.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,68 +1,11 @@
-//! The heaps of a simulated app.
+//! The send heap of a simulated app.
 
 use std::collections::HashMap;
 
-use provost_datapath::{HeapFull, ReceiveHeap, ReceivedBlock};
 use provost_frontend::SendHeap;
 use provost_heap::Heap;
 use provost_shm::{Access, Mapping, Memfd};
 use provost_wire::limits::SEND_WINDOW;
-
-/// Where receive heaps lie in every app's window, in units of 8 bytes.
-const RECEIVE_WINDOW: u32 = 1 << 28;
-
-/// A receive heap in ordinary memory.
-pub(crate) struct SimReceiveHeap {
-    heap: Heap,
-    memory: Vec<u8>,
-    live: usize,
-}
-
-impl SimReceiveHeap {
-    pub(crate) fn new(bytes: usize) -> SimReceiveHeap {
-        SimReceiveHeap {
-            heap: Heap::new(bytes as u64),
-            memory: vec![0; bytes],
-            live: 0,
-        }
-    }
-
-    pub(crate) fn live_blocks(&self) -> usize {
-        self.live
-    }
-
-    /// Bytes at an offset of the app's window.
-    pub(crate) fn read(&self, at: u32, bytes: usize) -> Option<&[u8]> {
-        let from = at.checked_sub(RECEIVE_WINDOW)? as usize * 8;
-        self.memory.get(from..from.checked_add(bytes)?)
-    }
-}
-
-impl ReceiveHeap for SimReceiveHeap {
-    fn allocate(&mut self, bytes: u32) -> Result<ReceivedBlock, HeapFull> {
-        let unit = self.heap.allocate(bytes).ok_or(HeapFull)?;
-        self.live += 1;
-        let from = unit as usize * 8;
-        // Old bytes must not be mistaken for new ones.
-        self.memory[from..from + bytes as usize].fill(0xa5);
-        Ok(ReceivedBlock {
-            at: RECEIVE_WINDOW + unit,
-            bytes,
-        })
-    }
-
-    fn bytes_mut(&mut self, block: &mut ReceivedBlock) -> &mut [u8] {
-        let from = (block.at - RECEIVE_WINDOW) as usize * 8;
-        &mut self.memory[from..from + block.bytes as usize]
-    }
-
-    fn free(&mut self, block: ReceivedBlock) {
-        self.heap
-            .free(block.at - RECEIVE_WINDOW)
-            .expect("a block is freed once");
-        self.live -= 1;
-    }
-}
 
 /// A send heap: real shared memory, since that is what a frontend reads.
 pub(crate) struct SimSendHeap {

@@ -20,6 +20,11 @@ use crate::platform::{SimClock, SimNetwork, SimPlatform};
 
 /// How long a runtime takes to wake, at most, in simulated nanoseconds.
 const WAKE_NS_MAX: Nanos = 30_000;
+/// How long a runtime may poll, or be woken again at once, though nothing moves, in simulated nanoseconds: several times as
+/// long as the longest spin.
+const IDLE_NS_MAX: Nanos = 1_000_000;
+/// A sleep that is shorter does not count as one, in simulated nanoseconds.
+const SLEEP_NS_MIN: Nanos = 5_000;
 
 /// What the workers of a node have told.
 #[derive(Clone, Default)]
@@ -50,6 +55,8 @@ pub(crate) struct SimRuntime {
     poll_ns: Nanos,
     /// When the last poll was over.
     polled_until: Nanos,
+    /// Since when it polls, or is woken again at once, though nothing moves.
+    idle_since: Nanos,
 }
 
 /// What a worker's thread does between two polls.
@@ -86,6 +93,7 @@ impl SimRuntime {
             random,
             poll_ns,
             polled_until: clock.now(),
+            idle_since: clock.now(),
         })
     }
 
@@ -125,16 +133,34 @@ impl SimRuntime {
         }
     }
 
+    /// Whether nothing is left of the connections that it had, and all memory of receive heaps was given back.
+    pub(crate) fn check_empty(&self) -> Result<(), String> {
+        if let Some(app) = self.worker.apps_with_blocks().next() {
+            return Err(format!("app {app}: blocks of its receive heap are left"));
+        }
+        match self.worker_platform().watched_sockets() {
+            0 => Ok(()),
+            sockets => Err(format!("{sockets} sockets are watched that nobody reads")),
+        }
+    }
+
     /// Lets it poll once.
-    pub(crate) fn poll(&mut self, now: Nanos) {
+    ///
+    /// # Errors
+    /// It polls for ever though nothing moves.
+    pub(crate) fn poll(&mut self, now: Nanos) -> Result<(), String> {
         if self.thread == ThreadState::Sleeps {
             self.worker.sleep(Wait::Now);
+        }
+        if self.thread != ThreadState::Polls && now.saturating_sub(self.polled_until) >= SLEEP_NS_MIN {
+            self.idle_since = now;
         }
         self.thread = ThreadState::Polls;
         self.polled_until = now + self.poll_ns;
         self.due = self.polled_until;
         match self.worker.poll_once() {
-            NextStep::Poll | NextStep::Yield => {}
+            NextStep::Poll => self.idle_since = now,
+            NextStep::Yield => {}
             NextStep::Sleep(wait) => {
                 self.thread = ThreadState::Sleeps;
                 self.due = match wait {
@@ -147,6 +173,13 @@ impl SimRuntime {
             }
             NextStep::AwaitOrder => self.thread = ThreadState::AwaitsOrders,
             NextStep::Stop => self.thread = ThreadState::HasEnded,
+        }
+        match now.saturating_sub(self.idle_since) {
+            0..=IDLE_NS_MAX => Ok(()),
+            idle_ns => Err(format!(
+                "it polls for {} µs though nothing moves",
+                idle_ns / 1_000
+            )),
         }
     }
 }
@@ -205,6 +238,8 @@ pub(crate) struct SimNode {
     pub(crate) apps: BTreeMap<AppId, NodeApp>,
     pub(crate) ends: BTreeMap<ConnectionId, NodeEnd>,
     pub(crate) open: OpenConnections,
+    /// When it last went on after a rest.
+    pub(crate) rested_until: Nanos,
 }
 
 impl SimNode {
@@ -222,6 +257,7 @@ impl SimNode {
             apps: BTreeMap::new(),
             ends: BTreeMap::new(),
             open: OpenConnections::default(),
+            rested_until: 0,
         })
     }
 

@@ -4,35 +4,40 @@
 //! same seed gives the same order of events.
 
 mod changes;
+mod connect;
+mod ending;
 mod faults;
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
 
 use provost_conformance::Random;
 use provost_conformance::simulated::PipeHandle;
-use provost_datapath::{ConnectionSignals, Nanos};
-use provost_engine::Code;
+use provost_datapath::Nanos;
 use provost_frontend::{AppPort, AppReceiveHeap, AppRole, CallQuota, ReceiveLimits};
-use provost_marshalling::Encoding;
-use provost_runtime::{AppId, ConnectionId, NewApp, Reply, RuntimeCommand, RuntimeEvent, WaitMode};
-use provost_session::Role;
+use provost_runtime::{AppId, NewApp, RuntimeCommand, RuntimeEvent, WaitMode};
 use provost_shm::{AppRings, Doorbell, ServiceRings};
 use provost_wire::limits::WINDOW_BYTES;
-use std::sync::Arc;
 
 use crate::Violation;
-use crate::app::{AppMail, AppParts, Mailbox, SimApp, SimSegments, Turn};
-use crate::compose::{self, EndSpec, LEDGER, LocalPeer, TransportHandle};
+use crate::app::{AppParts, Mailbox, SimApp, SimSegments, Turn};
+use crate::client::ClientTotals;
+use crate::compose::LEDGER;
 use crate::memory::SimSendHeap;
-use crate::node::{NodeApp, NodeEnd, SimNode};
+use crate::node::{NodeApp, SimNode};
 use crate::note::Service;
-use crate::outcome::{Course, Fate, Memory};
+use crate::outcome::{Fate, Memory};
 use crate::platform::{SimClock, SimNetwork};
 use crate::policy::CallLedger;
 use crate::restart::{Restart, RestartOutcome};
+use crate::sabotage::{Sabotage, TamperedRing};
 use crate::trace::Trace;
 use changes::Changes;
-use faults::{Faults, NodeRoute};
+use connect::ASK_AGAIN_NS;
+use faults::Faults;
 
 /// Calls that a server takes over all its connections.
 pub(crate) const SERVER_CALLS_MAX: u32 = 10_000;
@@ -46,10 +51,6 @@ const RECEIVE_WINDOW: u32 = 1 << 28;
 const SETTLING_NS_MAX: u64 = 20_000_000_000;
 /// Turns of one world, at most: it works for ever past it.
 const TURNS_MAX: u64 = 20_000_000;
-/// Turns after which apps are told again to close their connections, and how often they are.
-const TURNS_BETWEEN_CLOSES: u32 = 200;
-/// See [`TURNS_BETWEEN_CLOSES`].
-const CLOSES_MAX: u32 = 10_000;
 /// How long an app waits before it connects again.
 const RECONNECT_NS: u64 = 3_000_000;
 /// How long the end of an app's process takes to be noticed, at most.
@@ -59,8 +60,11 @@ const APP_WAKE_NS_MAX: u64 = 30_000;
 /// How long an app or a worker may sleep though something waits for it: none at all would be exact, but who is to ring may
 /// have to have its turn first.
 const OVERSLEPT_NS_MAX: u64 = 5_000_000;
-/// By how much a call may outlive its deadline as its app sees it, with a hot restart in between.
-const DEADLINE_SLACK_NS: u64 = 12_000_000;
+/// By how much a call may outlive its deadline as its app sees it, beside the time that its node rests, in simulated
+/// nanoseconds.
+pub const DEADLINE_SLACK_NS: u64 = 2_000_000;
+/// The turn in which [`Sabotage::Panic`] strikes.
+const PANIC_AT_TURN: u64 = 5_000;
 
 /// The size of a simulation and the faults in it.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +73,23 @@ pub struct NodesOptions {
     pub seed: u64,
     /// Calls that are begun, over all clients.
     pub calls: u64,
+    /// In which way the world does wrong, to see that it is found.
+    pub sabotage: Option<Sabotage>,
+}
+
+impl NodesOptions {
+    /// Calls of a simulation, unless other counts are asked for.
+    pub const CALLS: u64 = 100;
+
+    /// A simulation of the usual size.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> NodesOptions {
+        NodesOptions {
+            seed,
+            calls: NodesOptions::CALLS,
+            sabotage: None,
+        }
+    }
 }
 
 /// What a run came to.
@@ -98,13 +119,40 @@ pub struct NodesReport {
     pub engines_failed: u64,
     /// Turns of apps, workers and the control plane.
     pub turns: u64,
+    /// The longest that a small call waited on a connection that nothing befell, in simulated nanoseconds.
+    pub slowest_small_call_ns: u64,
     /// Simulated time in nanoseconds.
     pub elapsed_ns: u64,
+}
+
+impl NodesReport {
+    /// Counts what another run came to as well.
+    pub fn add(&mut self, more: &NodesReport) {
+        self.trace = self.trace.wrapping_add(more.trace);
+        self.calls += more.calls;
+        self.ends
+            .iter_mut()
+            .zip(more.ends)
+            .for_each(|(sum, more)| *sum += more);
+        self.orphaned += more.orphaned;
+        self.connections += more.connections;
+        self.faults += more.faults;
+        self.hot_restarts += more.hot_restarts;
+        self.hot_restarts_undone += more.hot_restarts_undone;
+        self.changes += more.changes;
+        self.changes_refused += more.changes_refused;
+        self.engines_failed += more.engines_failed;
+        self.turns += more.turns;
+        self.slowest_small_call_ns = self.slowest_small_call_ns.max(more.slowest_small_call_ns);
+        self.elapsed_ns += more.elapsed_ns;
+    }
 }
 
 /// One connection between a client app and a server app.
 struct PairState {
     server: usize,
+    /// The client's node and the server's.
+    nodes: [usize; 2],
     pipe: Option<PipeHandle>,
 }
 
@@ -141,6 +189,8 @@ pub(crate) struct NodesWorld {
     memory: Memory,
     trace: Trace,
     begun: u64,
+    /// Of processes that are gone.
+    totals: ClientTotals,
     /// Completion regions that apps of resting nodes have mapped: their node, their number, the region's.
     mapped_meanwhile: Vec<(usize, AppId, u64)>,
     report: NodesReport,
@@ -149,7 +199,7 @@ pub(crate) struct NodesWorld {
 /// Runs one simulation of nodes to its end.
 ///
 /// # Errors
-/// Something happened that must not.
+/// Something happened that must not, a panic included.
 pub fn run_nodes(options: NodesOptions) -> Result<NodesReport, Violation> {
     let failed = |what: String| Violation {
         what,
@@ -157,14 +207,37 @@ pub fn run_nodes(options: NodesOptions) -> Result<NodesReport, Violation> {
         trace: Vec::new(),
     };
     let mut world = NodesWorld::new(options).map_err(failed)?;
-    match world.live() {
-        Ok(()) => Ok(world.finished()),
-        Err(what) => Err(Violation {
-            what,
-            at: world.clock.now() - BEGINS_AT,
-            trace: world.trace.last_events(),
-        }),
+    let lived = std::panic::catch_unwind(AssertUnwindSafe(|| world.live()));
+    let violation = match lived {
+        Ok(Ok(())) => return Ok(world.finished()),
+        Ok(Err(what)) => world.violation(what),
+        Err(panic) => world.violation(format!("a panic: {}", panic_message(&*panic))),
+    };
+    // What a panic left half done may panic again.
+    std::mem::forget(world);
+    Err(violation)
+}
+
+/// Runs one simulation twice, and checks that it is the same to the last event.
+///
+/// # Errors
+/// Something happened that must not, or something else happened the second time.
+pub fn run_twice(options: NodesOptions) -> Result<NodesReport, Violation> {
+    let (first, second) = (run_nodes(options)?, run_nodes(options)?);
+    if first == second {
+        return Ok(first);
     }
+    Err(Violation {
+        what: format!("the same seed gave {first:?}, and then {second:?}"),
+        at: 0,
+        trace: Vec::new(),
+    })
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("without a message")
 }
 
 /// Who has the next turn.
@@ -177,6 +250,22 @@ enum Actor {
     Change,
     Notice(usize),
     Connect,
+}
+
+impl Actor {
+    /// A number that tells it from all others of a world.
+    fn code(self) -> u64 {
+        let (kind, which, part) = match self {
+            Actor::App(app) => (0, app, 0),
+            Actor::Runtime(node, runtime) => (1, node, runtime),
+            Actor::Restart(node) => (2, node, 0),
+            Actor::Fault => (3, 0, 0),
+            Actor::Change => (4, 0, 0),
+            Actor::Notice(app) => (5, app, 0),
+            Actor::Connect => (6, 0, 0),
+        };
+        kind << 60 | (which as u64) << 30 | part as u64
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,7 +293,7 @@ impl NodesWorld {
             restarts: nodes.iter().map(|_| None).collect(),
             nodes,
             service: Service::load(),
-            ledger: CallLedger::default(),
+            ledger: CallLedger::new(options.sabotage),
             apps: Vec::new(),
             pairs: Vec::new(),
             fates: Vec::new(),
@@ -213,6 +302,7 @@ impl NodesWorld {
             memory,
             trace: Trace::new(),
             begun: 0,
+            totals: ClientTotals::default(),
             mapped_meanwhile: Vec::new(),
             report: NodesReport::default(),
             random,
@@ -278,6 +368,7 @@ impl NodesWorld {
             doorbell: app_doorbell,
             send,
             mailbox,
+            completions: TamperedRing::new(self.options.sabotage, self.random.number()),
         };
         self.apps.push(PlacedApp {
             node,
@@ -339,6 +430,15 @@ impl NodesWorld {
             return Err(format!("the world stands still: {}", self.describe()));
         };
         self.clock.advance_to(due);
+        match self.options.sabotage {
+            Some(Sabotage::TimeOfDay) => {
+                let odd = Instant::now().elapsed().as_nanos() as u64 % 3;
+                self.clock.advance_to(due + odd);
+            }
+            Some(Sabotage::Panic) => assert!(self.report.turns < PANIC_AT_TURN, "as it was made to"),
+            _ => {}
+        }
+        self.trace.note_turn(actor.code(), self.clock.now());
         match actor {
             Actor::App(app) => self.app_turn(app),
             Actor::Runtime(node, runtime) => self.runtime_turn(node, runtime),
@@ -402,6 +502,7 @@ impl NodesWorld {
             trace: &mut self.trace,
             begun: &mut self.begun,
             calls_max: self.options.calls,
+            sabotage: self.options.sabotage,
         };
         if placed.is_hostile && self.random.one_in(40) {
             process.submit_garbage();
@@ -411,10 +512,10 @@ impl NodesWorld {
             Err(_) if placed.is_hostile => return self.kill(at),
             other => other?,
         };
-        if !placed.is_hostile {
-            process.check_deadlines(now, DEADLINE_SLACK_NS)?;
-        }
         let (node, id) = (placed.node, process.parts.id);
+        if !placed.is_hostile && self.restarts[node].is_none() {
+            process.check_deadlines(now, self.nodes[node].rested_until)?;
+        }
         for pair in &report.closed {
             let server = self.pairs[*pair].server;
             if placed.connected.get(&server) == Some(pair) {
@@ -450,7 +551,7 @@ impl NodesWorld {
 
     fn runtime_turn(&mut self, node: usize, runtime: usize) -> Result<(), String> {
         let now = self.clock.now();
-        self.nodes[node].runtimes[runtime].poll(now);
+        self.nodes[node].runtimes[runtime].poll(now)?;
         self.after_polls(node)
     }
 
@@ -521,6 +622,7 @@ impl NodesWorld {
             self.restarts[node] = None;
             let now = self.clock.now();
             self.trace.note(&[4, now, node as u64, outcome as u64]);
+            self.nodes[node].rested_until = now;
             match outcome {
                 RestartOutcome::Replaced => self.report.hot_restarts += 1,
                 RestartOutcome::WentOn => self.report.hot_restarts_undone += 1,
@@ -546,7 +648,7 @@ impl NodesWorld {
         }
         if !app.is_hostile {
             self.report.orphaned += process.open_calls() as u64;
-            process.add_ends(&mut self.report.ends);
+            self.totals.add(&process.totals());
         }
         app.noticed_at = Some(now + self.random.below(DEATH_NOTICED_NS_MAX));
         app.connected.clear();
@@ -558,7 +660,7 @@ impl NodesWorld {
         let (node, role, id) = (self.apps[at].node, self.apps[at].role, at as AppId + 1);
         if self.restarts[node].is_some() {
             // The control plane does one thing at a time.
-            self.apps[at].noticed_at = Some(now + 100_000);
+            self.apps[at].noticed_at = Some(now + ASK_AGAIN_NS);
             return Ok(());
         }
         self.apps[at].noticed_at = None;
@@ -577,221 +679,25 @@ impl NodesWorld {
         Ok(())
     }
 
-    /// Connects every client to every server to which it has no connection, after a pause.
-    fn connect(&mut self) -> Result<(), String> {
-        let now = self.clock.now();
-        for client in 0..self.apps.len() {
-            for server in 0..self.apps.len() {
-                if self.wants(client, server, now) {
-                    self.connect_pair(client, server)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn wants(&mut self, client: usize, server: usize, now: Nanos) -> bool {
-        let is = |app: &PlacedApp, role| app.role == role && app.process.is_some();
-        if !is(&self.apps[client], AppRole::Client) || !is(&self.apps[server], AppRole::Server) {
-            return false;
-        }
-        let rests = |at: usize| self.restarts[self.apps[at].node].is_some();
-        let (rests_at, is_connected) = (
-            rests(client) || rests(server),
-            self.apps[client].connected.contains_key(&server),
-        );
-        let retry_at = self.apps[client].retry_at.entry(server).or_insert(now);
-        if *retry_at > now || is_connected {
-            return false;
-        }
-        if rests_at {
-            *retry_at = now + 100_000;
-            return false;
-        }
-        true
-    }
-
-    fn connect_pair(&mut self, client: usize, server: usize) -> Result<(), String> {
-        let now = self.clock.now();
-        let pair = self.pairs.len();
-        let nodes = [self.apps[client].node, self.apps[server].node];
-        let (route, mut fate) = self.faults.new_route(nodes[0] == nodes[1]);
-        if self.apps[client].is_hostile {
-            // What it says of its calls is its own affair.
-            fate.course = Course::Damaged;
-        }
-        self.fates.push(fate);
-        self.report.connections += 1;
-        self.trace.note(&[7, now, pair as u64]);
-        let ids = [2 * pair as ConnectionId, 2 * pair as ConnectionId + 1];
-        let apps = [client as AppId + 1, server as AppId + 1];
-        let links = [(); 2].map(|()| Arc::new(ConnectionSignals::new()));
-        let wakers = [
-            self.nodes[nodes[0]]
-                .new_waker(apps[0])
-                .ok_or("the client's app is not attached")?,
-            self.nodes[nodes[1]]
-                .new_waker(apps[1])
-                .ok_or("the server's app is not attached")?,
-        ];
-        let mut pipe_of_pair = None;
-        let mut made: Vec<(Box<dyn provost_datapath::Engine>, TransportHandle)> = Vec::new();
-        let mut encoding = Encoding::Native;
-        match route {
-            NodeRoute::WithinNode => {
-                let end = |at: usize| provost_transport_local::End {
-                    link: Arc::clone(&links[at]),
-                    wake: Arc::new(LocalPeer(Arc::clone(&wakers[at]))),
-                };
-                let (at_client, at_server) = provost_transport_local::connect(end(0), end(1), None);
-                for transport in [at_client, at_server] {
-                    let handle = TransportHandle::Local(transport.handle());
-                    made.push((Box::new(transport), handle));
-                }
-            }
-            NodeRoute::Network(pipe, setup) => {
-                encoding = compose::encoding(&setup);
-                for (at, role) in [Role::Client, Role::Server].into_iter().enumerate() {
-                    let socket = self.network.open(&pipe, role);
-                    let transport = compose::socket_end(&self.service, socket, setup, &links[at], now);
-                    let handle = TransportHandle::Socket(transport.handle());
-                    made.push((Box::new(transport), handle));
-                }
-                pipe_of_pair = Some(pipe);
-            }
-        }
-        self.pairs.push(PairState {
-            server,
-            pipe: pipe_of_pair,
-        });
-        self.apps[client].connected.insert(server, pair);
-        let roles = [AppRole::Client, AppRole::Server];
-        for (at, (transport, handle)) in made.into_iter().enumerate() {
-            let known = self.nodes[nodes[at]]
-                .apps
-                .get(&apps[at])
-                .ok_or("an app is not attached")?;
-            let mailbox = known.mailbox.clone();
-            let spec = EndSpec {
-                role: roles[at],
-                service: self.service.clone(),
-                encoding,
-                send_heap: known.send_heap.clone(),
-                quota: Arc::clone(&known.quota),
-                ledger: self.ledger.clone(),
-            };
-            let datapath = spec.datapath(transport, &links[at]);
-            let tags = datapath.1.iter().map(|fitted| fitted.tag).collect();
-            let end = NodeEnd {
-                pair,
-                app: apps[at],
-                spec,
-                link: Arc::clone(&links[at]),
-                waker: Arc::clone(&wakers[at]),
-                transport: handle,
-                tags,
-            };
-            let (accepted_for, opened) = match roles[at] {
-                AppRole::Server => (Some(pair as u64), Reply::ignored()),
-                AppRole::Client => (
-                    None,
-                    Reply::new(move |number| mailbox.post(AppMail::Opened(number, pair))),
-                ),
-            };
-            self.nodes[nodes[at]].open(ids[at], end, datapath, accepted_for, opened, now)?;
-        }
-        Ok(())
-    }
-
-    /// Closes every connection and checks that nothing is left.
-    fn close_all(&mut self) -> Result<(), String> {
-        let now = self.clock.now();
-        for app in &mut self.apps {
-            if app.is_hostile && app.process.is_some() {
-                app.noticed_at = Some(now);
-                for connection in app.process.take().iter().flat_map(|app| app.connections.values()) {
-                    self.fates[connection.pair].worsen();
-                }
-            }
-        }
-        for fate in &mut self.fates {
-            fate.worsen();
-        }
-        let by = now + SETTLING_NS_MAX;
-        let mut visits = 0;
-        loop {
-            visits += 1;
-            for app in self.apps.iter_mut().filter_map(|app| app.process.as_mut()) {
-                app.close_all(self.clock.now());
-            }
-            if self.nodes.iter().all(|node| node.ends.is_empty())
-                && self.processes().all(|(_, app)| app.connections.is_empty())
-            {
-                break;
-            }
-            for _ in 0..TURNS_BETWEEN_CLOSES {
-                if self.next_actor(Phase::Closing).is_none() {
-                    break;
-                }
-                self.turn(Phase::Closing)?;
-            }
-            if self.clock.now() > by || visits > CLOSES_MAX {
-                return Err(format!(
-                    "connections that were closed do not end: {}",
-                    self.describe()
-                ));
-            }
-        }
-        self.check_empty()
-    }
-
-    fn check_empty(&mut self) -> Result<(), String> {
-        // What was given back last is on its way.
-        let by = self.clock.now() + 50_000_000;
-        while self.clock.now() < by {
-            let now = self.clock.now();
-            if self.next_actor(Phase::Closing).is_none_or(|(due, _)| due > by) {
-                self.clock.advance_to(by);
-                break;
-            }
-            self.turn(Phase::Closing)?;
-            self.clock.advance_to(now + 1);
-        }
-        // Answers to changes hold the engines that went, and these count their calls until they are dropped.
-        self.hear_of_changes(self.clock.now())?;
-        for (at, app) in self.processes() {
-            app.check_empty()
-                .map_err(|what| format!("app {}: {what}", at + 1))?;
-        }
-        for (at, node) in self.nodes.iter().enumerate() {
-            match node.open.get() {
-                0 => {}
-                open => {
-                    return Err(format!(
-                        "node {at}: {open} connections are counted that have ended"
-                    ));
-                }
-            }
-            for (id, app) in &node.apps {
-                match app.quota.in_flight() {
-                    0 => {}
-                    calls => return Err(format!("app {id}: {calls} calls are counted that have ended")),
-                }
-            }
-        }
-        self.ledger.check().map(drop)
-    }
-
     fn finished(&self) -> NodesReport {
-        let mut report = self.report;
-        for (_, process) in self.processes() {
-            process.add_ends(&mut report.ends);
-        }
+        let mut totals = self.totals;
+        self.processes()
+            .for_each(|(_, process)| totals.add(&process.totals()));
         NodesReport {
             trace: self.trace.value(),
             calls: self.begun,
+            ends: totals.ends,
+            slowest_small_call_ns: totals.slowest_ns,
             elapsed_ns: self.clock.now() - BEGINS_AT,
-            ..report
+            ..self.report
+        }
+    }
+
+    fn violation(&self, what: String) -> Violation {
+        Violation {
+            what,
+            at: self.clock.now() - BEGINS_AT,
+            trace: self.trace.last_events(),
         }
     }
 
@@ -808,10 +714,4 @@ impl NodesWorld {
 enum Honesty {
     Honest,
     Hostile,
-}
-
-/// How a call must not end: for who reads a report.
-#[must_use]
-pub fn ended(report: &NodesReport, code: Code) -> u64 {
-    report.ends[code.number() as usize]
 }

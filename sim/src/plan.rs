@@ -6,6 +6,8 @@ use provost_wire::metadata;
 
 /// Metadata key of a plan.
 pub(crate) const KEY: &str = "plan-bin";
+/// The [`Plan::size`] of calls with small messages.
+pub(crate) const SMALL_SIZE: u8 = 0;
 /// A plan's length in metadata.
 const PLAN_BYTES: usize = 24;
 
@@ -78,7 +80,7 @@ impl Plan {
                 0 => 3,
                 1..=4 => 2,
                 5..=14 => 1,
-                _ => 0,
+                _ => SMALL_SIZE,
             },
             think_us: if random.one_in(4) {
                 random.below(20_000) as u32
@@ -143,7 +145,7 @@ impl Plan {
     pub(crate) fn payload(&self, seed: u64) -> Vec<u8> {
         let mut random = Random::new(seed);
         let most = match self.size {
-            0 => 100,
+            SMALL_SIZE => 100,
             1 => 3_000,
             2 => 70_000,
             _ => 1_000_000,

@@ -105,6 +105,10 @@ impl SimPlatform {
         events.is_ok_and(|mut events| events.next().is_some())
     }
 
+    pub(crate) fn watched_sockets(&self) -> usize {
+        self.sockets.len()
+    }
+
     /// When the first of the watched sockets is ready, if anything is on its way to one.
     pub(crate) fn sockets_ready_at(&self) -> Option<Nanos> {
         let ends = self.network.lock();

@@ -11,6 +11,7 @@ use provost_engine::{
 };
 
 use crate::plan::{Answer, Plan};
+use crate::sabotage::Sabotage;
 
 /// What the policy that judges calls is called among engines.
 pub(crate) const LEDGER_KIND: &str = "sim-ledger";
@@ -20,8 +21,12 @@ pub(crate) const CLOSED_KIND: &str = "sim-closed";
 pub(crate) const FAILING_KIND: &str = "sim-failing";
 
 /// What was decided about each call, and how often it was executed, on all nodes.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct CallLedger(Arc<Mutex<HashMap<u64, CallRecord>>>);
+#[derive(Clone, Debug)]
+pub(crate) struct CallLedger {
+    records: Arc<Mutex<HashMap<u64, CallRecord>>>,
+    /// How often a verdict is written down.
+    verdicts_each: u32,
+}
 
 /// What is known of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,12 +36,23 @@ pub(crate) struct CallRecord {
 }
 
 impl CallLedger {
+    pub(crate) fn new(sabotage: Option<Sabotage>) -> CallLedger {
+        CallLedger {
+            records: Arc::default(),
+            verdicts_each: if sabotage == Some(Sabotage::SecondVerdict) {
+                2
+            } else {
+                1
+            },
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, CallRecord>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note_verdict(&self, nonce: u64) {
-        self.lock().entry(nonce).or_default().verdicts += 1;
+        self.lock().entry(nonce).or_default().verdicts += self.verdicts_each;
     }
 
     /// A server was told of the beginning of a call.
@@ -93,9 +109,6 @@ pub(crate) enum Judging {
     Done,
     /// For so many steps; then the engine fails.
     FailsAfter(u32),
-    /// Calls pass without a verdict: what no datapath may ever come to.
-    #[cfg(feature = "mutation-policy-bypassed-on-restore")]
-    LeftOut,
 }
 
 /// Steps of a call that the ledger has seen.
@@ -124,8 +137,6 @@ impl Filter for LedgerFilter {
             Judging::Done => {}
             Judging::FailsAfter(0) => return Verdict::Fault(Cow::Borrowed("as it was made to")),
             Judging::FailsAfter(steps) => *steps -= 1,
-            #[cfg(feature = "mutation-policy-bypassed-on-restore")]
-            Judging::LeftOut => return Verdict::Pass,
         }
         call.0 += 1;
         if !step.parts().contains(Parts::BEGIN) {

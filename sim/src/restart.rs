@@ -140,7 +140,7 @@ impl Restart {
         match outcome {
             Ok(Some(successors)) => {
                 frozen.into_iter().for_each(FrozenRuntime::leave);
-                thaw(&mut node.runtimes, now);
+                thaw(&mut node.runtimes, now)?;
                 if node
                     .runtimes
                     .iter()
@@ -153,7 +153,7 @@ impl Restart {
             }
             Ok(None) => {
                 drop(frozen);
-                thaw(&mut node.runtimes, now);
+                thaw(&mut node.runtimes, now)?;
                 Ok(Some(RestartOutcome::WentOn))
             }
             Err(error) => Err(format!("a hot restart failed: {error}")),
@@ -179,7 +179,7 @@ impl Restart {
         for (runtime, frozen) in node.runtimes.iter_mut().zip(frozen) {
             let (answer, reply) = Answer::<io::Result<Vec<SavedApp>>>::new();
             frozen.save(Arc::clone(&heaps), reply);
-            runtime.poll(clock.now());
+            runtime.poll(clock.now())?;
             let apps = answer.take().ok_or("a frozen runtime saves nothing")?;
             saved.extend(apps.map_err(|error| error.to_string())?);
         }
@@ -204,10 +204,8 @@ impl Restart {
 }
 
 /// Lets workers find out what became of them.
-fn thaw(runtimes: &mut [SimRuntime], now: Nanos) {
-    for runtime in runtimes {
-        runtime.poll(now);
-    }
+fn thaw(runtimes: &mut [SimRuntime], now: Nanos) -> Result<(), String> {
+    runtimes.iter_mut().try_for_each(|runtime| runtime.poll(now))
 }
 
 /// What goes on once the predecessors have left.
@@ -495,10 +493,7 @@ fn restore_connection(
         .enumerate()
     {
         let transport = (at == last).then(|| transport.take()).flatten();
-        starts.push(
-            end.spec
-                .successor(&engine.state.kind, judging_on_restore(), transport)?,
-        );
+        starts.push(end.spec.successor(&engine.state.kind, Judging::Done, transport)?);
         let plan = end.spec.fault_plan(saved.tag);
         fitted.push(if saved.stands_in {
             FittedEngine::standing_in(saved.tag, plan)
@@ -523,12 +518,4 @@ fn restore_connection(
             opened: Reply::ignored(),
         },
     })
-}
-
-/// The successors of the ledger's engines judge as their predecessors did, unless the build is broken on purpose.
-fn judging_on_restore() -> Judging {
-    #[cfg(feature = "mutation-policy-bypassed-on-restore")]
-    return Judging::LeftOut;
-    #[cfg(not(feature = "mutation-policy-bypassed-on-restore"))]
-    Judging::Done
 }

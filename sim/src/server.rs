@@ -9,15 +9,20 @@ use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 use provost_wire::metadata;
 
+use crate::client::SMALL_CALL_NS_MAX;
 use crate::outcome::{Course, Fate, Outgoing, Received};
 use crate::plan::{Answer, Plan, Way};
+use crate::sabotage::Sabotage;
 
+/// How long a call waits that is starved on purpose, in simulated nanoseconds.
+const STARVED_NS: Nanos = 2 * SMALL_CALL_NS_MAX;
 /// Bytes of messages that it has read before it gives them back to a stream's window.
 const WINDOW_BATCH_BYTES: u32 = 100_000;
 
 /// One connection of a server.
 pub(crate) struct Server {
     kinds: Vec<MethodKind>,
+    sabotage: Option<Sabotage>,
     calls: BTreeMap<u64, Call>,
     begun: BTreeSet<u64>,
     /// Calls that ended as the peer said: nothing may come of them any more.
@@ -37,9 +42,10 @@ struct Call {
 }
 
 impl Server {
-    pub(crate) fn new(kinds: Vec<MethodKind>) -> Server {
+    pub(crate) fn new(kinds: Vec<MethodKind>, sabotage: Option<Sabotage>) -> Server {
         Server {
             kinds,
+            sabotage,
             calls: BTreeMap::new(),
             begun: BTreeSet::new(),
             over: Vec::new(),
@@ -112,6 +118,8 @@ impl Server {
             .kinds
             .get(usize::from(got.method))
             .ok_or("its method does not exist")?;
+        let is_starved = self.sabotage == Some(Sabotage::Starvation) && plan.nonce.is_multiple_of(4);
+        let waits_ns = u64::from(plan.think_us) * 1_000 + if is_starved { STARVED_NS } else { 0 };
         self.calls.insert(
             got.call,
             Call {
@@ -123,7 +131,7 @@ impl Server {
                 headers_sent: plan.nonce % 3 != 0,
                 credit: i64::from(STREAM_WINDOW_BYTES),
                 pending_window: 0,
-                answer_at: now + u64::from(plan.think_us) * 1_000,
+                answer_at: now + waits_ns,
             },
         );
         Ok(())

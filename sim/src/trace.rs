@@ -1,4 +1,4 @@
-//! A fingerprint of all that happened, in order (FNV-1a), and the last events themselves.
+//! A fingerprint of all that happened, in order, and the last events themselves.
 
 use std::collections::VecDeque;
 
@@ -22,13 +22,21 @@ impl Trace {
 
     /// Adds an event: its kind, its time, and what else there is to say of it.
     pub(crate) fn note(&mut self, words: &[u64]) {
-        for byte in words.iter().flat_map(|word| word.to_le_bytes()) {
-            self.fingerprint = (self.fingerprint ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        words.iter().for_each(|word| self.mix(*word));
         if self.last.len() == EVENTS_KEPT {
             self.last.pop_front();
         }
         self.last.push_back(words.to_vec());
+    }
+
+    /// Adds what is too frequent to be told of: who has a turn, and when.
+    pub(crate) fn note_turn(&mut self, actor: u64, at: u64) {
+        self.mix(actor);
+        self.mix(at);
+    }
+
+    fn mix(&mut self, word: u64) {
+        self.fingerprint = provost_random::mix(self.fingerprint ^ word);
     }
 
     pub(crate) fn value(&self) -> u64 {

@@ -9,11 +9,14 @@ use provost_session::handshake::{Encoding, Limits};
 use super::NodesWorld;
 use crate::outcome::{Course, Fate, Memory};
 use crate::restart::Restart;
+use crate::sabotage::Sabotage;
 
 /// How long a silent peer is waited for, in simulated nanoseconds.
 const KEEPALIVE_NS: u64 = 80_000_000;
 /// The longest time for which a carrier carries nothing, in nanoseconds.
 const STALL_NS_MAX: u64 = 400_000_000;
+/// How long two nodes may not reach each other, in simulated nanoseconds: keepalives bear some of that.
+const PARTITION_NS_MAX: u64 = 150_000_000;
 /// How long a stall may take that keepalives bear, with a hot restart beside it.
 const SHORT_STALL_NS_MAX: u64 = 2_000_000;
 
@@ -31,6 +34,20 @@ pub(super) struct Faults {
     /// How long it takes on average from one to the next; 0 for none at all.
     every_ns: u64,
     memory: Memory,
+    partition: Option<Partition>,
+}
+
+/// Two nodes that do not reach each other.
+#[derive(Clone, Copy)]
+struct Partition {
+    between: [usize; 2],
+    until: Nanos,
+}
+
+impl Partition {
+    fn divides(&self, nodes: [usize; 2]) -> bool {
+        self.between == nodes || self.between == [nodes[1], nodes[0]]
+    }
 }
 
 impl Faults {
@@ -41,6 +58,7 @@ impl Faults {
             next_at: now,
             every_ns,
             memory,
+            partition: None,
         };
         faults.schedule(now);
         faults
@@ -58,13 +76,13 @@ impl Faults {
     }
 
     /// A new connection: how its ends are joined, and what may befall it.
-    pub(super) fn new_route(&mut self, is_within_node: bool) -> (NodeRoute, Fate) {
+    pub(super) fn new_route(&mut self, nodes: [usize; 2], now: Nanos) -> (NodeRoute, Fate) {
         let random = &mut self.random;
         let mut fate = Fate {
             memory: self.memory,
             course: Course::Fair,
         };
-        if is_within_node && !random.one_in(3) {
+        if nodes[0] == nodes[1] && !random.one_in(3) {
             return (NodeRoute::WithinNode, fate);
         }
         let mut weather = match random.below(4) {
@@ -91,6 +109,14 @@ impl Faults {
             keepalive_timeout_ns: KEEPALIVE_NS,
         };
         let pipe = PipeHandle::new(random.number(), weather);
+        let partition = self.partition.filter(|partition| partition.divides(nodes));
+        if let Some(until) = partition
+            .map(|partition| partition.until)
+            .filter(|until| *until > now)
+        {
+            pipe.stall_until(until);
+            fate.worsen();
+        }
         (NodeRoute::Network(pipe, setup), fate)
     }
 }
@@ -101,7 +127,7 @@ impl NodesWorld {
         let now = self.clock.now();
         self.faults.schedule(now);
         self.report.faults += 1;
-        let (blow, whom) = (self.faults.random.below(12), self.faults.random.number());
+        let (blow, whom) = (self.faults.random.below(13), self.faults.random.number());
         self.trace.note(&[9, now, blow]);
         match blow {
             0 => self.hurt_carrier(whom, |pipe| pipe.break_now()),
@@ -116,6 +142,7 @@ impl NodesWorld {
             3 => self.drain(whom),
             4 => self.close_client(whom, now),
             5 | 6 => return self.kill_some(whom),
+            7 => self.divide(whom, now),
             _ => return self.begin_restart(whom, now),
         }
         Ok(())
@@ -127,8 +154,26 @@ impl NodesWorld {
         let at = count / 2 + whom as usize % (count - count / 2).max(1);
         if let Some(pipe) = self.pairs.get(at).and_then(|pair| pair.pipe.as_ref()) {
             blow(pipe);
-            self.fates[at].worsen();
+            if self.options.sabotage != Some(Sabotage::UnseenFault) {
+                self.fates[at].worsen();
+            }
         }
+    }
+
+    /// Two nodes do not reach each other for a while.
+    fn divide(&mut self, whom: u64, now: Nanos) {
+        let one = whom as usize % self.nodes.len();
+        let partition = Partition {
+            between: [one, (one + 1) % self.nodes.len()],
+            until: now + self.faults.random.below(PARTITION_NS_MAX),
+        };
+        for (pair, fate) in self.pairs.iter().zip(&mut self.fates) {
+            if let Some(pipe) = pair.pipe.as_ref().filter(|_| partition.divides(pair.nodes)) {
+                pipe.stall_until(partition.until);
+                fate.worsen();
+            }
+        }
+        self.faults.partition = Some(partition);
     }
 
     /// A node asks the peers of its apps to begin nothing new.

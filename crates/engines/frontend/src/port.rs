@@ -327,6 +327,12 @@ impl AppPort {
         self.heap.total_bytes()
     }
 
+    /// Whether a block of the receive heap is live, with the app or on its way to it.
+    #[must_use]
+    pub fn has_blocks(&self) -> bool {
+        !self.heap.is_empty()
+    }
+
     /// When [`AppPort::maintain`] wants to be called though nothing happens.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {

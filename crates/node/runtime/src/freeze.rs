@@ -16,13 +16,14 @@ use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, mpsc};
 
 use provost_datapath::{
-    BlockContent, FieldWriter, ForeignBytes, Nanos, ReceivedBlock, SavedDatapath, Saver, Step,
+    BlockContent, FieldWriter, ForeignBytes, Nanos, ReceivedBlock, SavedDatapath, Saver, Stage, Step,
 };
 use provost_frontend::{SavedBlocks, SendHeap};
 use provost_marshal::copy_foreign;
 
 use crate::command::{AppId, ConnectionId, NewApp, NewConnection, WaitMode};
-use crate::engines::EngineTag;
+use crate::engines::{EngineTag, FittedEngine};
+use crate::mutation::Mutation;
 use crate::platform::RuntimePlatform;
 use crate::polled_app::{ConnectionPlace, PolledApp};
 use crate::polled_datapath::PolledDatapath;
@@ -302,7 +303,10 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         }
     }
 
-    fn adopt_connection(&mut self, app_number: u32, adopted: AdoptedConnection) {
+    fn adopt_connection(&mut self, app_number: u32, mut adopted: AdoptedConnection) {
+        if Mutation::PolicyBypassedOnRestore.is_active() {
+            leave_policies_out(&mut adopted.new);
+        }
         let at = self.insert_path(app_number, adopted.number, adopted.new);
         if let Some(path) = self.paths.get_mut(at) {
             path.told_going_away = adopted.phase.told_going_away;
@@ -319,6 +323,22 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             app.port.region_mapped(generation);
             app.heat(number, &mut self.hot_apps, self.now);
         }
+    }
+}
+
+/// What [`Mutation::PolicyBypassedOnRestore`] does.
+fn leave_policies_out(connection: &mut NewConnection) {
+    let is_policy = |fitted: &FittedEngine| fitted.tag >= EngineTag::FIRST_POLICY;
+    let engines = connection.fitted.iter().enumerate();
+    let stages = engines
+        .filter(|(_, fitted)| !is_policy(fitted))
+        .map(|(was, _)| Stage::Keep { was });
+    if connection
+        .datapath
+        .reconfigure(stages.collect(), copy_foreign)
+        .is_ok()
+    {
+        connection.fitted.retain(|fitted| !is_policy(fitted));
     }
 }
 

@@ -9,6 +9,7 @@ use provost_ring::{WakeLatch, WakeOnce};
 use provost_shm::Ringer;
 
 use crate::command::RuntimeCommand;
+use crate::mutation::Mutation;
 
 /// Datapaths that were woken and not polled yet, at most; past it, all are polled.
 const WOKEN_MAX: usize = 1024;
@@ -92,9 +93,9 @@ impl DatapathWaker {
 
     /// The runtime is about to poll it: what comes from now on needs another wake-up.
     pub(crate) fn take(&self) {
-        // Without this, whoever wakes it next believes that somebody else has.
-        #[cfg(not(feature = "mutation-lost-wakeup"))]
-        self.once.take();
+        if !Mutation::LostWakeup.is_active() {
+            self.once.take();
+        }
     }
 
     /// Makes the datapath be polled soon. Cheap when it is about to be polled anyway.

@@ -12,6 +12,7 @@ mod events;
 mod freeze;
 mod inbox;
 mod load;
+mod mutation;
 mod numbered_slots;
 mod platform;
 mod polled_app;
@@ -44,6 +45,7 @@ pub use freeze::{
 };
 pub use inbox::DatapathWaker;
 pub use load::RuntimeLoad;
+pub use mutation::Mutation;
 pub use platform::{KernelPlatform, RuntimePlatform, WatchedSource};
 pub use reconfigure::{
     DatapathDescription, DatapathListing, DescribeOrder, EngineFailed, FaultRemedy, NotReconfigured,

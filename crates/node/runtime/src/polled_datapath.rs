@@ -13,6 +13,7 @@ use provost_wire::descriptor::Parts;
 use crate::command::{ConnectionId, RuntimeEvent};
 use crate::engines::FittedEngine;
 use crate::inbox::DatapathWaker;
+use crate::mutation::Mutation;
 use crate::numbered_slots::NumberedSlots;
 use crate::platform::{RuntimePlatform, WatchedSource};
 use crate::polled_app::PolledApp;
@@ -124,8 +125,7 @@ impl PolledDatapath {
                     self.calls_begun += u64::from(begins);
                 }
                 Err(NotPushed::Full(step)) => {
-                    #[cfg(feature = "mutation-double-delivery")]
-                    if matches!(step.body, Body::Empty) {
+                    if Mutation::DoubleDelivery.is_active() && matches!(step.body, Body::Empty) {
                         self.datapath.to_app().put_back(Step {
                             body: Body::Empty,
                             ..step

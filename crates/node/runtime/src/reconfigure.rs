@@ -12,6 +12,7 @@ use provost_marshal::copy_foreign;
 
 use crate::command::{AppId, ConnectionId, RuntimeEvent};
 use crate::engines::{EngineProbation, EngineTag, FaultPlan, FittedEngine, StandIn};
+use crate::mutation::Mutation;
 use crate::platform::{RuntimePlatform, WatchedSource};
 use crate::polled_datapath::{PolledDatapath, sync_watch};
 use crate::reply::Reply;
@@ -243,9 +244,7 @@ impl PolledDatapath {
                 Err(NotReconfigured::Failed { tag, problem })
             }
         };
-        // Without this watch, the datapath sleeps through what comes for the successor of its transport.
-        #[cfg(feature = "mutation-forgotten-descriptor")]
-        if self.watched.is_none() {
+        if Mutation::ForgottenDescriptor.is_active() && self.watched.is_none() {
             self.watched = self.datapath.interest();
         }
         sync_watch(platform, number, self);

@@ -14,6 +14,7 @@ use crate::command::{AppId, ConnectionId, NewApp, NewConnection, RuntimeCommand,
 use crate::events::{EventQueue, EventSink};
 use crate::freeze::FrozenOrder;
 use crate::inbox::CommandInbox;
+use crate::mutation::Mutation;
 use crate::numbered_slots::NumberedSlots;
 use crate::platform::{RuntimePlatform, WatchedSource};
 use crate::polled_app::PolledApp;
@@ -268,6 +269,12 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         &mut self.platform
     }
 
+    /// Apps of whose receive heaps blocks are live, with the app or on their way to it.
+    pub fn apps_with_blocks(&self) -> impl Iterator<Item = AppId> {
+        let apps = self.apps.iter().map(|(_, app)| app);
+        apps.filter(|app| app.port.has_blocks()).map(|app| app.id)
+    }
+
     fn may_sleep(&self) -> bool {
         self.options.waiting == WaitMode::Sleeps
     }
@@ -299,7 +306,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
                     if let Some(path) = paths.get_mut(number) {
                         path.socket_ready = true;
                         // What is watched for one that is polled may be stale, and ready for ever: that is no work.
-                        if !path.is_hot {
+                        if !path.is_hot || Mutation::EndlessPolling.is_active() {
                             path.heat(number, hot_paths, woken_at);
                         }
                     }
