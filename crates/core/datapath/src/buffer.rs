@@ -1,6 +1,6 @@
 //! Private buffers, reused so that the data path does not allocate.
 
-use crate::ForeignBytes;
+use crate::{ForeignBytes, Nanos, PrivateCharge};
 
 /// Buffers that a pool keeps, at most; those beyond are freed.
 const POOLED_MAX: usize = 4096;
@@ -14,6 +14,8 @@ const FRESH_BYTES: usize = 512;
 const FRAMES_FRESH_BYTES: usize = 16 << 10;
 /// Buffers for frames that a pool keeps.
 const FRAMES_POOLED_MAX: usize = 64;
+/// Bytes of messages that a runtime copies in one round before none but small ones are copied.
+const ROUND_COPY_BYTES_MAX: u64 = 4 << 20;
 
 /// A private buffer: bytes, and ranges of foreign memory that continue them.
 #[derive(Debug, Default)]
@@ -22,13 +24,29 @@ pub struct Buffer {
     pub bytes: Vec<u8>,
     /// Foreign ranges; empty but in outbound messages with large leaves.
     pub foreign: Vec<ForeignBytes>,
+    /// Whose share of private memory it counts in; none for small ones, and for what the service itself made.
+    pub charge: Option<PrivateCharge>,
 }
 
-/// The buffers of one runtime thread.
+impl Buffer {
+    /// An empty buffer with room for so many bytes.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Buffer {
+        Buffer {
+            bytes: Vec::with_capacity(bytes),
+            ..Buffer::default()
+        }
+    }
+}
+
+/// The buffers of one runtime thread, and what it has copied in its round.
 #[derive(Debug, Default)]
 pub struct BufferPool {
     free: Kept,
     frames: Kept,
+    /// The time of the round in which [`BufferPool::note_copied`] was told last.
+    copied_at: Nanos,
+    copied_bytes: u64,
 }
 
 /// Buffers that wait for their next use.
@@ -49,19 +67,17 @@ impl BufferPool {
     /// An empty buffer, a used one where there is one.
     #[must_use]
     pub fn take(&mut self) -> Buffer {
-        self.free.take().unwrap_or_else(|| Buffer {
-            bytes: Vec::with_capacity(FRESH_BYTES),
-            foreign: Vec::new(),
-        })
+        self.free
+            .take()
+            .unwrap_or_else(|| Buffer::with_capacity(FRESH_BYTES))
     }
 
     /// An empty buffer for the frames of many messages. These are few and grow large, so they are kept apart.
     #[must_use]
     pub fn take_for_frames(&mut self) -> Buffer {
-        self.frames.take().unwrap_or_else(|| Buffer {
-            bytes: Vec::with_capacity(FRAMES_FRESH_BYTES),
-            foreign: Vec::new(),
-        })
+        self.frames
+            .take()
+            .unwrap_or_else(|| Buffer::with_capacity(FRAMES_FRESH_BYTES))
     }
 
     /// Gives a buffer of [`BufferPool::take_for_frames`] back.
@@ -72,6 +88,21 @@ impl BufferPool {
     /// Gives a buffer back. (One that is only dropped is freed; that is correct, but allocates again later.)
     pub fn give(&mut self, buffer: Buffer) {
         self.free.give(buffer, POOLED_MAX);
+    }
+
+    /// Counts bytes of messages that were copied in the round of this time, whether or not anything came of it.
+    pub fn note_copied(&mut self, bytes: u64, round_at: Nanos) {
+        if self.copied_at != round_at {
+            self.copied_at = round_at;
+            self.copied_bytes = 0;
+        }
+        self.copied_bytes += bytes;
+    }
+
+    /// Whether so much was copied in the round of this time that all but small messages are to wait for the next one.
+    #[must_use]
+    pub fn has_copied_enough(&self, round_at: Nanos) -> bool {
+        self.copied_at == round_at && self.copied_bytes >= ROUND_COPY_BYTES_MAX
     }
 }
 
@@ -88,6 +119,7 @@ impl Kept {
         if has_room && capacity <= POOLED_BYTES_MAX {
             buffer.bytes.clear();
             buffer.foreign.clear();
+            buffer.charge = None;
             self.bytes += capacity;
             self.buffers.push(buffer);
         }
@@ -97,13 +129,6 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn buffer_of(bytes: usize) -> Buffer {
-        Buffer {
-            bytes: Vec::with_capacity(bytes),
-            foreign: Vec::new(),
-        }
-    }
 
     #[test]
     fn buffers_are_used_again_and_what_is_kept_is_bounded() {
@@ -115,10 +140,10 @@ mod tests {
         let again = pool.take();
         assert!(again.bytes.is_empty() && again.bytes.as_ptr() == place);
         for _ in 0..2 * POOL_BYTES_MAX / POOLED_BYTES_MAX {
-            pool.give(buffer_of(POOLED_BYTES_MAX));
+            pool.give(Buffer::with_capacity(POOLED_BYTES_MAX));
         }
         assert!(pool.free.bytes <= POOL_BYTES_MAX);
-        pool.give(buffer_of(POOLED_BYTES_MAX + 1));
+        pool.give(Buffer::with_capacity(POOLED_BYTES_MAX + 1));
         assert!(
             pool.free
                 .buffers

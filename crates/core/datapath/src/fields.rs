@@ -195,7 +195,16 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    /// The same for what was not saved beside the state.
+    /// What to answer to a form that this code does not know.
+    pub fn unknown_version(&self, found: u32, newest: u32) -> RestoreError {
+        RestoreError::Version {
+            kind: self.kind,
+            found,
+            newest,
+        }
+    }
+
+    /// What to answer where something was not saved beside the state.
     pub fn not_saved(&self, error: NotSaved) -> RestoreError {
         self.damaged(error.to_string())
     }

@@ -14,6 +14,7 @@ mod egress_event;
 mod fields;
 mod item;
 mod packets;
+mod private_bytes;
 mod queue;
 mod state;
 mod step_state;
@@ -33,6 +34,10 @@ pub use item::{
     Untrusted, message_offset,
 };
 pub use packets::{PacketCounts, Packets};
+pub use private_bytes::{
+    ATTACHMENT_PRIVATE_BYTES_MAX, CONNECTION_PRIVATE_BYTES_FLOOR, NODE_PRIVATE_BYTES_MAX, PrivateBytes,
+    PrivateCharge, UNCOUNTED_BYTES_MAX,
+};
 pub use queue::{Full, Queue};
 pub use state::{
     BlockContent, InPlace, Kept, NotSaved, RestoreError, Restorer, SavedState, Saver, Successor,

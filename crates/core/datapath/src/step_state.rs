@@ -50,7 +50,7 @@ impl Step {
         let mut fields = fields.nested()?;
         let version = fields.u8()?;
         if version != STEP_VERSION {
-            return Err(fields.damaged(format!("a step of version {version}, {STEP_VERSION} is known")));
+            return Err(fields.unknown_version(version.into(), STEP_VERSION.into()));
         }
         let step = Step {
             call: fields.u64()?,
@@ -272,7 +272,7 @@ impl Buffer {
         };
         let mut buffer = Buffer {
             bytes: fields.run()?.to_vec(),
-            foreign: Vec::new(),
+            ..Buffer::default()
         };
         if kept {
             for _ in 0..fields.count(RANGES_MAX)? {

@@ -117,6 +117,7 @@ fn gathered() -> impl Strategy<Value = Body> {
         let buffer = Buffer {
             bytes,
             foreign: leaves.iter().map(|(at, bytes)| foreign(*at, *bytes)).collect(),
+            ..Buffer::default()
         };
         let message_bytes = (linear(&buffer).len() - offset) as u32;
         Body::Gathered(Gathered {
@@ -157,7 +158,7 @@ fn body() -> impl Strategy<Value = Body> {
             Body::Encoded(EncodedBody {
                 buffer: Buffer {
                     bytes,
-                    foreign: Vec::new(),
+                    ..Buffer::default()
                 },
                 metadata_bytes,
                 message_bytes: message.len() as u32,

@@ -177,7 +177,7 @@ impl Service {
         let body = Body::Gathered(Gathered {
             buffer: provost_datapath::Buffer {
                 bytes,
-                foreign: Vec::new(),
+                ..provost_datapath::Buffer::default()
             },
             metadata_bytes: 0,
             message_bytes,

@@ -116,7 +116,7 @@ pub fn copy_foreign(range: &ForeignBytes, out: &mut Vec<u8>) {
 /// Copies the large leaves of a gathered message behind its head, so that the buffer holds the whole linear message and
 /// what is read of it is what is sent.
 pub fn linearize(buffer: &mut Buffer) {
-    let Buffer { bytes, foreign } = buffer;
+    let Buffer { bytes, foreign, .. } = buffer;
     for leaf in foreign.iter() {
         bytes.resize(bytes.len().next_multiple_of(BLOCK_ALIGN_BYTES), 0);
         copy_foreign(leaf, bytes);

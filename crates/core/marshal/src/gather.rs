@@ -22,6 +22,15 @@ pub struct Leaf {
     pub bytes: u32,
 }
 
+/// What came of gathering a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatherOutcome {
+    /// The length of the whole message, or why there is none.
+    pub outcome: Result<u32, GatherError>,
+    /// Bytes that were copied to the head, also of a message that was refused.
+    pub copied_bytes: u64,
+}
+
 impl Tables {
     /// Copies the message whose root struct is at window offset `root` (in units of 8 bytes) out of an app's memory.
     ///
@@ -41,7 +50,26 @@ impl Tables {
         leaves: &mut Vec<Leaf>,
         message_bytes_max: u32,
     ) -> Result<u32, GatherError> {
-        let index = self.message(message).ok_or(MessageError::Unknown(message))?;
+        self.gather_counted(message, root, source, head, leaves, message_bytes_max)
+            .outcome
+    }
+
+    /// As [`Tables::gather`], and says what it cost: an app can have much copied of what comes to nothing.
+    pub fn gather_counted(
+        &self,
+        message: MessageId,
+        root: u32,
+        source: &ForeignRegion,
+        head: &mut Vec<u8>,
+        leaves: &mut Vec<Leaf>,
+        message_bytes_max: u32,
+    ) -> GatherOutcome {
+        let Some(index) = self.message(message) else {
+            return GatherOutcome {
+                outcome: Err(MessageError::Unknown(message).into()),
+                copied_bytes: 0,
+            };
+        };
         let (head_before, leaves_before) = (head.len(), leaves.len());
         head.resize(head_before.next_multiple_of(UNIT as usize), 0);
         let mut gatherer = Gatherer {
@@ -58,11 +86,15 @@ impl Tables {
             bytes_max: message_bytes_max.min(MESSAGE_BYTES_MAX),
         };
         let outcome = gatherer.message(index, root);
+        let copied_bytes = (head.len() - head_before) as u64;
         if outcome.is_err() {
             head.truncate(head_before);
             leaves.truncate(leaves_before);
         }
-        outcome
+        GatherOutcome {
+            outcome,
+            copied_bytes,
+        }
     }
 
     /// Writes the message whose root struct is at window offset `root` to the beginning of `out`, as one linear message

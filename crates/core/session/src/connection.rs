@@ -212,8 +212,14 @@ impl Connection {
                 "the message is larger than the peer takes",
             ));
         }
-        let waiting = self.calls.get(slot).map_or(0, |call| call.pending.cost_bytes);
-        if waiting > WINDOWS_WAITING_MAX * u64::from(self.peer_limits.stream_window_bytes) {
+        let Some(call) = self.calls.get(slot) else {
+            return Ok(());
+        };
+        let waiting = call.pending.cost_bytes;
+        let would_wait = streams(self.role, call.kind)
+            && call.send_window.available <= i64::try_from(waiting).unwrap_or(i64::MAX);
+        let too_long = waiting > WINDOWS_WAITING_MAX * u64::from(self.peer_limits.stream_window_bytes);
+        if too_long || would_wait && self.outgoing.holds_enough() {
             return Err((Code::ResourceExhausted, "the stream's window was not heeded"));
         }
         Ok(())

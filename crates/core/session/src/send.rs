@@ -27,6 +27,11 @@ use crate::legal::streams;
 pub(crate) const STEPS_MAX: usize = 4096;
 /// Bytes in private buffers that wait to be sent before the connection takes no more.
 pub(crate) const PRIVATE_BYTES_MAX: usize = 64 << 20;
+/// Steps that wait for the windows of their streams before no more of those are taken that would wait, too. (Who heeds the
+/// windows has few that wait: those whose messages are longer in the encoding of the wire.)
+pub(crate) const HELD_STEPS_MAX: usize = 16 << 10;
+/// The same, as bytes in private buffers.
+pub(crate) const HELD_PRIVATE_BYTES_MAX: usize = 64 << 20;
 /// Control frames that wait to be sent before the connection reads no more.
 pub(crate) const CONTROL_FRAMES_MAX: usize = 4096;
 /// A body of at most this many bytes is copied behind its header; a longer one is gathered.
@@ -230,6 +235,9 @@ pub(crate) struct Outgoing {
     waiting_steps: usize,
     waiting_private_bytes: usize,
     waiting_body_bytes: usize,
+    /// Steps that wait for the windows of their streams, and their private bytes.
+    held_steps: usize,
+    held_private_bytes: usize,
     /// What a predecessor owes the app for memory that was read when it was saved.
     tokens_due: Vec<u64>,
 }
@@ -251,13 +259,21 @@ impl Outgoing {
             waiting_steps: 0,
             waiting_private_bytes: 0,
             waiting_body_bytes: 0,
+            held_steps: 0,
+            held_private_bytes: 0,
             tokens_due: Vec::new(),
         }
     }
 
-    /// Whether another step may be queued. Steps that wait for a stream's window do not count; they are bounded by it.
+    /// Whether another step may be queued. Steps that wait for a stream's window do not count: one stream must not stop the
+    /// others. They are bounded by [`Outgoing::holds_enough`].
     pub(crate) fn has_room(&self) -> bool {
         self.waiting_steps < STEPS_MAX && self.waiting_private_bytes < PRIVATE_BYTES_MAX
+    }
+
+    /// Whether so much waits for the windows of streams that nothing more may.
+    pub(crate) fn holds_enough(&self) -> bool {
+        self.held_steps >= HELD_STEPS_MAX || self.held_private_bytes >= HELD_PRIVATE_BYTES_MAX
     }
 
     /// Bytes of bodies of which some are not in frames yet; those that wait for a stream's window do not count.
@@ -321,7 +337,10 @@ impl Outgoing {
         call.pending.private_bytes += out.body.buffer.bytes.len();
         call.pending.body_bytes += out.body_bytes();
         call.pending.steps += 1;
-        if call.pending.turn != Turn::Held {
+        if call.pending.turn == Turn::Held {
+            self.held_steps += 1;
+            self.held_private_bytes += out.body.buffer.bytes.len();
+        } else {
             self.waiting_steps += 1;
             self.waiting_private_bytes += out.body.buffer.bytes.len();
             self.waiting_body_bytes += out.body_bytes();
@@ -367,8 +386,12 @@ impl Outgoing {
                 self.waiting_steps -= steps;
                 self.waiting_private_bytes -= bytes;
                 self.waiting_body_bytes -= body_bytes;
+                self.held_steps += steps;
+                self.held_private_bytes += bytes;
             }
             (true, false) => {
+                self.held_steps -= steps;
+                self.held_private_bytes -= bytes;
                 self.waiting_steps += steps;
                 self.waiting_private_bytes += bytes;
                 self.waiting_body_bytes += body_bytes;
@@ -643,7 +666,10 @@ impl Outgoing {
         call.pending.private_bytes -= bytes;
         call.pending.body_bytes -= body_bytes;
         call.pending.cost_bytes -= u64::from(step.wire_cost);
-        if call.pending.turn != Turn::Held {
+        if call.pending.turn == Turn::Held {
+            self.held_steps -= 1;
+            self.held_private_bytes -= bytes;
+        } else {
             self.waiting_steps -= 1;
             self.waiting_private_bytes -= bytes;
             self.waiting_body_bytes -= body_bytes;

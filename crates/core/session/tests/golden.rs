@@ -50,7 +50,7 @@ fn body(entries: &[(&str, &[u8])], message: &[u8]) -> Body {
     bytes.extend_from_slice(message);
     let buffer = provost_datapath::Buffer {
         bytes,
-        foreign: Vec::new(),
+        ..provost_datapath::Buffer::default()
     };
     Body::Encoded(EncodedBody {
         buffer,

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use provost_datapath::{
-    Body, ConnectionSignals, Context, EncodedBody, Engine, ForeignBytes, Gathered, Nanos, Offsets, Ports,
-    Progress, Queue, ReceivedBody, RestoreError, Restorer, SavedState, Saver, Step, Untrusted,
+    Body, ConnectionSignals, Context, EncodedBody, Engine, Nanos, Offsets, Ports, PrivateBytes, Progress,
+    Queue, ReceivedBody, RestoreError, Restorer, SavedState, Saver, Step,
 };
 use provost_marshal::{GatherError, Leaf, MessageError, Tables};
 use provost_schema::{MessageId, Service};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::{
-    CALLS_IN_FLIGHT_MAX, GATHER_SEGMENTS_MAX, METADATA_BYTES_MAX, STREAM_MESSAGE_COST_BYTES,
-    STREAM_WINDOW_BYTES,
+    CALLS_IN_FLIGHT_MAX, GATHER_SEGMENTS_MAX, STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES,
 };
 use provost_wire::metadata::{self, STATUS_MESSAGE};
 
@@ -32,6 +31,10 @@ const BATCH_STEPS: usize = 64;
 pub(crate) const WAITING_STEPS_MAX: usize = 2 * CALLS_IN_FLIGHT_MAX;
 /// Failures of calls that wait for room towards the app, at most; past it no step is taken that could fail.
 pub(crate) const FAILED_STEPS_MAX: usize = 64;
+/// Cancellations that wait for the wire before a server's frontend takes no more of what the peer sends: it could begin
+/// calls for ever that are refused, and not read the refusals. (A client's frontend reads on, so that two nodes never wait
+/// for each other; what it cancels are its app's calls.)
+pub(crate) const PENDING_STEPS_MAX: usize = 64;
 /// What a peer may add to a stream's window at most, so that sums stay in range.
 pub(crate) const SEND_WINDOW_MAX: i64 = 1 << 40;
 
@@ -143,17 +146,23 @@ pub struct FrontendParts {
 /// A step that its call does not allow fails the call: the app gets a `CANCEL` with a status and its reason, the peer
 /// a `CANCEL`. The engine keeps deadlines, too.
 pub struct Frontend {
-    parts: FrontendParts,
-    calls: Calls,
+    pub(crate) parts: FrontendParts,
+    pub(crate) calls: Calls,
     /// The highest call that the app has begun (client).
     last_begun: u64,
-    /// Steps of the app for which the output had no room yet.
-    waiting: VecDeque<Step>,
-    /// Cancellations for which the output had no room yet; at most one for each call that was open.
-    pending: VecDeque<Step>,
+    /// Steps of the app for which the output, or a share of memory or time, had no room yet.
+    pub(crate) waiting: VecDeque<Step>,
+    /// Cancellations for which the output had no room yet: at most [`PENDING_STEPS_MAX`], and one for each call that was open.
+    pub(crate) pending: VecDeque<Step>,
     /// Ends of calls for which there was no room towards the app yet.
     failed: VecDeque<Step>,
-    leaves: Vec<Leaf>,
+    pub(crate) leaves: Vec<Leaf>,
+    /// The private memory that messages of this connection take.
+    pub(crate) share: Arc<PrivateBytes>,
+    /// What is known of the first step that waits for a share: its message is longer than this, in bytes.
+    pub(crate) front_longer_than: u32,
+    /// When room for it is looked for again.
+    pub(crate) retry_at: Option<Nanos>,
 }
 
 impl Frontend {
@@ -161,6 +170,9 @@ impl Frontend {
     #[must_use]
     pub fn new(parts: FrontendParts) -> Frontend {
         Frontend {
+            share: PrivateBytes::of_connection(parts.send_heap.share()),
+            front_longer_than: 0,
+            retry_at: None,
             parts,
             calls: Calls::new(),
             last_begun: 0,
@@ -213,7 +225,8 @@ impl Engine for Frontend {
     }
 
     fn wake_at(&self) -> Option<Nanos> {
-        self.calls.next_deadline()
+        let wanted = [self.calls.next_deadline(), self.retry_at];
+        wanted.into_iter().flatten().min()
     }
 
     fn save(&self, saver: &mut dyn Saver) -> SavedState {
@@ -258,9 +271,9 @@ impl Drop for Frontend {
 }
 
 /// The engine's queues but the one that is read while the others are written.
-struct Directions<'a> {
+pub(crate) struct Directions<'a> {
     tx_in: &'a mut Queue<Step>,
-    tx_out: &'a mut Queue<Step>,
+    pub(crate) tx_out: &'a mut Queue<Step>,
     rx_out: &'a mut Queue<Step>,
 }
 
@@ -271,7 +284,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    fn new(code: Code, reason: impl Into<String>) -> Failure {
+    pub(crate) fn new(code: Code, reason: impl Into<String>) -> Failure {
         let reason = reason.into();
         Failure { code, reason }
     }
@@ -300,28 +313,30 @@ impl From<GatherError> for Failure {
 impl Frontend {
     fn outbound(&mut self, directions: &mut Directions<'_>, context: &mut Context<'_>) -> bool {
         let mut moved = false;
+        let mut copying = self.begin_copying(context);
         for _ in 0..BATCH_STEPS {
             // Every step may fail its call, which the app must hear of.
-            if !self.may_fail() {
+            if !self.may_fail() || copying.is_over() {
                 break;
             }
-            let wire_has_room = self.pending.is_empty() && !directions.tx_out.is_full();
-            if wire_has_room && let Some(step) = self.waiting.pop_front() {
-                self.gather(step, directions, context);
+            let may_gather = self.pending.is_empty() && !directions.tx_out.is_full() && !copying.is_short();
+            let step = if may_gather && let Some(step) = self.waiting.pop_front() {
+                Some(step)
             } else if self.waiting.len() < WAITING_STEPS_MAX
                 && let Some(step) = directions.tx_in.pop()
             {
-                match self.admit(step, directions, context) {
-                    Some(step) if wire_has_room => self.gather(step, directions, context),
-                    Some(step) => self.waiting.push_back(step),
-                    None => {}
-                }
+                moved = true;
+                self.admit(step, directions, context)
             } else {
                 break;
+            };
+            match step {
+                Some(step) if may_gather => moved |= self.gather(step, &mut copying, directions, context),
+                Some(step) => self.waiting.push_back(step),
+                None => {}
             }
-            moved = true;
         }
-        moved
+        self.end_copying(&copying, context) | moved
     }
 
     /// Opens and cancels calls, even while the wire is stuck. Steps that remain are to be gathered.
@@ -399,136 +414,6 @@ impl Frontend {
         }
         Some(step)
     }
-
-    /// Copies what the step claims, checks it, and sends it on. There is room in `tx_out`.
-    fn gather(&mut self, mut step: Step, directions: &mut Directions<'_>, context: &mut Context<'_>) {
-        let Some(call) = self.calls.get_mut(step.call) else {
-            return_token(&step.body, context);
-            return;
-        };
-        step.method = call.method;
-        let shape = self.parts.methods[usize::from(call.method)];
-        let method = Direction::of_app(self.parts.role, shape);
-        if let Err(violation) = legal::check_app_step(call, method.streaming, &step) {
-            self.refuse(step, violation.into(), directions, context);
-            return;
-        }
-        let body = match std::mem::take(&mut step.body) {
-            Body::Untrusted(untrusted) => self.gather_body(untrusted, step.parts, method.message, context),
-            other => Ok(other),
-        };
-        match body {
-            Ok(body) => step.body = body,
-            Err(failure) => {
-                self.fail(step.call, &failure, directions, context);
-                return;
-            }
-        }
-        self.account(&mut step, method.streaming);
-        if step.parts.contains(Parts::STATUS) {
-            self.remove(step.call);
-        }
-        // Cannot be refused: `outbound` saw the room.
-        let _ = directions.tx_out.push(step);
-    }
-
-    /// Counts a step that the app may take.
-    fn account(&mut self, step: &mut Step, streaming: bool) {
-        let Some(call) = self.calls.get_mut(step.call) else {
-            return;
-        };
-        call.on_wire = true;
-        if step.parts.contains(Parts::WINDOW) {
-            call.unread_bytes = call.unread_bytes.saturating_sub(u64::from(step.window_bytes));
-        }
-        if step.parts.contains(Parts::MESSAGE) {
-            call.app_messages = 1;
-            if streaming {
-                // The app may count its messages as larger than they are, not as smaller.
-                let cost = message_bytes(&step.body).saturating_add(STREAM_MESSAGE_COST_BYTES);
-                step.window_bytes = step.window_bytes.max(cost);
-                call.send_window -= i64::from(step.window_bytes);
-            } else {
-                step.window_bytes = 0;
-            }
-        }
-        call.app_ended |= step.parts.contains(Parts::END);
-    }
-
-    fn gather_body(
-        &mut self,
-        untrusted: Untrusted,
-        parts: Parts,
-        message: MessageId,
-        context: &mut Context<'_>,
-    ) -> Result<Body, Failure> {
-        if untrusted.metadata_bytes == 0 && !parts.contains(Parts::MESSAGE) {
-            return_token(&Body::Untrusted(untrusted), context);
-            return Ok(Body::Empty);
-        }
-        let mut buffer = context.buffers.take();
-        match self.gather_into(untrusted, parts, message, &mut buffer) {
-            Ok(message_bytes) => {
-                let mut token = untrusted.token;
-                if buffer.foreign.is_empty() && token != 0 {
-                    // All of it was copied: the app has its memory back already.
-                    context.sent.push(token);
-                    token = 0;
-                }
-                Ok(Body::Gathered(Gathered {
-                    buffer,
-                    metadata_bytes: untrusted.metadata_bytes,
-                    message_bytes,
-                    token,
-                }))
-            }
-            Err(failure) => {
-                context.buffers.give(buffer);
-                return_token(&Body::Untrusted(untrusted), context);
-                Err(failure)
-            }
-        }
-    }
-
-    fn gather_into(
-        &mut self,
-        untrusted: Untrusted,
-        parts: Parts,
-        message: MessageId,
-        buffer: &mut provost_datapath::Buffer,
-    ) -> Result<u32, Failure> {
-        let source = self.parts.send_heap.region();
-        if untrusted.metadata_bytes != 0 {
-            if untrusted.metadata_bytes > METADATA_BYTES_MAX {
-                let reason = format!(
-                    "metadata of {} bytes is over the limit of {METADATA_BYTES_MAX}",
-                    untrusted.metadata_bytes
-                );
-                return Err(Failure::new(Code::ResourceExhausted, reason));
-            }
-            source.copy(untrusted.metadata, untrusted.metadata_bytes, &mut buffer.bytes)?;
-            legal::check_app_metadata(&buffer.bytes, parts)
-                .map_err(|error| Failure::new(Code::InvalidArgument, error.to_string()))?;
-        }
-        if !parts.contains(Parts::MESSAGE) {
-            return Ok(0);
-        }
-        self.leaves.clear();
-        let message_bytes = self.parts.tables.gather(
-            message,
-            untrusted.root,
-            source,
-            &mut buffer.bytes,
-            &mut self.leaves,
-            self.parts.message_bytes_max,
-        )?;
-        let keepalive = self.parts.send_heap.keepalive();
-        for leaf in &self.leaves {
-            let foreign = ForeignBytes::new(leaf.address, leaf.bytes, Arc::clone(keepalive));
-            buffer.foreign.push(foreign);
-        }
-        Ok(message_bytes)
-    }
 }
 
 // From the wire to the app.
@@ -541,7 +426,7 @@ impl Frontend {
     ) -> bool {
         let mut moved = false;
         for _ in 0..BATCH_STEPS {
-            if directions.rx_out.is_full() || !self.failed.is_empty() {
+            if directions.rx_out.is_full() || !self.failed.is_empty() || self.answers_peer_no_more() {
                 break;
             }
             let Some(step) = rx_in.pop() else {
@@ -551,6 +436,11 @@ impl Frontend {
             moved = true;
         }
         moved
+    }
+
+    /// Whether the peer is to read what the service refused before it sends more.
+    fn answers_peer_no_more(&self) -> bool {
+        self.parts.role == AppRole::Server && self.pending.len() >= PENDING_STEPS_MAX
     }
 
     /// Passes a step of the peer to the app. There is room in `rx_out`.
@@ -663,7 +553,7 @@ impl Frontend {
     }
 
     /// A step that the app may not take: its call, if there is one, fails.
-    fn refuse(
+    pub(crate) fn refuse(
         &mut self,
         step: Step,
         failure: Failure,
@@ -676,7 +566,7 @@ impl Frontend {
     }
 
     /// Ends a call at the service's initiative, on both sides.
-    fn fail(
+    pub(crate) fn fail(
         &mut self,
         call: u64,
         failure: &Failure,
@@ -701,7 +591,7 @@ impl Frontend {
         self.failed.len() < FAILED_STEPS_MAX
     }
 
-    fn remove(&mut self, call: u64) -> Option<Call> {
+    pub(crate) fn remove(&mut self, call: u64) -> Option<Call> {
         let removed = self.calls.remove(call)?;
         if let Some(quota) = &self.parts.quota {
             quota.give_back(1);
@@ -736,13 +626,13 @@ impl Frontend {
 }
 
 /// The messages of one direction of a method.
-struct Direction {
-    message: MessageId,
-    streaming: bool,
+pub(crate) struct Direction {
+    pub(crate) message: MessageId,
+    pub(crate) streaming: bool,
 }
 
 impl Direction {
-    fn of_app(role: AppRole, shape: MethodShape) -> Direction {
+    pub(crate) fn of_app(role: AppRole, shape: MethodShape) -> Direction {
         match role {
             AppRole::Client => Direction {
                 message: shape.input,
@@ -850,7 +740,7 @@ fn count_peer_step(call: &mut Call, streaming: bool, step: &mut Step) {
 }
 
 /// Tells the app that memory it offered has been read (or never will be).
-fn return_token(body: &Body, context: &mut Context<'_>) {
+pub(crate) fn return_token(body: &Body, context: &mut Context<'_>) {
     let token = match body {
         Body::Untrusted(untrusted) => untrusted.token,
         Body::Gathered(gathered) => gathered.token,
@@ -861,7 +751,7 @@ fn return_token(body: &Body, context: &mut Context<'_>) {
     }
 }
 
-fn message_bytes(body: &Body) -> u32 {
+pub(crate) fn message_bytes(body: &Body) -> u32 {
     match body {
         Body::Gathered(body) => body.message_bytes,
         Body::Received(body) => body.message_bytes,

@@ -11,12 +11,15 @@
 
 mod calls;
 mod engine;
+mod gather;
 mod inherited;
 mod legal;
 mod port;
 mod receive;
 mod saved;
 mod send;
+#[cfg(test)]
+mod shares;
 mod state_transfer;
 #[cfg(test)]
 mod testing;

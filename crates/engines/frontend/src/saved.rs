@@ -9,7 +9,7 @@ use provost_datapath::{FieldReader, FieldWriter, RestoreError, Restorer, SavedSt
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
 use crate::calls::{Call, Calls};
-use crate::engine::{FAILED_STEPS_MAX, KIND, SEND_WINDOW_MAX, WAITING_STEPS_MAX};
+use crate::engine::{FAILED_STEPS_MAX, KIND, PENDING_STEPS_MAX, SEND_WINDOW_MAX, WAITING_STEPS_MAX};
 
 /// The newest version of [`State`]'s form.
 const VERSION: u32 = 2;
@@ -68,7 +68,7 @@ impl State {
             state.calls.push(load_call(&mut fields)?);
         }
         state.waiting = Step::restore_all(&mut fields, restorer, WAITING_STEPS_MAX)?;
-        state.pending = Step::restore_all(&mut fields, restorer, CALLS_IN_FLIGHT_MAX + FAILED_STEPS_MAX)?;
+        state.pending = Step::restore_all(&mut fields, restorer, CALLS_IN_FLIGHT_MAX + PENDING_STEPS_MAX)?;
         state.failed = Step::restore_all(&mut fields, restorer, 2 * FAILED_STEPS_MAX)?;
         fields.end()?;
         Ok(state)

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use provost_datapath::{ForeignBytes, Keepalive};
+use provost_datapath::{ForeignBytes, Keepalive, PrivateBytes};
 use provost_marshal::ForeignRegion;
 use provost_shm::{Access, Mapping, Memfd, ShmError};
 use provost_wire::limits::SEND_WINDOW;
@@ -16,6 +16,7 @@ pub struct SendHeap {
     bytes: u64,
     mapping: Arc<dyn Keepalive>,
     memory: Option<Arc<Memfd>>,
+    share: Arc<PrivateBytes>,
 }
 
 struct MappedHeap {
@@ -39,7 +40,22 @@ impl SendHeap {
             bytes,
             mapping: Arc::new(MappedHeap { _mapping: mapping }),
             memory: None,
+            share: PrivateBytes::of_attachment(&PrivateBytes::of_node()),
         })
+    }
+
+    /// The same heap, of an attachment that counts what its messages take of the service's memory in the share of this node.
+    #[must_use]
+    pub fn counted_in(self, node: &Arc<PrivateBytes>) -> SendHeap {
+        SendHeap {
+            share: PrivateBytes::of_attachment(node),
+            ..self
+        }
+    }
+
+    /// What the attachment's messages take of the service's memory.
+    pub(crate) fn share(&self) -> &Arc<PrivateBytes> {
+        &self.share
     }
 
     /// The heap in this memory, which is kept, so that it can be handed to another process of the service.

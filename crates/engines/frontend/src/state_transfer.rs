@@ -38,9 +38,11 @@ mod block {
 }
 
 /// Blocks of an app's receive heap that states of its engines name: what [`provost_datapath::Saver::block`] noted.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct SavedBlocks {
     by_place: HashMap<u32, Named>,
+    /// The copies of those of them that may have to be written, once there are.
+    copies: HashMap<u32, ReceivedBlock>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +89,9 @@ pub enum PortRestoreError {
         /// How many there should be.
         expected: usize,
     },
+    /// The app's window, or its limit, leaves no room for copies of what is coming in.
+    #[error("app port: {0}")]
+    Room(NotSaved),
 }
 
 impl AppPort {
@@ -135,9 +140,7 @@ impl AppPort {
         let mut fields = FieldReader::new(KIND, state);
         let version = fields.u8()?;
         if version != VERSION {
-            return Err(fields
-                .damaged(format!("a port of version {version}, {VERSION} is known"))
-                .into());
+            return Err(fields.unknown_version(version.into(), VERSION.into()).into());
         }
         let (submission_slots, completion_slots) = (fields.u32()?, fields.u32()?);
         let indices = RingIndices {
@@ -164,8 +167,9 @@ impl AppPort {
         ];
         let rings = ServiceRings::resume(memory, submission_slots, completion_slots, indices)
             .map_err(memory_error("the rings"))?;
-        let heap = AppReceiveHeap::restore(&mut fields, descriptors.collect(), source)?;
+        let mut heap = AppReceiveHeap::restore(&mut fields, descriptors.collect(), source)?;
         fields.end()?;
+        heap.copy_movable().map_err(PortRestoreError::Room)?;
         let mut port = AppPort::new(rings, ringer.into(), heap);
         port.generation = generation.wrapping_add(1);
         port.unseen = Some(Unseen::default());
@@ -176,7 +180,7 @@ impl AppPort {
         Ok(port)
     }
 
-    /// The block to use for one that a state names: a copy in fresh memory if it may have to be written, else itself.
+    /// The block to use for one that a state names: its copy in fresh memory if it may have to be written, else itself.
     pub fn claim(&mut self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
         self.heap.claim(saved)
     }
@@ -185,7 +189,10 @@ impl AppPort {
     pub fn end_claims(&mut self) {
         for (at, named) in std::mem::take(&mut self.heap.claims.by_place) {
             let bytes = named.bytes;
-            self.heap.inherited.free(&ReceivedBlock { at, bytes });
+            match self.heap.claims.copies.remove(&at) {
+                Some(copy) => self.heap.free(copy),
+                None => self.heap.inherited.free(&ReceivedBlock { at, bytes }),
+            }
         }
     }
 }
@@ -245,18 +252,39 @@ impl AppReceiveHeap {
     fn claim(&mut self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
         let at = saved.at;
         let named = self.claims.by_place.get(&at).copied();
-        let named = named.filter(|named| named.bytes == saved.bytes);
-        let Named { bytes, content } = named.ok_or(NotSaved::Block { at })?;
+        named
+            .filter(|named| named.bytes == saved.bytes)
+            .ok_or(NotSaved::Block { at })?;
         self.claims.by_place.remove(&at);
-        let BlockContent::Movable { filled } = content else {
-            return Ok(saved);
-        };
-        let old = self.inherited.bytes(&saved);
-        let copy = old.get(..filled as usize).ok_or(NotSaved::Block { at })?.to_vec();
-        self.inherited.free(&saved);
-        let mut fresh = self.allocate(bytes).map_err(|_| NotSaved::Full { at })?;
-        if let Some(place) = self.bytes_mut(&mut fresh).get_mut(..copy.len()) {
-            place.copy_from_slice(&copy);
+        Ok(self.claims.copies.remove(&at).unwrap_or(saved))
+    }
+
+    /// Copies the blocks to fresh memory that may have to be written. It is done before any state is restored: an app that
+    /// has no room for them is left out before anything depends on it.
+    fn copy_movable(&mut self) -> Result<(), NotSaved> {
+        let movable = self.claims.by_place.iter();
+        let movable = movable.filter_map(|(at, named)| match named.content {
+            BlockContent::Movable { filled } => Some((*at, named.bytes, filled)),
+            BlockContent::Fixed => None,
+        });
+        for (at, bytes, filled) in movable.collect::<Vec<_>>() {
+            let copy = self.copy_of(&ReceivedBlock { at, bytes }, filled)?;
+            self.claims.copies.insert(at, copy);
+        }
+        Ok(())
+    }
+
+    fn copy_of(&mut self, old: &ReceivedBlock, filled: u32) -> Result<ReceivedBlock, NotSaved> {
+        let at = old.at;
+        let content = self.inherited.bytes(old);
+        let content = content
+            .get(..filled as usize)
+            .ok_or(NotSaved::Block { at })?
+            .to_vec();
+        self.inherited.free(old);
+        let mut fresh = self.allocate(old.bytes).map_err(|_| NotSaved::Full { at })?;
+        if let Some(place) = self.bytes_mut(&mut fresh).get_mut(..content.len()) {
+            place.copy_from_slice(&content);
         }
         Ok(fresh)
     }
@@ -525,6 +553,24 @@ mod tests {
         new.flush().unwrap();
         app.completion_region().replace(&new.rings.memory()[1]).unwrap();
         assert_eq!(next(&mut app.completions).unwrap().kind, completion_kind::SENT);
+    }
+
+    #[test]
+    fn an_app_without_room_for_what_is_coming_in_is_found_out_before_its_states_are_restored() {
+        let (mut old, _app) = port();
+        let held = received(&mut old, 100, 1);
+        publish(&mut old, held);
+        let movable = received(&mut old, 300_000, 3);
+        let mut named = SavedBlocks::default();
+        named.note(&movable, BlockContent::Movable { filled: 1000 });
+        // Its window has room for no other segment than the one that it holds.
+        old.heap.limits.window_bytes = old.heap.total_bytes();
+        let (state, descriptors) = state_of(&old, &named);
+        let refused = restore(&state, descriptors);
+        assert!(matches!(
+            refused,
+            Err(PortRestoreError::Room(NotSaved::Full { at })) if at == movable.at
+        ));
     }
 
     #[test]

@@ -26,19 +26,26 @@ use crate::{
     AppReceiveHeap, AppRole, CallQuota, Frontend, FrontendParts, MethodShape, ReceiveLimits, SendHeap,
 };
 
-const SEND_BYTES: u64 = 256 << 10;
+pub(crate) const SEND_BYTES: u64 = 256 << 10;
+pub(crate) const MESSAGE_BYTES_MAX: u32 = 100_000;
 const UNARY: u16 = 0;
 const CHAT: u16 = 1;
 /// A struct of zeros is a good note, and the send heap is full of them.
 const GOOD_ROOT: u32 = SEND_WINDOW + 16;
 
-fn schema() -> Schema {
+pub(crate) fn schema() -> Schema {
     let text = FieldDescriptorProto {
         name: Some("text".into()),
         number: Some(1),
         label: Some(Label::Optional.into()),
         r#type: Some(Type::String.into()),
         ..FieldDescriptorProto::default()
+    };
+    let list = FieldDescriptorProto {
+        name: Some("list".into()),
+        number: Some(2),
+        label: Some(Label::Repeated.into()),
+        ..text.clone()
     };
     let method = |name: &str, streaming| MethodDescriptorProto {
         name: Some(name.into()),
@@ -54,7 +61,7 @@ fn schema() -> Schema {
         syntax: Some("proto3".into()),
         message_type: vec![DescriptorProto {
             name: Some("Note".into()),
-            field: vec![text],
+            field: vec![text, list],
             ..DescriptorProto::default()
         }],
         service: vec![ServiceDescriptorProto {
@@ -69,24 +76,24 @@ fn schema() -> Schema {
 }
 
 /// A frontend and what surrounds it.
-struct Bench {
-    role: AppRole,
-    frontend: Frontend,
-    tx_in: Queue<Step>,
-    tx_out: Queue<Step>,
-    rx_in: Queue<Step>,
-    rx_out: Queue<Step>,
-    buffers: BufferPool,
-    heap: AppReceiveHeap,
-    sent: Vec<u64>,
-    now: Nanos,
-    link: Arc<ConnectionSignals>,
-    quota: Arc<CallQuota>,
-    send_heap: Memfd,
+pub(crate) struct Bench {
+    pub(crate) role: AppRole,
+    pub(crate) frontend: Frontend,
+    pub(crate) tx_in: Queue<Step>,
+    pub(crate) tx_out: Queue<Step>,
+    pub(crate) rx_in: Queue<Step>,
+    pub(crate) rx_out: Queue<Step>,
+    pub(crate) buffers: BufferPool,
+    pub(crate) heap: AppReceiveHeap,
+    pub(crate) sent: Vec<u64>,
+    pub(crate) now: Nanos,
+    pub(crate) link: Arc<ConnectionSignals>,
+    pub(crate) quota: Arc<CallQuota>,
+    pub(crate) send_heap: Memfd,
 }
 
 impl Bench {
-    fn new(role: AppRole) -> Bench {
+    pub(crate) fn new(role: AppRole) -> Bench {
         let schema = schema();
         let send_heap = Memfd::create("test-send", SEND_BYTES).unwrap();
         let mapping = Mapping::new(&send_heap, Access::ReadOnly).unwrap();
@@ -104,7 +111,7 @@ impl Bench {
                 tables: Arc::new(Tables::compile(&schema).unwrap()),
                 methods: MethodShape::of_service(&schema.services[0]),
                 send_heap: SendHeap::new(mapping).unwrap(),
-                message_bytes_max: 100_000,
+                message_bytes_max: MESSAGE_BYTES_MAX,
                 calls_max: 30,
                 quota: (role == AppRole::Server).then(|| Arc::clone(&quota)),
                 link: Arc::clone(&link),
@@ -131,7 +138,7 @@ impl Bench {
             tables: Arc::new(Tables::compile(&schema).unwrap()),
             methods: MethodShape::of_service(&schema.services[0]),
             send_heap: SendHeap::new(Mapping::new(&self.send_heap, Access::ReadOnly).unwrap()).unwrap(),
-            message_bytes_max: 100_000,
+            message_bytes_max: MESSAGE_BYTES_MAX,
             calls_max: 30,
             quota: (self.role == AppRole::Server).then(|| Arc::clone(&self.quota)),
             link: Arc::clone(&self.link),
@@ -139,13 +146,13 @@ impl Bench {
     }
 
     /// Saves the frontend and goes on with its successor.
-    fn succeed(&mut self) {
+    pub(crate) fn succeed(&mut self) {
         let mut saver = provost_datapath::InPlace::new(|_, _| {});
         let saved = self.frontend.save(&mut saver);
         self.frontend = Frontend::restore(self.parts(), &saved, &mut saver.into_restorer()).unwrap();
     }
 
-    fn poll(&mut self) -> Progress {
+    pub(crate) fn poll(&mut self) -> Progress {
         let mut context = Context {
             socket: SocketHint::Skip,
             flow: FlowHints::default(),
@@ -163,7 +170,7 @@ impl Bench {
         self.frontend.do_work(ports, &mut context)
     }
 
-    fn discard(&mut self, step: Step) {
+    pub(crate) fn discard(&mut self, step: Step) {
         let mut context = Context {
             socket: SocketHint::Skip,
             flow: FlowHints::default(),
@@ -176,13 +183,13 @@ impl Bench {
     }
 
     /// Takes a step of the app, and polls.
-    fn submit(&mut self, step: Step) {
+    pub(crate) fn submit(&mut self, step: Step) {
         self.tx_in.push(step).unwrap();
         self.poll();
     }
 
     /// Takes a step of the peer, and polls.
-    fn receive(&mut self, step: Step) {
+    pub(crate) fn receive(&mut self, step: Step) {
         self.rx_in.push(step).unwrap();
         self.poll();
     }
@@ -215,7 +222,7 @@ impl Bench {
     }
 }
 
-fn step(call: u64, parts: Parts) -> Step {
+pub(crate) fn step(call: u64, parts: Parts) -> Step {
     let mut step = Step::new(call, parts);
     step.body = Body::Untrusted(Untrusted {
         root: GOOD_ROOT,
@@ -233,7 +240,7 @@ fn chat(call: u64, parts: Parts) -> Step {
     }
 }
 
-fn refused(bench: &mut Bench, call: u64, code: Code, word: &str) {
+pub(crate) fn refused(bench: &mut Bench, call: u64, code: Code, word: &str) {
     let step = bench.rx_out.pop().expect("a refusal");
     assert_eq!((step.call, step.parts, step.status), (call, Parts::CANCEL, code));
     let reason = bench.reason(step);

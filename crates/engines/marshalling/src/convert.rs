@@ -74,6 +74,7 @@ impl Form<'_> {
                 .map_err(Failure::Outbound)
         };
         let encoded = encode();
+        out.charge = buffer.charge.take();
         context.buffers.give(buffer);
         if let Err(failure) = encoded {
             context.buffers.give(out);

@@ -23,6 +23,8 @@ pub const KIND: &str = "marshalling";
 
 /// Steps that one poll moves in each direction, at most.
 const BATCH_STEPS: usize = 64;
+/// Bytes of messages that one poll converts or checks in each direction before it ends; the last one is converted whole.
+const BATCH_BYTES: u64 = 1 << 20;
 
 /// Which end of its calls an app is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,9 +119,11 @@ impl Marshalling {
         context: &mut Context<'_>,
     ) -> usize {
         let mut moved = self.pending.deliver(direction, to);
-        while moved < BATCH_STEPS && !to.is_full() && self.pending.has_room() {
+        let mut bytes = 0;
+        while moved < BATCH_STEPS && bytes < BATCH_BYTES && !to.is_full() && self.pending.has_room() {
             let Some(step) = from.pop() else { break };
             moved += 1;
+            bytes += message_bytes(&step.body);
             match self.convert(step, direction, context) {
                 Ok(step) => push(to, step),
                 Err(refused) => self.cancel_both_ways(direction, &refused, context),
@@ -275,6 +279,16 @@ impl Engine for Marshalling {
     fn save(&self, saver: &mut dyn Saver) -> SavedState {
         saved::save(&self.calls, &self.pending, saver)
     }
+}
+
+fn message_bytes(body: &Body) -> u64 {
+    let bytes = match body {
+        Body::Gathered(body) => body.message_bytes,
+        Body::Received(body) => body.message_bytes,
+        Body::Encoded(body) => body.message_bytes,
+        Body::Empty | Body::Untrusted(_) => 0,
+    };
+    u64::from(bytes)
 }
 
 /// A step that ends a call and says why.

@@ -227,7 +227,7 @@ fn gathered(metadata: &[u8], message: &[u8]) -> Body {
     Body::Gathered(Gathered {
         buffer: Buffer {
             bytes: joined(metadata, message),
-            foreign: vec![],
+            ..Buffer::default()
         },
         metadata_bytes: metadata.len() as u32,
         message_bytes: message.len() as u32,
@@ -368,6 +368,7 @@ fn the_leaves_of_a_message_are_encoded_with_it() {
     let buffer = Buffer {
         bytes: head,
         foreign: vec![ForeignBytes::new(address, 4095, Arc::new(Static))],
+        ..Buffer::default()
     };
     let body = Gathered {
         buffer,
@@ -427,7 +428,7 @@ fn malformed_and_empty_protobuf_are_told_apart() {
     let body = EncodedBody {
         buffer: Buffer {
             bytes: vec![0x0a, 9],
-            foreign: vec![],
+            ..Buffer::default()
         },
         metadata_bytes: 0,
         message_bytes: 2,

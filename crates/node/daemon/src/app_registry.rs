@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
+use provost_datapath::PrivateBytes;
 use provost_shm::{Packet, PacketSocket};
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 use tokio::io::unix::AsyncFd;
@@ -23,6 +25,8 @@ pub(crate) struct AppRegistry {
     unattached: RefCell<BTreeMap<u64, OwnedFd>>,
     /// Numbers requests of apps, and processes that have not attached.
     next_request: Cell<u64>,
+    /// The private memory that messages of all apps take on their way.
+    private_bytes: Arc<PrivateBytes>,
 }
 
 /// An app that has attached.
@@ -71,7 +75,13 @@ impl AppRegistry {
             next_id: Cell::new(1),
             unattached: RefCell::default(),
             next_request: Cell::new(1),
+            private_bytes: PrivateBytes::of_node(),
         }
+    }
+
+    /// The node's share of private memory, in which those of its apps lie.
+    pub(crate) fn private_bytes(&self) -> &Arc<PrivateBytes> {
+        &self.private_bytes
     }
 
     /// A number for an app that no other has had.

@@ -216,6 +216,7 @@ impl AppServer {
             ring_slots(attach.completion_slots, live.limits.ring_slots)?,
         );
         let send_heap = map_send_heap(descriptors, live.limits.send_heap_bytes)?;
+        let send_heap = send_heap.counted_in(self.apps.private_bytes());
         let limits = receive_limits(attach, &send_heap, live.limits.receive_heap_bytes)?;
         let waiting = waiting(attach, &live)?;
         let shared = SharedMemory::create(slots, control, limits)?;

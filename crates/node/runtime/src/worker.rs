@@ -66,6 +66,8 @@ pub struct RuntimeWorker<P: RuntimePlatform> {
     /// Apps and datapaths that every round polls.
     pub(crate) hot_apps: Vec<u32>,
     pub(crate) hot_paths: Vec<u32>,
+    /// The last round has copied as much of messages as a round may.
+    is_copying_much: bool,
     /// Apps whose ports were written to in this round.
     pub(crate) touched: Vec<u32>,
     pub(crate) timers: TimerQueue,
@@ -144,6 +146,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             reconfigurations: VecDeque::new(),
             hot_apps: Vec::new(),
             hot_paths: Vec::new(),
+            is_copying_much: false,
             touched: Vec::new(),
             timers: TimerQueue::new(),
             now,
@@ -452,7 +455,8 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         let rounds = capacity / BATCH_SUBMISSIONS;
         // What the app submitted before it left is carried out, as far as there is room for it now.
         for _ in 0..rounds {
-            if !self.poll_app(number) {
+            // What is long in copying is not waited for: others have calls under way.
+            if !self.poll_app(number) || self.buffers.has_copied_enough(self.now) {
                 break;
             }
             self.poll_paths();
@@ -639,6 +643,10 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
 // Datapaths.
 impl<P: RuntimePlatform> RuntimeWorker<P> {
     fn poll_paths(&mut self) -> bool {
+        if self.is_copying_much && !self.hot_paths.is_empty() {
+            // Another one is the first to copy in this round.
+            self.hot_paths.rotate_left(1);
+        }
         self.order_paths();
         let few = self.hot_paths.len() <= SOCKETS_TRIED_MAX;
         let mut busy = false;
@@ -650,6 +658,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
                 at += 1;
             }
         }
+        self.is_copying_much = self.buffers.has_copied_enough(self.now);
         busy
     }
 

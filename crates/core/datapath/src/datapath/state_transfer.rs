@@ -95,8 +95,7 @@ impl Datapath {
         let mut datapath = Datapath::new(engines, link);
         let version = fields.u8()?;
         if version != STEPS_VERSION {
-            let reason = format!("steps of version {version}, {STEPS_VERSION} is known");
-            return Err(fields.damaged(reason));
+            return Err(fields.unknown_version(version.into(), STEPS_VERSION.into()));
         }
         for queue in datapath.tx.iter_mut().chain(&mut datapath.rx) {
             restore_queue(&mut fields, restorer, queue)?;

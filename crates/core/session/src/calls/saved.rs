@@ -214,7 +214,7 @@ impl Partial {
                 }
                 partial.into = Into::Private(Buffer {
                     bytes,
-                    foreign: Vec::new(),
+                    ..Buffer::default()
                 });
                 partial.total
             }

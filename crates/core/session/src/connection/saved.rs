@@ -44,9 +44,7 @@ impl Connection {
     ) -> Result<Connection, RestoreError> {
         let version = fields.u32()?;
         if version != VERSION {
-            return Err(fields.damaged(format!(
-                "a connection of version {version}, up to {VERSION} is known"
-            )));
+            return Err(fields.unknown_version(version, VERSION));
         }
         let config = restore_terms(fields)?;
         let role = config.role;

@@ -217,7 +217,7 @@ impl Stage {
             (false, true) => Body::Gathered(Gathered {
                 buffer: Buffer {
                     bytes,
-                    foreign: Vec::new(),
+                    ..Buffer::default()
                 },
                 metadata_bytes,
                 message_bytes,

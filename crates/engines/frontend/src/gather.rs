@@ -1,0 +1,303 @@
+//! From what an app claims to checked private copies, within shares of memory and of the runtime's time.
+//!
+//! A message may name the same bytes many times, so that a short one is copied for long and takes much: what counts is
+//! what is copied and held. Where a share is used up, the app's steps wait in their order; its cancellations do not.
+
+use std::sync::Arc;
+
+use provost_datapath::{
+    Body, Buffer, Context, ForeignBytes, Gathered, Nanos, Step, UNCOUNTED_BYTES_MAX, Untrusted,
+};
+use provost_marshal::{GatherError, MessageError};
+use provost_schema::MessageId;
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::{MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, STREAM_MESSAGE_COST_BYTES};
+
+use crate::Frontend;
+use crate::engine::{Direction, Directions, Failure, message_bytes, return_token};
+use crate::legal;
+
+/// Bytes that one poll copies before it ends, whether or not anything came of them. (The message that goes past it is
+/// copied whole.)
+pub(crate) const POLL_COPY_BYTES_MAX: u64 = 1 << 20;
+/// The longest message that is copied in a round of the runtime that has copied enough, in bytes.
+const SMALL_COPY_BYTES_MAX: u64 = 64 << 10;
+/// How soon room is looked for again where others hold it.
+const ROOM_RETRY_NS: Nanos = 1_000_000;
+
+/// What one poll copies.
+pub(crate) struct CopyTurn {
+    copied_bytes: u64,
+    /// The longest message that may be copied now.
+    message_bytes_max: u32,
+    shortage: CopyShortage,
+}
+
+/// What the app's next step waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CopyShortage {
+    Nothing,
+    /// Messages on their way, of this app or of others, hold the memory.
+    Memory,
+    /// The round has copied enough.
+    Time,
+}
+
+impl CopyTurn {
+    /// Whether the poll has copied as much as it may.
+    pub(crate) fn is_over(&self) -> bool {
+        self.copied_bytes >= POLL_COPY_BYTES_MAX
+    }
+
+    /// Whether the first step that waits, waits for a share.
+    pub(crate) fn is_short(&self) -> bool {
+        self.shortage != CopyShortage::Nothing
+    }
+}
+
+/// Why a message was not gathered.
+enum NotGathered {
+    /// The call that it belongs to fails.
+    Failed(Failure),
+    /// It is longer than what may be copied now, and waits.
+    LongerThanNow(Untrusted),
+}
+
+impl Frontend {
+    /// Begins a poll's copying.
+    pub(crate) fn begin_copying(&mut self, context: &Context<'_>) -> CopyTurn {
+        self.retry_at = None;
+        CopyTurn {
+            copied_bytes: 0,
+            message_bytes_max: self.message_bytes_now(context),
+            shortage: CopyShortage::Nothing,
+        }
+    }
+
+    /// Ends it; whether the datapath is to be polled again soon.
+    pub(crate) fn end_copying(&mut self, copying: &CopyTurn, context: &mut Context<'_>) -> bool {
+        context.buffers.note_copied(copying.copied_bytes, context.now);
+        match copying.shortage {
+            CopyShortage::Nothing => copying.is_over(),
+            CopyShortage::Time => true,
+            CopyShortage::Memory => {
+                self.retry_at = Some(context.now + ROOM_RETRY_NS);
+                false
+            }
+        }
+    }
+
+    /// How long a message may be that is copied now, as far as memory and the runtime's round allow.
+    fn message_bytes_now(&self, context: &Context<'_>) -> u32 {
+        let by_memory = self.share.message_bytes_now();
+        let by_time = if context.buffers.has_copied_enough(context.now) {
+            SMALL_COPY_BYTES_MAX
+        } else {
+            u64::MAX
+        };
+        // No more than the limit, which is a u32.
+        u64::from(self.message_bytes_limit()).min(by_memory).min(by_time) as u32
+    }
+
+    /// How long a message may be at all.
+    fn message_bytes_limit(&self) -> u32 {
+        self.parts.message_bytes_max.min(MESSAGE_BYTES_MAX)
+    }
+
+    /// What a step waits for whose message is longer than what may be copied now.
+    fn shortage(&self) -> CopyShortage {
+        if self.share.message_bytes_now() > u64::from(self.front_longer_than) {
+            CopyShortage::Time
+        } else {
+            CopyShortage::Memory
+        }
+    }
+
+    /// Copies what the step claims, checks it, and sends it on; or puts it back in front of those that wait. Says whether
+    /// anything moved. There is room in `tx_out`.
+    pub(crate) fn gather(
+        &mut self,
+        mut step: Step,
+        copying: &mut CopyTurn,
+        directions: &mut Directions<'_>,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Some(call) = self.calls.get_mut(step.call) else {
+            return_token(&step.body, context);
+            self.front_longer_than = 0;
+            return true;
+        };
+        step.method = call.method;
+        let shape = self.parts.methods[usize::from(call.method)];
+        let method = Direction::of_app(self.parts.role, shape);
+        if let Err(violation) = legal::check_app_step(call, method.streaming, &step) {
+            self.refuse(step, violation.into(), directions, context);
+            return true;
+        }
+        let body = match std::mem::take(&mut step.body) {
+            Body::Untrusted(untrusted) => {
+                self.gather_body(untrusted, step.parts, method.message, copying, context)
+            }
+            other => Ok(other),
+        };
+        match body {
+            Ok(body) => step.body = body,
+            Err(NotGathered::Failed(failure)) => {
+                self.front_longer_than = 0;
+                self.fail(step.call, &failure, directions, context);
+                return true;
+            }
+            Err(NotGathered::LongerThanNow(untrusted)) => {
+                copying.shortage = self.shortage();
+                step.body = Body::Untrusted(untrusted);
+                self.waiting.push_front(step);
+                return false;
+            }
+        }
+        self.front_longer_than = 0;
+        self.account(&mut step, method.streaming);
+        if step.parts.contains(Parts::STATUS) {
+            self.remove(step.call);
+        }
+        // Cannot be refused: `outbound` saw the room.
+        let _ = directions.tx_out.push(step);
+        true
+    }
+
+    /// Counts a step that the app may take.
+    fn account(&mut self, step: &mut Step, streaming: bool) {
+        let Some(call) = self.calls.get_mut(step.call) else {
+            return;
+        };
+        call.on_wire = true;
+        if step.parts.contains(Parts::WINDOW) {
+            call.unread_bytes = call.unread_bytes.saturating_sub(u64::from(step.window_bytes));
+        }
+        if step.parts.contains(Parts::MESSAGE) {
+            call.app_messages = 1;
+            if streaming {
+                // The app may count its messages as larger than they are, not as smaller.
+                let cost = message_bytes(&step.body).saturating_add(STREAM_MESSAGE_COST_BYTES);
+                step.window_bytes = step.window_bytes.max(cost);
+                call.send_window -= i64::from(step.window_bytes);
+            } else {
+                step.window_bytes = 0;
+            }
+        }
+        call.app_ended |= step.parts.contains(Parts::END);
+    }
+
+    fn gather_body(
+        &mut self,
+        untrusted: Untrusted,
+        parts: Parts,
+        message: MessageId,
+        copying: &mut CopyTurn,
+        context: &mut Context<'_>,
+    ) -> Result<Body, NotGathered> {
+        if untrusted.metadata_bytes == 0 && !parts.contains(Parts::MESSAGE) {
+            return_token(&Body::Untrusted(untrusted), context);
+            return Ok(Body::Empty);
+        }
+        if copying.message_bytes_max <= self.front_longer_than {
+            return Err(NotGathered::LongerThanNow(untrusted));
+        }
+        let mut buffer = context.buffers.take();
+        match self.gather_into(untrusted, parts, message, copying, &mut buffer) {
+            Ok(message_bytes) => {
+                if self.charge(&mut buffer, message_bytes) {
+                    copying.message_bytes_max = self.message_bytes_now(context);
+                }
+                let mut token = untrusted.token;
+                if buffer.foreign.is_empty() && token != 0 {
+                    // All of it was copied: the app has its memory back already.
+                    context.sent.push(token);
+                    token = 0;
+                }
+                Ok(Body::Gathered(Gathered {
+                    buffer,
+                    metadata_bytes: untrusted.metadata_bytes,
+                    message_bytes,
+                    token,
+                }))
+            }
+            Err(not_gathered) => {
+                context.buffers.give(buffer);
+                if let NotGathered::Failed(_) = not_gathered {
+                    return_token(&Body::Untrusted(untrusted), context);
+                }
+                Err(not_gathered)
+            }
+        }
+    }
+
+    /// Counts a buffer in the connection's share, unless it is small; says whether it did. What the buffer names of the
+    /// app's memory counts too, since engines may copy it.
+    fn charge(&self, buffer: &mut Buffer, message_bytes: u32) -> bool {
+        let named = if buffer.foreign.is_empty() {
+            0
+        } else {
+            u64::from(message_bytes)
+        };
+        let held = buffer.bytes.capacity() as u64 + named;
+        if held > UNCOUNTED_BYTES_MAX {
+            buffer.charge = Some(self.share.charge(held));
+        }
+        buffer.charge.is_some()
+    }
+
+    fn gather_into(
+        &mut self,
+        untrusted: Untrusted,
+        parts: Parts,
+        message: MessageId,
+        copying: &mut CopyTurn,
+        buffer: &mut Buffer,
+    ) -> Result<u32, NotGathered> {
+        let failed = |failure: Failure| Err(NotGathered::Failed(failure));
+        let source = self.parts.send_heap.region();
+        if untrusted.metadata_bytes != 0 {
+            if untrusted.metadata_bytes > METADATA_BYTES_MAX {
+                let reason = format!(
+                    "metadata of {} bytes is over the limit of {METADATA_BYTES_MAX}",
+                    untrusted.metadata_bytes
+                );
+                return failed(Failure::new(Code::ResourceExhausted, reason));
+            }
+            copying.copied_bytes += u64::from(untrusted.metadata_bytes);
+            let copied = source.copy(untrusted.metadata, untrusted.metadata_bytes, &mut buffer.bytes);
+            copied.map_err(|error| NotGathered::Failed(error.into()))?;
+            if let Err(error) = legal::check_app_metadata(&buffer.bytes, parts) {
+                return failed(Failure::new(Code::InvalidArgument, error.to_string()));
+            }
+        }
+        if !parts.contains(Parts::MESSAGE) {
+            return Ok(0);
+        }
+        self.leaves.clear();
+        let gathering = self.parts.tables.gather_counted(
+            message,
+            untrusted.root,
+            source,
+            &mut buffer.bytes,
+            &mut self.leaves,
+            copying.message_bytes_max,
+        );
+        copying.copied_bytes += gathering.copied_bytes;
+        let message_bytes = match gathering.outcome {
+            Ok(message_bytes) => message_bytes,
+            Err(GatherError::Message(MessageError::TooLong { max })) if max < self.message_bytes_limit() => {
+                self.front_longer_than = max;
+                return Err(NotGathered::LongerThanNow(untrusted));
+            }
+            Err(error) => return failed(error.into()),
+        };
+        let keepalive = self.parts.send_heap.keepalive();
+        for leaf in &self.leaves {
+            let foreign = ForeignBytes::new(leaf.address, leaf.bytes, Arc::clone(keepalive));
+            buffer.foreign.push(foreign);
+        }
+        Ok(message_bytes)
+    }
+}
