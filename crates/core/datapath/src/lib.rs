@@ -241,7 +241,33 @@ pub trait ReceiveHeap {
 
     /// Gives a block back that was never published to the app.
     fn free(&mut self, block: ReceivedBlock);
+
+    /// A block of `bytes` bytes in the place of a shorter one, with its first `filled` bytes.
+    ///
+    /// # Errors
+    /// There is none. The shorter one stays.
+    fn grow(&mut self, block: &mut ReceivedBlock, filled: u32, bytes: u32) -> Result<(), HeapFull> {
+        let mut longer = self.allocate(bytes)?;
+        let mut piece = [0; GROW_PIECE_BYTES];
+        let filled = filled.min(block.bytes).min(bytes) as usize;
+        for from in (0..filled).step_by(GROW_PIECE_BYTES) {
+            let end = filled.min(from + GROW_PIECE_BYTES);
+            let piece = &mut piece[..end - from];
+            if let Some(bytes) = self.bytes(block).get(from..end) {
+                piece.copy_from_slice(bytes);
+            }
+            if let Some(place) = self.bytes_mut(&mut longer).get_mut(from..end) {
+                place.copy_from_slice(piece);
+            }
+        }
+        let shorter = std::mem::replace(block, longer);
+        self.free(shorter);
+        Ok(())
+    }
 }
+
+/// What [`ReceiveHeap::grow`] copies at a time, in bytes: it stays in the nearest cache.
+const GROW_PIECE_BYTES: usize = 8 << 10;
 
 /// The app's receive heap is at its limit: it holds on to too many received messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

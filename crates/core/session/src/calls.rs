@@ -119,7 +119,10 @@ pub(crate) struct Partial {
     pub(crate) filled: u32,
     /// Bytes of the whole body over all frames.
     pub(crate) total: u32,
+    /// Where it goes; a block may have room for less than the whole, as long as less has come.
     pub(crate) into: Into,
+    /// When all of it must have come, on the connection's clock of [`crate::receive::ListeningClock`]; 0 where no time was set.
+    pub(crate) expires_at: Nanos,
 }
 
 /// Where an incoming body goes.

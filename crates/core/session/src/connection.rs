@@ -14,7 +14,7 @@ use crate::Role;
 use crate::calls::{Calls, Into};
 use crate::handshake::{Agreement, Encoding, Limits, MethodKind, REASON_BYTES_MAX};
 use crate::legal::streams;
-use crate::receive::Parser;
+use crate::receive::{ListeningClock, Parser};
 use crate::send::{OutBody, Outgoing, Piece, Waiting};
 
 /// How many windows' worth of streamed messages one call may have waiting here. An app that heeds the window has one
@@ -53,6 +53,7 @@ pub struct Connection {
     ending: Option<Ending>,
     ended: Vec<u32>,
     keepalive: Keepalive,
+    pub(crate) listening: ListeningClock,
 }
 
 /// A connection that is over; its calls are ended one after the other, as the app takes it in.
@@ -100,6 +101,7 @@ impl Connection {
                 heard_at: now,
                 asked_at: None,
             },
+            listening: ListeningClock::default(),
         }
     }
 
@@ -505,10 +507,14 @@ impl Connection {
         Ok(())
     }
 
-    /// When [`Connection::tick`] has something to do, if ever.
+    /// When [`Connection::tick`] or [`Connection::expire_arrivals`] has something to do, if ever.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {
-        (self.keepalive.interval_ns != 0 && self.ending.is_none()).then(|| self.due_at())
+        if self.ending.is_some() {
+            return None;
+        }
+        let due_at = (self.keepalive.interval_ns != 0).then(|| self.due_at());
+        [due_at, self.arrivals_wake_at()].into_iter().flatten().min()
     }
 
     fn due_at(&self) -> Nanos {

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! The destination of a message is taken when its first header is in, so that the rest can be read straight into it
-//! ([`Connection::direct`]).
+//! ([`Connection::direct`]). That of a long one grows as it comes ([`arrival`]).
 
+mod arrival;
 mod saved;
 
 use provost_datapath::{
@@ -28,6 +29,7 @@ use crate::connection::Connection;
 use crate::handshake::{Encoding, MethodKind, REASON_BYTES_MAX};
 use crate::legal::streams;
 use crate::{ProtocolError, Role};
+pub(crate) use arrival::ListeningClock;
 
 /// A rest of a body of at least this many bytes is worth a read of its own straight into its block.
 const DIRECT_BYTES_MIN: u32 = 4096;
@@ -49,6 +51,8 @@ pub(crate) struct Parser {
     highest: u64,
     /// Bytes of all steps that have come in part.
     pub(crate) receiving_bytes: u64,
+    /// When the first of them must have come whole, on the clock of [`ListeningClock`].
+    pub(crate) next_expiry: Nanos,
     text: Vec<u8>,
 }
 
@@ -68,6 +72,7 @@ impl Parser {
             header_filled: 0,
             highest: 0,
             receiving_bytes: 0,
+            next_expiry: Nanos::MAX,
             text: Vec::new(),
         }
     }
@@ -96,6 +101,7 @@ impl Connection {
     /// Takes bytes that have come.
     pub fn input(&mut self, mut bytes: &[u8], context: &mut Context<'_>) -> Result<(), ProtocolError> {
         self.heard(context.now);
+        self.listening.resume(context.now);
         while !bytes.is_empty() {
             let used = match self.parser.state {
                 State::Header => self.take_header(bytes, context)?,
@@ -148,6 +154,7 @@ impl Connection {
     /// Counts bytes that were read to where [`Connection::direct`] said.
     pub fn direct_came(&mut self, bytes: usize, context: &mut Context<'_>) -> Result<(), ProtocolError> {
         self.heard(context.now);
+        self.listening.resume(context.now);
         let State::Body { slot, wire, left } = self.parser.state else {
             return Ok(());
         };
@@ -256,7 +263,7 @@ impl Connection {
     fn frame(&mut self, header: &FrameHeader, context: &mut Context<'_>) -> Result<(), ProtocolError> {
         match header.kind {
             frame_kind::STEP => self.step(header, context),
-            frame_kind::CHUNK => self.chunk(header),
+            frame_kind::CHUNK => self.chunk(header, context),
             frame_kind::PING => {
                 check_plain(header, 0)?;
                 self.outgoing.plain(frame_kind::PONG, Code::Ok, Vec::new());
@@ -488,12 +495,11 @@ impl Connection {
         }
         let (metadata_bytes, message_bytes) = (header.metadata_bytes.get(), header.message_bytes.get());
         let total = message_offset(metadata_bytes) as u32 + message_bytes;
-        let Some(into) = self.destination(parts, total, context) else {
-            self.break_call(slot, Code::ResourceExhausted, HEAP_FULL, context);
-            self.parser.state = State::Skip { left };
-            self.skipped(0);
+        let Some(into) = self.destination(parts, (left, total), context) else {
+            self.heap_is_full(slot, left, context);
             return Ok(());
         };
+        let expires_at = self.expiry_of(left, total, context.now);
         let sender = self.role.peer();
         let Some(call) = self.calls.get_mut(slot) else {
             return Ok(());
@@ -519,6 +525,7 @@ impl Connection {
             filled: 0,
             total,
             into,
+            expires_at,
         });
         self.parser.receiving_bytes += u64::from(total);
         self.parser.state = State::Body { slot, wire, left };
@@ -528,7 +535,20 @@ impl Connection {
         }
     }
 
-    fn destination(&mut self, parts: Parts, total: u32, context: &mut Context<'_>) -> Option<Into> {
+    /// Ends a call whose message has no place, and skips what comes of it.
+    fn heap_is_full(&mut self, slot: u32, left: u32, context: &mut Context<'_>) {
+        self.break_call(slot, Code::ResourceExhausted, HEAP_FULL, context);
+        self.parser.state = State::Skip { left };
+        self.skipped(0);
+    }
+
+    /// A place for a body of which `left` bytes are in its first frame and `total` in all.
+    fn destination(
+        &mut self,
+        parts: Parts,
+        (left, total): (u32, u32),
+        context: &mut Context<'_>,
+    ) -> Option<Into> {
         let bytes_max =
             RECEIVING_MESSAGES_MAX * u64::from(self.limits.message_bytes_max.max(METADATA_BYTES_MAX));
         if total == 0 {
@@ -542,10 +562,11 @@ impl Connection {
         if parts == Parts::CANCEL || is_encoded {
             return Some(Into::Private(context.buffers.take()));
         }
-        context.receive.allocate(total).ok().map(Into::Block)
+        let bytes = arrival::first_bytes(left, total, self.parser.receiving_bytes);
+        context.receive.allocate(bytes).ok().map(Into::Block)
     }
 
-    fn chunk(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn chunk(&mut self, header: &FrameHeader, context: &mut Context<'_>) -> Result<(), ProtocolError> {
         let (call, left) = (header.call.get(), header.body_bytes.get());
         let plain = FrameHeader {
             body_bytes: header.body_bytes,
@@ -572,11 +593,15 @@ impl Connection {
         let over = self.role == Role::Server && self.status_is_on_its_way(slot);
         match self.calls.get(slot).and_then(|call| call.partial.as_ref()) {
             Some(partial) if partial.total - partial.filled >= left => {
-                self.parser.state = State::Body {
-                    slot,
-                    wire: call,
-                    left,
-                };
+                if self.make_room(slot, left, context).is_ok() {
+                    self.parser.state = State::Body {
+                        slot,
+                        wire: call,
+                        left,
+                    };
+                } else {
+                    self.heap_is_full(slot, left, context);
+                }
                 Ok(())
             }
             None if over => {

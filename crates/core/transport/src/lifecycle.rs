@@ -95,6 +95,7 @@ impl<C: Carrier> SessionTransport<C> {
 
     fn work_open(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
         self.connection.apply_signals(&self.signals);
+        self.connection.expire_arrivals(context);
         let mut moved = self.connection.deliver(ports, context);
         moved |= self.connection.take_steps(ports, context);
         if let Err(silent) = self.connection.tick(context.now) {
@@ -141,7 +142,7 @@ impl<C: Carrier> SessionTransport<C> {
                 self.input = InputState::LeftOver;
                 if self.connection.has_steps() || ports.rx_out.is_full() {
                     // It is the app that is behind; the peer's silence means nothing while nobody listens.
-                    self.connection.heard(context.now);
+                    self.connection.pause(context.now);
                 }
                 break;
             }

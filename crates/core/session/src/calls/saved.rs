@@ -194,6 +194,7 @@ impl Partial {
             filled: fields.u32()?,
             total: 0,
             into: Into::Nowhere,
+            expires_at: 0,
         };
         if partial.metadata_bytes > METADATA_BYTES_MAX || partial.message_bytes > MESSAGE_BYTES_MAX {
             return Err(fields.damaged("a message that is coming in is longer than any"));
@@ -222,7 +223,8 @@ impl Partial {
                 return Err(fields.damaged(format!("a message that comes in to the unknown place {other}")));
             }
         };
-        match partial.total == room && partial.filled <= partial.total {
+        // A block grows with what comes.
+        match (partial.filled..=partial.total).contains(&room) {
             true => Ok(partial),
             false => Err(fields.damaged("a message that is coming in does not fit its place")),
         }

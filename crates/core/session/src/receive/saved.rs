@@ -101,12 +101,16 @@ impl Parser {
     /// Counts what the calls have of messages in part, and makes sure that the frame that is coming in is of one of them.
     pub(crate) fn join(&mut self, calls: &mut Calls, fields: &FieldReader<'_>) -> Result<(), RestoreError> {
         self.receiving_bytes = calls.receiving_bytes();
+        if self.receiving_bytes > 0 {
+            // Their times begin anew.
+            self.next_expiry = 0;
+        }
         let State::Body { slot, wire, left } = self.state else {
             return Ok(());
         };
         let partial = calls.same_mut(slot, wire).and_then(|call| call.partial.as_ref());
         match partial {
-            Some(partial) if left <= partial.total - partial.filled => Ok(()),
+            Some(partial) if partial.has_room_for(left) => Ok(()),
             _ => Err(fields.damaged("the frame that is coming in is of no message")),
         }
     }

@@ -168,6 +168,11 @@ impl Peer {
         Ok(count)
     }
 
+    /// Ends the calls whose messages did not come in time.
+    pub(crate) fn expire_arrivals(&mut self) {
+        self.connection.expire_arrivals(&mut context!(self));
+    }
+
     pub(crate) fn end(&mut self, code: Code, reason: &str) {
         self.connection.end(code, reason, &mut context!(self));
     }

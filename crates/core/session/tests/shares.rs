@@ -1,0 +1,148 @@
+//! What a peer can make an end hold for messages that do not come, and an app for streams whose windows it does not heed.
+
+mod kit;
+
+use kit::{Peer, Setup, frame, step};
+use provost_conformance::{BIDI, UNARY, content};
+use provost_datapath::Step;
+use provost_session::Role;
+use provost_session::handshake::Limits;
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::frame::{FrameHeader, frame_kind};
+use provost_wire::limits::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
+
+const REQUEST: Parts = Parts(Parts::BEGIN.0 | Parts::MESSAGE.0 | Parts::END.0);
+/// Longer than any message may take that is alone on its connection.
+const LONG_NS: u64 = 3_600_000_000_000;
+
+/// The header of a request of so many bytes, of which none come with it.
+fn announced(call: u64, message_bytes: u32) -> Vec<u8> {
+    let (mut header, body) = step(call, REQUEST, b"");
+    header.method = UNARY.into();
+    header.message_bytes = message_bytes.into();
+    frame(&(header, body))
+}
+
+fn chunk(call: u64, bytes: &[u8]) -> Vec<u8> {
+    let header = FrameHeader {
+        body_bytes: (bytes.len() as u32).into(),
+        kind: frame_kind::CHUNK,
+        call: call.into(),
+        ..FrameHeader::default()
+    };
+    frame(&(header, bytes.to_vec()))
+}
+
+#[test]
+fn announced_messages_take_memory_as_they_come() {
+    let mut server = Peer::new(Role::Server, Setup::default());
+    server.heap.bytes_max = 4 << 20;
+    for call in 1..=2 {
+        server.input(&announced(call, MESSAGE_BYTES_MAX)).unwrap();
+    }
+    assert!(server.steps().is_empty(), "nothing has come whole or failed");
+    // An honest one still finds room, and is put together from its pieces.
+    let message: Vec<u8> = (0..1_000_000_u32).map(|at| (at / 7) as u8).collect();
+    let mut honest = Peer::new(Role::Server, Setup::default());
+    honest.heap.bytes_max = 4 << 20;
+    honest.input(&announced(1, 1_000_000)).unwrap();
+    for piece in message.chunks(CHUNK_BYTES_MAX as usize) {
+        // What comes in does so straight or by copies, in pieces of any length.
+        let (head, rest) = piece.split_at(piece.len() / 3);
+        let bytes = chunk(1, piece);
+        honest.input(&bytes[..bytes.len() - piece.len()]).unwrap();
+        honest.input(head).unwrap();
+        let mut rest = rest;
+        while !rest.is_empty() {
+            let taken = honest.input_direct(rest).unwrap();
+            if taken == 0 {
+                honest.input(rest).unwrap();
+                break;
+            }
+            rest = &rest[taken..];
+        }
+    }
+    let steps = honest.steps();
+    assert_eq!(steps.len(), 1);
+    assert!(
+        steps[0].message == message,
+        "the message came otherwise than it was sent"
+    );
+    assert_eq!(honest.heap.live_blocks(), 0);
+}
+
+#[test]
+fn a_message_that_stops_in_its_midst_ends_its_call_and_frees_its_memory() {
+    let mut server = Peer::new(Role::Server, Setup::default());
+    server.input(&announced(1, 1 << 20)).unwrap();
+    server.input(&chunk(1, &[7; 50_000])).unwrap();
+    server.now += 1_000_000_000;
+    server.expire_arrivals();
+    assert_eq!(server.heap.live_blocks(), 1, "it may take its time");
+    // While its own app was behind, the peer could not go on.
+    server.connection.pause(server.now);
+    server.now += LONG_NS;
+    server.expire_arrivals();
+    assert_eq!(server.heap.live_blocks(), 1, "this end did not listen");
+    server.input(&chunk(1, &[7; 50_000])).unwrap();
+    server.now += LONG_NS;
+    server.expire_arrivals();
+    assert_eq!(server.heap.live_blocks(), 0);
+    assert!(!server.output().is_empty(), "the peer is told");
+    // The rest of it is skipped, and the connection goes on.
+    server.input(&chunk(1, &[7; 50_000])).unwrap();
+    let whole = step(2, REQUEST, b"12345678");
+    server.input(&frame(&whole)).unwrap();
+    assert_eq!(
+        server.steps().iter().map(|step| step.call).collect::<Vec<_>>(),
+        [2]
+    );
+}
+
+#[test]
+fn what_waits_for_windows_is_bounded_over_all_calls() {
+    let window = 1000;
+    let setup = Setup {
+        limits: Limits {
+            stream_window_bytes: window,
+            ..Limits::default()
+        },
+        ..Setup::default()
+    };
+    let mut client = Peer::new(Role::Client, setup);
+    let small = content(3, 8);
+    let mut refused = None;
+    let mut sent = 0;
+    // Many streams that each heed the bound on one call's messages, and not their windows.
+    'calls: for call in 1..=2_000 {
+        client.send_raw(Step {
+            method: BIDI,
+            ..Step::new(call, Parts::BEGIN)
+        });
+        for _ in 0..40 {
+            client.send(Step::new(call, Parts::MESSAGE), &small, 0);
+            client.output();
+            sent += 1;
+            if let Some(step) = client.steps().into_iter().next() {
+                refused = Some(step);
+                break 'calls;
+            }
+        }
+    }
+    let refused = refused.expect("one that does not heed its window is ended");
+    assert_eq!(
+        (refused.parts, refused.status),
+        (Parts::CANCEL, Code::ResourceExhausted)
+    );
+    assert!(sent < 40_000, "{sent} messages were taken");
+    // Who heeds its window is served all the same.
+    let next = refused.call + 1;
+    client.send_raw(Step {
+        method: BIDI,
+        ..Step::new(next, Parts::BEGIN)
+    });
+    client.send(Step::new(next, Parts::MESSAGE), &small, 0);
+    client.output();
+    assert!(client.steps().is_empty());
+}
