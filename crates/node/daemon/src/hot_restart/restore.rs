@@ -1,17 +1,20 @@
 //! How the new process makes a service of the state. Nothing that anybody else can see is changed by it.
+//!
+//! State that this version does not know is a reason to decline: the old process goes on. An app of which something else
+//! cannot be gone on with is left out, alone: no app decides on what the others run on.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use provost_datapath::{
-    ConnectionSignals, EngineStart, FieldReader, ForeignBytes, NotSaved, ReceivedBlock, Restorer,
-    SavedDatapath, SavedEngine, SavedState, Step,
+    ConnectionSignals, EngineStart, FieldReader, ForeignBytes, NotSaved, ReceivedBlock, RestoreError,
+    Restorer, SavedDatapath, SavedEngine, SavedState, Step,
 };
 use provost_engine::{AppIdentity, DatapathContext};
-use provost_frontend::{AppPort, CallQuota, PortSource, SendHeap};
+use provost_frontend::{AppPort, CallQuota, PortRestoreError, PortSource, SendHeap};
 use provost_marshalling::Encoding;
 use provost_schema::SchemaHash;
 use provost_shm::{Doorbell, Memfd, MemfdLimits, PacketSocket, SEALS_FIXED_SIZE};
@@ -47,6 +50,16 @@ const STUCK_KIND: &str = "step of an app";
 pub(super) struct NotRestored {
     what: String,
     reason: String,
+    scope: FailureScope,
+}
+
+/// Who cannot be gone on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FailureScope {
+    /// The node: this process does not know what the other one has saved.
+    Node,
+    /// One app, and nobody else.
+    App,
 }
 
 /// What is to go on once the old process has ended its part.
@@ -86,6 +99,23 @@ pub(super) fn failed(what: &str, reason: &dyn std::fmt::Display) -> NotRestored 
     NotRestored {
         what: what.to_owned(),
         reason: reason.to_string(),
+        scope: FailureScope::Node,
+    }
+}
+
+/// What an app alone has to answer for.
+fn failed_of_app(what: &str, reason: &dyn std::fmt::Display) -> NotRestored {
+    NotRestored {
+        scope: FailureScope::App,
+        ..failed(what, reason)
+    }
+}
+
+/// A state of an app's that was not restored.
+fn failed_state(what: &str, error: &RestoreError) -> NotRestored {
+    match error {
+        RestoreError::Damaged { .. } => failed_of_app(what, error),
+        RestoreError::Kind { .. } | RestoreError::Version { .. } => failed(what, error),
     }
 }
 
@@ -101,13 +131,56 @@ pub(super) fn node(
         let added = plane.services.add_schema(schema, None);
         added.map_err(|error| failed("a schema", &error))?;
     }
-    let apps = node
-        .apps
-        .into_iter()
-        .map(|app| RestoringApp::begin(plane, app, descriptors));
-    let apps = apps.collect::<Result<Vec<_>, _>>()?;
-    let connections = ConnectionBuilder::new(plane, &apps).build()?;
+    let mut left_out = LeftOut::default();
+    let mut apps = Vec::with_capacity(node.apps.len());
+    for app in node.apps {
+        let (id, what) = (app.id, format!("app {} ({})", app.id, app.name));
+        let mut own = Descriptors(descriptors.take(descriptors_of(&app), &what)?.into());
+        let heap = own.0.get(SEND_HEAP_AT).and_then(|heap| heap.try_clone().ok());
+        match RestoringApp::begin(plane, app, &mut own) {
+            Ok(app) => apps.push(app),
+            Err(error) => left_out.add(id, heap, error)?,
+        }
+    }
+    let connections = ConnectionBuilder::new(plane, &apps, left_out).build()?;
     finish(plane, apps, connections, unattached)
+}
+
+/// How many descriptors an app has in the order of all.
+fn descriptors_of(app: &state::App) -> u32 {
+    let engines = app.connections.iter().flat_map(|connection| &connection.engines);
+    let of_engines = engines.map(|engine| engine.descriptors);
+    let of_requests = app.requests.iter().map(|request| request.descriptors);
+    let counts = of_engines.chain(of_requests).chain([app.port_descriptors]);
+    counts.fold(FIXED_DESCRIPTORS, u32::saturating_add)
+}
+
+/// An app's control socket, its send heap and the two ends of its doorbell come before those that are counted.
+const FIXED_DESCRIPTORS: u32 = 4;
+/// The place of its send heap among them.
+const SEND_HEAP_AT: usize = 1;
+
+/// Apps that are not gone on with.
+#[derive(Default)]
+struct LeftOut {
+    apps: HashSet<AppId>,
+    /// Their send heaps, which messages to others may lie in.
+    send_heaps: HashMap<AppId, SendHeap>,
+}
+
+impl LeftOut {
+    /// Leaves an app out, unless what failed is not its own.
+    fn add(&mut self, app: AppId, heap: Option<OwnedFd>, error: NotRestored) -> Result<(), NotRestored> {
+        if error.scope == FailureScope::Node {
+            return Err(error);
+        }
+        tracing::warn!(app, reason = %error, "detaching an app that cannot be gone on with");
+        self.apps.insert(app);
+        if let Some(Ok(heap)) = heap.map(map_send_heap) {
+            self.send_heaps.insert(app, heap);
+        }
+        Ok(())
+    }
 }
 
 /// Goes on with the numbers of the old process.
@@ -131,6 +204,8 @@ struct RestoringApp {
     connections: AppConnections,
     requests: Vec<PendingRequest>,
     parts: Vec<RestoringConnection>,
+    /// A step that waited for room in its datapath.
+    stuck: Option<(u32, Step)>,
     state: state::App,
 }
 
@@ -149,18 +224,22 @@ impl RestoringApp {
         descriptors: &mut Descriptors,
     ) -> Result<RestoringApp, NotRestored> {
         let what = format!("app {} ({})", app.id, app.name);
-        let failed = |reason: &dyn std::fmt::Display| failed(&what, reason);
+        let failed = |reason: &dyn std::fmt::Display| failed_of_app(&what, reason);
         let control = descriptors.take_one(&what)?;
         let announcing = control.try_clone().map_err(|error| failed(&error))?;
         let control = ControlSocket::new(control.into()).map_err(|error| failed(&error))?;
         let send_heap = map_send_heap(descriptors.take_one(&what)?).map_err(|error| failed(&error))?;
+        let send_heap = send_heap.counted_in(plane.apps.private_bytes());
         let doorbell = [descriptors.take_one(&what)?, descriptors.take_one(&what)?];
         let source = PortSource {
             segments: Box::new(AnnouncedSegments::of_successor(announcing)),
             bytes_max: plane.config.started.limits.receive_heap_bytes,
         };
         let own = descriptors.take(app.port_descriptors, &what)?;
-        let port = AppPort::restore(&app.port, own, source).map_err(|error| failed(&error))?;
+        let port = AppPort::restore(&app.port, own, source).map_err(|error| match &error {
+            PortRestoreError::State(error) => failed_state(&what, error),
+            error => failed(error),
+        })?;
         let mut requests = Vec::with_capacity(app.requests.len());
         for request in std::mem::take(&mut app.requests) {
             requests.push(PendingRequest {
@@ -169,12 +248,16 @@ impl RestoringApp {
                 answer: request.answer,
             });
         }
-        let runtime = plane.runtimes.place(&app.name);
-        plane.runtimes[runtime].place_app();
         let connections = std::mem::take(&mut app.connections).into_iter();
         let parts = connections.map(|connection| RestoringConnection::begin(plane, connection, descriptors));
+        let parts = parts.collect::<Result<_, _>>()?;
+        let stuck = app.stuck.as_ref().map(stuck_step).transpose();
+        let stuck = stuck.map_err(|error| failed_state(&what, &error))?;
+        let runtime = plane.runtimes.place(&app.name);
+        plane.runtimes[runtime].place_app();
         Ok(RestoringApp {
-            parts: parts.collect::<Result<_, _>>()?,
+            parts,
+            stuck,
             endpoint: AppEndpoint {
                 identity: Arc::new(AppIdentity {
                     id: app.id,
@@ -297,6 +380,7 @@ struct ConnectionBuilder<'a> {
     quotas: HashMap<(AppId, u64), Arc<CallQuota>>,
     /// Ends of connections within the node, and what counts them.
     transports: HashMap<ConnectionId, (LocalTransport, Arc<Permit>)>,
+    left_out: LeftOut,
 }
 
 /// Gives the engines of one app's connections what their states name.
@@ -313,9 +397,11 @@ impl Restorer for AppRestorer<'_> {
     fn foreign(&mut self, kept: u32) -> Result<ForeignBytes, NotSaved> {
         let range = self.app.state.ranges.get(kept as usize);
         let heap = |range: &state::Range| {
-            let owner = *self.builder.places.get(&range.app)?;
-            let endpoint = &self.builder.apps[owner].endpoint;
-            endpoint.send_heap.range(range.offset, range.bytes)
+            let heap = match self.builder.places.get(&range.app) {
+                Some(owner) => &self.builder.apps[*owner].endpoint.send_heap,
+                None => self.builder.left_out.send_heaps.get(&range.app)?,
+            };
+            heap.range(range.offset, range.bytes)
         };
         range.and_then(heap).ok_or(NotSaved::Foreign { kept })
     }
@@ -329,49 +415,86 @@ struct LocalEnd<'a> {
 }
 
 impl<'a> ConnectionBuilder<'a> {
-    fn new(plane: &'a ControlPlane, apps: &'a [RestoringApp]) -> ConnectionBuilder<'a> {
+    fn new(plane: &'a ControlPlane, apps: &'a [RestoringApp], left_out: LeftOut) -> ConnectionBuilder<'a> {
         ConnectionBuilder {
             plane,
             places: apps.iter().enumerate().map(|(at, app)| (app.id(), at)).collect(),
             apps,
             quotas: HashMap::new(),
             transports: HashMap::new(),
+            left_out,
         }
     }
 
-    /// The connections of each app.
-    fn build(mut self) -> Result<Vec<Vec<AdoptedConnection>>, NotRestored> {
-        self.offers()?;
+    /// The connections of each app; none for an app that is left out.
+    fn build(mut self) -> Result<Vec<Option<Vec<AdoptedConnection>>>, NotRestored> {
         for app in self.apps {
-            for connection in &app.parts {
-                let opening = self.opening(app, connection)?;
-                connection.opening.replace(Some(opening));
-            }
+            let begun = self.offers(app).and_then(|()| self.openings(app));
+            self.unless_left_out(app, begun)?;
         }
         self.local_connections()?;
-        let apps = self.apps;
-        let mut of_app = |app: &RestoringApp| -> Result<Vec<AdoptedConnection>, NotRestored> {
-            app.parts
-                .iter()
-                .map(|connection| self.connection(app, connection))
-                .collect()
-        };
-        apps.iter().map(&mut of_app).collect()
+        let mut built = Vec::with_capacity(self.apps.len());
+        for app in self.apps {
+            let of_app = |builder: &mut Self| -> Result<Vec<AdoptedConnection>, NotRestored> {
+                let connections = app.parts.iter();
+                connections
+                    .map(|connection| builder.connection(app, connection))
+                    .collect()
+            };
+            built.push(if self.is_left_out(app) {
+                None
+            } else {
+                let connections = of_app(&mut self);
+                self.unless_left_out(app, connections)?
+            });
+        }
+        let none_is_kept = built.iter().all(Option::is_none);
+        if none_is_kept && self.left_out.apps.len() > 1 {
+            return Err(failed("the apps", &"none of them can be gone on with"));
+        }
+        Ok(built)
     }
 
-    fn offers(&mut self) -> Result<(), NotRestored> {
-        for app in self.apps {
-            for offer in &app.state.offers {
-                let what = format!("app {} offers {}", app.id(), offer.service);
-                let quota = self.quota(app.id(), offer.request, offer.calls_max);
-                let bound = self.plane.services.bind(Offer {
-                    app: app.id(),
-                    request: offer.request,
-                    schema: schema(self.plane, &offer.service, &offer.schema_hash, &what)?,
-                    quota,
-                });
-                bound.map_err(|error| failed(&what, &error.reason))?;
+    fn is_left_out(&self, app: &RestoringApp) -> bool {
+        self.left_out.apps.contains(&app.id())
+    }
+
+    /// What was done for an app; if it failed for a reason of the app's own, everything of the app is taken back.
+    fn unless_left_out<T>(
+        &mut self,
+        app: &RestoringApp,
+        done: Result<T, NotRestored>,
+    ) -> Result<Option<T>, NotRestored> {
+        match done {
+            Ok(done) => Ok(Some(done)),
+            Err(error) => {
+                self.left_out.add(app.id(), None, error)?;
+                self.plane.services.unbind_all(app.id());
+                self.plane.connections.forget_app(app.id());
+                Ok(None)
             }
+        }
+    }
+
+    fn openings(&mut self, app: &RestoringApp) -> Result<(), NotRestored> {
+        for connection in &app.parts {
+            let opening = self.opening(app, connection)?;
+            connection.opening.replace(Some(opening));
+        }
+        Ok(())
+    }
+
+    fn offers(&mut self, app: &RestoringApp) -> Result<(), NotRestored> {
+        for offer in &app.state.offers {
+            let what = format!("app {} offers {}", app.id(), offer.service);
+            let quota = self.quota(app.id(), offer.request, offer.calls_max);
+            let bound = self.plane.services.bind(Offer {
+                app: app.id(),
+                request: offer.request,
+                schema: schema(self.plane, &offer.service, &offer.schema_hash, &what)?,
+                quota,
+            });
+            bound.map_err(|error| failed_of_app(&what, &error.reason))?;
         }
         Ok(())
     }
@@ -425,7 +548,7 @@ impl<'a> ConnectionBuilder<'a> {
             },
         };
         let mut fields = FieldReader::new("link", &state.link);
-        let signals = ConnectionSignals::restore(&mut fields).map_err(|error| failed(&what, &error))?;
+        let signals = ConnectionSignals::restore(&mut fields).map_err(|error| failed_state(&what, &error))?;
         Ok(ConnectionOpening::new(spec, signals, &self.plane.runtimes))
     }
 
@@ -434,6 +557,9 @@ impl<'a> ConnectionBuilder<'a> {
         let mut waiting: HashMap<u64, (LocalEnd<'_>, bool)> = HashMap::new();
         for app in self.apps {
             for connection in &app.parts {
+                if self.is_left_out(app) {
+                    break;
+                }
                 let Some(saved) = connection.saved_transport() else {
                     continue;
                 };
@@ -441,21 +567,32 @@ impl<'a> ConnectionBuilder<'a> {
                     continue;
                 }
                 let pair = provost_transport_local::saved_pair(&saved);
-                let (pair, is_client) = pair.map_err(|error| failed(&connection.what(), &error))?;
+                let (pair, is_client) = pair.map_err(|error| failed_state(&connection.what(), &error))?;
                 let this = LocalEnd {
                     app,
                     connection,
                     saved,
                 };
-                match waiting.remove(&pair) {
-                    None => drop(waiting.insert(pair, (this, is_client))),
-                    Some((other, _)) if is_client => self.local_pair(&this, &other)?,
-                    Some((other, _)) => self.local_pair(&other, &this)?,
+                let Some((other, _)) = waiting.remove(&pair) else {
+                    waiting.insert(pair, (this, is_client));
+                    continue;
+                };
+                let paired = if is_client {
+                    self.local_pair(&this, &other)
+                } else {
+                    self.local_pair(&other, &this)
+                };
+                if let Err(error) = paired {
+                    // Which of the two cannot be gone on with is not known.
+                    let of_other = failed_of_app(&other.connection.what(), &error.reason);
+                    self.unless_left_out::<()>(this.app, Err(error))?;
+                    self.unless_left_out::<()>(other.app, Err(of_other))?;
                 }
             }
         }
         for (alone, _) in waiting.into_values() {
-            self.local_alone(&alone)?;
+            let restored = self.local_alone(&alone);
+            self.unless_left_out(alone.app, restored)?;
         }
         Ok(())
     }
@@ -467,7 +604,7 @@ impl<'a> ConnectionBuilder<'a> {
         };
         let end = alone.connection.saved_end(&alone.saved, &mut restorer)?;
         let restored = provost_transport_local::restore_alone(end);
-        let restored = restored.map_err(|error| failed(&alone.connection.what(), &error))?;
+        let restored = restored.map_err(|error| failed_state(&alone.connection.what(), &error))?;
         let permit = Arc::new(self.plane.connections.permits.count(&alone.app.connections));
         self.transports
             .insert(alone.connection.state.id, (restored, permit));
@@ -489,7 +626,7 @@ impl<'a> ConnectionBuilder<'a> {
             server.connection.saved_end(&server.saved, &mut at_server)?,
         );
         let what = format!("connections {client_id} and {server_id}");
-        let (at_client, at_server) = pair.map_err(|error| failed(&what, &error))?;
+        let (at_client, at_server) = pair.map_err(|error| failed_state(&what, &error))?;
         // It counts once, for the app that asked for it.
         let permit = Arc::new(self.plane.connections.permits.count(&client.app.connections));
         self.transports
@@ -525,7 +662,7 @@ impl<'a> ConnectionBuilder<'a> {
             restorer: &mut restorer,
         };
         let entered = opening.enter(&self.plane.connections, chain, transport, Some(saved), permit);
-        let mut new = entered.map_err(|error| failed(&what, &error))?.connection;
+        let mut new = entered.map_err(|error| failed_state(&what, &error))?.connection;
         new.accepted_for = state.is_unannounced.then_some(state.offer_request);
         Ok(AdoptedConnection {
             number: state.number,
@@ -601,7 +738,7 @@ fn policy(
 fn finish(
     plane: &ControlPlane,
     apps: Vec<RestoringApp>,
-    connections: Vec<Vec<AdoptedConnection>>,
+    connections: Vec<Option<Vec<AdoptedConnection>>>,
     unattached: Vec<PacketSocket>,
 ) -> Result<RestoredApps, NotRestored> {
     let mut restored = RestoredApps {
@@ -610,7 +747,11 @@ fn finish(
         unattached,
     };
     for (app, connections) in apps.into_iter().zip(connections) {
-        let stuck = stuck_step(&app)?;
+        // The end of its control socket tells an app that is left out.
+        let Some(connections) = connections else {
+            plane.runtimes[app.endpoint.runtime].remove_app();
+            continue;
+        };
         let mut port = app.port.into_inner();
         port.end_claims();
         let mut requests = BTreeMap::new();
@@ -638,7 +779,7 @@ fn finish(
                 },
             },
             places: app.state.places,
-            stuck,
+            stuck: app.stuck,
             leaving: Some(app.state.leaving_ns).filter(|until| *until != 0),
             connections,
         });
@@ -648,12 +789,8 @@ fn finish(
 }
 
 /// A step as the app submitted it names neither blocks nor ranges.
-fn stuck_step(app: &RestoringApp) -> Result<Option<(u32, Step)>, NotRestored> {
-    let Some(stuck) = &app.state.stuck else {
-        return Ok(None);
-    };
+fn stuck_step(stuck: &state::Stuck) -> Result<(u32, Step), RestoreError> {
     let mut fields = FieldReader::new(STUCK_KIND, &stuck.step);
-    let step = Step::restore(&mut fields, &mut NamesNothing);
-    let step = step.map_err(|error| failed(&format!("app {}", app.id()), &error))?;
-    Ok(Some((stuck.connection, step)))
+    let step = Step::restore(&mut fields, &mut NamesNothing)?;
+    Ok((stuck.connection, step))
 }
