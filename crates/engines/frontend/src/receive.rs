@@ -85,6 +85,9 @@ pub struct AppReceiveHeap {
     pub(crate) claims: SavedBlocks,
     pub(crate) segments_made: u64,
     pub(crate) total_bytes: u64,
+    /// Bytes of all segments that were ever given back. Whether the app has unmapped them cannot be seen from here, and as
+    /// long as it has not, they are not the system's.
+    retired_bytes: u64,
     /// Where the next segment is looked for, so that a place is used again as late as possible.
     pub(crate) next_place: u64,
     next_check: Nanos,
@@ -114,6 +117,7 @@ impl AppReceiveHeap {
             claims: SavedBlocks::default(),
             segments_made: 0,
             total_bytes: 0,
+            retired_bytes: 0,
             next_place: u64::from(limits.window_at) * UNIT,
             next_check: 0,
         }
@@ -152,7 +156,8 @@ impl AppReceiveHeap {
         segment.heap.free(unit).map_err(|_| NotPublished)
     }
 
-    /// Gives a segment back that has been empty for long, and says which: the app is to unmap it. The first one stays.
+    /// Gives a segment back that has been empty for long, and says which: the app is to unmap it. The first one stays; and
+    /// so do all, to be used again, once as much was given back as an app may have: what it did not unmap counts.
     pub(crate) fn retire(&mut self, now: Nanos) -> Option<u64> {
         if let Some(retired) = self.inherited.retire() {
             return Some(retired);
@@ -162,6 +167,10 @@ impl AppReceiveHeap {
         }
         for at in 1..self.segments.len() {
             let segment = &mut self.segments[at];
+            let bytes = segment.place.end - segment.place.start;
+            if self.retired_bytes + bytes > self.limits.bytes_max {
+                continue;
+            }
             let since = *match segment.heap.is_empty() {
                 true => segment.empty_since.get_or_insert(now),
                 false => {
@@ -171,7 +180,8 @@ impl AppReceiveHeap {
             };
             if now.saturating_sub(since) >= RETIRE_AFTER_NS {
                 let retired = self.segments.remove(at);
-                self.total_bytes -= retired.place.end - retired.place.start;
+                self.total_bytes -= bytes;
+                self.retired_bytes += bytes;
                 return Some(retired.id);
             }
         }
@@ -418,6 +428,26 @@ mod tests {
         let again = heap.allocate(8 << 20).expect("room");
         assert_ne!(again.at, place);
         assert_eq!(made.lock().unwrap().len(), 3);
+        heap.free(small);
+    }
+
+    #[test]
+    fn an_app_that_unmaps_nothing_holds_no_more_than_twice_its_limit() {
+        const BYTES_MAX: u64 = 32 << 20;
+        let (mut heap, made) = heap(BYTES_MAX);
+        let small = heap.allocate(64).expect("room");
+        let mut now = 0;
+        for _ in 0..20 {
+            let large = heap.allocate(8 << 20).expect("room");
+            heap.free(large);
+            for _ in 0..3 {
+                now += 2 * RETIRE_AFTER_NS;
+                heap.retire(now);
+            }
+        }
+        let made: u64 = made.lock().unwrap().iter().map(|segment| segment.bytes).sum();
+        assert!(made > BYTES_MAX / 2, "nothing was ever given back");
+        assert!(made <= 2 * BYTES_MAX, "{made} bytes may be mapped");
         heap.free(small);
     }
 
