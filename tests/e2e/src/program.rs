@@ -208,6 +208,12 @@ fn mapped_bytes(line: &str) -> u64 {
     number(end) - number(first)
 }
 
+/// The most memory that a process had resident at once so far, in bytes.
+pub fn resident_peak_of(process: u32) -> io::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    Ok(status_number(&status, "VmHWM:") * 1024)
+}
+
 fn status_number(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|rest| rest.split_whitespace().next());

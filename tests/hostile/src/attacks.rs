@@ -1,6 +1,7 @@
 //! The attacks. Each runs on a thread of its own, until the campaign is over.
 
 pub mod control;
+pub mod copies;
 pub mod guided;
 pub mod linger;
 pub mod race;
@@ -15,7 +16,7 @@ use crate::scene::Scene;
 
 pub type Attack = fn(&Scene, &mut Random);
 
-/// All of them, with their names.
+/// Those of a campaign that has no name given, with their names.
 pub const ALL: [(&str, Attack); 8] = [
     ("control", control::run),
     ("guided", guided::run),
@@ -26,3 +27,6 @@ pub const ALL: [(&str, Attack); 8] = [
     ("time-of-check", time_of_check::run),
     ("vandal", vandal::run),
 ];
+
+/// Those that are run by their names alone: beside them, others would only wait for their turn.
+pub const ALONE: [(&str, Attack); 1] = [("copies", copies::run)];

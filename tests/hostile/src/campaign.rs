@@ -27,6 +27,9 @@ const IDLE_PERCENT_MAX: u32 = 10;
 const DESCRIPTORS_SLACK: usize = 8;
 /// Resident memory that a node may have more than before: pools that have grown, fragments, cached schemas.
 const RESIDENT_SLACK_BYTES: u64 = 192 << 20;
+/// Resident memory that a node may have more than before while one attacker after the other attacks it: the share of one that
+/// comes and of one that goes, what a message goes past them, and the receive heap of their server.
+const PEAK_SLACK_BYTES: u64 = 800 << 20;
 /// Shared memory that a node may have mapped more than before: the good apps' segments grow too.
 const SHARED_SLACK_BYTES: u64 = 64 << 20;
 
@@ -56,6 +59,14 @@ pub fn run(role: &Path, plan: &Plan) -> Result<Report, Failure> {
     let before = [a.program.usage(), b.program.usage()];
 
     attack(&a, &b, &schema, plan, &report);
+    if attacks::ALONE
+        .iter()
+        .any(|(name, _)| plan.only.iter().any(|only| only == name))
+    {
+        for (node, before) in [&a, &b].into_iter().zip(before) {
+            judge_peak(node, before, &report);
+        }
+    }
 
     for (node, before) in [&mut a, &mut b].into_iter().zip(before) {
         forgets(node, before, &report);
@@ -126,7 +137,9 @@ fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &
             scope.spawn(move || serve(&post, random, stop));
         }
         let mut attackers = Vec::new();
-        for (part, (name, attack)) in (1..).zip(attacks::ALL) {
+        let alone = attacks::ALONE.into_iter();
+        let alone = alone.filter(|(name, _)| plan.only.iter().any(|only| only == name));
+        for (part, (name, attack)) in (1..).zip(attacks::ALL.into_iter().chain(alone)) {
             if is_wanted(name) {
                 let scene = &scene_a;
                 attackers.push(scope.spawn(move || attack(scene, &mut random_of(plan.seed, part))));
@@ -145,6 +158,20 @@ fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &
         }
         servers_stop.set();
     });
+}
+
+/// What the node took at once while it was attacked is bounded, too.
+fn judge_peak(node: &Node, before: Usage, report: &Report) {
+    let name = node.program.name();
+    let Ok(peak_bytes) = provost_e2e::resident_peak_of(node.program.id()) else {
+        // It has died, as is found out next.
+        return;
+    };
+    let more_bytes = peak_bytes.saturating_sub(before.resident_bytes);
+    println!("node {name}: {} MiB more at its peak", more_bytes >> 20);
+    if more_bytes > PEAK_SLACK_BYTES {
+        report.finding(format!("node {name} took {more_bytes} bytes more at its peak"));
+    }
 }
 
 /// The node runs, and lets go of what the attackers had.

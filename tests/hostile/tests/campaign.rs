@@ -40,3 +40,20 @@ fn services_and_good_apps_survive_hostile_ones() {
         plan.seed
     );
 }
+
+/// Messages that are short where the app has them and long where they are copied take a bounded amount of memory and of
+/// time: the good client goes on beside them.
+#[test]
+fn no_app_takes_the_memory_and_the_time_of_others_by_copies() {
+    let plan = Plan {
+        seed: 2,
+        attack_for: Duration::from_secs(8),
+        only: vec!["copies".to_owned()],
+    };
+    let report = campaign::run(Path::new(env!("CARGO_BIN_EXE_provost-hostile")), &plan).expect("a campaign");
+    println!("{report}");
+    let submitted = report.counted("copies: messages submitted");
+    assert!(submitted > 0, "nothing was tested\n{report}");
+    let (findings, more) = report.findings();
+    assert!(findings.is_empty(), "{findings:#?} and {more} more");
+}
