@@ -3,14 +3,14 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 /// Descriptors beside one packet between an app and its service.
@@ -40,6 +40,7 @@ pub struct Packet {
 /// Who the peer was when it connected, as the kernel vouches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
+    /// Its number in this process's PID namespace; 0 for a process of another one, such as a sibling container.
     pub process: i32,
     pub user: u32,
     pub group: u32,
@@ -172,11 +173,30 @@ impl PacketSocket {
 
     /// Who is at the other end.
     pub fn peer_credentials(&self) -> io::Result<PeerCredentials> {
-        let credentials = sockopt::socket_peercred(&self.0)?;
+        // Not rustix's: its type of a process's number cannot be 0, which the kernel's can.
+        let mut credentials = libc::ucred {
+            pid: 0,
+            uid: 0,
+            gid: 0,
+        };
+        let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `bytes` bytes, which is the size of `credentials`; any bits are a `ucred`.
+        let read = unsafe {
+            libc::getsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut credentials).cast(),
+                &raw mut bytes,
+            )
+        };
+        if read != 0 {
+            return Err(io::Error::last_os_error());
+        }
         Ok(PeerCredentials {
-            process: credentials.pid.as_raw_nonzero().get(),
-            user: credentials.uid.as_raw(),
-            group: credentials.gid.as_raw(),
+            process: credentials.pid,
+            user: credentials.uid,
+            group: credentials.gid,
         })
     }
 }
@@ -193,13 +213,13 @@ impl AsFd for PacketSocket {
     }
 }
 
-impl std::os::fd::AsRawFd for PacketListener {
+impl AsRawFd for PacketListener {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.0.as_raw_fd()
     }
 }
 
-impl std::os::fd::AsRawFd for PacketSocket {
+impl AsRawFd for PacketSocket {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.0.as_raw_fd()
     }
