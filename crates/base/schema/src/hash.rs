@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
-use crate::{Cardinality, Field, Message, Schema, Service, Slot, Type};
+use crate::prune::Reached;
+use crate::{Cardinality, Enum, Field, Message, Schema, Service, Slot, Type};
 
 /// What the hashed bytes begin with; another serialization gets another.
 const DOMAIN: &[u8] = b"provost schema 1\n";
@@ -15,25 +16,20 @@ const DOMAIN: &[u8] = b"provost schema 1\n";
 pub struct SchemaHash(pub [u8; 32]);
 
 impl SchemaHash {
-    /// Hashes a whole schema as it stands, which must be in canonical order.
-    pub(crate) fn of(schema: &Schema) -> SchemaHash {
-        let mut serializer = Serializer(Sha256::new_with_prefix(DOMAIN));
-        serializer.list(&schema.services, Serializer::service);
-        serializer.list(&schema.messages, Serializer::message);
-        serializer.list(&schema.enums, |serializer, enumeration| {
-            serializer.text(&enumeration.full_name);
-            let mut values: Vec<_> = enumeration
-                .values
-                .iter()
-                .map(|value| (value.number, &value.name))
-                .collect();
-            values.sort();
-            serializer.list(&values, |serializer, (number, name)| {
-                serializer.word(*number as u32);
-                serializer.text(name);
-            });
+    /// Hashes a service and what it reaches, as [`Schema::for_service`] has them, without making that.
+    pub(crate) fn of(schema: &Schema, service: &Service, reached: &Reached) -> SchemaHash {
+        let mut serializer = Serializer {
+            digest: Sha256::new_with_prefix(DOMAIN),
+            reached,
+        };
+        serializer.list(&[service], |serializer, service| serializer.service(service));
+        serializer.list(&reached.messages, |serializer, id| {
+            serializer.message(schema.message(*id));
         });
-        SchemaHash(serializer.0.finalize().into())
+        serializer.list(&reached.enums, |serializer, id| {
+            serializer.enumeration(schema.enumeration(*id));
+        });
+        SchemaHash(serializer.digest.finalize().into())
     }
 
     /// Its bytes, as in the handshake.
@@ -93,16 +89,20 @@ impl FromStr for SchemaHash {
 }
 
 /// Writes what means the same in every file order: words are little-endian `u32`, texts and lists follow their length.
-struct Serializer(Sha256);
+struct Serializer<'a> {
+    digest: Sha256,
+    /// The canonical numbers of types.
+    reached: &'a Reached,
+}
 
-impl Serializer {
+impl Serializer<'_> {
     fn word(&mut self, word: u32) {
-        self.0.update(word.to_le_bytes());
+        self.digest.update(word.to_le_bytes());
     }
 
     fn text(&mut self, text: &str) {
         self.word(text.len() as u32);
-        self.0.update(text);
+        self.digest.update(text);
     }
 
     fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) {
@@ -114,9 +114,23 @@ impl Serializer {
         self.text(&service.full_name);
         self.list(&service.methods, |serializer, method| {
             serializer.text(&method.name);
-            serializer.word(method.input.0);
-            serializer.word(method.output.0);
+            serializer.word(serializer.reached.message_number(method.input));
+            serializer.word(serializer.reached.message_number(method.output));
             serializer.word(u32::from(method.client_streaming) | u32::from(method.server_streaming) << 1);
+        });
+    }
+
+    fn enumeration(&mut self, enumeration: &Enum) {
+        self.text(&enumeration.full_name);
+        let mut values: Vec<_> = enumeration
+            .values
+            .iter()
+            .map(|value| (value.number, &value.name))
+            .collect();
+        values.sort();
+        self.list(&values, |serializer, (number, name)| {
+            serializer.word(*number as u32);
+            serializer.text(name);
         });
     }
 
@@ -153,7 +167,7 @@ impl Serializer {
 
     /// Writes a type as its number in `descriptor.proto`, and its index if it has one.
     fn ty(&mut self, ty: Type) {
-        let (number, index) = match ty {
+        let (number, index) = match self.reached.renumbered(ty) {
             Type::Double => (1, None),
             Type::Float => (2, None),
             Type::Int64 => (3, None),

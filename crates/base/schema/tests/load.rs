@@ -4,7 +4,8 @@ use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type as ProtoType};
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
-    FileDescriptorProto, FileDescriptorSet, MessageOptions, OneofDescriptorProto,
+    FileDescriptorProto, FileDescriptorSet, MessageOptions, MethodDescriptorProto, OneofDescriptorProto,
+    ServiceDescriptorProto,
 };
 use provost_schema::{Cardinality, Schema, SchemaError, SchemaErrorKind, SchemaHash, Slot};
 
@@ -270,4 +271,57 @@ fn a_hash_is_text_and_back() {
     assert!("12".parse::<SchemaHash>().is_err());
     assert!("xy".repeat(32).parse::<SchemaHash>().is_err());
     assert!(SchemaHash::try_from([0; 31].as_slice()).is_err());
+}
+
+/// So many services, each with a method that takes the first of a chain of messages with so many fields.
+fn services_over_one_root(services: usize, messages: usize, fields: i32) -> FileDescriptorProto {
+    let chain = (0..messages).map(|at| {
+        let mut all: Vec<_> = (1..fields)
+            .map(|number| field(&format!("f{number}"), number, ProtoType::Bool))
+            .collect();
+        let mut next = field("next", fields, ProtoType::Message);
+        next.type_name = Some(format!(".t.M{}", (at + 1) % messages));
+        all.push(next);
+        message(&format!("M{at}"), all)
+    });
+    let method = MethodDescriptorProto {
+        name: Some("Call".into()),
+        input_type: Some(".t.M0".into()),
+        output_type: Some(".t.M0".into()),
+        ..MethodDescriptorProto::default()
+    };
+    let service = (0..services).map(|at| ServiceDescriptorProto {
+        name: Some(format!("S{at}")),
+        method: vec![method.clone()],
+        ..ServiceDescriptorProto::default()
+    });
+    FileDescriptorProto {
+        name: Some("t.proto".into()),
+        package: Some("t".into()),
+        service: service.collect(),
+        ..file(chain.collect())
+    }
+}
+
+#[test]
+fn hashes_of_all_services_are_those_of_each() {
+    let schema = load(vec![services_over_one_root(3, 4, 5)]).unwrap();
+    let hashes = schema.service_hashes().unwrap();
+    for (service, hash) in schema.services.iter().zip(&hashes) {
+        assert_eq!(schema.service_hash(&service.full_name), Some(*hash));
+        let alone = schema.for_service(&service.full_name).unwrap();
+        assert_eq!(alone.service_hashes().unwrap(), [*hash]);
+    }
+    assert_ne!(hashes[0], hashes[1], "their names differ");
+}
+
+#[test]
+fn services_that_reach_the_same_types_again_and_again_are_refused() {
+    let one = load(vec![services_over_one_root(1, 16, 4096)]).unwrap();
+    assert!(one.service_hashes().is_ok(), "one service may reach everything");
+    let many = load(vec![services_over_one_root(17, 16, 4096)]).unwrap();
+    assert!(matches!(
+        many.service_hashes(),
+        Err(SchemaErrorKind::TooMany { .. })
+    ));
 }

@@ -47,6 +47,9 @@ pub const SCHEMA_FIELDS_MAX: usize = 64 << 10;
 /// Parts (files, types, fields, values, options, comments' places) of one descriptor set: what it may make its reader
 /// allocate.
 pub const SCHEMA_PARTS_MAX: usize = 256 << 10;
+/// Methods, messages, fields, enums and values that the services of one schema reach, counted anew for each service: the
+/// work of telling its services apart. At least [`SCHEMA_PARTS_MAX`], so that one service may reach all there is.
+pub const SCHEMA_REACH_MAX: usize = 1 << 20;
 /// Fields of one message.
 pub const MESSAGE_FIELDS_MAX: usize = 4096;
 /// Methods of one service.
