@@ -4,6 +4,8 @@ mod secure;
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use provost_transport::{
@@ -33,22 +35,45 @@ const HINT: &str = "is there a listener with transport = \"datagram\"?";
 /// # Errors
 /// Nobody answers there, or the peer does not agree.
 pub fn connect(params: &ConnectParams, packets: PacketOptions) -> Result<Established, ConnectError> {
-    let fail = |code, reason: String| ConnectError {
+    let addresses = params.address.to_socket_addrs();
+    let addresses = addresses.map_err(|error| failed(params, Code::Unavailable, &error))?;
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    connect_to(&addresses, params, packets, &HandshakeStop::default())
+}
+
+fn failed(params: &ConnectParams, code: Code, reason: &dyn std::fmt::Display) -> ConnectError {
+    ConnectError {
         code,
         message: format!("cannot connect to {}: {reason}", params.address),
-    };
+    }
+}
+
+/// As [`connect`], to these addresses of the peer, and until it is stopped.
+///
+/// # Errors
+/// Nobody answers there, or the peer does not agree.
+pub fn connect_to(
+    addresses: &[SocketAddr],
+    params: &ConnectParams,
+    packets: PacketOptions,
+    stop: &HandshakeStop,
+) -> Result<Established, ConnectError> {
+    let fail = |code, reason: String| failed(params, code, &reason);
     let unavailable = |error: io::Error| fail(Code::Unavailable, error.to_string());
-    let addresses: Vec<SocketAddr> = params.address.to_socket_addrs().map_err(unavailable)?.collect();
     let mut failure = fail(Code::Unavailable, "the name has no address".to_owned());
     for address in addresses {
-        let socket = Socket::connect(address).map_err(unavailable)?;
+        let socket = Socket::connect(*address).map_err(unavailable)?;
         let stream = ResumableStream::open(socket, terms(packets)).map_err(unavailable)?;
-        match establish(stream, params.deadline, |channel| greet(channel, params)) {
+        let until = HandshakeLimit {
+            deadline: params.deadline,
+            stop: stop.clone(),
+        };
+        match establish(stream, until, |channel| greet(channel, params)) {
             Ok(established) => return Ok(established),
             Err(error) => {
                 let code = error.code();
                 failure = fail(code, explain(&error));
-                if code != Code::Unavailable {
+                if code != Code::Unavailable || stop.is_told() {
                     break;
                 }
             }
@@ -104,19 +129,44 @@ pub fn accept(
         };
         Ok((agree_as_server(channel, &peer, decide)?, peer))
     };
-    establish(stream, deadline, welcome).map_err(fail)
+    let until = HandshakeLimit {
+        deadline,
+        stop: HandshakeStop::default(),
+    };
+    establish(stream, until, welcome).map_err(fail)
+}
+
+/// Tells a handshake to give up. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct HandshakeStop(Arc<AtomicBool>);
+
+impl HandshakeStop {
+    /// Has the handshake give up soon.
+    pub fn tell(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_told(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// HandshakeLimit when a handshake goes on.
+struct HandshakeLimit {
+    deadline: Instant,
+    stop: HandshakeStop,
 }
 
 /// Agrees with the peer at the other end of a stream.
 fn establish(
     stream: ResumableStream,
-    deadline: Instant,
+    until: HandshakeLimit,
     agree: impl FnOnce(&mut Channel) -> Result<(Agreed, PeerIdentity), EstablishError>,
 ) -> Result<Established, EstablishError> {
     let mut channel = Channel {
         stream,
         began: Instant::now(),
-        deadline,
+        until,
         scratch: vec![0; PACKET_BYTES_MAX as usize],
     };
     match agree(&mut channel) {
@@ -136,7 +186,7 @@ fn establish(
 struct Channel {
     stream: ResumableStream,
     began: Instant,
-    deadline: Instant,
+    until: HandshakeLimit,
     scratch: Vec<u8>,
 }
 
@@ -178,9 +228,12 @@ impl Channel {
 
     /// Sleeps until there may be something to do.
     fn pause(&mut self) -> Result<(), EstablishError> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = self.until.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(EstablishError::Deadline);
+        }
+        if self.until.stop.is_told() {
+            return Err(EstablishError::Closed);
         }
         let now_ns = self.now_ns();
         let due = self.stream.wake_at().map_or(PAUSE_MAX, |at_ns| {
@@ -210,7 +263,7 @@ impl Channel {
     /// Ends the stream so that what was said last arrives.
     fn part(mut self) {
         self.stream.finish();
-        self.deadline = Instant::now() + PARTING;
+        self.until.deadline = Instant::now() + PARTING;
         while !(self.stream.is_acknowledged() && self.stream.peer_finished()) {
             if let Next::Bytes(_) | Next::Finished = self.stream.next() {
                 self.stream.taken();
@@ -226,8 +279,6 @@ impl Channel {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use provost_transport::{Hello, Limits};
 
     use super::*;

@@ -22,7 +22,7 @@ mod socket;
 mod stream;
 
 pub use carrier::DatagramCarrier;
-pub use establish::{accept, connect};
+pub use establish::{HandshakeStop, accept, connect, connect_to};
 pub use listener::{Caller, Listener};
 pub use provost_transport::{
     AcceptError, Agreement, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Greeting, Hello,

@@ -30,12 +30,27 @@ const PARTING_BYTES_MAX: usize = 1 << 20;
 /// # Errors
 /// Nobody answers there, or the peer does not agree.
 pub fn connect(params: &ConnectParams) -> Result<Established, ConnectError> {
+    let stream = open(&params.address, params.deadline).map_err(|error| unavailable(params, &error))?;
+    greet(stream, params)
+}
+
+fn unavailable(params: &ConnectParams, error: &io::Error) -> ConnectError {
+    ConnectError {
+        code: Code::Unavailable,
+        message: format!("{} at {}: {error}", params.hello.service, params.address),
+    }
+}
+
+/// Agrees with a service over a socket that is connected to it, and blocks. Shutting the socket down ends it.
+///
+/// # Errors
+/// The peer does not agree, or not in time.
+pub fn greet(stream: TcpStream, params: &ConnectParams) -> Result<Established, ConnectError> {
     let fail = |code, reason: String| ConnectError {
         code,
         message: format!("{} at {}: {reason}", params.hello.service, params.address),
     };
-    let unavailable = |error: io::Error| fail(Code::Unavailable, error.to_string());
-    let stream = open(&params.address, params.deadline).map_err(unavailable)?;
+    let unavailable = |error: io::Error| unavailable(params, &error);
     let peer_address = stream.peer_addr().map_err(unavailable)?;
     let tls = match &params.tls {
         None => None,

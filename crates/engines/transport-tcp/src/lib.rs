@@ -12,7 +12,7 @@ mod saved;
 mod socket;
 
 pub use carrier::{TcpCarrier, TcpPeer, TcpVersion};
-pub use establish::{accept, connect};
+pub use establish::{accept, connect, greet};
 pub use provost_tls::{TlsConfig, TlsConfigError, TlsSession};
 pub use provost_transport::{
     AcceptError, Agreement, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Greeting, Hello,
