@@ -6,16 +6,23 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use provost_datapath::PrivateBytes;
 use provost_shm::{Packet, PacketSocket};
+use provost_wire::Code;
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::compose::AppEndpoint;
 use crate::permits::AppConnections;
+use crate::refusal::Refusal;
 use crate::runtime::AppId;
+
+/// How often an app that waits for many answers is looked after.
+const HANG_UP_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The apps, and the processes that have connected and not attached.
 pub(crate) struct AppRegistry {
@@ -42,6 +49,8 @@ pub(crate) struct AttachedApp {
     pub(crate) connections: AppConnections,
     /// Tells the app's task that its runtime has given it up.
     pub(crate) given_up: Notify,
+    /// Whether it is being detached: what waits on its behalf ends then.
+    pub(crate) gone: watch::Sender<bool>,
 }
 
 impl AttachedApp {
@@ -51,6 +60,17 @@ impl AttachedApp {
 
     pub(crate) fn name(&self) -> &str {
         &self.endpoint.identity.name
+    }
+
+    /// Does what takes time on the app's behalf, and gives it up when the app is detached. It must be something that can be
+    /// given up at any point.
+    pub(crate) async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, Refusal> {
+        let mut gone = self.gone.subscribe();
+        tokio::select! {
+            done = work => Ok(done),
+            // Its sender is ours.
+            _ = gone.wait_for(|is_gone| *is_gone) => Err(Refusal::new(Code::Cancelled, "the app is gone")),
+        }
     }
 }
 
@@ -113,6 +133,12 @@ impl AppRegistry {
         self.attached.borrow().len()
     }
 
+    pub(crate) fn count_of_user(&self, user: u32) -> usize {
+        let attached = self.attached.borrow();
+        let of_user = |app: &&Rc<AttachedApp>| app.endpoint.identity.uid == user;
+        attached.values().filter(of_user).count()
+    }
+
     pub(crate) fn find(&self, id: AppId) -> Option<Rc<AttachedApp>> {
         self.attached.borrow().get(&id).map(Rc::clone)
     }
@@ -168,13 +194,13 @@ pub(crate) struct ControlSocket {
     deprecated,
     reason = "its successor is unsafe, for descriptors that change under it; these sockets own theirs and lend it"
 )]
-pub(crate) fn watch<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
+pub(crate) fn watched<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(socket)
 }
 
 impl ControlSocket {
     pub(crate) fn new(socket: PacketSocket) -> io::Result<ControlSocket> {
-        let socket = watch(socket)?;
+        let socket = watched(socket)?;
         Ok(ControlSocket { socket })
     }
 
@@ -197,6 +223,19 @@ impl ControlSocket {
             let mut ready = self.socket.writable().await?;
             if let Ok(sent) = ready.try_io(|socket| socket.get_ref().send(reply, descriptors)) {
                 return sent;
+            }
+        }
+    }
+
+    /// Waits until the app has closed its end, without reading what it has sent.
+    pub(crate) async fn hung_up(&self) {
+        loop {
+            tokio::time::sleep(HANG_UP_LOOK_EVERY).await;
+            let mut looked = [PollFd::new(&self.socket, PollFlags::empty())];
+            // A failure is tried again.
+            let _ = rustix::event::poll(&mut looked, Some(&Timespec::default()));
+            if looked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+                return;
             }
         }
     }

@@ -13,7 +13,7 @@ use provost_engine::AppIdentity;
 use provost_frontend::{AppPort, AppReceiveHeap, CallQuota, ReceiveLimits, SendHeap};
 use provost_shm::{
     Doorbell, Memfd, MemfdLimits, Packet, PacketListener, PacketSocket, Ringer, SEALS_FIXED_SIZE,
-    ServiceRings, ShmError,
+    ServiceRings,
 };
 use provost_wire::Code;
 use provost_wire::control::{
@@ -24,25 +24,28 @@ use provost_wire::limits::{
     BLOCK_ALIGN_BYTES, NAME_BYTES_MAX, RING_SLOTS_DEFAULT, RING_SLOTS_MIN, SCHEMA_BYTES_MAX, SEND_WINDOW,
     WINDOW_BYTES,
 };
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tracing::Instrument;
 
 use crate::access::{self, Credentials};
 use crate::app_registry::{
-    AppRegistry, AttachedApp, ControlSocket, PendingRequest, PendingRequests, UnattachedProcess, watch,
+    AppRegistry, AttachedApp, ControlSocket, PendingRequest, PendingRequests, UnattachedProcess, watched,
 };
 use crate::compose::AppEndpoint;
 use crate::config::Config;
 use crate::configuration::Configuration;
 use crate::connect::{ConnectOutcome, Connector};
 use crate::connections::ConnectionRegistry;
+use crate::log::{self, EventSubject};
 use crate::permits::AppConnections;
+use crate::places::{BoundedPlaces, HeldPlace, PlaceBounds};
 use crate::quiesce_barrier::{QuiesceBarrier, QuiesceGuard};
 use crate::refusal::{Refusal, schema_hash};
 use crate::runtime::{Command, NewApp, Waiting};
 use crate::runtimes::Runtimes;
+use crate::schemas::{BoundSchema, StoreError};
 use crate::segments::AnnouncedSegments;
-use crate::services::{Offer, Services};
+use crate::services::{BringError, Offer, Services};
 
 /// How long a process that has connected may take to attach.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,8 +53,12 @@ const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUESTS_MAX: usize = 64;
 /// After an error of accept, such as having no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// Attachments whose processes have not attached yet, over the limit on apps.
-const UNATTACHED_MAX: usize = 256;
+/// Processes that have connected and not attached. When there are more, one of the user who has most of them makes room.
+const UNATTACHED: PlaceBounds = PlaceBounds {
+    all: 256,
+    per_party: 256,
+    grace: Duration::ZERO,
+};
 const PAGE_BYTES: u64 = 4096;
 
 /// Serves apps.
@@ -75,19 +82,24 @@ enum RequestOutcome {
 impl AppServer {
     /// Lets apps in, for ever. `unattached` are processes that had connected already.
     pub(crate) async fn accept(self: Rc<Self>, listener: PacketListener, unattached: Vec<PacketSocket>) {
-        let listener = match watch(listener) {
+        let listener = match watched(listener) {
             Ok(listener) => listener,
             Err(error) => {
                 tracing::error!(%error, "the control socket cannot be watched: no app can attach");
                 return;
             }
         };
-        let waiting = Arc::new(Semaphore::new(UNATTACHED_MAX));
-        let let_in = |socket: PacketSocket| {
-            if let Ok(permit) = Arc::clone(&waiting).try_acquire_owned() {
-                let unattached = self.apps.note_unattached(&socket);
-                tokio::task::spawn_local(Rc::clone(&self).serve(socket, permit, unattached));
+        let places = BoundedPlaces::new(UNATTACHED);
+        let let_in = |socket: PacketSocket| match identified(&socket) {
+            Ok(credentials) => {
+                // Nobody has a grace.
+                if let Some(place) = places.enter(credentials.uid) {
+                    let unattached = self.apps.note_unattached(&socket);
+                    let serving = Rc::clone(&self).serve(socket, credentials, place, unattached);
+                    tokio::task::spawn_local(serving);
+                }
             }
+            Err(error) => tracing::warn!(%error, "cannot tell who connected to the control socket"),
         };
         unattached.into_iter().for_each(let_in);
         loop {
@@ -115,28 +127,26 @@ impl AppServer {
     async fn serve(
         self: Rc<Self>,
         socket: PacketSocket,
-        waiting: OwnedSemaphorePermit,
+        credentials: Credentials,
+        mut place: HeldPlace<u32>,
         unattached: Option<UnattachedProcess>,
     ) {
-        let identified = socket.peer_credentials().and_then(|peer| {
-            let credentials = Credentials {
-                pid: peer.process,
-                uid: peer.user,
-                gid: peer.group,
-            };
-            Ok((credentials, ControlSocket::new(socket)?))
-        });
-        let (credentials, control) = match identified {
-            Ok(identified) => identified,
+        let control = match ControlSocket::new(socket) {
+            Ok(control) => control,
             Err(error) => {
-                tracing::warn!(%error, "cannot tell who connected to the control socket, or not watch it");
+                tracing::warn!(%error, "cannot watch a control socket");
                 return;
             }
         };
         let first = self.quiesce_barrier.enter_with(|| control.receive());
-        let first = tokio::time::timeout(ATTACH_TIMEOUT, first).await;
-        drop((waiting, unattached));
-        let Ok((Ok(Some(first)), guard)) = first else {
+        let first = tokio::time::timeout(ATTACH_TIMEOUT, first);
+        let first = tokio::select! {
+            biased;
+            first = first => first.ok(),
+            () = place.lost() => None,
+        };
+        drop((place, unattached));
+        let Some((Ok(Some(first)), guard)) = first else {
             tracing::debug!(pid = credentials.pid, "a process connected and did not attach");
             return;
         };
@@ -197,7 +207,9 @@ impl AppServer {
         }
         let identity = &app.endpoint.identity;
         let (pid, uid) = (identity.pid, identity.uid);
-        tracing::info!(app = app.id(), name = app.name(), pid, uid, "attached");
+        if log::may_tell(EventSubject::User(uid)) {
+            tracing::info!(app = app.id(), name = app.name(), pid, uid, "attached");
+        }
         Some(app)
     }
 
@@ -240,6 +252,7 @@ impl AppServer {
             app: AdmittedApp {
                 endpoint,
                 takes_regions: attach.takes_regions,
+                connections: self.connections.permits.of_app(credentials.uid),
             },
             new: NewApp {
                 app: id,
@@ -282,6 +295,14 @@ impl AppServer {
         let attached = self.apps.count();
         if attached >= live.limits.apps {
             let message = format!("{attached} apps are attached, as many as limits.apps allows");
+            return Err(Refusal::new(Code::ResourceExhausted, message));
+        }
+        let of_user = self.apps.count_of_user(credentials.uid);
+        if of_user >= live.limits.apps_per_user {
+            let message = format!(
+                "{of_user} apps of user {} are attached, as many as limits.apps_per_user allows",
+                credentials.uid
+            );
             return Err(Refusal::new(Code::ResourceExhausted, message));
         }
         Ok(())
@@ -334,6 +355,7 @@ impl AppServer {
 
     /// Takes everything back that the app had.
     async fn detach(&self, app: &AttachedApp) {
+        app.gone.send_replace(true);
         self.services.unbind_all(app.id());
         // The app learns of it from this, if it still lives; the socket itself goes when the last request has ended.
         app.control.shut_down();
@@ -351,9 +373,11 @@ impl AppServer {
     async fn obey(self: Rc<Self>, app: &Rc<AttachedApp>) {
         let under_way = Arc::new(Semaphore::new(REQUESTS_MAX));
         loop {
-            // Never closed, so that this waits for a permit.
-            let Ok(permit) = Arc::clone(&under_way).acquire_owned().await else {
-                return;
+            let permit = tokio::select! {
+                // Never closed, so that this waits for a permit.
+                Ok(permit) = Arc::clone(&under_way).acquire_owned() => permit,
+                // Nothing is read from it meanwhile, which is how an end is seen otherwise.
+                () = app.control.hung_up() => return,
             };
             let (packet, _guard) = self.quiesce_barrier.enter_with(|| app.control.receive()).await;
             let packet = match packet {
@@ -364,17 +388,17 @@ impl AppServer {
                     return;
                 }
             };
-            if Request::decode(packet.bytes.as_slice()).is_err() {
+            let Ok(request) = Request::decode(packet.bytes.as_slice()) else {
                 tracing::warn!(
                     app = app.id(),
                     "detaching an app that sent a malformed control message"
                 );
                 return;
-            }
+            };
             let number = self.apps.new_request();
             let pending = PendingRequest {
                 packet: packet.bytes,
-                descriptors: packet.descriptors,
+                descriptors: wanted_descriptors(&request, packet.descriptors),
                 answer: None,
             };
             app.requests.borrow_mut().insert(number, pending);
@@ -408,8 +432,10 @@ impl AppServer {
         let outcome = self
             .carry_out_request(app, request, descriptors, &mut guard)
             .await;
-        if let Err(refusal) = &outcome {
-            let (code, reason) = (refusal.code, &refusal.message);
+        if let Err(refusal) = &outcome
+            && log::may_tell(EventSubject::App(app.id()))
+        {
+            let (code, reason) = (refusal.code, &*log::cut(&refusal.message));
             tracing::info!(app = app.id(), %code, reason, "refused a request");
         }
         let _guard = match guard {
@@ -434,10 +460,13 @@ impl AppServer {
     ) -> Result<RequestOutcome, Refusal> {
         match request.body {
             Some(request::Body::Attach(_)) => Err(Refusal::new(Code::FailedPrecondition, "attached already")),
-            Some(request::Body::AddSchema(add)) => self.add_schema(&add, descriptors).await,
+            Some(request::Body::AddSchema(add)) => self.add_schema(app, &add, descriptors).await,
             Some(request::Body::Bind(bind)) => {
+                let Some(schema) = self.find_schema(app, &bind).await? else {
+                    return Ok(RequestOutcome::SchemaUnknown);
+                };
                 *guard = Some(self.quiesce_barrier.enter().await);
-                self.bind(app, request.id, &bind)
+                self.bind(app, request.id, &bind, schema)
             }
             Some(request::Body::Unbind(unbind)) => {
                 *guard = Some(self.quiesce_barrier.enter().await);
@@ -479,6 +508,7 @@ impl AppServer {
 
     async fn add_schema(
         &self,
+        app: &AttachedApp,
         add: &AddSchema,
         descriptors: Vec<OwnedFd>,
     ) -> Result<RequestOutcome, Refusal> {
@@ -487,23 +517,38 @@ impl AppServer {
         } else {
             Some(schema_hash(&add.hash)?)
         };
-        let descriptor_set = read_schema(descriptors)?;
-        let services = Arc::clone(&self.services);
-        // Compiling a large schema takes milliseconds, which other apps' requests need not wait for.
-        let added =
-            tokio::task::spawn_blocking(move || services.add_schema(&descriptor_set, announced)).await;
-        match added {
-            Ok(Ok(())) => Ok(RequestOutcome::Done),
-            Ok(Err(error)) => Err(Refusal::invalid(format!("schema: {error}"))),
-            Err(_) => Err(Refusal::new(Code::Internal, "the schema could not be compiled")),
+        let memory = check_schema_memory(descriptors)?;
+        let bringing = self
+            .services
+            .bring_schema(memory, announced, &app.endpoint.identity);
+        match app.unless_gone(bringing).await? {
+            Ok(()) => Ok(RequestOutcome::Done),
+            Err(BringError::CutShort) => {
+                Err(Refusal::new(Code::Internal, "the schema could not be compiled"))
+            }
+            Err(error @ BringError::Store(StoreError::Full { .. } | StoreError::UserFull { .. })) => {
+                Err(Refusal::new(Code::ResourceExhausted, format!("schema: {error}")))
+            }
+            Err(error) => Err(Refusal::invalid(format!("schema: {error}"))),
         }
     }
 
-    fn bind(&self, app: &AttachedApp, request: u64, bind: &Bind) -> Result<RequestOutcome, Refusal> {
+    async fn find_schema(&self, app: &AttachedApp, bind: &Bind) -> Result<Option<Arc<BoundSchema>>, Refusal> {
         let hash = schema_hash(&bind.schema_hash)?;
-        let Some(schema) = self.services.schema(&bind.service, hash) else {
-            return Ok(RequestOutcome::SchemaUnknown);
-        };
+        let finding = self
+            .services
+            .find_schema(&bind.service, hash, &app.endpoint.identity);
+        app.unless_gone(finding).await
+    }
+
+    fn bind(
+        &self,
+        app: &AttachedApp,
+        request: u64,
+        bind: &Bind,
+        schema: Arc<BoundSchema>,
+    ) -> Result<RequestOutcome, Refusal> {
+        let hash = schema.hash;
         let calls_max = match bind.calls_in_flight_max {
             0 => u32::MAX,
             max => max,
@@ -514,13 +559,15 @@ impl AppServer {
             schema,
             quota: Arc::new(CallQuota::new(calls_max)),
         })?;
-        tracing::info!(app = app.id(), service = bind.service, %hash, "bound");
+        if log::may_tell(EventSubject::App(app.id())) {
+            tracing::info!(app = app.id(), service = bind.service, %hash, "bound");
+        }
         Ok(RequestOutcome::Done)
     }
 
     fn unbind(&self, app: &AttachedApp, unbind: &Unbind) -> Result<RequestOutcome, Refusal> {
         if !self.services.unbind(app.id(), &unbind.service) {
-            let message = format!("this app has not bound {}", unbind.service);
+            let message = format!("this app has not bound {}", log::cut(&unbind.service));
             return Err(Refusal::new(Code::NotFound, message));
         }
         for connection in self.connections.all().values() {
@@ -528,9 +575,21 @@ impl AppServer {
                 connection.drain();
             }
         }
-        tracing::info!(app = app.id(), service = unbind.service, "unbound");
+        if log::may_tell(EventSubject::App(app.id())) {
+            tracing::info!(app = app.id(), service = unbind.service, "unbound");
+        }
         Ok(RequestOutcome::Done)
     }
+}
+
+/// Who is at the other end of a control socket.
+fn identified(socket: &PacketSocket) -> io::Result<Credentials> {
+    let peer = socket.peer_credentials()?;
+    Ok(Credentials {
+        pid: peer.process,
+        uid: peer.user,
+        gid: peer.group,
+    })
 }
 
 /// An app that may attach: who it is, what its runtime gets, and what it is told.
@@ -543,6 +602,7 @@ struct AppAdmission {
 struct AdmittedApp {
     endpoint: AppEndpoint,
     takes_regions: bool,
+    connections: AppConnections,
 }
 
 struct AttachReply {
@@ -557,8 +617,9 @@ impl AdmittedApp {
             control,
             requests: RefCell::new(BTreeMap::new()),
             takes_regions: self.takes_regions,
-            connections: AppConnections::default(),
+            connections: self.connections,
             given_up: Notify::new(),
+            gone: watch::Sender::new(false),
         }
     }
 }
@@ -610,9 +671,21 @@ impl SharedMemory {
 
 async fn refuse(control: &ControlSocket, credentials: Credentials, request: u64, refusal: Refusal) {
     let Credentials { pid, uid, .. } = credentials;
-    tracing::warn!(pid, uid, reason = refusal.message, "refused an app");
+    if log::may_tell(EventSubject::User(uid)) {
+        tracing::warn!(pid, uid, reason = &*log::cut(&refusal.message), "refused an app");
+    }
     // An app that is gone needs no answer.
     let _ = control.send(&answer(request, Err(refusal)), &[]).await;
+}
+
+/// Of what came beside a request, what it is carried out with: the others are closed at once, however long it takes.
+fn wanted_descriptors(request: &Request, mut descriptors: Vec<OwnedFd>) -> Vec<OwnedFd> {
+    match &request.body {
+        // Two are as wrong as three.
+        Some(request::Body::AddSchema(_)) => descriptors.truncate(2),
+        _ => descriptors.clear(),
+    }
+    descriptors
 }
 
 /// A request that is to be answered.
@@ -715,7 +788,7 @@ fn receive_limits(attach: &Attach, send_heap: &SendHeap, bytes_max: u64) -> Resu
     })
 }
 
-fn read_schema(descriptors: Vec<OwnedFd>) -> Result<Vec<u8>, Refusal> {
+fn check_schema_memory(descriptors: Vec<OwnedFd>) -> Result<Memfd, Refusal> {
     let Ok([descriptor]) = <[OwnedFd; 1]>::try_from(descriptors) else {
         return Err(Refusal::invalid(
             "pass one descriptor beside AddSchema: a sealed memfd with a FileDescriptorSet",
@@ -726,12 +799,6 @@ fn read_schema(descriptors: Vec<OwnedFd>) -> Result<Vec<u8>, Refusal> {
         bytes_max: SCHEMA_BYTES_MAX as u64,
         seals: SEALS_FIXED_SIZE,
     };
-    let read = || {
-        let memfd = Memfd::verify_foreign(descriptor, limits)?;
-        let mut bytes = vec![0; memfd.bytes() as usize];
-        let length = memfd.read_at(0, &mut bytes)?;
-        bytes.truncate(length);
-        Ok(bytes)
-    };
-    read().map_err(|error: ShmError| Refusal::invalid(format!("the schema: {error}")))
+    Memfd::verify_foreign(descriptor, limits)
+        .map_err(|error| Refusal::invalid(format!("the schema: {error}")))
 }

@@ -167,7 +167,7 @@ impl ConnectionSpec {
         })
     }
 
-    /// A bound schema has its one service (see `schemas`).
+    /// Of the services of the set that the schema came in, its own (see `schemas`).
     fn of_service<T>(&self, of: impl FnOnce(&Service) -> Arc<[T]>) -> Arc<[T]> {
         let service = self.schema.schema.service(&self.schema.service);
         service.map_or_else(|| Arc::from([]), of)

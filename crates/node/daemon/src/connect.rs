@@ -14,10 +14,12 @@ use provost_wire::limits::NAME_BYTES_MAX;
 use tracing::Instrument;
 
 use crate::app_registry::{AppRegistry, AttachedApp};
+use crate::attempts::ConnectAttempts;
 use crate::compose::{AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, PeerEndpoint};
 use crate::config::RouteTransport;
 use crate::configuration::Configuration;
 use crate::connections::{ConnectionOpening, ConnectionRegistry};
+use crate::log::{self, EventSubject};
 use crate::peers::PeerAccess;
 use crate::permits::Permit;
 use crate::policies::chain::Chain;
@@ -29,9 +31,13 @@ use crate::runtimes::Runtimes;
 use crate::schemas::BoundSchema;
 use crate::services::{self, Match, Offer, Services};
 use crate::transport::{self, ConnectRequest, Encoding, EstablishedPeer, Hello, TransportKind};
+use crate::turns::TurnOwner;
 
 /// Longest time that an app may give a connection attempt.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+
+/// Longest address that an app may name, in bytes: a name of the DNS, and a port.
+const ADDRESS_BYTES_MAX: usize = 262;
 
 /// Opens connections.
 pub(crate) struct Connector {
@@ -43,6 +49,8 @@ pub(crate) struct Connector {
     pub(crate) policies: Rc<Policies>,
     pub(crate) peers: Rc<PeerAccess>,
     pub(crate) quiesce_barrier: Rc<QuiesceBarrier>,
+    /// Those of apps that are under way.
+    pub(crate) attempts: ConnectAttempts,
     /// Rotates over the endpoints of routes.
     pub(crate) turn: Cell<usize>,
 }
@@ -89,14 +97,25 @@ impl Connector {
         let id = self.connections.new_id();
         let span = tracing::info_span!("connect", connection = id);
         let connecting = async {
-            tracing::info!(service = connect.service, "connection requested");
+            // Whatever an app names is checked before it is written down.
+            if connect.service.is_empty() || connect.service.len() > NAME_BYTES_MAX {
+                let message = format!("name a service in 1 to {NAME_BYTES_MAX} bytes");
+                return Err(Refusal::invalid(message));
+            }
+            let told = log::may_tell(EventSubject::App(app.id()));
+            if told {
+                tracing::info!(service = connect.service, "connection requested");
+            }
             let outcome = self.connect_as(id, app, connect, guard).await;
             match &outcome {
-                Ok(ConnectOutcome::Connected(_)) => {}
-                Ok(ConnectOutcome::SchemaUnknown) => tracing::info!("connection needs a schema first"),
-                Err(refusal) => {
-                    tracing::info!(code = %refusal.code, reason = refusal.message, "connection refused");
+                Ok(ConnectOutcome::SchemaUnknown) if told => {
+                    tracing::info!("connection needs a schema first")
                 }
+                Err(refusal) if told => {
+                    let reason = &*log::cut(&refusal.message);
+                    tracing::info!(code = %refusal.code, reason, "connection refused");
+                }
+                Ok(_) | Err(_) => {}
             }
             outcome
         };
@@ -110,12 +129,14 @@ impl Connector {
         connect: &Connect,
         guard: &mut Option<QuiesceGuard<'a>>,
     ) -> Result<ConnectOutcome, Refusal> {
-        if connect.service.is_empty() || connect.service.len() > NAME_BYTES_MAX {
-            let message = format!("name a service in 1 to {NAME_BYTES_MAX} bytes");
+        if connect.address.len() > ADDRESS_BYTES_MAX {
+            let message = format!("name an address in at most {ADDRESS_BYTES_MAX} bytes");
             return Err(Refusal::invalid(message));
         }
         let hash = schema_hash(&connect.schema_hash)?;
-        let Some(schema) = self.services.schema(&connect.service, hash) else {
+        let identity = &app.endpoint.identity;
+        let finding = self.services.find_schema(&connect.service, hash, identity);
+        let Some(schema) = app.unless_gone(finding).await? else {
             return Ok(ConnectOutcome::SchemaUnknown);
         };
         if self.connections.is_draining() {
@@ -125,13 +146,16 @@ impl Connector {
         let permit = self.connections.permits.take(&app.connections)?;
         let opened = match self.route(connect)? {
             ConnectionRoute::Local => {
+                let found = app
+                    .unless_gone(self.services.match_local(&schema, identity))
+                    .await??;
                 *guard = Some(self.quiesce_barrier.enter().await);
-                self.connect_local(id, app, &schema, permit).await?
+                self.connect_local(id, app, &schema, found, permit).await?
             }
             ConnectionRoute::Remote(over, endpoints) => {
-                let reached = self
-                    .reach_any(&schema, over, &endpoints, connect.timeout_ns)
-                    .await?;
+                let _attempt = self.attempts.begin(identity.id, identity.uid)?;
+                let reaching = self.reach_any(&schema, over, &endpoints, identity, connect.timeout_ns);
+                let reached = app.unless_gone(reaching).await??;
                 *guard = Some(self.quiesce_barrier.enter().await);
                 self.open_remote(id, &app.endpoint, &schema, None, reached, permit)
                     .await?
@@ -185,6 +209,7 @@ impl Connector {
         schema: &Arc<BoundSchema>,
         over: TransportKind,
         endpoints: &[String],
+        app: &AppIdentity,
         timeout_ns: u64,
     ) -> Result<EstablishedPeer, Refusal> {
         let timeout = match timeout_ns {
@@ -199,7 +224,11 @@ impl Connector {
                 endpoint: endpoint.clone(),
                 deadline,
             };
-            match self.reach(schema, target).await {
+            let owner = TurnOwner::App {
+                app: app.id,
+                user: app.uid,
+            };
+            match self.reach(schema, target, owner).await {
                 Ok(reached) => return Ok(reached),
                 Err(refusal) => failure = refusal,
             }
@@ -210,16 +239,18 @@ impl Connector {
         Err(failure)
     }
 
-    /// Shakes hands with another node, off this thread.
+    /// Reaches another node and shakes hands with it. Dropping it gives up.
     pub(crate) async fn reach(
         &self,
         schema: &Arc<BoundSchema>,
         target: ConnectTarget,
+        owner: TurnOwner,
     ) -> Result<EstablishedPeer, Refusal> {
         let Some(network) = &target.over.description().network else {
             let message = format!("{} does not lead to other nodes", target.over.name());
             return Err(Refusal::new(Code::FailedPrecondition, message));
         };
+        let endpoint = target.endpoint.clone();
         let request = ConnectRequest {
             address: target.endpoint,
             hello: Hello {
@@ -233,30 +264,28 @@ impl Connector {
             options: self.config.started.transport_options(),
             deadline: target.deadline,
         };
-        let span = tracing::Span::current();
-        let handshake = tokio::task::spawn_blocking(move || {
-            let _entered = span.enter();
-            let endpoint = request.address.clone();
-            let reached = (network.connect)(request);
-            match &reached {
-                Ok(peer) => tracing::info!(
-                    endpoint,
-                    peer = %peer.address,
-                    identity = peer.identity,
-                    transport = peer.kind.name(),
-                    "agreed with a peer"
-                ),
-                Err(failure) => tracing::info!(endpoint, reason = failure.message, "a peer was not reached"),
-            }
-            reached
-        });
-        match handshake.await {
-            Ok(reached) => Ok(reached?),
-            Err(_) => Err(Refusal::new(
-                Code::Internal,
-                "the connection attempt was cut short",
-            )),
+        let reached = self.attempts.reach(network, request, owner).await;
+        let may_tell = match owner {
+            TurnOwner::Node => true,
+            TurnOwner::App { app, .. } => log::may_tell(EventSubject::App(app)),
+        };
+        if !may_tell {
+            return reached;
         }
+        match &reached {
+            Ok(peer) => tracing::info!(
+                endpoint,
+                peer = %peer.address,
+                identity = peer.identity,
+                transport = peer.kind.name(),
+                "agreed with a peer"
+            ),
+            Err(failure) => {
+                let reason = &*log::cut(&failure.message);
+                tracing::info!(endpoint, reason, "a peer was not reached");
+            }
+        }
+        reached
     }
 
     /// Opens a connection to another node. `offer` is what a server's app offers; a client's has none.
@@ -310,9 +339,9 @@ impl Connector {
         id: ConnectionId,
         app: &AttachedApp,
         schema: &Arc<BoundSchema>,
+        found: Match,
         permit: Permit,
     ) -> Result<OpenedConnection, Refusal> {
-        let found = self.services.match_local(schema)?;
         let offer = &found.offer;
         let server = self
             .apps

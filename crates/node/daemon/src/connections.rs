@@ -17,6 +17,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::compose::{self, ConnectionSpec, SavedConnection};
 use crate::counts::PacketsGone;
+use crate::log::{self, EventSubject};
 use crate::permits::Permits;
 use crate::policies::Instance;
 use crate::policies::chain::Chain;
@@ -64,6 +65,9 @@ impl OpenConnection {
 
     /// Logs that it is open. (Both ends of a connection within the node do, each with its own number.)
     fn report(&self, number: u32) {
+        if !log::may_tell(EventSubject::App(self.app())) {
+            return;
+        }
         tracing::info!(
             connection = self.spec.id,
             number,
@@ -164,12 +168,14 @@ impl ConnectionRegistry {
         drop(all);
         for id in own {
             self.forget(id);
-            tracing::info!(
-                connection = id,
-                app,
-                reason = "its app is gone",
-                "connection closed"
-            );
+            if log::may_tell(EventSubject::App(app)) {
+                tracing::info!(
+                    connection = id,
+                    app,
+                    reason = "its app is gone",
+                    "connection closed"
+                );
+            }
         }
     }
 

@@ -1,17 +1,22 @@
 //! Letting other nodes in.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use provost_wire::Code;
-use tokio::sync::Semaphore;
 use tracing::Instrument;
 
 use crate::connect::Connector;
+use crate::log::{self, EventSubject};
+use crate::places::{HeldPlace, network_of};
 use crate::runtime::ConnectionId;
-use crate::services::Match;
-use crate::transport::{Decision, EstablishedPeer, HandshakeTerms, IncomingPeer, PeerIdentity, PeerListener};
+use crate::services::{CallingPeer, Match};
+use crate::transport::{
+    Decision, EstablishedPeer, HandshakeTerms, IncomingPeer, PeerIdentity, PeerListener, SpeakingPeer,
+};
 
 /// After an error of accept, such as having no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -20,13 +25,8 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// Lets peers in at one listener, for ever.
 pub(crate) async fn accept(connector: Rc<Connector>, listener: Box<dyn PeerListener>) {
-    let handshakes = Arc::new(Semaphore::new(connector.config.started.limits.handshakes));
     let mut complained: Option<Instant> = None;
     loop {
-        // Never closed, so that this waits for a permit: until then peers wait in the listener's backlog.
-        let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else {
-            return;
-        };
         let (accepted, guard) = connector.peers.barrier.enter_with(|| listener.accept()).await;
         match accepted {
             Ok(caller) => {
@@ -35,10 +35,15 @@ pub(crate) async fn accept(connector: Rc<Connector>, listener: Box<dyn PeerListe
                 let id = connector.connections.new_id();
                 let span = tracing::info_span!("accept", connection = id, peer = %caller.address);
                 let welcoming = async move {
-                    let _held = (permit, under_way);
-                    tracing::info!("a peer has come");
-                    if let Err(reason) = welcome(&connector, id, caller).await {
-                        tracing::info!(reason, "connection refused");
+                    let _held = under_way;
+                    let subject = EventSubject::Peer(network_of(caller.address.ip()));
+                    if log::may_tell(subject) {
+                        tracing::info!("a peer has come");
+                    }
+                    if let Err(reason) = welcome(&connector, id, caller).await
+                        && log::may_tell(subject)
+                    {
+                        tracing::info!(reason = &*log::cut(&reason), "connection refused");
                     }
                 };
                 tokio::task::spawn_local(welcoming.instrument(span));
@@ -55,14 +60,45 @@ pub(crate) async fn accept(connector: Rc<Connector>, listener: Box<dyn PeerListe
     }
 }
 
-/// Shakes hands with a peer, and opens the connection for the app that it has asked for.
+/// Shakes hands with a peer, and opens the connection for the app that it has asked for. Until it speaks it keeps a place
+/// among those that are silent; the handshake takes one of few.
 async fn welcome(connector: &Connector, id: ConnectionId, caller: IncomingPeer) -> Result<(), String> {
     let live = connector.config.live();
+    let deadline = Instant::now() + Duration::from_millis(live.timeouts.handshake_ms);
+    let network = network_of(caller.address.ip());
+    let mut place = connector.peers.silent.enter(network).ok_or("there is no place")?;
+    let spoken = tokio::time::timeout_at(deadline.into(), caller.speaks);
+    let spoken = tokio::select! {
+        biased;
+        spoken = spoken => spoken.map_err(|_| "it has said nothing")?,
+        () = place.lost() => return Err("it has said nothing, and others have come".to_owned()),
+    };
+    let peer = spoken.map_err(|error| error.to_string())?;
+    let waiting = connector.peers.shaking.enter_until(network, deadline);
+    let shaking = tokio::select! {
+        biased;
+        shaking = waiting => shaking.ok_or("too many handshakes are under way")?,
+        () = place.lost() => return Err("too many peers wait for a handshake".to_owned()),
+    };
+    drop(place);
     let terms = HandshakeTerms {
         tls: connector.peers.tls_server.clone(),
         options: connector.config.started.transport_options(),
-        deadline: Instant::now() + Duration::from_millis(live.timeouts.handshake_ms),
+        deadline,
     };
+    let (established, found) = shake_hands(connector, network, peer, terms, shaking).await?;
+    serve(connector, id, established, &found).await
+}
+
+/// Shakes hands on a thread for it, as long as it has its place.
+async fn shake_hands(
+    connector: &Connector,
+    network: IpAddr,
+    peer: SpeakingPeer,
+    terms: HandshakeTerms,
+    mut place: HeldPlace<IpAddr>,
+) -> Result<(EstablishedPeer, Match), String> {
+    let live = connector.config.live();
     let allowed = live
         .tls
         .as_ref()
@@ -70,28 +106,48 @@ async fn welcome(connector: &Connector, id: ConnectionId, caller: IncomingPeer) 
         .unwrap_or_default();
     let services = Arc::clone(&connector.services);
     let span = tracing::Span::current();
-    let handshake = tokio::task::spawn_blocking(move || {
+    let deadline = terms.deadline;
+    let is_given_up = Arc::new(AtomicBool::new(false));
+    let given_up = Arc::clone(&is_given_up);
+    let mut handshake = tokio::task::spawn_blocking(move || {
         let _entered = span.enter();
         let mut found = None;
-        let established = (caller.handshake)(terms, &mut |hello, schema, peer| {
-            if let Some(refusal) = refuse_stranger(&allowed, peer) {
+        let established = (peer.handshake)(terms, &mut |hello, schema, identity| {
+            if let Some(refusal) = refuse_stranger(&allowed, identity) {
                 return refusal;
             }
-            let (decision, with) = services.decide(hello, schema);
+            let (decision, with) = services.decide(CallingPeer {
+                address: network,
+                hello,
+                schema,
+                deadline,
+                is_given_up: &is_given_up,
+            });
             found = with;
             decision
         })?;
         let found = found.ok_or("no service was agreed on")?;
-        tracing::info!(
-            service = found.offer.schema.service,
-            identity = established.identity,
-            transport = established.kind.name(),
-            "agreed with a peer"
-        );
+        if log::may_tell(EventSubject::Peer(network)) {
+            tracing::info!(
+                service = found.offer.schema.service,
+                identity = established.identity,
+                transport = established.kind.name(),
+                "agreed with a peer"
+            );
+        }
         Ok::<_, String>((established, found))
     });
-    let (established, found) = handshake.await.map_err(|_| "the handshake was cut short")??;
-    serve(connector, id, established, &found).await
+    let ended = tokio::select! {
+        biased;
+        ended = &mut handshake => ended,
+        () = place.lost() => {
+            given_up.store(true, Ordering::Relaxed);
+            (peer.stop)();
+            // The connection may have been agreed on before: it is ended all the same.
+            return Err("it took long, and others have come".to_owned());
+        }
+    };
+    ended.map_err(|_| "the handshake was cut short")?
 }
 
 /// A refusal of a peer that may not connect: any may that the authorities vouch for, unless a list says which.

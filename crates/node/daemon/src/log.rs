@@ -1,13 +1,108 @@
 //! Structured logs to standard error. The data path never logs; what happens to apps and connections does.
+//!
+//! What apps and peers cause to be written is bounded: each of them has so many events a second ([`may_tell`]), and what it
+//! names is cut ([`cut`]).
 
-use std::sync::OnceLock;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogConfig, LogFormat};
+use crate::runtime::AppId;
 
 /// Environment variable whose filter goes before the configuration's.
 pub const FILTER_VARIABLE: &str = "PROVOSTD_LOG";
+
+/// Whose doing an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum EventSubject {
+    App(AppId),
+    /// Processes that attach, or want to.
+    User(u32),
+    /// A network, as [`crate::places::network_of`] has it.
+    Peer(IpAddr),
+}
+
+/// Events of one subject that may come at once.
+const BURST: f64 = 100.0;
+/// Events of one subject in a second, in the long run.
+const EVENTS_PER_SECOND: f64 = 20.0;
+/// Subjects that are told apart; the rest share their bounds with each other.
+const SUBJECTS_MAX: usize = 4096;
+/// Longest text that an app or a peer has chosen, in bytes.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// The events of one subject.
+struct EventShare {
+    left: f64,
+    at: Instant,
+    withheld: u64,
+}
+
+static SHARES: LazyLock<Mutex<HashMap<Option<EventSubject>, EventShare>>> = LazyLock::new(Mutex::default);
+
+/// Whether an event that this subject has caused may be written. When events were withheld, the next one that may be
+/// written is told how many.
+pub(crate) fn may_tell(subject: EventSubject) -> bool {
+    let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
+    let withheld = spend(&mut shares, subject, Instant::now());
+    drop(shares);
+    if let Some(withheld @ 1..) = withheld {
+        tracing::warn!(?subject, withheld, "events were left out: there were too many");
+    }
+    withheld.is_some()
+}
+
+/// How many events were withheld before this one, if it may be written.
+fn spend(
+    shares: &mut HashMap<Option<EventSubject>, EventShare>,
+    subject: EventSubject,
+    now: Instant,
+) -> Option<u64> {
+    let key = Some(subject);
+    if !shares.contains_key(&key) && shares.len() >= SUBJECTS_MAX {
+        // Those who are back at their full burst need not be remembered.
+        shares.retain(|_, share| share.withheld > 0 || share.refilled(now) < BURST);
+    }
+    let key = key.filter(|_| shares.contains_key(&key) || shares.len() < SUBJECTS_MAX);
+    let share = shares.entry(key).or_insert(EventShare {
+        left: BURST,
+        at: now,
+        withheld: 0,
+    });
+    share.left = share.refilled(now);
+    share.at = now;
+    if share.left < 1.0 {
+        share.withheld += 1;
+        return None;
+    }
+    share.left -= 1.0;
+    Some(std::mem::take(&mut share.withheld))
+}
+
+impl EventShare {
+    fn refilled(&self, now: Instant) -> f64 {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        (self.left + passed * EVENTS_PER_SECOND).min(BURST)
+    }
+}
+
+/// A text that an app or a peer has chosen, as it is written down.
+pub(crate) fn cut(text: &str) -> Cow<'_, str> {
+    if text.len() <= TEXT_BYTES_MAX {
+        return Cow::Borrowed(text);
+    }
+    let mut end = TEXT_BYTES_MAX;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let shown = &text[..end];
+    Cow::Owned(format!("{shown}… ({} bytes)", text.len()))
+}
 
 /// A filter that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +174,40 @@ fn filter(config: &LogConfig) -> Result<EnvFilter, FilterError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn one_subject_may_write_so_much_and_the_next_may_too() {
+        let mut shares = HashMap::new();
+        let now = Instant::now();
+        let written = (0..10_000)
+            .filter_map(|_| spend(&mut shares, EventSubject::App(1), now))
+            .count();
+        assert_eq!(written, BURST as usize);
+        assert_eq!(spend(&mut shares, EventSubject::App(2), now), Some(0));
+        let later = now + Duration::from_secs(1);
+        assert_eq!(
+            spend(&mut shares, EventSubject::App(1), later),
+            Some(10_000 - written as u64)
+        );
+        for app in 0..3 * SUBJECTS_MAX as u64 {
+            spend(&mut shares, EventSubject::App(app), later);
+        }
+        assert!(shares.len() <= SUBJECTS_MAX + 1);
+    }
+
+    #[test]
+    fn what_others_name_is_cut() {
+        assert_eq!(cut("kv.Kv"), "kv.Kv");
+        let long = "ä".repeat(30_000);
+        let long = cut(&long);
+        assert!(
+            long.len() < TEXT_BYTES_MAX + 30 && long.ends_with("… (60000 bytes)"),
+            "{long}"
+        );
+    }
 
     #[test]
     fn levels_and_filters_are_taken_and_nonsense_is_named() {

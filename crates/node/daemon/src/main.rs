@@ -87,6 +87,9 @@ fn main() -> ExitCode {
         print!("{DEFAULT_CONFIG}");
         return ExitCode::SUCCESS;
     }
+    if let Err(error) = provostd::core_dumps::forbid() {
+        eprintln!("provostd: core dumps cannot be turned off: {error}");
+    }
     let only_check = options.check_config;
     let predecessor = match options.hot_restart && !only_check {
         true => Predecessor::at_standard_input().map(Some),

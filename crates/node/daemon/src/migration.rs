@@ -6,7 +6,7 @@
 //! connection stays as it is. The change itself is a live change like any other ([`crate::live_change`]).
 
 use std::collections::HashSet;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use crate::connections::OpenConnection;
 use crate::live_change::{LiveChanges, MigrationOutcome};
 use crate::runtime::ConnectionId;
 use crate::transport::{EstablishedPeer, TransportKind};
+use crate::turns::TurnOwner;
 
 /// Attempts for one connection.
 const ATTEMPTS_MAX: u32 = 3;
@@ -129,14 +130,16 @@ impl RouteFollower {
         let route = self.before.route(&spec.schema.service);
         let endpoints = route.map(|route| route.endpoints.clone()).unwrap_or_default();
         let peer: Option<SocketAddr> = spec.peer.address.parse().ok();
-        let found = tokio::task::spawn_blocking(move || {
-            let leads_there = |endpoint: &String| {
-                let addresses = endpoint.to_socket_addrs().ok();
-                addresses.is_some_and(|mut addresses| addresses.any(|address| Some(address) == peer))
-            };
-            endpoints.iter().any(leads_there)
-        });
-        found.await.unwrap_or(false)
+        let connect_ms = self.connector.config.live().timeouts.connect_ms;
+        for endpoint in endpoints {
+            let deadline = Instant::now() + Duration::from_millis(connect_ms);
+            let lookup = &self.connector.attempts.lookup;
+            let addresses = lookup.resolve(&endpoint, TurnOwner::Node, deadline).await;
+            if addresses.is_ok_and(|addresses| addresses.into_iter().any(|address| Some(address) == peer)) {
+                return true;
+            }
+        }
+        false
     }
 
     async fn migrate_to(
@@ -160,7 +163,7 @@ impl RouteFollower {
             deadline: Instant::now() + Duration::from_millis(connect_ms),
         };
         let reached = connector
-            .reach(&schema, target)
+            .reach(&schema, target, TurnOwner::Node)
             .await
             .map_err(|refusal| refusal.message)?;
         // A policy that came meanwhile would know the connection as it was. (A process that takes over waits for both in

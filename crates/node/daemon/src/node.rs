@@ -19,6 +19,7 @@ use tracing::Instrument;
 
 use crate::app_registry::{AppRegistry, AttachedApp};
 use crate::apps::AppServer;
+use crate::attempts::{ATTEMPT_THREADS_MAX, ConnectAttempts};
 use crate::audit_log::{AuditLog, AuditLogError};
 use crate::config::{Config, Sources};
 use crate::configuration::Configuration;
@@ -28,15 +29,17 @@ use crate::control_plane::ControlPlane;
 use crate::counts::{Counts, unix_ms};
 use crate::hot_restart::{self, Predecessor, PredecessorError};
 use crate::live_change::LiveChanges;
+use crate::log::{self, EventSubject};
+use crate::name_lookup::LOOKUP_THREADS_MAX;
 use crate::observe::ObserveError;
 use crate::peers::PeerAccess;
-use crate::permits::Permits;
+use crate::permits::{ConnectionBounds, Permits};
 use crate::policies::{Change, ChangeError, Mode, Policies, Registry, Report};
 use crate::quiesce_barrier::QuiesceBarrier;
 use crate::reload::{ReloadError, Reloaded};
 use crate::runtime::{Command, Overloaded, RuntimeEvent};
 use crate::runtimes::Runtimes;
-use crate::schemas::{SchemaStore, StoreError};
+use crate::schemas::{COMPILING_THREADS_MAX, SchemaBounds, SchemaStore, StoreError};
 use crate::services::Services;
 use crate::sockets::{self, Listeners, SocketError};
 use crate::transport::Limits;
@@ -50,8 +53,8 @@ use crate::{admin, listen, observe, policies, reload};
 const ORDERS_MAX: usize = 64;
 /// Stack of the control plane's thread and of those on which handshakes run, in bytes.
 const STACK_BYTES: usize = 512 << 10;
-/// Threads on which handshakes run, beside one for each that the configuration allows: name look-ups.
-const BLOCKING_THREADS_SPARE: usize = 64;
+/// Threads for what operators ask for and for hot restarts, beside those of handshakes, attempts, look-ups and schemas.
+const BLOCKING_THREADS_SPARE: usize = 16;
 /// How long a process stays that another one has replaced, so that who asked for it gets an answer.
 const ANSWER_PAUSE: Duration = Duration::from_millis(100);
 /// How long a thread for handshakes stays without one.
@@ -420,7 +423,12 @@ async fn obey(plane: ControlPlane, mut orders: mpsc::Receiver<Order>) {
 type Started = std::sync::mpsc::SyncSender<Result<Vec<SocketAddr>, StartError>>;
 
 fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) -> NodeEnd {
-    let threads = parts.config.limits.handshakes + BLOCKING_THREADS_SPARE;
+    // Each kind of work that apps and peers cause has its turns, so that what the node itself wants never waits.
+    let threads = parts.config.limits.handshakes
+        + ATTEMPT_THREADS_MAX
+        + LOOKUP_THREADS_MAX
+        + COMPILING_THREADS_MAX
+        + BLOCKING_THREADS_SPARE;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(threads)
@@ -730,7 +738,7 @@ fn make(
         source,
     })?;
     let (runtimes, events) = (Rc::new(started.0), started.1);
-    let permits = Permits::new(config.limits.connections, config.limits.connections_per_app);
+    let permits = Permits::new(ConnectionBounds::from(&config.limits));
     let connections = Rc::new(ConnectionRegistry::new(permits));
     let peers = Rc::new(PeerAccess::new(&config, addresses)?);
     let config = Rc::new(Configuration::new(config, sources));
@@ -747,6 +755,7 @@ fn make(
         policies: Rc::clone(&policies),
         peers: Rc::clone(&peers),
         quiesce_barrier: Rc::clone(&quiesce_barrier),
+        attempts: ConnectAttempts::new(),
         turn: Cell::new(0),
     });
     let changes = Rc::new(LiveChanges::new(
@@ -780,7 +789,11 @@ fn services(config: &Config) -> Result<Services, StartError> {
         stream_window_bytes: STREAM_WINDOW_BYTES,
         calls_in_flight_max: config.limits.calls_in_flight as u32,
     };
-    let mut schemas = SchemaStore::new(config.limits.schemas, config.schemas.cache_dir.clone());
+    let bounds = SchemaBounds {
+        node: config.limits.schemas,
+        per_user: config.limits.schemas_per_user,
+    };
+    let schemas = SchemaStore::new(bounds, config.schemas.cache_dir.clone());
     for path in &config.schemas.prefetch {
         let services = schemas.prefetch(path)?;
         tracing::info!(path = %path.display(), services, "loaded schemas");
@@ -802,7 +815,9 @@ async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
                 plane.connections.forget_app(app);
                 if let Some(attached) = plane.apps.remove(app) {
                     plane.runtimes[attached.endpoint.runtime].remove_app();
-                    tracing::info!(app, name = attached.name(), "detached");
+                    if log::may_tell(EventSubject::User(attached.endpoint.identity.uid)) {
+                        tracing::info!(app, name = attached.name(), "detached");
+                    }
                 }
             }
             RuntimeEvent::Closed {
@@ -812,14 +827,16 @@ async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
                 end,
             } => {
                 plane.connections.forget(id);
-                tracing::info!(
-                    app,
-                    connection = id,
-                    number = connection,
-                    code = %end.code,
-                    reason = end.reason,
-                    "connection closed"
-                );
+                if log::may_tell(EventSubject::App(app)) {
+                    tracing::info!(
+                        app,
+                        connection = id,
+                        number = connection,
+                        code = %end.code,
+                        reason = &*log::cut(&end.reason),
+                        "connection closed"
+                    );
+                }
             }
             RuntimeEvent::EngineFailed(failed) => plane.changes.engine_failed(*failed),
         }

@@ -1,14 +1,16 @@
 //! What the node has for its connections with other nodes: its TLS configurations, where it listens, and the handshakes
 //! that are under way.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use provost_transport_tcp::{TlsConfig, TlsConfigError};
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::places::{BoundedPlaces, PlaceBounds};
 use crate::quiesce_barrier::QuiesceBarrier;
 
 /// See the module's documentation.
@@ -23,6 +25,30 @@ pub(crate) struct PeerAccess {
     pub(crate) barrier: QuiesceBarrier,
     /// How many handshakes are under way.
     handshakes: watch::Sender<usize>,
+    /// Peers that have come and not spoken.
+    pub(crate) silent: Arc<BoundedPlaces<IpAddr>>,
+    /// Those with which hands are shaken.
+    pub(crate) shaking: Arc<BoundedPlaces<IpAddr>>,
+}
+
+/// Peers that have come and not spoken: each keeps its socket and nothing else. When there are more, one of the network that
+/// has most of them makes room.
+const SILENT: PlaceBounds = PlaceBounds {
+    all: 512,
+    per_party: 512,
+    grace: Duration::ZERO,
+};
+/// Of the handshakes that `limits.handshakes` allows, one network has one in so many.
+const HANDSHAKES_SHARE: usize = 4;
+/// How long a handshake goes on while others wait for its place.
+const HANDSHAKE_GRACE: Duration = Duration::from_secs(1);
+
+fn shaking(handshakes: usize) -> PlaceBounds {
+    PlaceBounds {
+        all: handshakes,
+        per_party: (handshakes / HANDSHAKES_SHARE).max(1),
+        grace: HANDSHAKE_GRACE,
+    }
 }
 
 impl PeerAccess {
@@ -38,6 +64,8 @@ impl PeerAccess {
             addresses,
             barrier: QuiesceBarrier::new(),
             handshakes: watch::Sender::new(0),
+            silent: BoundedPlaces::new(SILENT),
+            shaking: BoundedPlaces::new(shaking(config.limits.handshakes)),
         })
     }
 

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use crate::config::{Config, ConfigChange, ConfigError, Sources, TakesEffect, diff};
 use crate::control_plane::ControlPlane;
 use crate::migration::RouteFollower;
+use crate::permits::ConnectionBounds;
 use crate::policies::{Attachment, Change, ChangeError, Mode, Report, load_engines};
 
 /// File of a configuration directory into which policies are written back.
@@ -119,7 +120,7 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     plane
         .connections
         .permits
-        .set_bounds(next.limits.connections, next.limits.connections_per_app);
+        .set_bounds(ConnectionBounds::from(&next.limits));
     let before = plane.config.set_live(next);
     let follower = RouteFollower {
         connector: Rc::clone(&plane.connector),

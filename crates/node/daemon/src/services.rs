@@ -1,18 +1,26 @@
 //! Which services are bound on this node, and whether a peer's schema fits one of them.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use crate::transport::{Decision, Encoding, Hello, Limits, Method, MethodKind};
+use provost_engine::AppIdentity;
 use provost_frontend::CallQuota;
 use provost_schema::{Compatibility, Schema, SchemaHash, compatibility};
+use provost_shm::Memfd;
 use provost_wire::Code;
 
 use crate::runtime::AppId;
-use crate::schemas::{BoundSchema, SchemaStore};
+use crate::schemas::{BoundSchema, PeerWork, SchemaOwner, SchemaStore, SchemaWork, StoreError};
+use crate::turns::TurnOwner;
 
 /// Apps that may offer the same service.
 const OFFERS_MAX: usize = 1024;
+/// Schemas of one service that a client's is compared with, where none is the same: comparing takes time.
+const COMPARED_MAX: usize = 8;
 
 /// A service that an app offers.
 #[derive(Debug)]
@@ -44,29 +52,57 @@ pub(crate) struct NoMatch {
 }
 
 /// The services that are bound on this node, and all schemas. Shared by the control plane and the threads on which
-/// handshakes run.
+/// handshakes run. Schemas are compiled, read and compared without its lock.
 pub(crate) struct Services {
-    state: Mutex<State>,
+    offers: Mutex<ServiceOffers>,
+    schemas: SchemaStore,
+    work: SchemaWork,
+    peer_work: PeerWork,
     limits: Limits,
 }
 
-struct State {
-    offers: HashMap<String, Vec<Arc<Offer>>>,
+/// The services that apps offer.
+struct ServiceOffers {
+    by_service: HashMap<String, Vec<Arc<Offer>>>,
     /// Rotates over the offers of a service.
     turn: usize,
-    schemas: SchemaStore,
     accepting: bool,
+}
+
+/// Why an app's schema was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BringError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("it cannot be read: {0}")]
+    Read(#[from] provost_shm::ShmError),
+    #[error("it could not be compiled")]
+    CutShort,
+}
+
+/// Another node in its handshake.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallingPeer<'a> {
+    pub(crate) address: IpAddr,
+    pub(crate) hello: &'a Hello,
+    /// What it sent when it was asked.
+    pub(crate) schema: Option<&'a [u8]>,
+    pub(crate) deadline: Instant,
+    /// Whether nobody waits for the handshake any more.
+    pub(crate) is_given_up: &'a AtomicBool,
 }
 
 impl Services {
     pub(crate) fn new(schemas: SchemaStore, limits: Limits) -> Services {
         Services {
-            state: Mutex::new(State {
-                offers: HashMap::new(),
+            offers: Mutex::new(ServiceOffers {
+                by_service: HashMap::new(),
                 turn: 0,
-                schemas,
                 accepting: true,
             }),
+            schemas,
+            work: SchemaWork::new(),
+            peer_work: PeerWork::default(),
             limits,
         }
     }
@@ -76,40 +112,70 @@ impl Services {
         self.limits
     }
 
-    /// The schema of a service with this hash, if it is known.
+    /// The schema of a service with this hash, if it is in memory.
     pub(crate) fn schema(&self, service: &str, hash: SchemaHash) -> Option<Arc<BoundSchema>> {
-        self.lock().schemas.find(service, hash)
+        self.schemas.known(service, hash)
     }
 
-    /// Takes a schema.
-    pub(crate) fn add_schema(
-        &self,
-        descriptor_set: &[u8],
+    /// The schema of a service with this hash, from memory or from disk, for an app.
+    pub(crate) async fn find_schema(
+        self: &Arc<Self>,
+        service: &str,
+        hash: SchemaHash,
+        app: &AppIdentity,
+    ) -> Option<Arc<BoundSchema>> {
+        if let Some(known) = self.schemas.known(service, hash) {
+            return Some(known);
+        }
+        let bytes = self.schemas.bytes_on_disk(hash)?;
+        let (turn, user) = (self.work.turn(owner(app), bytes).await, app.uid);
+        let services = Arc::clone(self);
+        let load = move || {
+            let _turn = turn;
+            services.schemas.load(hash, SchemaOwner::User(user));
+        };
+        tokio::task::spawn_blocking(load).await.ok()?;
+        self.schemas.known(service, hash)
+    }
+
+    /// Takes a schema that an app has brought. It is not read before it is its turn.
+    pub(crate) async fn bring_schema(
+        self: &Arc<Self>,
+        memory: Memfd,
         announced: Option<SchemaHash>,
-    ) -> Result<(), crate::schemas::StoreError> {
-        self.lock().schemas.add(descriptor_set, announced).map(drop)
+        app: &AppIdentity,
+    ) -> Result<(), BringError> {
+        let (turn, user) = (self.work.turn(owner(app), memory.bytes()).await, app.uid);
+        let services = Arc::clone(self);
+        let add = move || {
+            let _turn = turn;
+            let mut bytes = vec![0; memory.bytes() as usize];
+            let length = memory.read_at(0, &mut bytes)?;
+            bytes.truncate(length);
+            services.schemas.add(&bytes, announced, SchemaOwner::User(user))?;
+            Ok(())
+        };
+        let added = tokio::task::spawn_blocking(add).await;
+        added.unwrap_or(Err(BringError::CutShort))
     }
 
-    /// Takes a schema before an app brings it, and says which services it has.
-    pub(crate) fn prefetch_schema(
-        &self,
-        descriptor_set: &[u8],
-    ) -> Result<Vec<Arc<BoundSchema>>, crate::schemas::StoreError> {
-        self.lock().schemas.add(descriptor_set, None)
+    /// Takes a schema that no app has brought, and says which services it has.
+    pub(crate) fn add_schema(&self, descriptor_set: &[u8]) -> Result<Vec<Arc<BoundSchema>>, StoreError> {
+        self.schemas.add(descriptor_set, None, SchemaOwner::Node)
     }
 
     /// The schemas in memory, each with how many apps have bound its service with it.
     pub(crate) fn schemas(&self) -> Vec<(Arc<BoundSchema>, u32)> {
+        let known = self.schemas.list();
         let state = self.lock();
         let bound_by = |schema: &BoundSchema| {
-            let offers = state.offers.get(&schema.service);
+            let offers = state.by_service.get(&schema.service);
             let offers = offers.map(Vec::as_slice).unwrap_or_default();
             offers
                 .iter()
                 .filter(|offer| offer.schema.hash == schema.hash)
                 .count() as u32
         };
-        let known = state.schemas.list();
         known
             .into_iter()
             .map(|schema| {
@@ -124,7 +190,7 @@ impl Services {
         let state = self.lock();
         let serves = |offers: &Vec<Arc<Offer>>| offers.iter().any(|offer| offer.app == app);
         let mut services: Vec<_> = state
-            .offers
+            .by_service
             .iter()
             .filter(|(_, offers)| serves(offers))
             .map(|(service, _)| service.clone())
@@ -133,11 +199,11 @@ impl Services {
         services
     }
 
-    /// Offers a service to callers.
+    /// ServiceOffers a service to callers.
     pub(crate) fn bind(&self, offer: Offer) -> Result<(), NoMatch> {
         let mut state = self.lock();
         let service = offer.schema.service.clone();
-        let offers = state.offers.entry(service.clone()).or_default();
+        let offers = state.by_service.entry(service.clone()).or_default();
         if offers.iter().any(|other| other.app == offer.app) {
             return Err(NoMatch {
                 code: Code::AlreadyExists,
@@ -154,31 +220,31 @@ impl Services {
         Ok(())
     }
 
-    /// What an app offers.
+    /// What an app offers to callers.
     pub(crate) fn offers_of(&self, app: AppId) -> Vec<Arc<Offer>> {
         let state = self.lock();
-        let all = state.offers.values().flatten();
+        let all = state.by_service.values().flatten();
         all.filter(|offer| offer.app == app).cloned().collect()
     }
 
     /// Takes a service back, and says whether it was bound.
     pub(crate) fn unbind(&self, app: AppId, service: &str) -> bool {
         let mut state = self.lock();
-        let Some(offers) = state.offers.get_mut(service) else {
+        let Some(offers) = state.by_service.get_mut(service) else {
             return false;
         };
         let before = offers.len();
         offers.retain(|offer| offer.app != app);
         let unbound = offers.len() < before;
         if offers.is_empty() {
-            state.offers.remove(service);
+            state.by_service.remove(service);
         }
         unbound
     }
 
     /// Takes all services of an app back.
     pub(crate) fn unbind_all(&self, app: AppId) {
-        self.lock().offers.retain(|_, offers| {
+        self.lock().by_service.retain(|_, offers| {
             offers.retain(|offer| offer.app != app);
             !offers.is_empty()
         });
@@ -191,22 +257,40 @@ impl Services {
 
     /// Whether a service is bound here.
     pub(crate) fn is_bound(&self, service: &str) -> bool {
-        self.lock().offers.contains_key(service)
+        self.lock().by_service.contains_key(service)
     }
 
-    /// An offer for a client on this node.
-    pub(crate) fn match_local(&self, client: &BoundSchema) -> Result<Match, NoMatch> {
-        let mut state = self.lock();
-        match state.find_equal(&client.service, client.hash) {
-            Some(offer) => Ok(native(offer)),
-            None => state.find_compatible(&client.schema, &client.service),
+    /// An offer for an app on this node.
+    pub(crate) async fn match_local(
+        self: &Arc<Self>,
+        client: &Arc<BoundSchema>,
+        app: &AppIdentity,
+    ) -> Result<Match, NoMatch> {
+        if let Some(offer) = self.lock().find_equal(&client.service, client.hash) {
+            return Ok(native(offer));
         }
+        let candidates = self.lock().candidates(&client.service)?;
+        let turn = self
+            .work
+            .turn(owner(app), client.descriptor_set.len() as u64)
+            .await;
+        let client = Arc::clone(client);
+        let compare = move || {
+            let _turn = turn;
+            find_compatible(&candidates, &client.schema, &client.service)
+        };
+        let compared = tokio::task::spawn_blocking(compare).await;
+        compared.unwrap_or_else(|_| {
+            Err(NoMatch {
+                code: Code::Internal,
+                reason: "the schemas could not be compared".to_owned(),
+            })
+        })
     }
 
-    /// How to answer a peer, and with which offer. `schema` is what the peer sent when it was asked.
-    pub(crate) fn decide(&self, hello: &Hello, schema: Option<&[u8]>) -> (Decision, Option<Match>) {
-        let mut state = self.lock();
-        let found = match state.match_peer(hello, schema) {
+    /// How to answer a peer, and with which offer. It may take as long as comparing schemas does.
+    pub(crate) fn decide(&self, peer: CallingPeer<'_>) -> (Decision, Option<Match>) {
+        let found = match self.match_peer(peer) {
             Ok(Some(found)) => found,
             Ok(None) => return (Decision::NeedSchema, None),
             Err(NoMatch { code, reason }) => return (Decision::Refuse { code, reason }, None),
@@ -219,19 +303,45 @@ impl Services {
         (decision, Some(found))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// `Ok(None)`: the peer's schema is needed.
+    fn match_peer(&self, peer: CallingPeer<'_>) -> Result<Option<Match>, NoMatch> {
+        let service = peer.hello.service.as_str();
+        let hash = SchemaHash(peer.hello.schema_hash);
+        if let Some(offer) = self.lock().find_equal(service, hash) {
+            return Ok(Some(native(offer)));
+        }
+        let candidates = self.lock().candidates(service)?;
+        let known = self.schemas.known(service, hash);
+        if known.is_none() && peer.schema.is_none() {
+            return Ok(None);
+        }
+        let turn = self.peer_work.turn(peer.address, peer.deadline, peer.is_given_up);
+        let _turn = turn.map_err(|busy| NoMatch {
+            code: Code::Unavailable,
+            reason: busy.to_string(),
+        })?;
+        match known {
+            Some(known) => find_compatible(&candidates, &known.schema, service).map(Some),
+            None => {
+                let schema = read_peer_schema(peer.schema.unwrap_or_default(), service, hash)?;
+                find_compatible(&candidates, &schema, service).map(Some)
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ServiceOffers> {
         // A panic while it was held was a bug; what it protects is whole between any two statements here.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ServiceOffers {
     fn find_equal(&mut self, service: &str, hash: SchemaHash) -> Option<Arc<Offer>> {
         if !self.accepting {
             return None;
         }
         self.turn = self.turn.wrapping_add(1);
-        let offers = self.offers.get(service)?;
+        let offers = self.by_service.get(service)?;
         let turned = (0..offers.len()).map(|at| &offers[(at + self.turn) % offers.len()]);
         turned
             .into_iter()
@@ -239,64 +349,84 @@ impl State {
             .cloned()
     }
 
-    fn find_compatible(&self, client: &Schema, service: &str) -> Result<Match, NoMatch> {
+    /// ServiceOffers of a service, one of each of its first schemas.
+    fn candidates(&self, service: &str) -> Result<Vec<Arc<Offer>>, NoMatch> {
         if !self.accepting {
             return Err(NoMatch {
                 code: Code::Unavailable,
                 reason: "the service on this node is shutting down".to_owned(),
             });
         }
-        let offers = self.offers.get(service).map(Vec::as_slice).unwrap_or_default();
-        let mut refusal = NoMatch {
-            code: Code::Unavailable,
-            reason: format!("no app has bound {service} on this node"),
-        };
-        for offer in offers {
-            match compatibility(client, &offer.schema.schema, service) {
-                Ok(Compatibility::Equal) => return Ok(native(Arc::clone(offer))),
-                Ok(Compatibility::Protobuf { method_map }) => {
-                    return Ok(Match {
-                        offer: Arc::clone(offer),
-                        encoding: Encoding::Protobuf,
-                        methods: Some(method_map),
-                    });
-                }
-                Err(error) => {
-                    refusal = NoMatch {
-                        code: Code::FailedPrecondition,
-                        reason: error.to_string(),
-                    }
+        let mut candidates: Vec<Arc<Offer>> = Vec::new();
+        for offer in self
+            .by_service
+            .get(service)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+        {
+            let is_there = candidates
+                .iter()
+                .any(|other| other.schema.hash == offer.schema.hash);
+            if !is_there && candidates.len() < COMPARED_MAX {
+                candidates.push(Arc::clone(offer));
+            }
+        }
+        if candidates.is_empty() {
+            return Err(NoMatch {
+                code: Code::Unavailable,
+                reason: format!("no app has bound {service} on this node"),
+            });
+        }
+        Ok(candidates)
+    }
+}
+
+/// The first of these offers whose schema fits the client's.
+fn find_compatible(offers: &[Arc<Offer>], client: &Schema, service: &str) -> Result<Match, NoMatch> {
+    let mut refusal = NoMatch {
+        code: Code::Unavailable,
+        reason: format!("no app has bound {service} on this node"),
+    };
+    for offer in offers {
+        match compatibility(client, &offer.schema.schema, service) {
+            Ok(Compatibility::Equal) => return Ok(native(Arc::clone(offer))),
+            Ok(Compatibility::Protobuf { method_map }) => {
+                return Ok(Match {
+                    offer: Arc::clone(offer),
+                    encoding: Encoding::Protobuf,
+                    methods: Some(method_map),
+                });
+            }
+            Err(error) => {
+                refusal = NoMatch {
+                    code: Code::FailedPrecondition,
+                    reason: error.to_string(),
                 }
             }
         }
-        Err(refusal)
     }
+    Err(refusal)
+}
 
-    /// `Ok(None)`: the peer's schema is needed.
-    fn match_peer(&mut self, hello: &Hello, schema: Option<&[u8]>) -> Result<Option<Match>, NoMatch> {
-        let hash = SchemaHash(hello.schema_hash);
-        if let Some(offer) = self.find_equal(&hello.service, hash) {
-            return Ok(Some(native(offer)));
-        }
-        if !self.accepting || !self.offers.contains_key(&hello.service) {
-            return self.find_compatible(&Schema::default(), &hello.service).map(Some);
-        }
-        if let Some(known) = self.schemas.find(&hello.service, hash) {
-            return self.find_compatible(&known.schema, &hello.service).map(Some);
-        }
-        let Some(schema) = schema else {
-            return Ok(None);
-        };
-        let bad_schema = |reason: String| NoMatch {
-            code: Code::InvalidArgument,
-            reason,
-        };
-        let schema = Schema::from_descriptor_set(schema).map_err(|error| bad_schema(error.to_string()))?;
-        if schema.service_hash(&hello.service) != Some(hash) {
-            let reason = format!("the schema that was sent does not have the hash {hash} that was announced");
-            return Err(bad_schema(reason));
-        }
-        self.find_compatible(&schema, &hello.service).map(Some)
+/// The schema that a peer has sent, which must be what it has announced.
+fn read_peer_schema(schema: &[u8], service: &str, announced: SchemaHash) -> Result<Schema, NoMatch> {
+    let bad_schema = |reason: String| NoMatch {
+        code: Code::InvalidArgument,
+        reason,
+    };
+    let schema = Schema::from_descriptor_set(schema).map_err(|error| bad_schema(error.to_string()))?;
+    if schema.service_hash(service) != Some(announced) {
+        let reason =
+            format!("the schema that was sent does not have the hash {announced} that was announced");
+        return Err(bad_schema(reason));
+    }
+    Ok(schema)
+}
+
+fn owner(app: &AppIdentity) -> TurnOwner {
+    TurnOwner::App {
+        app: app.id,
+        user: app.uid,
     }
 }
 

@@ -14,13 +14,18 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tonic::transport::server::Connected;
 
 use crate::access::Credentials;
+use crate::places::{BoundedPlaces, PlaceBounds, PlacedStream};
 
-/// Connections of operators' tools, at most; more wait in the socket's queue.
-const CONNECTIONS_MAX: usize = 64;
+/// Connections of operators' tools. When there are more, one of the user who has most of them makes room.
+const CONNECTIONS: PlaceBounds = PlaceBounds {
+    all: 64,
+    per_party: 64,
+    grace: Duration::ZERO,
+};
 /// Connections that wait to be accepted, at most.
 const BACKLOG: i32 = 64;
 /// How long a failed accept (no descriptors) is left alone.
@@ -80,7 +85,7 @@ impl AdminSocket {
         Incoming {
             listener: self.listener,
             closing,
-            places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            places: BoundedPlaces::new(CONNECTIONS),
             waiting: None,
         }
     }
@@ -102,13 +107,13 @@ fn is_dead(path: &Path, address: &SocketAddrUnix) -> bool {
     is_socket && refused() == Err(Errno::CONNREFUSED)
 }
 
-type Waiting = Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>;
+type Waiting = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Connections as they come, at most [`CONNECTIONS_MAX`] at once.
+/// Connections as they come, at most [`CONNECTIONS`] at once.
 pub(crate) struct Incoming {
     listener: UnixListener,
     closing: watch::Receiver<bool>,
-    places: Arc<Semaphore>,
+    places: Arc<BoundedPlaces<u32>>,
     waiting: Option<Waiting>,
 }
 
@@ -117,39 +122,30 @@ impl Stream for Incoming {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        let (places, closing) = (&this.places, &this.closing);
-        let waiting = this.waiting.get_or_insert_with(|| {
-            let (places, mut closing) = (Arc::clone(places), closing.clone());
-            Box::pin(async move {
-                // A quiesce barrier that is gone is not closed: the service is ending.
-                let _ = closing.wait_for(|is_closing| !is_closing).await;
-                places.acquire_owned().await.ok()
-            })
-        });
-        let place = ready!(waiting.as_mut().poll(context));
-        this.waiting = None;
-        if *this.closing.borrow() {
-            drop(place);
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        // The place is given back to `waiting` when no connection is there yet.
-        match this.listener.poll_accept(context) {
-            Poll::Pending => {
-                this.waiting = Some(Box::pin(std::future::ready(place)));
-                Poll::Pending
+        loop {
+            let closing = &this.closing;
+            let waiting = this.waiting.get_or_insert_with(|| {
+                let mut closing = closing.clone();
+                Box::pin(async move {
+                    // A quiesce barrier that is gone is not closed: the service is ending.
+                    let _ = closing.wait_for(|is_closing| !is_closing).await;
+                })
+            });
+            ready!(waiting.as_mut().poll(context));
+            this.waiting = None;
+            if *this.closing.borrow() {
+                continue;
             }
-            Poll::Ready(Ok((stream, _))) => Poll::Ready(Some(AdminStream::new(stream, place))),
-            Poll::Ready(Err(error)) => {
-                tracing::warn!(%error, "cannot accept a connection to the admin API");
-                let mut pause = Box::pin(async move {
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    place
-                });
-                // Polled once, so that its timer wakes this task.
-                let _ = pause.as_mut().poll(context);
-                this.waiting = Some(pause);
-                Poll::Pending
+            match ready!(this.listener.poll_accept(context)) {
+                Ok((stream, _)) => match AdminStream::new(stream, &this.places) {
+                    Ok(Some(stream)) => return Poll::Ready(Some(Ok(stream))),
+                    Ok(None) => {}
+                    Err(error) => return Poll::Ready(Some(Err(error))),
+                },
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection to the admin API");
+                    this.waiting = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
+                }
             }
         }
     }
@@ -157,24 +153,24 @@ impl Stream for Incoming {
 
 /// A connection to the admin API.
 pub(crate) struct AdminStream {
-    stream: UnixStream,
+    stream: PlacedStream<UnixStream, u32>,
     peer: Credentials,
-    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl AdminStream {
-    fn new(stream: UnixStream, place: Option<OwnedSemaphorePermit>) -> io::Result<AdminStream> {
+    /// `None` when there is no place for it.
+    fn new(stream: UnixStream, places: &Arc<BoundedPlaces<u32>>) -> io::Result<Option<AdminStream>> {
         let credentials = stream.peer_cred()?;
         let peer = Credentials {
             pid: credentials.pid().unwrap_or_default(),
             uid: credentials.uid(),
             gid: credentials.gid(),
         };
-        Ok(AdminStream {
-            stream,
+        let placed = |place| AdminStream {
+            stream: PlacedStream::new(stream, place),
             peer,
-            _place: place,
-        })
+        };
+        Ok(places.enter(peer.uid).map(placed))
     }
 }
 
@@ -248,6 +244,43 @@ mod tests {
         let peer = next.unwrap().unwrap().connect_info();
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
         assert_eq!(peer.pid as u32, std::process::id());
+    }
+
+    #[tokio::test]
+    async fn connections_that_ask_for_nothing_keep_nobody_out() {
+        use tokio::io::AsyncWriteExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.sock");
+        let mut incoming = AdminSocket::bind(&path, 0o600)
+            .unwrap()
+            .incoming(watch::channel(false).1);
+        let mut next = async || {
+            let next = std::future::poll_fn(|context| Pin::new(&mut incoming).poll_next(context));
+            tokio::time::timeout(Duration::from_secs(20), next)
+                .await
+                .unwrap()
+                .unwrap()
+                .unwrap()
+        };
+        let mut silent = Vec::new();
+        for _ in 0..3 * CONNECTIONS.all {
+            let client = UnixStream::connect(&path).await.unwrap();
+            silent.push((client, next().await));
+        }
+        let mut client = UnixStream::connect(&path).await.unwrap();
+        let mut served = next().await;
+        client.write_all(&[7; 200]).await.unwrap();
+        let mut read = [0; 200];
+        tokio::io::AsyncReadExt::read_exact(&mut served, &mut read)
+            .await
+            .unwrap();
+        let mut lost = 0;
+        for (_, server) in &mut silent {
+            let read = tokio::io::AsyncReadExt::read(server, &mut read);
+            let read = tokio::time::timeout(Duration::from_millis(1), read).await;
+            lost += usize::from(matches!(read, Ok(Err(_))));
+        }
+        assert_eq!(lost, 2 * CONNECTIONS.all + 1);
     }
 
     #[tokio::test]

@@ -152,6 +152,14 @@ impl Config {
         );
         problems.range("limits.handshakes", at.handshakes, 1, 4096);
         problems.range("limits.schemas", at.schemas, 1, 1 << 16);
+        // Shares may be larger than what they are shares of: then they bound nothing.
+        for (key, share) in [
+            ("limits.apps_per_user", at.apps_per_user),
+            ("limits.connections_per_user", at.connections_per_user),
+            ("limits.schemas_per_user", at.schemas_per_user),
+        ] {
+            problems.range(key, share, 1, 1 << 20);
+        }
     }
 
     fn check_timeouts(&self, problems: &mut Problems) {

@@ -86,7 +86,9 @@ impl Config {
         next.engines.clone_from(&other.engines);
         next.limits.apps = other.limits.apps;
         next.limits.connections = other.limits.connections;
+        next.limits.apps_per_user = other.limits.apps_per_user;
         next.limits.connections_per_app = other.limits.connections_per_app;
+        next.limits.connections_per_user = other.limits.connections_per_user;
         next.limits.receive_heap_bytes = other.limits.receive_heap_bytes;
         next.limits.ring_slots = other.limits.ring_slots;
         next.limits.send_heap_bytes = other.limits.send_heap_bytes;

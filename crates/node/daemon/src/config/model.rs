@@ -102,8 +102,12 @@ pub struct LimitsConfig {
     pub apps: usize,
     /// Connections of all apps, outgoing and incoming.
     pub connections: usize,
+    /// Apps of one user attached at once.
+    pub apps_per_user: usize,
     /// Connections of one app.
     pub connections_per_app: usize,
+    /// Connections of all apps of one user.
+    pub connections_per_user: usize,
     /// Calls in flight on one connection.
     pub calls_in_flight: usize,
     /// Largest message, in bytes.
@@ -118,6 +122,8 @@ pub struct LimitsConfig {
     pub handshakes: usize,
     /// Schemas kept in memory.
     pub schemas: usize,
+    /// Schemas that apps of one user have brought.
+    pub schemas_per_user: usize,
 }
 
 /// `[timeouts]`, all in milliseconds.
@@ -331,7 +337,9 @@ impl Default for LimitsConfig {
         LimitsConfig {
             apps: 4096,
             connections: 16384,
+            apps_per_user: 1024,
             connections_per_app: 4096,
+            connections_per_user: 8192,
             calls_in_flight: limits::CALLS_IN_FLIGHT_MAX,
             message_bytes: limits::MESSAGE_BYTES_MAX,
             send_heap_bytes: 1 << 30,
@@ -339,6 +347,7 @@ impl Default for LimitsConfig {
             ring_slots: limits::RING_SLOTS_MAX,
             handshakes: 64,
             schemas: 1024,
+            schemas_per_user: 512,
         }
     }
 }

@@ -20,7 +20,7 @@ use provost_schema::SchemaHash;
 use provost_shm::{Doorbell, Memfd, MemfdLimits, PacketSocket, SEALS_FIXED_SIZE};
 use provost_transport_local::{LocalTransport, SavedEnd};
 use provost_wire::limits::REGION_BYTES_MAX;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::state;
 use crate::app_registry::{AttachedApp, ControlSocket, PendingRequest};
@@ -128,7 +128,7 @@ pub(super) fn node(
 ) -> Result<RestoredApps, NotRestored> {
     go_on_counting(plane, &node);
     for schema in &node.schemas {
-        let added = plane.services.add_schema(schema, None);
+        let added = plane.services.add_schema(schema);
         added.map_err(|error| failed("a schema", &error))?;
     }
     let mut left_out = LeftOut::default();
@@ -272,7 +272,7 @@ impl RestoringApp {
             control,
             doorbell: Doorbell::from_ends(doorbell),
             port: RefCell::new(port),
-            connections: AppConnections::default(),
+            connections: plane.connections.permits.of_app(app.uid),
             requests,
             state: app,
         })
@@ -765,6 +765,7 @@ fn finish(
             takes_regions: app.state.takes_regions,
             connections: app.connections,
             given_up: Notify::new(),
+            gone: watch::Sender::new(false),
         });
         plane.apps.insert(Rc::clone(&attached));
         restored.adopted[attached.endpoint.runtime].push(AdoptedApp {

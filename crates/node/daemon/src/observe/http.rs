@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -16,18 +15,22 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 
 use super::{ObserveError, exposition, node_metrics};
 use crate::config::ListenAddress;
 use crate::control_plane::ControlPlane;
+use crate::places::{BoundedPlaces, PlaceBounds, PlacedStream};
 
-/// Connections at once; a scraper that finds none free waits.
-const CONNECTIONS_MAX: usize = 16;
+/// Connections at once. When there are more, the one that was silent longest makes room.
+const CONNECTIONS: PlaceBounds = PlaceBounds {
+    all: 16,
+    per_party: 16,
+    grace: Duration::ZERO,
+};
 /// How long a request's head may take, and a connection may stay without a request.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may last: those who watch come again.
-const CONNECTION_TIME_MAX: Duration = Duration::from_secs(3600);
+/// How long a connection may last, so that nobody can read its answer for ever: those who watch come again.
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(300);
 /// Memory for a request's head, in bytes (the least that the HTTP library takes).
 const HEAD_BYTES_MAX: usize = 8192;
 /// Before accepting again after an error, such as of too many descriptors.
@@ -105,11 +108,14 @@ fn open_tcp(address: SocketAddr) -> std::io::Result<HttpListener> {
 }
 
 fn open_unix(path: &PathBuf) -> std::io::Result<HttpListener> {
+    use std::os::unix::fs::FileTypeExt;
+    // A path that is no socket refuses connections too, and is somebody's file.
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     let is_dead = || {
         std::os::unix::net::UnixStream::connect(path)
             .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
     };
-    if path.exists() && is_dead() {
+    if is_socket && is_dead() {
         std::fs::remove_file(path)?;
     }
     Ok(HttpListener::Unix(UnixListener::bind(path)?, path.clone()))
@@ -117,23 +123,22 @@ fn open_unix(path: &PathBuf) -> std::io::Result<HttpListener> {
 
 /// Answers requests, for ever.
 pub(crate) async fn serve(plane: ControlPlane, listener: HttpListener) {
-    let permits = Rc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = BoundedPlaces::new(CONNECTIONS);
     loop {
-        // The semaphore is never closed.
-        let permit = Rc::clone(&permits);
         // Who comes while another process takes over waits for the one that goes on: this one may be about to end.
         let (accepted, _) = plane.quiesce_barrier.enter_with(|| listener.accept()).await;
         let Ok(stream) = accepted else {
             tokio::time::sleep(ACCEPT_RETRY).await;
             continue;
         };
+        // All are one party, and none has a grace.
+        let Some(place) = places.enter(()) else { continue };
         let plane = plane.clone();
         tokio::task::spawn_local(async move {
-            let Ok(_held) = permit.acquire().await else { return };
             let served = async {
                 match stream {
-                    Stream::Tcp(stream) => answer_all(plane, stream).await,
-                    Stream::Unix(stream) => answer_all(plane, stream).await,
+                    Stream::Tcp(stream) => answer_all(plane, PlacedStream::new(stream, place)).await,
+                    Stream::Unix(stream) => answer_all(plane, PlacedStream::new(stream, place)).await,
                 }
             };
             let _ = tokio::time::timeout(CONNECTION_TIME_MAX, served).await;
@@ -191,4 +196,21 @@ fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
     let content = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, content);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_left_alone_and_a_dead_socket_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics");
+        std::fs::write(&path, "somebody's notes").unwrap();
+        assert!(open_unix(&path).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "somebody's notes");
+        std::fs::remove_file(&path).unwrap();
+        drop(open_unix(&path).unwrap());
+        open_unix(&path).unwrap();
+    }
 }

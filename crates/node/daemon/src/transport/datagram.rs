@@ -5,14 +5,16 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::time::Instant;
 
 use provost_datapath::{Engine, EngineStart, Predecessor};
 use provost_shm::now_ns;
 use provost_transport_datagram as datagram;
 
 use super::{
-    ConnectFailure, ConnectRequest, EstablishedPeer, IncomingPeer, NetworkTransport, PeerListener,
-    TransportDescription, TransportKind, TransportOptions, saved_of,
+    ConnectFailure, ConnectRequest, EstablishedPeer, IncomingPeer, NetworkTransport, OpenedPeer,
+    PeerHandshake, PeerListener, PeerOpening, SpeakingPeer, StopHandshake, TransportDescription,
+    TransportKind, TransportOptions, saved_of,
 };
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
@@ -20,11 +22,7 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     engine: datagram::KIND,
     summary: "the native protocol over the datagram transport, in UDP packets",
     versions: &[1],
-    network: Some(NetworkTransport {
-        connect,
-        bind,
-        listen,
-    }),
+    network: Some(NetworkTransport { open, bind, listen }),
     restore: Some(restore),
 };
 
@@ -34,7 +32,20 @@ fn packets(options: TransportOptions) -> datagram::PacketOptions {
     }
 }
 
-fn connect(request: ConnectRequest) -> Result<EstablishedPeer, ConnectFailure> {
+fn open(addresses: Vec<SocketAddr>, _deadline: Instant) -> PeerOpening {
+    let stop = datagram::HandshakeStop::default();
+    let stopped = stop.clone();
+    let handshake = Box::new(move |request| greet(&addresses, request, &stopped));
+    let stop: StopHandshake = Box::new(move || stop.tell());
+    // There is nothing to wait for: the first packet is part of the handshake.
+    Box::pin(std::future::ready(Ok(OpenedPeer { handshake, stop })))
+}
+
+fn greet(
+    addresses: &[SocketAddr],
+    request: ConnectRequest,
+    stop: &datagram::HandshakeStop,
+) -> Result<EstablishedPeer, ConnectFailure> {
     let params = datagram::ConnectParams {
         address: request.address,
         hello: request.hello,
@@ -42,11 +53,11 @@ fn connect(request: ConnectRequest) -> Result<EstablishedPeer, ConnectFailure> {
         tls: request.tls,
         deadline: request.deadline,
     };
-    let established =
-        datagram::connect(&params, packets(request.options)).map_err(|error| ConnectFailure {
-            code: error.code,
-            message: error.message,
-        })?;
+    let established = datagram::connect_to(addresses, &params, packets(request.options), stop);
+    let established = established.map_err(|error| ConnectFailure {
+        code: error.code,
+        message: error.message,
+    })?;
     Ok(peer(established))
 }
 
@@ -73,18 +84,19 @@ impl PeerListener for DatagramPeers {
     fn accept(&self) -> Pin<Box<dyn Future<Output = io::Result<IncomingPeer>> + '_>> {
         Box::pin(async {
             let caller = self.next_caller().await?;
-            Ok(IncomingPeer {
-                address: caller.address(),
-                handshake: Box::new(move |terms, decide| {
-                    let packets = packets(terms.options);
-                    let decide = |greeting: datagram::Greeting<'_>| {
-                        decide(greeting.hello, greeting.schema, greeting.peer)
-                    };
-                    datagram::accept(caller, packets, terms.tls.as_deref(), terms.deadline, decide)
-                        .map(peer)
-                        .map_err(|error| error.to_string())
-                }),
-            })
+            let address = caller.address();
+            let handshake: PeerHandshake = Box::new(move |terms, decide| {
+                let packets = packets(terms.options);
+                let decide =
+                    |greeting: datagram::Greeting<'_>| decide(greeting.hello, greeting.schema, greeting.peer);
+                datagram::accept(caller, packets, terms.tls.as_deref(), terms.deadline, decide)
+                    .map(peer)
+                    .map_err(|error| error.to_string())
+            });
+            // It has spoken: that is how the listener knows of it. Its silence ends the handshake.
+            let stop: StopHandshake = Box::new(|| {});
+            let speaks = Box::pin(std::future::ready(Ok(SpeakingPeer { handshake, stop })));
+            Ok(IncomingPeer { address, speaks })
         })
     }
 

@@ -69,8 +69,8 @@ pub(crate) struct TransportDescription {
 
 /// What a transport to other nodes can do.
 pub(crate) struct NetworkTransport {
-    /// Connects to another node and agrees with it on a service. It blocks.
-    pub(crate) connect: fn(ConnectRequest) -> Result<EstablishedPeer, ConnectFailure>,
+    /// Connects to another node that has these addresses, until a time. It does not block.
+    pub(crate) open: fn(Vec<SocketAddr>, Instant) -> PeerOpening,
     /// Opens the socket of a listener, and says where it is.
     pub(crate) bind: fn(SocketAddr) -> io::Result<(OwnedFd, SocketAddr)>,
     /// Listens at such a socket.
@@ -139,6 +139,19 @@ pub(crate) struct TransportOptions {
     pub(crate) packet_bytes: u32,
 }
 
+/// Connects to another node. Whoever drops it gives up.
+pub(crate) type PeerOpening = Pin<Box<dyn Future<Output = io::Result<OpenedPeer>>>>;
+
+/// A way to another node, on which nothing was said yet.
+pub(crate) struct OpenedPeer {
+    /// Agrees with it on a service. It blocks.
+    pub(crate) handshake: Box<dyn FnOnce(ConnectRequest) -> Result<EstablishedPeer, ConnectFailure> + Send>,
+    pub(crate) stop: StopHandshake,
+}
+
+/// Ends a handshake that is under way, at once. After the handshake it must not be called: it would end the connection.
+pub(crate) type StopHandshake = Box<dyn FnOnce() + Send>;
+
 /// An attempt to reach another node.
 pub(crate) struct ConnectRequest {
     /// `host:port`.
@@ -174,11 +187,21 @@ pub(crate) trait PeerListener {
 pub(crate) struct IncomingPeer {
     /// Where it is.
     pub(crate) address: SocketAddr,
-    /// Shakes hands with it. It blocks.
-    pub(crate) handshake: PeerHandshake,
+    /// Waits until it has said something. Whoever drops it gives the peer up.
+    pub(crate) speaks: PeerSpeaking,
 }
 
-/// See [`IncomingPeer::handshake`].
+/// What [`IncomingPeer::speaks`] waits for.
+pub(crate) type PeerSpeaking = Pin<Box<dyn Future<Output = io::Result<SpeakingPeer>>>>;
+
+/// Another node that has begun to speak.
+pub(crate) struct SpeakingPeer {
+    /// Shakes hands with it. It blocks.
+    pub(crate) handshake: PeerHandshake,
+    pub(crate) stop: StopHandshake,
+}
+
+/// See [`SpeakingPeer::handshake`].
 pub(crate) type PeerHandshake =
     Box<dyn FnOnce(HandshakeTerms, &mut DecidePeer<'_>) -> Result<EstablishedPeer, String> + Send>;
 

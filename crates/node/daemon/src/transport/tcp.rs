@@ -1,9 +1,10 @@
 //! The native protocol over TCP, plain or mutual TLS.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::time::Instant;
 
 use provost_datapath::{Engine, EngineStart, Predecessor};
 use provost_shm::now_ns;
@@ -11,7 +12,8 @@ use provost_transport_tcp as tcp;
 
 use super::{
     ConnectFailure, ConnectRequest, DecidePeer, EstablishedPeer, HandshakeTerms, IncomingPeer,
-    NetworkTransport, PeerListener, TransportDescription, TransportKind, damaged, saved_of,
+    NetworkTransport, OpenedPeer, PeerHandshake, PeerListener, PeerOpening, SpeakingPeer, StopHandshake,
+    TransportDescription, TransportKind, damaged, saved_of,
 };
 
 const ENGINE: &str = tcp::KIND;
@@ -21,15 +23,43 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     engine: ENGINE,
     summary: "the native protocol over TCP, plain or mutual TLS",
     versions: &[1, 2],
-    network: Some(NetworkTransport {
-        connect,
-        bind,
-        listen,
-    }),
+    network: Some(NetworkTransport { open, bind, listen }),
     restore: Some(restore),
 };
 
-fn connect(request: ConnectRequest) -> Result<EstablishedPeer, ConnectFailure> {
+fn open(addresses: Vec<SocketAddr>, deadline: Instant) -> PeerOpening {
+    Box::pin(async move {
+        let stream = first_to_answer(&addresses, deadline).await?.into_std()?;
+        stream.set_nonblocking(false)?;
+        let stop = stop(&stream)?;
+        let handshake = Box::new(move |request| greet(stream, request));
+        Ok(OpenedPeer { handshake, stop })
+    })
+}
+
+/// Connects to one address after the other; each gets its part of the time that is left.
+async fn first_to_answer(addresses: &[SocketAddr], deadline: Instant) -> io::Result<tokio::net::TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for (at, address) in addresses.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let share = left / (addresses.len() - at) as u32;
+        last = match tokio::time::timeout(share, tokio::net::TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "connection timed out"),
+        };
+    }
+    Err(last)
+}
+
+/// Shutting a socket down ends whatever waits for it.
+fn stop(stream: &TcpStream) -> io::Result<StopHandshake> {
+    let stream = stream.try_clone()?;
+    // It fails only where the connection has ended already.
+    Ok(Box::new(move || drop(stream.shutdown(Shutdown::Both))))
+}
+
+fn greet(stream: TcpStream, request: ConnectRequest) -> Result<EstablishedPeer, ConnectFailure> {
     let params = tcp::ConnectParams {
         address: request.address,
         hello: request.hello,
@@ -37,7 +67,7 @@ fn connect(request: ConnectRequest) -> Result<EstablishedPeer, ConnectFailure> {
         tls: request.tls,
         deadline: request.deadline,
     };
-    let established = tcp::connect(&params).map_err(|error| ConnectFailure {
+    let established = tcp::greet(stream, &params).map_err(|error| ConnectFailure {
         code: error.code,
         message: error.message,
     })?;
@@ -62,10 +92,15 @@ impl PeerListener for TcpPeers {
     fn accept(&self) -> Pin<Box<dyn Future<Output = io::Result<IncomingPeer>> + '_>> {
         Box::pin(async {
             let (stream, address) = self.0.accept().await?;
-            Ok(IncomingPeer {
-                address,
-                handshake: Box::new(move |terms, decide| shake_hands(stream, terms, decide)),
-            })
+            let speaks = Box::pin(async move {
+                stream.peek(&mut [0]).await?;
+                let stream = stream.into_std()?;
+                let stop = stop(&stream)?;
+                let handshake: PeerHandshake =
+                    Box::new(move |terms, decide| shake_hands(stream, terms, decide));
+                Ok(SpeakingPeer { handshake, stop })
+            });
+            Ok(IncomingPeer { address, speaks })
         })
     }
 
@@ -75,11 +110,10 @@ impl PeerListener for TcpPeers {
 }
 
 fn shake_hands(
-    stream: tokio::net::TcpStream,
+    stream: TcpStream,
     terms: HandshakeTerms,
     decide: &mut DecidePeer<'_>,
 ) -> Result<EstablishedPeer, String> {
-    let stream = stream.into_std().map_err(|error| error.to_string())?;
     let decide = |greeting: tcp::Greeting<'_>| decide(greeting.hello, greeting.schema, greeting.peer);
     let established =
         tcp::accept(stream, terms.tls, terms.deadline, decide).map_err(|error| error.to_string())?;
