@@ -1,13 +1,12 @@
 //! A campaign: two nodes, a good pair of apps, attackers on both nodes, and what must hold afterwards.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use provost_e2e::{Node, NodeOptions, Usage, World};
 
+use crate::Failure;
 use crate::attacks::{self, linger};
 use crate::guard;
 use crate::random::random_of;
@@ -15,7 +14,7 @@ use crate::report::Report;
 use crate::scene::{Scene, Stop};
 use crate::schema::{GUARDED, TARGETS, TargetSchema, VANDALS};
 use crate::server::{Manner, Post, serve};
-use crate::{Failure, victim};
+use crate::victim::{self, Victim};
 
 /// How long the nodes get to forget the attackers.
 const FORGET_WITHIN: Duration = Duration::from_secs(20);
@@ -234,54 +233,5 @@ fn judge_victim(outcome: Result<victim::Outcome, Failure>, report: &Report) {
     println!("the good client: {outcome:?}");
     if outcome.calls == 0 || outcome.failed > 0 || outcome.corrupt > 0 {
         report.finding(format!("the good client was disturbed: {outcome:?}"));
-    }
-}
-
-/// The good client's process.
-struct Victim {
-    process: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Victim {
-    fn start(role: &Path, node: &Node) -> Result<Victim, Failure> {
-        let mut process = Command::new(role)
-            .arg("victim")
-            .env("PROVOST_SOCKET", &node.socket)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| Failure::new(format!("{}: {error}", role.display())))?;
-        let output = process.stdout.take().ok_or_else(|| Failure::new("no output"))?;
-        let mut victim = Victim {
-            process,
-            output: BufReader::new(output),
-        };
-        match victim.line()?.as_str() {
-            "ready" => Ok(victim),
-            other => Err(Failure::new(format!("the good client said {other:?}"))),
-        }
-    }
-
-    fn stop(mut self) -> Result<victim::Outcome, Failure> {
-        drop(self.process.stdin.take());
-        let line = self.line()?;
-        serde_json::from_str(&line).map_err(|error| Failure::new(format!("{line:?}: {error}")))
-    }
-
-    fn line(&mut self) -> Result<String, Failure> {
-        let mut line = String::new();
-        self.output
-            .read_line(&mut line)
-            .map_err(|error| Failure::new(error.to_string()))?;
-        Ok(line.trim_end().to_owned())
-    }
-}
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        // Both fail only when it is gone already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }

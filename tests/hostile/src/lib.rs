@@ -19,6 +19,7 @@ pub mod campaign;
 pub mod guard;
 pub mod message;
 pub mod oracle;
+pub mod peak;
 pub mod random;
 pub mod raw;
 pub mod report;

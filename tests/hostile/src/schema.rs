@@ -1,5 +1,10 @@
 //! The schema that attackers bring.
 
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{
+    DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto,
+    ServiceDescriptorProto,
+};
 use provost_schema::{MessageId, Schema, SchemaHash};
 
 use crate::Failure;
@@ -18,6 +23,52 @@ pub const TALK: u16 = 1;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/target.proto");
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto");
+
+/// A descriptor set whose services each reach all of its fields: it is small, and what is made of each service is not.
+#[must_use]
+pub fn bomb(services: usize, messages: usize, fields: i32) -> Vec<u8> {
+    let chain = (0..messages).map(|at| {
+        let mut all: Vec<_> = (1..fields).map(|number| field(number, Type::Bool)).collect();
+        all.push(FieldDescriptorProto {
+            type_name: Some(format!(".bomb.M{}", (at + 1) % messages)),
+            ..field(fields, Type::Message)
+        });
+        DescriptorProto {
+            name: Some(format!("M{at}")),
+            field: all,
+            ..DescriptorProto::default()
+        }
+    });
+    let service = (0..services).map(|at| ServiceDescriptorProto {
+        name: Some(format!("S{at}")),
+        method: vec![MethodDescriptorProto {
+            name: Some("Call".to_owned()),
+            input_type: Some(".bomb.M0".to_owned()),
+            output_type: Some(".bomb.M0".to_owned()),
+            ..MethodDescriptorProto::default()
+        }],
+        ..ServiceDescriptorProto::default()
+    });
+    let file = FileDescriptorProto {
+        name: Some("bomb.proto".to_owned()),
+        package: Some("bomb".to_owned()),
+        syntax: Some("proto3".to_owned()),
+        message_type: chain.collect(),
+        service: service.collect(),
+        ..FileDescriptorProto::default()
+    };
+    prost::Message::encode_to_vec(&FileDescriptorSet { file: vec![file] })
+}
+
+fn field(number: i32, ty: Type) -> FieldDescriptorProto {
+    FieldDescriptorProto {
+        name: Some(format!("f{number}")),
+        number: Some(number),
+        label: Some(Label::Optional.into()),
+        r#type: Some(ty.into()),
+        ..FieldDescriptorProto::default()
+    }
+}
 
 /// What is needed of `target.proto`.
 #[derive(Clone, Debug)]

@@ -1,15 +1,19 @@
 //! A good client beside the attackers: every call must work, and return what was sent.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use provost::{Request, Status};
+use provost_e2e::Node;
 use provost_e2e::probe::EchoMessage;
 use provost_e2e::probe::probe_client::ProbeClient;
 use serde::{Deserialize, Serialize};
 
+use crate::Failure;
 use crate::oracle::CANARY;
 use crate::random::random_of;
 
@@ -40,6 +44,58 @@ impl Outcome {
         self.corrupt += other.corrupt;
         self.slowest_us = self.slowest_us.max(other.slowest_us);
         self.first_failure = self.first_failure.take().or(other.first_failure);
+    }
+}
+
+/// The good client's process.
+#[derive(Debug)]
+pub struct Victim {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Victim {
+    /// Starts it on a node, where it connects to `probe.Probe`.
+    pub fn start(role: &Path, node: &Node) -> Result<Victim, Failure> {
+        let mut process = Command::new(role)
+            .arg("victim")
+            .env("PROVOST_SOCKET", &node.socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| Failure::new(format!("{}: {error}", role.display())))?;
+        let output = process.stdout.take().ok_or_else(|| Failure::new("no output"))?;
+        let mut victim = Victim {
+            process,
+            output: BufReader::new(output),
+        };
+        match victim.line()?.as_str() {
+            "ready" => Ok(victim),
+            other => Err(Failure::new(format!("the good client said {other:?}"))),
+        }
+    }
+
+    /// Ends it, and says what became of its calls.
+    pub fn stop(mut self) -> Result<Outcome, Failure> {
+        drop(self.process.stdin.take());
+        let line = self.line()?;
+        serde_json::from_str(&line).map_err(|error| Failure::new(format!("{line:?}: {error}")))
+    }
+
+    fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        self.output
+            .read_line(&mut line)
+            .map_err(|error| Failure::new(error.to_string()))?;
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // Both fail only when it is gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
