@@ -55,6 +55,10 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
         "reading the processor's counter",
     ),
     ("crates/sys/net/", "system calls that have no safe wrapper"),
+    (
+        "crates/sys/processes/",
+        "system calls and look-ups of names that have no safe wrapper",
+    ),
     ("crates/sys/namespaces/", "moving a thread into a namespace"),
     (
         "crates/sys/udp/",
