@@ -110,6 +110,26 @@ pub const TARGETS: &[Target] = &[
         seeds: saved::tls_records_seeds,
     },
     Target {
+        name: "http2_server",
+        run: provost_http2::fuzzing::server,
+        seeds: provost_http2::fuzzing::server_seeds,
+    },
+    Target {
+        name: "http2_client",
+        run: provost_http2::fuzzing::client,
+        seeds: provost_http2::fuzzing::client_seeds,
+    },
+    Target {
+        name: "hpack",
+        run: provost_http2::fuzzing::hpack,
+        seeds: provost_http2::fuzzing::hpack_seeds,
+    },
+    Target {
+        name: "saved_http2",
+        run: provost_http2::fuzzing::saved,
+        seeds: provost_http2::fuzzing::saved_seeds,
+    },
+    Target {
         name: "submissions",
         run: submission::submissions,
         seeds: submission::submissions_seeds,

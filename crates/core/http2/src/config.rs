@@ -56,7 +56,7 @@ pub struct KeepalivePolicy {
 
 /// How long this end waits for what the peer must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PatienceLimits {
+pub struct TimeLimits {
     /// For the preface and for acknowledgements of SETTINGS.
     pub settings_ns: u64,
     /// For the rest of a field block.
@@ -71,9 +71,9 @@ pub struct PatienceLimits {
     pub drain_ns: u64,
 }
 
-impl Default for PatienceLimits {
-    fn default() -> PatienceLimits {
-        PatienceLimits {
+impl Default for TimeLimits {
+    fn default() -> TimeLimits {
+        TimeLimits {
             settings_ns: 10 * SECOND_NS,
             field_block_ns: 10 * SECOND_NS,
             output_ns: 30 * SECOND_NS,
@@ -101,9 +101,9 @@ pub struct Http2Config {
     pub header_list_bytes_max: u32,
     /// A stream takes another chunk while fewer bytes wait in its queue.
     pub stream_queue_bytes_max: usize,
-    /// None: no pings.
+    /// Pings of a silent connection; None if there are none.
     pub keepalive: Option<KeepalivePolicy>,
-    pub patience: PatienceLimits,
+    pub time_limits: TimeLimits,
     pub floods: FloodLimits,
 }
 
@@ -118,7 +118,7 @@ impl Default for Http2Config {
             header_list_bytes_max: HEADER_LIST_BYTES_MAX_DEFAULT,
             stream_queue_bytes_max: STREAM_QUEUE_BYTES_MAX_DEFAULT,
             keepalive: None,
-            patience: PatienceLimits::default(),
+            time_limits: TimeLimits::default(),
             floods: FloodLimits::default(),
         }
     }

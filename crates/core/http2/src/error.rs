@@ -56,7 +56,7 @@ impl fmt::Display for ErrorCode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the HTTP/2 connection ends with {code}: {reason}")]
 pub struct ConnectionError {
-    /// What GOAWAY says.
+    /// The code that GOAWAY says.
     pub code: ErrorCode,
     /// The same for people.
     pub reason: &'static str,
@@ -105,7 +105,7 @@ pub enum SendError {
     ListTooLarge {
         /// As RFC 9113, section 6.5.2, counts them.
         list_bytes: usize,
-        /// The peer's setting.
+        /// The limit that the peer announced.
         list_bytes_max: u32,
     },
 }

@@ -5,7 +5,7 @@ use crate::hpack::ENTRY_OVERHEAD_BYTES;
 /// Whether a field may enter dynamic tables, the peer's and those of intermediaries (RFC 7541, section 6.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FieldIndexing {
-    /// The encoder decides.
+    /// The encoder decides, by name and size.
     #[default]
     Automatic,
     /// Not here: its value will not come again.
@@ -69,7 +69,7 @@ impl FieldList {
         self.push_field(name, value, FieldIndexing::Automatic);
     }
 
-    /// Appends a field.
+    /// Appends a field, and says what tables it may enter.
     pub fn push_field(&mut self, name: &[u8], value: &[u8], indexing: FieldIndexing) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(name);

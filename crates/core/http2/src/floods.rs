@@ -136,7 +136,7 @@ pub(crate) struct FloodGuard {
 }
 
 impl FloodGuard {
-    /// Counts one.
+    /// Counts one frame, or one stream, of a kind.
     pub(crate) fn charge(
         &mut self,
         kind: FloodKind,

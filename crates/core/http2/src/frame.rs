@@ -93,7 +93,7 @@ impl FrameHeader {
         }
     }
 
-    /// The header's bytes.
+    /// The header as it stands on the wire.
     #[must_use]
     pub fn bytes(self) -> [u8; FRAME_HEADER_BYTES] {
         let [_, a, b, c] = self.length.to_be_bytes();
@@ -176,7 +176,7 @@ pub enum FrameBody<'a> {
     /// None: of a length that is an error of the stream (RFC 9113, section 6.3).
     Priority(Option<[u8; 5]>),
     ResetStream(ErrorCode),
-    /// Six bytes each.
+    /// The settings, of six bytes each.
     Settings(&'a [[u8; 6]]),
     PushPromise {
         promised: u32,

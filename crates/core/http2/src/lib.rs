@@ -63,7 +63,7 @@ mod streams;
 mod validate;
 mod windows;
 
-pub use config::{EndpointRole, Http2Config, KeepalivePolicy, PatienceLimits};
+pub use config::{EndpointRole, Http2Config, KeepalivePolicy, TimeLimits};
 pub use connection::{
     HeadKind, Http2Connection, Http2Event, OUTPUT_STOPS_INPUT_BYTES, ReceivedInput, ResetCause, RestoreFault,
     SavedConnection, StreamEnd,

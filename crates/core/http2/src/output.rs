@@ -70,7 +70,7 @@ impl<C: DataChunk> OutputQueue<C> {
         }
     }
 
-    /// Bytes that wait.
+    /// How many bytes wait for the carrier.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -107,7 +107,7 @@ impl<C: DataChunk> OutputQueue<C> {
         });
     }
 
-    /// Appends a frame.
+    /// Appends a frame with its payload.
     pub(crate) fn frame(&mut self, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
         self.frame_header(kind, flags, stream, payload.len());
         self.put(payload);

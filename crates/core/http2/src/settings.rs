@@ -3,7 +3,7 @@
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{FRAME_BYTES_MAX, FRAME_BYTES_MIN, NUMBER_MAX};
 
-/// Numbers of settings.
+/// Numbers of the settings that RFC 9113 defines.
 pub mod setting {
     pub const HEADER_TABLE_SIZE: u16 = 1;
     pub const ENABLE_PUSH: u16 = 2;

@@ -163,7 +163,14 @@ impl StateField for FrameHeader {
     }
 
     fn read(input: &mut StateInput<'_>) -> Result<Self, StateDamaged> {
-        <[u8; FRAME_HEADER_BYTES]>::read(input).map(FrameHeader::read)
+        let bytes = <[u8; FRAME_HEADER_BYTES]>::read(input)?;
+        let header = FrameHeader::read(bytes);
+        // The reserved bit is not kept.
+        if header.bytes() == bytes {
+            Ok(header)
+        } else {
+            Err(StateDamaged)
+        }
     }
 }
 
@@ -205,8 +212,8 @@ impl StateField for FloodGuard {
 
 /// A struct, field by field, in this order.
 macro_rules! state_struct {
-    ($type:ty { $($field:ident),* $(,)? }) => {
-        impl $crate::state::StateField for $type {
+    ($saved:ty { $($field:ident),* $(,)? }) => {
+        impl $crate::state::StateField for $saved {
             fn write(&self, out: &mut Vec<u8>) {
                 $(self.$field.write(out);)*
             }
@@ -223,8 +230,8 @@ pub(crate) use state_struct;
 
 /// An enum: a byte for the variant, then its fields.
 macro_rules! state_enum {
-    ($type:ty { $($tag:literal => $variant:ident $({ $($field:ident),* })? $(($inner:ident))?),* $(,)? }) => {
-        impl StateField for $type {
+    ($saved:ty { $($tag:literal => $variant:ident $({ $($field:ident),* })? $(($inner:ident))?),* $(,)? }) => {
+        impl StateField for $saved {
             fn write(&self, out: &mut Vec<u8>) {
                 match self {
                     $(Self::$variant $({ $($field),* })? $(($inner))? => {

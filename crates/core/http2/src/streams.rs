@@ -25,14 +25,14 @@ pub(crate) enum HalfState {
     Head,
     /// Its head came; DATA or trailers follow.
     Body,
-    /// END_STREAM came.
+    /// Its END_STREAM came, or went.
     Ended,
 }
 
 /// How the queue of a stream ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QueueEnd {
-    /// More may come.
+    /// More chunks may be put into it.
     Open,
     /// The last DATA has END_STREAM.
     Ends,
@@ -41,7 +41,7 @@ pub(crate) enum QueueEnd {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Stream<C> {
+pub(crate) struct Http2Stream<C> {
     pub(crate) id: u32,
     pub(crate) local: HalfState,
     pub(crate) remote: HalfState,
@@ -66,14 +66,14 @@ pub(crate) struct Stream<C> {
     pub(crate) active_ns: u64,
 }
 
-impl<C> Stream<C> {
+impl<C> Http2Stream<C> {
     pub(crate) fn new(
         id: u32,
         receive_window: ReceiveWindow,
         send_window: SendWindow,
         now_ns: u64,
-    ) -> Stream<C> {
-        Stream {
+    ) -> Http2Stream<C> {
+        Http2Stream {
             id,
             local: HalfState::Head,
             remote: HalfState::Head,
@@ -121,7 +121,7 @@ impl<C> Stream<C> {
 pub(crate) struct StreamTable<C> {
     /// Number and slot, by number.
     places: VecDeque<(u32, u32)>,
-    slots: Vec<Option<Stream<C>>>,
+    slots: Vec<Option<Http2Stream<C>>>,
     free: Vec<u32>,
 }
 
@@ -143,7 +143,7 @@ impl<C> StreamTable<C> {
     }
 
     /// Adds a stream whose number is higher than all others'.
-    pub(crate) fn insert(&mut self, stream: Stream<C>) {
+    pub(crate) fn insert(&mut self, stream: Http2Stream<C>) {
         let id = stream.id;
         debug_assert!(self.places.back().is_none_or(|(last, _)| *last < id));
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -154,17 +154,17 @@ impl<C> StreamTable<C> {
         self.places.push_back((id, slot));
     }
 
-    pub(crate) fn get(&self, id: u32) -> Option<&Stream<C>> {
+    pub(crate) fn get(&self, id: u32) -> Option<&Http2Stream<C>> {
         let place = self.place(id)?;
         self.slots[self.places[place].1 as usize].as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Stream<C>> {
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Http2Stream<C>> {
         let place = self.place(id)?;
         self.slots[self.places[place].1 as usize].as_mut()
     }
 
-    pub(crate) fn remove(&mut self, id: u32) -> Option<Stream<C>> {
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Http2Stream<C>> {
         let place = self.place(id)?;
         let (_, slot) = self.places.remove(place)?;
         self.free.push(slot);
@@ -179,13 +179,13 @@ impl<C> StreamTable<C> {
     }
 
     /// All streams, by number.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Stream<C>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Http2Stream<C>> {
         let slot = |(_, slot): &(u32, u32)| self.slots[*slot as usize].as_ref();
         self.places.iter().filter_map(slot)
     }
 
     /// All streams, in any order.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream<C>> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Http2Stream<C>> {
         self.slots.iter_mut().flatten()
     }
 
@@ -200,7 +200,7 @@ const SLOTS_KEPT: usize = 8;
 /// How a stream that is no longer kept came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamEnding {
-    /// END_STREAM both ways.
+    /// Both ends sent END_STREAM.
     Ended,
     /// RST_STREAM from the peer.
     ResetByPeer,

@@ -26,7 +26,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Bytes came.
+    /// Bytes came, which the window has to have room for.
     pub(crate) fn take(&mut self, bytes: u32) -> Result<(), WindowExceeded> {
         if i64::from(bytes) > self.bytes {
             return Err(WindowExceeded);

@@ -157,7 +157,7 @@ fn a_block_that_takes_for_ever() {
     let mut server = server();
     server.say(FrameKind::Headers, 0, 1, &[0x82]).unwrap();
     let due = server.connection.next_timeout().unwrap();
-    assert_eq!(due, Http2Config::default().patience.field_block_ns);
+    assert_eq!(due, Http2Config::default().time_limits.field_block_ns);
     assert_eq!(
         server.connection.on_time(due).unwrap_err().code,
         ErrorCode::ENHANCE_YOUR_CALM
@@ -293,9 +293,9 @@ fn a_blocked_connection_goes_on() {
     );
     server.sent_bytes();
     assert!(server.connection.receive(&many[consumed..], 0).unwrap().consumed > 0);
-    let patience_ns = Http2Config::default().patience.output_ns;
+    let limit_ns = Http2Config::default().time_limits.output_ns;
     assert_eq!(
-        server.connection.on_time(patience_ns).unwrap_err().code,
+        server.connection.on_time(limit_ns).unwrap_err().code,
         ErrorCode::ENHANCE_YOUR_CALM
     );
 }
@@ -351,7 +351,7 @@ fn queues_are_bounded() {
 #[test]
 fn streams_that_never_end() {
     let mut config = Http2Config::default();
-    config.patience.stream_idle_ns = 1_000_000;
+    config.time_limits.stream_idle_ns = 1_000_000;
     let mut server = TestEnd::server(config);
     server.say_request(1);
     server.say_request(3);
@@ -371,10 +371,10 @@ fn streams_that_never_end() {
         .connection
         .respond(1, &list(&[(":status", "200")]), StreamEnd::Ends, 0)
         .unwrap();
-    let patience_ns = Http2Config::default().patience.half_closed_ns;
-    server.now_ns = patience_ns - 1;
+    let limit_ns = Http2Config::default().time_limits.half_closed_ns;
+    server.now_ns = limit_ns - 1;
     server.say(FrameKind::Data, 0, 1, b"this keeps nothing").unwrap();
-    server.connection.on_time(patience_ns).unwrap();
+    server.connection.on_time(limit_ns).unwrap();
     assert_eq!(server.resets(), [(1, ErrorCode::NO_ERROR)]);
 }
 

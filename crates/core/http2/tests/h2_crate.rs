@@ -20,7 +20,7 @@ const PIPE_BYTES: usize = 64 << 20;
 
 /// What one end says on a stream.
 #[derive(Clone, Debug)]
-struct Message {
+struct SaidMessage {
     fields: Vec<(String, String)>,
     body: Vec<u8>,
     trailers: Vec<(String, String)>,
@@ -30,10 +30,10 @@ fn fields() -> impl Strategy<Value = Vec<(String, String)>> {
     vec(("x-[a-c]{1,3}", "([!-~]([ -~]{0,40}[!-~])?)?"), 0..6)
 }
 
-fn message() -> impl Strategy<Value = Message> {
+fn message() -> impl Strategy<Value = SaidMessage> {
     let bytes = prop_oneof![Just(0), 1_usize..100, 1_000_usize..120_000];
     let body = (bytes, any::<u8>()).prop_map(|(bytes, byte)| vec![byte; bytes]);
-    (fields(), body, fields()).prop_map(|(fields, body, trailers)| Message {
+    (fields(), body, fields()).prop_map(|(fields, body, trailers)| SaidMessage {
         fields,
         body,
         trailers,
@@ -68,15 +68,15 @@ fn unmapped(map: &HeaderMap) -> Vec<(String, String)> {
 
 /// What came on a stream.
 #[derive(Debug, Default)]
-struct Heard {
+struct HeardMessage {
     fields: Vec<(String, String)>,
     body: Vec<u8>,
     trailers: Vec<(String, String)>,
     is_ended: bool,
 }
 
-impl Heard {
-    fn assert_is(&self, message: &Message) {
+impl HeardMessage {
+    fn assert_is(&self, message: &SaidMessage) {
         assert!(self.is_ended);
         assert_eq!(sorted(&self.fields), sorted(&message.fields));
         assert_eq!(self.body.len(), message.body.len());
@@ -89,11 +89,11 @@ impl Heard {
 struct PipedEnd {
     connection: TestConnection,
     pipe: DuplexStream,
-    heard: BTreeMap<u32, Heard>,
+    heard: BTreeMap<u32, HeardMessage>,
     /// What is to be said, and how much of the body was.
-    saying: BTreeMap<u32, (Message, usize)>,
+    saying: BTreeMap<u32, (SaidMessage, usize)>,
     /// What a server answers with, by path.
-    answers: Vec<Message>,
+    answers: Vec<SaidMessage>,
 }
 
 impl PipedEnd {
@@ -232,7 +232,7 @@ async fn read_body(body: &mut h2::RecvStream) -> (Vec<u8>, Vec<(String, String)>
     )
 }
 
-fn send_message(stream: &mut h2::SendStream<Bytes>, message: &Message) {
+fn send_message(stream: &mut h2::SendStream<Bytes>, message: &SaidMessage) {
     stream
         .send_data(Bytes::from(message.body.clone()), message.trailers.is_empty())
         .unwrap();
@@ -242,7 +242,7 @@ fn send_message(stream: &mut h2::SendStream<Bytes>, message: &Message) {
 }
 
 /// The server of the `h2` crate: answers with the message whose number is the path, and says what it heard.
-async fn serve(pipe: DuplexStream, answers: Vec<Message>) -> BTreeMap<usize, Heard> {
+async fn serve(pipe: DuplexStream, answers: Vec<SaidMessage>) -> BTreeMap<usize, HeardMessage> {
     let mut connection = h2::server::handshake(pipe).await.unwrap();
     let mut calls = Vec::new();
     while let Some(accepted) = connection.accept().await {
@@ -259,7 +259,7 @@ async fn serve(pipe: DuplexStream, answers: Vec<Message>) -> BTreeMap<usize, Hea
             send_message(&mut stream, &answer);
             let (body, trailers) = read_body(&mut body).await;
             let fields = unmapped(&head.headers);
-            let heard = Heard {
+            let heard = HeardMessage {
                 fields,
                 body,
                 trailers,
@@ -285,7 +285,7 @@ fn config() -> Http2Config {
 }
 
 /// Our client and its server.
-async fn call_h2_server(requests: &[Message], answers: &[Message]) {
+async fn call_h2_server(requests: &[SaidMessage], answers: &[SaidMessage]) {
     let (ours, theirs) = duplex(PIPE_BYTES);
     let server = tokio::spawn(serve(theirs, answers.to_vec()));
     let mut client = PipedEnd::new(TestConnection::client(config(), 0), ours);
@@ -323,7 +323,7 @@ async fn call_h2_server(requests: &[Message], answers: &[Message]) {
 }
 
 /// Its client and our server.
-async fn call_our_server(requests: &[Message], answers: &[Message]) {
+async fn call_our_server(requests: &[SaidMessage], answers: &[SaidMessage]) {
     let (ours, theirs) = duplex(PIPE_BYTES);
     let mut server = PipedEnd::new(TestConnection::server(config(), 0), ours);
     server.answers = answers.to_vec();
@@ -347,7 +347,7 @@ async fn call_our_server(requests: &[Message], answers: &[Message]) {
             let (head, mut body) = response.await.unwrap().into_parts();
             let (body, trailers) = read_body(&mut body).await;
             let fields = unmapped(&head.headers);
-            Heard {
+            HeardMessage {
                 fields,
                 body,
                 trailers,

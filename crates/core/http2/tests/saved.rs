@@ -22,7 +22,7 @@ const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
 /// Two ends and what is between them.
-struct World {
+struct TwoEnds {
     ends: [TestConnection; 2],
     /// Towards the client, towards the server.
     wires: [VecDeque<u8>; 2],
@@ -52,9 +52,9 @@ fn config() -> Http2Config {
     }
 }
 
-impl World {
-    fn new(seed: u64, replacements: Option<u64>) -> World {
-        World {
+impl TwoEnds {
+    fn new(seed: u64, replacements: Option<u64>) -> TwoEnds {
+        TwoEnds {
             ends: [
                 TestConnection::client(config(), 0),
                 TestConnection::server(config(), 0),
@@ -301,15 +301,15 @@ proptest! {
 
     #[test]
     fn replaced_ends_do_what_they_would_have_done(seed in any::<u64>(), replacements in any::<u64>()) {
-        let without = World::new(seed, None).run();
-        let with = World::new(seed, Some(replacements)).run();
+        let without = TwoEnds::new(seed, None).run();
+        let with = TwoEnds::new(seed, Some(replacements)).run();
         prop_assert_eq!(without, with);
     }
 
     /// A state whose bytes were changed is refused, or makes a connection that does not panic.
     #[test]
     fn damaged_states_do_no_harm(seed in any::<u64>(), place in any::<prop::sample::Index>(), bit in 0_u32..8) {
-        let mut world = World::new(seed, None);
+        let mut world = TwoEnds::new(seed, None);
         for _ in 0..60 {
             world.make_a_move();
         }
@@ -325,7 +325,7 @@ proptest! {
 /// The scripts of the property do what they are meant to: calls complete, and heads, bodies, trailers and resets come.
 #[test]
 fn scripts_reach_everything() {
-    let log: Vec<String> = (0..60).flat_map(|seed| World::new(seed, None).run()).collect();
+    let log: Vec<String> = (0..60).flat_map(|seed| TwoEnds::new(seed, None).run()).collect();
     let parts = [
         "Request",
         "Interim",

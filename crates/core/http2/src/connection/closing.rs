@@ -138,7 +138,7 @@ impl<C: DataChunk> Http2Connection<C> {
 
     /// Streams that rest longer than they may.
     pub(super) fn check_streams(&mut self, now_ns: u64) {
-        let patience = self.config.patience;
+        let time_limits = self.config.time_limits;
         let is_server = self.role == EndpointRole::Server;
         let overdue =
             |active_ns: u64, limit_ns: u64| limit_ns > 0 && now_ns.saturating_sub(active_ns) >= limit_ns;
@@ -147,11 +147,12 @@ impl<C: DataChunk> Http2Connection<C> {
             .iter()
             .filter_map(|stream| {
                 let is_answered = is_server && stream.local == HalfState::Ended;
-                if is_answered && overdue(stream.active_ns, patience.half_closed_ns) {
+                if is_answered && overdue(stream.active_ns, time_limits.half_closed_ns) {
                     // RFC 9113, section 8.1: the response is complete, the rest of the request is not needed.
                     return Some((stream.id, ErrorCode::NO_ERROR));
                 }
-                overdue(stream.active_ns, patience.stream_idle_ns).then_some((stream.id, ErrorCode::CANCEL))
+                overdue(stream.active_ns, time_limits.stream_idle_ns)
+                    .then_some((stream.id, ErrorCode::CANCEL))
             })
             .collect();
         resting

@@ -7,7 +7,7 @@ use crate::fields::FieldList;
 use crate::floods::FloodKind;
 use crate::hpack::DecodedBlock;
 use crate::output::DataChunk;
-use crate::streams::{HalfState, Stream, StreamEnding};
+use crate::streams::{HalfState, Http2Stream, StreamEnding};
 use crate::validate::{HeadFacts, HeadFault, check_request, check_response, check_trailers};
 use crate::windows::{ReceiveWindow, SendWindow};
 
@@ -115,9 +115,9 @@ impl<C: DataChunk> Http2Connection<C> {
         self.floods.honest_frame(&self.config.floods);
     }
 
-    pub(super) fn new_stream(&self, id: u32, now_ns: u64) -> Stream<C> {
+    pub(super) fn new_stream(&self, id: u32, now_ns: u64) -> Http2Stream<C> {
         let target = self.local.stream_window_bytes;
-        Stream::new(
+        Http2Stream::new(
             id,
             ReceiveWindow::new(target, target),
             SendWindow::new(self.peer.stream_window_bytes),

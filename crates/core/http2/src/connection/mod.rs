@@ -72,7 +72,7 @@ pub enum ResetCause {
     GoAway,
 }
 
-/// What happened.
+/// What happened on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http2Event<'a> {
     /// A head or trailers came. They are well-formed.

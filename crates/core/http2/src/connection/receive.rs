@@ -24,7 +24,7 @@ pub(super) enum FoundEvent {
     Head(CompletedHead),
     Data {
         stream: u32,
-        /// In the input.
+        /// The place of the bytes in the input.
         data: Range<usize>,
         end: StreamEnd,
     },
@@ -291,7 +291,7 @@ impl<C: DataChunk> Http2Connection<C> {
                 let open = self.open_block.take();
                 let mut block =
                     open.ok_or(ConnectionError::protocol("CONTINUATION follows no field block"))?;
-                block.continuations += 1;
+                block.continuations = block.continuations.saturating_add(1);
                 if block.continuations > crate::config::CONTINUATION_FRAMES_MAX {
                     return Err(ConnectionError::calm("a field block has too many CONTINUATIONs"));
                 }

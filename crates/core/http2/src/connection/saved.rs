@@ -18,7 +18,7 @@ use crate::hpack::{HpackDecoder, HpackEncoder};
 use crate::output::{DataChunk, OutputQueue};
 use crate::settings::EndpointSettings;
 use crate::state::{StateDamaged, StateField, state_struct};
-use crate::streams::{ClosedStreams, HalfState, QueueEnd, Stream, StreamTable};
+use crate::streams::{ClosedStreams, HalfState, Http2Stream, QueueEnd, StreamTable};
 use crate::windows::{ReceiveWindow, SendWindow};
 
 /// The version of the form.
@@ -186,7 +186,7 @@ impl<C: DataChunk> Http2Connection<C> {
             encoder: self.encoder.save(),
             receive_window: self.receive_window,
             send_window: self.send_window,
-            streams: self.streams.iter().map(Stream::save).collect(),
+            streams: self.streams.iter().map(Http2Stream::save).collect(),
             closed: self.closed.clone(),
             round: self.round.clone(),
             updates: self.updates.clone(),
@@ -277,7 +277,7 @@ impl<C: DataChunk> Http2Connection<C> {
     }
 }
 
-impl<C: DataChunk> Stream<C> {
+impl<C: DataChunk> Http2Stream<C> {
     fn save(&self) -> SavedStream {
         let mut start = self.queue_start;
         let rest = |chunk: &C| chunk.bytes()[std::mem::take(&mut start)..].to_vec();
@@ -298,8 +298,8 @@ impl<C: DataChunk> Stream<C> {
 }
 
 impl SavedStream {
-    fn restore<C: DataChunk>(self) -> Stream<C> {
-        let mut stream = Stream::new(self.id, self.receive_window, self.send_window, self.active_ns);
+    fn restore<C: DataChunk>(self) -> Http2Stream<C> {
+        let mut stream = Http2Stream::new(self.id, self.receive_window, self.send_window, self.active_ns);
         stream.local = self.local;
         stream.remote = self.remote;
         stream.body_left = self.body_left;
@@ -346,7 +346,9 @@ impl SavedConnection {
     fn check(&self) -> Result<(), RestoreFault> {
         must(self.read_is_plausible(), "the place in the peer's bytes")?;
         let is_within_block = self.decoder.is_within_block();
-        must(self.open_block.is_some() || !is_within_block, "the field block")?;
+        // A block that cannot be decoded ends the connection within it.
+        let may_be_within = self.open_block.is_some() || self.failed.is_some();
+        must(may_be_within || !is_within_block, "the field block")?;
         let settings = self.unacknowledged.iter().map(|(settings, _)| settings);
         let mut settings = settings.chain([&self.local, &self.peer]);
         must(settings.all(EndpointSettings::is_plausible), "the settings")?;

@@ -9,7 +9,7 @@ use crate::fields::FieldList;
 use crate::frame::{FRAME_BYTES_MIN, FrameKind, NUMBER_MAX, flags};
 use crate::output::DataChunk;
 use crate::settings::EndpointSettings;
-use crate::streams::{HalfState, QueueEnd, Stream};
+use crate::streams::{HalfState, Http2Stream, QueueEnd};
 use crate::validate::{HeadFault, check_request, check_response, check_trailers};
 
 /// Bytes of one frame of DATA at most, however many the peer takes: streams have their turns.
@@ -293,7 +293,7 @@ impl<C: DataChunk> Http2Connection<C> {
         self.unacknowledged.push_back((settings, now_ns));
     }
 
-    /// HEADERS and CONTINUATIONs.
+    /// Writes a head as HEADERS and CONTINUATIONs.
     pub(super) fn head_frames(&mut self, id: u32, fields: &FieldList, end: StreamEnd) {
         let frame_bytes_max = self.peer.frame_bytes_max as usize;
         let encoder = &mut self.encoder;
@@ -302,7 +302,7 @@ impl<C: DataChunk> Http2Connection<C> {
     }
 
     /// A stream whose body this end may go on with.
-    fn body_stream(&mut self, id: u32) -> Result<&mut Stream<C>, SendError> {
+    fn body_stream(&mut self, id: u32) -> Result<&mut Http2Stream<C>, SendError> {
         let stream = self.streams.get_mut(id).ok_or(SendError::NoStream)?;
         match stream.local {
             HalfState::Head => Err(SendError::State("a head comes first")),
@@ -339,7 +339,7 @@ fn after_head(end: StreamEnd) -> HalfState {
     }
 }
 
-impl<C: DataChunk> Stream<C> {
+impl<C: DataChunk> Http2Stream<C> {
     /// One frame of DATA of so many bytes, which the queue has; with END_STREAM if they are its last.
     fn put_data(&mut self, bytes: usize, output: &mut crate::output::OutputQueue<C>) {
         self.send_window.spend(bytes);

@@ -54,7 +54,7 @@ impl<C: DataChunk> Http2Connection<C> {
         }
         if is_due(self.streams_deadline()) {
             self.check_streams(now_ns);
-            self.streams_check_ns = now_ns.saturating_add(self.stream_patience_ns() / STREAM_CHECKS);
+            self.streams_check_ns = now_ns.saturating_add(self.stream_limit_ns() / STREAM_CHECKS);
         }
         Ok(())
     }
@@ -76,23 +76,23 @@ impl<C: DataChunk> Http2Connection<C> {
     }
 
     fn settings_deadline(&self) -> Option<u64> {
-        let patience_ns = self.config.patience.settings_ns;
+        let limit_ns = self.config.time_limits.settings_ns;
         if !self.has_peer_settings {
-            return Some(self.began_ns.saturating_add(patience_ns));
+            return Some(self.began_ns.saturating_add(limit_ns));
         }
         let sent = self.unacknowledged.front();
-        sent.map(|(_, sent_ns)| sent_ns.saturating_add(patience_ns))
+        sent.map(|(_, sent_ns)| sent_ns.saturating_add(limit_ns))
     }
 
     fn block_deadline(&self) -> Option<u64> {
-        let patience_ns = self.config.patience.field_block_ns;
+        let limit_ns = self.config.time_limits.field_block_ns;
         self.open_block
-            .map(|block| block.since_ns.saturating_add(patience_ns))
+            .map(|block| block.since_ns.saturating_add(limit_ns))
     }
 
     fn output_deadline(&self) -> Option<u64> {
         let waits = self.output.bytes() > 0;
-        waits.then(|| self.output_ns.saturating_add(self.config.patience.output_ns))
+        waits.then(|| self.output_ns.saturating_add(self.config.time_limits.output_ns))
     }
 
     fn keepalive_deadline(&self) -> Option<u64> {
@@ -109,21 +109,21 @@ impl<C: DataChunk> Http2Connection<C> {
     fn drain_deadline(&self) -> Option<u64> {
         match self.drain {
             DrainState::Announced { since_ns } => {
-                Some(since_ns.saturating_add(self.config.patience.drain_ns))
+                Some(since_ns.saturating_add(self.config.time_limits.drain_ns))
             }
             DrainState::No | DrainState::Final { .. } => None,
         }
     }
 
     fn streams_deadline(&self) -> Option<u64> {
-        let patience_ns = self.stream_patience_ns();
-        (!self.streams.is_empty() && patience_ns > 0).then_some(self.streams_check_ns)
+        let limit_ns = self.stream_limit_ns();
+        (!self.streams.is_empty() && limit_ns > 0).then_some(self.streams_check_ns)
     }
 
     /// The shortest time that a stream may rest; 0 if all may for ever.
-    fn stream_patience_ns(&self) -> u64 {
-        let patience = self.config.patience;
-        let limits = [patience.half_closed_ns, patience.stream_idle_ns];
+    fn stream_limit_ns(&self) -> u64 {
+        let time_limits = self.config.time_limits;
+        let limits = [time_limits.half_closed_ns, time_limits.stream_idle_ns];
         limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(0)
     }
 }

@@ -1,7 +1,7 @@
 //! Fields to blocks.
 
 use super::static_table::{self, TableMatch};
-use super::table::{DynamicTable, Inserted};
+use super::table::{DynamicTable, InsertedEntry};
 use super::{ENTRY_OVERHEAD_BYTES, TABLE_BYTES_INITIAL, huffman_bytes, huffman_encode, integer};
 use crate::fields::{FieldIndexing, FieldList, FieldRef};
 
@@ -45,7 +45,7 @@ pub struct HpackEncoder {
 pub(crate) struct SizeUpdate {
     /// The smallest size since the last block.
     pub(crate) lowest: u32,
-    /// The size now.
+    /// The size that holds now.
     pub(crate) last: u32,
 }
 
@@ -119,7 +119,7 @@ impl HpackEncoder {
             return;
         }
         literal(name, field, 6, 0b0100_0000, out);
-        if let Inserted::Number(number) = self.table.insert(field.name, field.value) {
+        if let InsertedEntry::Number(number) = self.table.insert(field.name, field.value) {
             self.index.insert(&hash, number);
         }
     }

@@ -37,9 +37,9 @@ pub fn static_field(index: usize) -> Option<(&'static [u8], &'static [u8])> {
 /// Where a field stands in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TableMatch {
-    /// Name and value.
+    /// An entry with this name and this value.
     Field(u32),
-    /// The name alone.
+    /// An entry with this name alone.
     Name(u32),
 }
 

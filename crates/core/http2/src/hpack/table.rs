@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 
 use super::{ENTRY_OVERHEAD_BYTES, STATIC_ENTRIES, static_field};
+use crate::fields::{FieldIndexing, FieldList, FieldRef};
 
 /// Fields in one run of bytes, oldest first. The run is moved to its front when half of it is no longer in use, so an
 /// entry is always one slice.
 #[derive(Clone, Debug)]
 pub(super) struct DynamicTable {
     bytes: Vec<u8>,
-    /// Oldest first.
+    /// The entries, oldest first.
     entries: VecDeque<TableEntry>,
     /// As RFC 7541, section 4.1, counts it.
     size: usize,
@@ -58,7 +59,7 @@ impl DynamicTable {
     }
 
     /// RFC 7541, section 4.4: the oldest entries go until this one fits; one that is larger than the table empties it.
-    pub(super) fn insert(&mut self, name: &[u8], value: &[u8]) -> Inserted {
+    pub(super) fn insert(&mut self, name: &[u8], value: &[u8]) -> InsertedEntry {
         let entry = TableEntry {
             at: 0,
             name_bytes: name.len(),
@@ -66,7 +67,7 @@ impl DynamicTable {
         };
         if entry.size() > self.size_max {
             self.evict_to(0);
-            return Inserted::Emptied;
+            return InsertedEntry::Emptied;
         }
         self.evict_to(self.size_max - entry.size());
         self.make_compact();
@@ -76,7 +77,7 @@ impl DynamicTable {
         self.entries.push_back(TableEntry { at, ..entry });
         self.size += entry.size();
         self.inserted += 1;
-        Inserted::Number(self.inserted - 1)
+        InsertedEntry::Number(self.inserted - 1)
     }
 
     /// The field of an index of the whole address space: static entries first, then the newest (RFC 7541, section 2.3.3).
@@ -135,7 +136,7 @@ impl DynamicTable {
 
 /// What came of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inserted {
+pub(super) enum InsertedEntry {
     /// It is in the table, under this number.
     Number(u64),
     /// It is larger than the table, which is empty now. That is not an error.
@@ -143,9 +144,10 @@ pub(super) enum Inserted {
 }
 
 /// A table with these fields, oldest first. None: they do not fit.
-pub(super) fn restored(fields: &crate::fields::FieldList, size_max: usize) -> Option<DynamicTable> {
+pub(super) fn restored(fields: &FieldList, size_max: usize) -> Option<DynamicTable> {
     let mut table = DynamicTable::new(size_max);
-    if fields.list_bytes() > size_max {
+    let is_plain = |field: FieldRef<'_>| field.indexing == FieldIndexing::Automatic;
+    if fields.list_bytes() > size_max || u32::try_from(size_max).is_err() || !fields.iter().all(is_plain) {
         return None;
     }
     for field in fields.iter() {

@@ -294,3 +294,29 @@ pub(crate) fn end_flag(end: StreamEnd) -> u8 {
 pub(crate) fn chunk(bytes: &[u8]) -> TestChunk {
     bytes.into()
 }
+
+pub(crate) const END: u8 = flags::END_HEADERS | flags::END_STREAM;
+
+pub(crate) fn server() -> TestEnd {
+    TestEnd::server(Http2Config::default())
+}
+
+pub(crate) fn client() -> TestEnd {
+    TestEnd::client(Http2Config::default())
+}
+
+/// A client with a request of its own, whose body is open.
+pub(crate) fn asking_client() -> TestEnd {
+    let mut end = client();
+    let id = end
+        .connection
+        .open(&request(&[]), StreamEnd::Continues, 0)
+        .unwrap();
+    assert_eq!(id, 1);
+    end.sent();
+    end
+}
+
+pub(crate) fn ok_head() -> FieldList {
+    list(&[(":status", "200")])
+}
