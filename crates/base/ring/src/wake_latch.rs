@@ -41,14 +41,8 @@ impl WakeLatch {
         self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed)
     }
 
-    #[cfg(not(loom))]
-    fn set_pending(&self) {
-        self.pending.store(true, Ordering::Release);
-    }
-
-    /// Loom does not know that no store can come between the swap in `take_pending` and the store that it has read, and would
-    /// let a later store be lost to it. Two swaps it puts in order.
-    #[cfg(loom)]
+    /// A swap, not a store: whoever takes it then has what all who announced put in their queues, for swaps continue a release
+    /// sequence that another's store would break.
     fn set_pending(&self) {
         self.pending.swap(true, Ordering::Release);
     }
@@ -61,7 +55,7 @@ impl WakeLatch {
 
     /// For the thread: has it look at its queues though nothing may have come, because it left something there.
     pub fn look_again(&self) {
-        self.pending.store(true, Ordering::Release);
+        self.set_pending();
     }
 
     /// For the thread: says that it is about to sleep, and whether it may.
