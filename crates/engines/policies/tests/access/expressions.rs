@@ -249,9 +249,14 @@ fn work_is_bounded_whatever_a_message_holds() {
         "-1 in request.numbers",
         "request.numbers.exists(n, request.numbers.exists(m, m + n < 0))",
         "[1, 2, 3].all(n, !request.id.contains('y'))",
+        "request.id == request.id",
+        "request.id < request.id",
+        "request.id.endsWith(request.id)",
+        "request.id in ['y', request.id]",
     ] {
         assert_eq!(shop.holds(text, &order, &[]), Err(Failure::Steps), "{text}");
     }
+    assert_eq!(shop.holds("request.id == 'x'", &order, &[]), Ok(false));
     assert_eq!(shop.holds("5 in request.numbers", &order, &[]), Ok(true));
 }
 

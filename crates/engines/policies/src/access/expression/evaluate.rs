@@ -12,9 +12,9 @@ use super::node::{
 use super::value::Val;
 
 /// Steps of one evaluation, at most: one for each element that is looked at, and one for every [`STEP_BYTES`] bytes in
-/// which something is searched.
+/// which something is searched or that are compared.
 pub const STEPS_MAX: u32 = 8_192;
-/// Bytes of text that are searched in one step.
+/// Bytes that are searched or compared in one step.
 const STEP_BYTES: usize = 64;
 /// Quantifiers within each other, at most.
 pub(crate) const VARIABLES_MAX: usize = 4;
@@ -156,6 +156,7 @@ impl<'a> Evaluation<'a> {
             Node::Or(of) => self.decided_by(true, of),
             Node::Compare(comparison, of) => {
                 let (a, b) = (self.val(&of[0])?, self.val(&of[1])?);
+                self.step_over_both(&a, &b)?;
                 Ok(compare(*comparison, &a, &b))
             }
             Node::Present(field, presence) => self.is_present(field, *presence),
@@ -168,12 +169,19 @@ impl<'a> Evaluation<'a> {
                 }
                 _ => Err(Failure::Type),
             },
+            // No longer than the constants, whatever the value's length.
             Node::InConstants(of, set) => Ok(set.contains(&self.val(of)?)),
-            Node::InValueList(of, list) => Ok(list.contains(&self.val(of)?)),
+            Node::InValueList(of, list) => {
+                let val = self.val(of)?;
+                self.step_over(length_of(&val))?;
+                Ok(list.contains(&val))
+            }
             Node::InValues(of, values) => {
                 let val = self.val(of)?;
                 for value in values {
-                    if self.val(value)?.equals(&val) {
+                    let value = self.val(value)?;
+                    self.step_over_both(&value, &val)?;
+                    if value.equals(&val) {
                         return Ok(true);
                     }
                 }
@@ -186,7 +194,9 @@ impl<'a> Evaluation<'a> {
             }
             Node::InKeys(of, field) => {
                 let val = self.val(of)?;
-                Ok(find(&self.elements(field)?, &val)?.is_some())
+                let elements = self.elements(field)?;
+                self.step_over_keys(&elements, &val)?;
+                Ok(find(&elements, &val)?.is_some())
             }
             Node::Quantified(of) => self.quantified(of),
             value => match self.val(value)? {
@@ -211,6 +221,20 @@ impl<'a> Evaluation<'a> {
     fn step(&mut self) -> Result<(), Failure> {
         self.steps_left = self.steps_left.checked_sub(1).ok_or(Failure::Steps)?;
         Ok(())
+    }
+
+    /// Accounts for comparing two values: as far as both have bytes.
+    fn step_over_both(&mut self, a: &Val<'_>, b: &Val<'_>) -> Result<(), Failure> {
+        match length_of(a).min(length_of(b)) {
+            short if short < STEP_BYTES => Ok(()),
+            long => self.step_over(long),
+        }
+    }
+
+    /// Accounts for looking for a key among those of a map, which are in order.
+    fn step_over_keys(&mut self, elements: &Elements<'_>, key: &Val<'_>) -> Result<(), Failure> {
+        let comparisons = (elements.len() + 1).ilog2() + 1;
+        self.step_over(length_of(key).saturating_mul(comparisons as usize))
     }
 
     /// Accounts for searching in so many bytes.
@@ -242,6 +266,7 @@ impl<'a> Evaluation<'a> {
         let (Val::String(text), Val::String(part)) = (self.val(text)?, self.val(part)?) else {
             return Err(Failure::Type);
         };
+        self.step_over_both(&Val::String(text), &Val::String(part))?;
         Ok(match test {
             TextTest::StartsWith => text.starts_with(part),
             TextTest::EndsWith => text.ends_with(part),
@@ -325,7 +350,10 @@ impl<'a> Evaluation<'a> {
         let key = self.val(&entry.key)?;
         let elements = self.elements(&entry.collection)?;
         let index = match entry.by {
-            By::Key => find(&elements, &key)?.ok_or(Failure::NoKey)?,
+            By::Key => {
+                self.step_over_keys(&elements, &key)?;
+                find(&elements, &key)?.ok_or(Failure::NoKey)?
+            }
             By::Index => {
                 let index = key.integer().and_then(|index| u32::try_from(index).ok());
                 index
@@ -346,6 +374,7 @@ impl<'a> Evaluation<'a> {
         for index in 0..elements.len() {
             self.step()?;
             let found = elements.get(index)?.and_then(Val::of).ok_or(Failure::Type)?;
+            self.step_over_both(&found, val)?;
             if found.equals(val) {
                 return Ok(true);
             }
@@ -460,6 +489,15 @@ fn find(elements: &Elements<'_>, key: &Val<'_>) -> Result<Option<u32>, Failure> 
         _ => return Err(Failure::Type),
     };
     Ok(elements.find(&key)?)
+}
+
+/// Bytes that are compared of a value; none of numbers.
+fn length_of(val: &Val<'_>) -> usize {
+    match val {
+        Val::String(text) => text.len(),
+        Val::Bytes(bytes) => bytes.len(),
+        Val::Bool(_) | Val::Int(_) | Val::Uint(_) | Val::Double(_) | Val::Message(_) => 0,
+    }
 }
 
 fn compare(comparison: Comparison, a: &Val<'_>, b: &Val<'_>) -> bool {
