@@ -385,6 +385,14 @@ impl<A: Copy> ClientSession<A> {
         }
     }
 
+    /// Asks the peer whether it is there.
+    pub(crate) fn ask(&mut self, shared: &mut Shared<A>) {
+        if matches!(self.state, State::Open | State::Draining) {
+            let header = Header::of_session(Kind::Ping, self.remote_number, self.remote_token);
+            shared.control_of(self.seal.as_deref_mut(), self.remote, &header);
+        }
+    }
+
     fn keep_alive(&mut self, shared: &mut Shared<A>, silence_ns: u64) -> Result<(), EndReason> {
         let now_ns = shared.clock.now_ns();
         let (keepalive_ns, peer_timeout_ns) = (shared.config.keepalive_ns, shared.config.peer_timeout_ns);
@@ -392,8 +400,7 @@ impl<A: Copy> ClientSession<A> {
             return Err(EndReason::PeerTimeout);
         }
         let due_ns = if silence_ns >= keepalive_ns {
-            let header = Header::of_session(Kind::Ping, self.remote_number, self.remote_token);
-            shared.control_of(self.seal.as_deref_mut(), self.remote, &header);
+            self.ask(shared);
             now_ns + peer_timeout_ns / 4
         } else {
             self.heard_ns + keepalive_ns

@@ -145,6 +145,17 @@ impl<A: Address> Endpoint<A> {
         taken.map_err(|(error, call)| Box::new(CallRefused { error, call }))
     }
 
+    /// Asks the peer of a client's session whether it is there; any packet of its answers. In a sealed session only the peer
+    /// itself can answer.
+    pub fn ask(&mut self, now_ns: u64, session: SessionId) {
+        self.shared.clock.advance(now_ns);
+        if let Some(Session::Client(client)) = self.sessions.get_mut(usize::from(session.number))
+            && client.id == session
+        {
+            client.ask(&mut self.shared);
+        }
+    }
+
     /// Answers a request with a buffer, which comes back as [`Event::ResponseReturned`].
     ///
     /// # Errors

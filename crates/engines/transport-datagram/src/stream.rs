@@ -67,6 +67,8 @@ const REFUSED_NS_MAX: u64 = 2_500_000_000;
 /// With so many refusals in so long, too.
 const REFUSALS_MAX: u32 = 3;
 const REFUSALS_NS_MIN: u64 = 300_000_000;
+/// How soon the peer of a sealed stream that was refused is asked again whether it is there, in nanoseconds.
+const ASK_NS: u64 = 500_000_000;
 /// Packets taken in one poll.
 const PACKETS_MAX: usize = 256;
 /// The greatest pause between two looks whether an answer that is pending got lost, in nanoseconds.
@@ -306,6 +308,8 @@ struct Refusals {
     unproven: u64,
     first_ns: u64,
     last_ns: u64,
+    /// When the peer was asked last whether it is there.
+    asked_ns: u64,
 }
 
 /// What a stream gives whoever reads it.

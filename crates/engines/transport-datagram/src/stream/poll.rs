@@ -217,28 +217,46 @@ impl ResumableStream {
             Attachment::Attached { .. } => None,
             _ => since_ns_of(self.attachment).map(|since_ns| since_ns + DETACHED_NS_MAX + 1),
         };
-        let refused_at = (self.refusals.count > 0).then(|| self.refusals.first_ns + REFUSED_NS_MAX + 1);
+        let is_refused = self.refusals.count > 0;
+        let refused_at = is_refused.then(|| self.refusals.first_ns + REFUSED_NS_MAX + 1);
+        let ask_at = (is_refused && self.terms.key.is_some()).then(|| self.refusals.asked_ns + ASK_NS);
         let due = self.endpoint.wake_at();
-        [due, look_at, refused_at].into_iter().flatten().min()
+        [due, look_at, refused_at, ask_at].into_iter().flatten().min()
     }
 
+    /// Heeds what says that nobody listens at the peer's address: messages of the network, and peers that do not know the
+    /// session. Anybody can send those, so that a sealed stream only asks its peer whether it is there, and believes in its
+    /// silence. (A server's end cannot ask: there, the connection's own questions decide.)
     pub(super) fn heed_refusals(&mut self, now_ns: u64) -> Result<(), Lost> {
+        let is_sealed = self.terms.key.is_some();
         let refusals = &mut self.refusals;
         let unproven = self.endpoint.unproven_losses();
         let is_disowned = std::mem::replace(&mut refusals.unproven, unproven) < unproven;
-        if self.socket.take_refused() || is_disowned {
+        let is_refused = self.socket.take_refused() && !(is_sealed && self.role == Role::Server);
+        if is_refused || is_disowned {
             if refusals.count == 0 {
                 refusals.first_ns = now_ns;
+                refusals.asked_ns = now_ns.saturating_sub(ASK_NS);
             }
             refusals.count += 1;
             refusals.last_ns = now_ns;
         }
-        let since_ns = now_ns.saturating_sub(refusals.first_ns);
-        let several = refusals.count >= REFUSALS_MAX && since_ns >= REFUSALS_NS_MIN;
-        match refusals.count > 0 && (several || since_ns > REFUSED_NS_MAX) {
-            true => Err(Lost("nobody listens at the peer's address any more".to_owned())),
-            false => Ok(()),
+        if refusals.count == 0 {
+            return Ok(());
         }
+        let since_ns = now_ns.saturating_sub(refusals.first_ns);
+        let several = !is_sealed && refusals.count >= REFUSALS_MAX && since_ns >= REFUSALS_NS_MIN;
+        if several || since_ns > REFUSED_NS_MAX {
+            return Err(Lost("nobody listens at the peer's address any more".to_owned()));
+        }
+        let is_due = now_ns.saturating_sub(refusals.asked_ns) >= ASK_NS;
+        if is_sealed && is_due {
+            refusals.asked_ns = now_ns;
+            if let Some(session) = self.session() {
+                self.endpoint.ask(now_ns, session);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn transmit(&mut self, now_ns: u64) -> Result<bool, Lost> {
