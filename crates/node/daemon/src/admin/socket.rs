@@ -107,14 +107,14 @@ fn is_dead(path: &Path, address: &SocketAddrUnix) -> bool {
     is_socket && refused() == Err(Errno::CONNREFUSED)
 }
 
-type Waiting = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BarrierWait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Connections as they come, at most [`CONNECTIONS`] at once.
 pub(crate) struct Incoming {
     listener: UnixListener,
     closing: watch::Receiver<bool>,
     places: Arc<BoundedPlaces<u32>>,
-    waiting: Option<Waiting>,
+    waiting: Option<BarrierWait>,
 }
 
 impl Stream for Incoming {
