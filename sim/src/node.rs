@@ -160,7 +160,7 @@ impl SimRuntime {
         self.due = self.polled_until;
         match self.worker.poll_once() {
             NextStep::Poll => self.idle_since = now,
-            NextStep::Yield => {}
+            NextStep::Yield => self.worker.yield_core(),
             NextStep::Sleep(wait) => {
                 self.thread = ThreadState::Sleeps;
                 self.due = match wait {

@@ -252,7 +252,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
     }
 
     /// Gives the core away after [`NextStep::Yield`].
-    fn yield_core(&mut self) {
+    pub fn yield_core(&mut self) {
         let given_away_at = self.platform.now_ns();
         self.platform.yield_core();
         let back_at = self.platform.now_ns();
