@@ -1,6 +1,9 @@
 //! What a test runs in: nodes, servers and agents, each a process of its own, in a directory of the test's own.
 
+use std::fs::Permissions;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 
@@ -33,6 +36,8 @@ pub struct World {
 pub struct NodeOptions {
     /// Where `probe.Probe` is: the address of another node.
     pub peer: Option<SocketAddr>,
+    /// Lines of the `[control]` table.
+    pub control: String,
     /// Lines of the `[limits]` table.
     pub limits: String,
     /// Further tables, in TOML.
@@ -315,6 +320,40 @@ impl World {
         Agent::new(self.start("agent", command))
     }
 
+    /// Starts a role, such as `["server"]`, as another user, under the name of a copy of its program in this directory. Only
+    /// root can.
+    ///
+    /// # Panics
+    ///
+    /// When the program cannot be copied or started.
+    pub fn role_as(&mut self, node: &Node, name: &str, user: u32, arguments: &[&str]) -> Program {
+        let program = self.copy_of_role(name);
+        let mut command = Command::new(&program);
+        command
+            .args(arguments)
+            .env("PROVOST_SOCKET", &node.socket)
+            .uid(user)
+            .gid(user);
+        self.start(name, command)
+    }
+
+    /// A copy of the program that every user may run. It is made by another process: a file that this one writes could be
+    /// held open by what other tests start meanwhile, and so not be run.
+    fn copy_of_role(&self, name: &str) -> PathBuf {
+        let (directory, program) = (self.directory(), self.directory().join(name));
+        let everybody = Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory, everybody.clone()).expect("permissions");
+        if !program.exists() {
+            let copied = Command::new("cp").arg(&self.role).arg(&program).status();
+            assert!(
+                copied.is_ok_and(|status| status.success()),
+                "a copy of the program"
+            );
+            std::fs::set_permissions(&program, everybody).expect("permissions");
+        }
+        program
+    }
+
     fn start(&mut self, name: &str, command: Command) -> Program {
         self.started += 1;
         Program::start(
@@ -396,12 +435,13 @@ fn config_text(name: &str, socket: &Path, port: u16, options: &NodeOptions) -> S
     });
     format!(
         "[node]\nname = \"{name}\"\n\
-         [control]\nsocket = \"{}\"\n\
+         [control]\nsocket = \"{}\"\n{}\n\
          [limits]\n{}\n\
          {}\n\
          [[listener]]\naddress = \"127.0.0.1:{port}\"\n\
          {}",
         socket.display(),
+        options.control,
         options.limits,
         options.tables,
         route.unwrap_or_default(),

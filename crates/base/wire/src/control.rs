@@ -140,7 +140,7 @@ pub struct Reply {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The reply itself.
-    #[prost(oneof = "reply::Body", tags = "2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "reply::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
     pub body: Option<reply::Body>,
 }
 
@@ -164,7 +164,7 @@ pub mod reply {
         /// To `Bind` and `Connect` with a hash that the service does not know: send `AddSchema`, then ask again.
         #[prost(message, tag = "5")]
         SchemaUnknown(SchemaUnknown),
-        /// To any request: it failed.
+        /// To any request: it failed. On the service's own account: the app is detached, and why.
         #[prost(message, tag = "6")]
         Failed(Failed),
         /// On the service's own account: a segment of the receive heap, sent before any completion that uses it.
@@ -175,6 +175,9 @@ pub mod reply {
         /// can be mapped read-only.
         #[prost(message, tag = "8")]
         RegionReplaced(RegionReplaced),
+        /// On the service's own account: a service is not bound any more.
+        #[prost(message, tag = "9")]
+        Unbound(Unbound),
     }
 }
 
@@ -225,6 +228,21 @@ pub struct Failed {
     pub code: u32,
     /// What is wrong, where, and what to do.
     #[prost(string, tag = "2")]
+    pub message: String,
+}
+
+/// The configuration does not allow the app to offer a service any more: no new connections; those that are open go away
+/// gracefully.
+#[derive(Clone, PartialEq, Message)]
+pub struct Unbound {
+    /// Full name of the service.
+    #[prost(string, tag = "1")]
+    pub service: String,
+    /// A status code.
+    #[prost(uint32, tag = "2")]
+    pub code: u32,
+    /// By which rule, and what to do.
+    #[prost(string, tag = "3")]
     pub message: String,
 }
 

@@ -54,6 +54,9 @@ pub struct Status {
     /// Of all connections so far; absent where there were none.
     #[prost(message, optional, tag = "20")]
     pub packets: ::core::option::Option<Packets>,
+    /// What an operator should look at, each with what to do, such as that every app may bind every service.
+    #[prost(string, repeated, tag = "21")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Nested message and enum types in `Status`.
 pub mod status {

@@ -8,14 +8,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message;
 use provost_datapath::PrivateBytes;
 use provost_shm::{Packet, PacketSocket};
 use provost_wire::Code;
+use provost_wire::control::{Failed, Reply, Unbound, reply};
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 
+use crate::app_process::AppProcess;
 use crate::compose::AppEndpoint;
 use crate::permits::AppConnections;
 use crate::refusal::Refusal;
@@ -45,6 +48,8 @@ pub(crate) struct AttachedApp {
     pub(crate) requests: PendingRequests,
     /// Whether its library takes another completion region.
     pub(crate) takes_regions: bool,
+    /// Its process, as far as authority goes by it.
+    pub(crate) process: AppProcess,
     /// Counts its connections.
     pub(crate) connections: AppConnections,
     /// Tells the app's task that its runtime has given it up.
@@ -70,6 +75,38 @@ impl AttachedApp {
             done = work => Ok(done),
             // Its sender is ours.
             _ = gone.wait_for(|is_gone| *is_gone) => Err(Refusal::new(Code::Cancelled, "the app is gone")),
+        }
+    }
+
+    /// Its user.
+    pub(crate) fn uid(&self) -> u32 {
+        self.endpoint.identity.uid
+    }
+
+    /// Has it detached, and tells it why.
+    pub(crate) fn detach_because(&self, refusal: Refusal) {
+        self.tell(reply::Body::Failed(Failed {
+            code: refusal.code.number(),
+            message: refusal.message,
+        }));
+        self.given_up.notify_one();
+    }
+
+    /// Tells it that a service of its is not bound any more, and why.
+    pub(crate) fn tell_unbound(&self, service: &str, refusal: &Refusal) {
+        self.tell(reply::Body::Unbound(Unbound {
+            service: service.to_owned(),
+            code: refusal.code.number(),
+            message: refusal.message.clone(),
+        }));
+    }
+
+    /// Says something on the service's own account, if there is room: an app that does not listen is not waited for.
+    fn tell(&self, body: reply::Body) {
+        let body = Some(body);
+        let reply = Reply { id: 0, body }.encode_to_vec();
+        if let Err(error) = self.control.socket.get_ref().send(&reply, &[]) {
+            tracing::debug!(app = self.id(), %error, "an app was not told");
         }
     }
 }
@@ -202,6 +239,10 @@ impl ControlSocket {
     pub(crate) fn new(socket: PacketSocket) -> io::Result<ControlSocket> {
         let socket = watched(socket)?;
         Ok(ControlSocket { socket })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {

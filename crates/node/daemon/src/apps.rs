@@ -28,11 +28,13 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tracing::Instrument;
 
 use crate::access::{self, Credentials};
+use crate::app_process::AppProcess;
 use crate::app_registry::{
     AppRegistry, AttachedApp, ControlSocket, PendingRequest, PendingRequests, UnattachedProcess, watched,
 };
+use crate::authority::Authority;
 use crate::compose::AppEndpoint;
-use crate::config::Config;
+use crate::config::{AppTable, Config};
 use crate::configuration::Configuration;
 use crate::connect::{ConnectOutcome, Connector};
 use crate::connections::ConnectionRegistry;
@@ -70,6 +72,7 @@ pub(crate) struct AppServer {
     pub(crate) services: Arc<Services>,
     pub(crate) quiesce_barrier: Rc<QuiesceBarrier>,
     pub(crate) connector: Rc<Connector>,
+    pub(crate) authority: Rc<Authority>,
 }
 
 /// What came of a request.
@@ -164,10 +167,9 @@ impl AppServer {
         packet: Packet,
     ) -> Option<Rc<AttachedApp>> {
         let request = Request::decode(packet.bytes.as_slice()).ok()?;
+        let process = AppProcess::at_socket(control.as_fd(), credentials.clone());
         let admitted = match &request.body {
-            Some(request::Body::Attach(attach)) => {
-                self.admit(&control, credentials, attach, packet.descriptors)
-            }
+            Some(request::Body::Attach(attach)) => self.admit(&control, process, attach, packet.descriptors),
             _ => Err(Refusal::new(
                 Code::FailedPrecondition,
                 "attach first: nothing else can be asked before",
@@ -180,14 +182,14 @@ impl AppServer {
                 match self.start(&app, new).await {
                     Ok(()) => return self.welcome(app, request.id, reply).await,
                     Err(refusal) => {
-                        refuse(&app.control, credentials, request.id, refusal).await;
+                        refuse(&app.control, &credentials, request.id, refusal).await;
                         return None;
                     }
                 }
             }
             Err(refusal) => refusal,
         };
-        refuse(&control, credentials, request.id, refusal).await;
+        refuse(&control, &credentials, request.id, refusal).await;
         None
     }
 
@@ -217,12 +219,22 @@ impl AppServer {
     fn admit(
         &self,
         control: &ControlSocket,
-        credentials: Credentials,
+        mut process: AppProcess,
         attach: &Attach,
         descriptors: Vec<OwnedFd>,
     ) -> Result<AppAdmission, Refusal> {
         let live = self.config.live();
-        self.check(&live, credentials, attach)?;
+        let credentials = process.credentials.clone();
+        self.check(&live, &credentials, attach)?;
+        let name = match attach.name.as_str() {
+            "" => format!("process {}", credentials.pid),
+            name => name.to_owned(),
+        };
+        let connections = self.connections.permits.of_app(credentials.uid);
+        if let Some(table) = self.authority.admit(&live, &name, &mut process)? {
+            self.check_attachments(&live, &table)?;
+            connections.set_bound(table.connections);
+        }
         let slots = (
             ring_slots(attach.submission_slots, live.limits.ring_slots)?,
             ring_slots(attach.completion_slots, live.limits.ring_slots)?,
@@ -233,10 +245,6 @@ impl AppServer {
         let waiting = waiting(attach, &live)?;
         let shared = SharedMemory::create(slots, control, limits)?;
         let id = self.apps.new_id();
-        let name = match attach.name.as_str() {
-            "" => format!("process {}", credentials.pid),
-            name => name.to_owned(),
-        };
         let endpoint = AppEndpoint {
             runtime: self.runtimes.place(&name),
             send_heap,
@@ -252,7 +260,8 @@ impl AppServer {
             app: AdmittedApp {
                 endpoint,
                 takes_regions: attach.takes_regions,
-                connections: self.connections.permits.of_app(credentials.uid),
+                process,
+                connections,
             },
             new: NewApp {
                 app: id,
@@ -274,7 +283,7 @@ impl AppServer {
     }
 
     /// Checks who wants to attach, and that there is room.
-    fn check(&self, live: &Config, credentials: Credentials, attach: &Attach) -> Result<(), Refusal> {
+    fn check(&self, live: &Config, credentials: &Credentials, attach: &Attach) -> Result<(), Refusal> {
         access::check(&live.control, access::own_user(), credentials)
             .map_err(|denied| Refusal::new(Code::PermissionDenied, denied.to_string()))?;
         if attach.version != CONTROL_VERSION {
@@ -306,6 +315,24 @@ impl AppServer {
             return Err(Refusal::new(Code::ResourceExhausted, message));
         }
         Ok(())
+    }
+
+    /// Checks that as many apps of a table may be attached.
+    fn check_attachments(&self, live: &Config, table: &AppTable) -> Result<(), Refusal> {
+        let Some(most) = table.attachments else {
+            return Ok(());
+        };
+        let of_table = |name: &str| live.app_table(name).is_some_and(|other| other.name == table.name);
+        let apps = self.apps.all();
+        let attached = apps.values().filter(|app| of_table(app.name())).count();
+        if attached < most {
+            return Ok(());
+        }
+        let message = format!(
+            "{attached} apps of [[app]] \"{}\" are attached, as many as its attachments = {most} allow",
+            table.name
+        );
+        Err(Refusal::new(Code::ResourceExhausted, message))
     }
 
     /// Gives an admitted app to its runtime.
@@ -553,6 +580,12 @@ impl AppServer {
             0 => u32::MAX,
             max => max,
         };
+        let bound_by = self.services.offering(&bind.service);
+        let bound_by: Vec<_> = bound_by
+            .into_iter()
+            .filter_map(|other| self.apps.find(other))
+            .collect();
+        self.authority.may_bind(app, &bind.service, &bound_by)?;
         self.services.bind(Offer {
             app: app.id(),
             request,
@@ -585,11 +618,7 @@ impl AppServer {
 /// Who is at the other end of a control socket.
 fn identified(socket: &PacketSocket) -> io::Result<Credentials> {
     let peer = socket.peer_credentials()?;
-    Ok(Credentials {
-        pid: peer.process,
-        uid: peer.user,
-        gid: peer.group,
-    })
+    Credentials::at_socket(socket, peer.process, peer.user, peer.group)
 }
 
 /// An app that may attach: who it is, what its runtime gets, and what it is told.
@@ -602,6 +631,7 @@ struct AppAdmission {
 struct AdmittedApp {
     endpoint: AppEndpoint,
     takes_regions: bool,
+    process: AppProcess,
     connections: AppConnections,
 }
 
@@ -617,6 +647,7 @@ impl AdmittedApp {
             control,
             requests: RefCell::new(BTreeMap::new()),
             takes_regions: self.takes_regions,
+            process: self.process,
             connections: self.connections,
             given_up: Notify::new(),
             gone: watch::Sender::new(false),
@@ -669,8 +700,8 @@ impl SharedMemory {
     }
 }
 
-async fn refuse(control: &ControlSocket, credentials: Credentials, request: u64, refusal: Refusal) {
-    let Credentials { pid, uid, .. } = credentials;
+async fn refuse(control: &ControlSocket, credentials: &Credentials, request: u64, refusal: Refusal) {
+    let &Credentials { pid, uid, .. } = credentials;
     if log::may_tell(EventSubject::User(uid)) {
         tracing::warn!(pid, uid, reason = &*log::cut(&refusal.message), "refused an app");
     }

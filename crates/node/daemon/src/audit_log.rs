@@ -13,6 +13,8 @@ use serde::Serialize;
 
 /// Records that wait for the writer, at most.
 const QUEUE_MAX: usize = 8192;
+/// Texts of records are cut after so many bytes.
+pub(crate) const TEXT_BYTES_MAX: usize = 1024;
 /// Records that are written at once, at most.
 const BATCH_MAX: usize = 512;
 /// How long the writer lets records come together once it has written some. A record that finds it so wakes nobody: to
@@ -293,6 +295,20 @@ impl Inner {
         }
         self.written.fetch_add(lines.len() as u64, Ordering::Relaxed);
     }
+}
+
+/// A text of bounded length.
+pub(crate) fn cut(mut text: String) -> String {
+    if text.len() > TEXT_BYTES_MAX {
+        let end = (0..=TEXT_BYTES_MAX)
+            .rev()
+            .find(|at| text.is_char_boundary(*at))
+            .unwrap_or(0);
+        let left_out = text.len() - end;
+        text.truncate(end);
+        text.push_str(&format!("… ({left_out} bytes more)"));
+    }
+    text
 }
 
 #[cfg(test)]

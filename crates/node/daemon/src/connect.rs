@@ -15,6 +15,7 @@ use tracing::Instrument;
 
 use crate::app_registry::{AppRegistry, AttachedApp};
 use crate::attempts::ConnectAttempts;
+use crate::authority::Authority;
 use crate::compose::{AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, PeerEndpoint};
 use crate::config::RouteTransport;
 use crate::configuration::Configuration;
@@ -51,6 +52,7 @@ pub(crate) struct Connector {
     pub(crate) quiesce_barrier: Rc<QuiesceBarrier>,
     /// Those of apps that are under way.
     pub(crate) attempts: ConnectAttempts,
+    pub(crate) authority: Rc<Authority>,
     /// Rotates over the endpoints of routes.
     pub(crate) turn: Cell<usize>,
 }
@@ -133,6 +135,7 @@ impl Connector {
             let message = format!("name an address in at most {ADDRESS_BYTES_MAX} bytes");
             return Err(Refusal::invalid(message));
         }
+        self.authority.may_connect(app, &connect.service)?;
         let hash = schema_hash(&connect.schema_hash)?;
         let identity = &app.endpoint.identity;
         let finding = self.services.find_schema(&connect.service, hash, identity);
@@ -167,7 +170,7 @@ impl Connector {
     fn route(&self, connect: &Connect) -> Result<ConnectionRoute, Refusal> {
         let config = self.config.live();
         if !connect.address.is_empty() {
-            if config.control.allow_app_addresses {
+            if config.allows_app_addresses() {
                 let address = vec![connect.address.clone()];
                 return Ok(ConnectionRoute::Remote(TransportKind::default(), address));
             }

@@ -9,10 +9,12 @@
 
 pub mod access;
 mod admin;
+mod app_process;
 mod app_registry;
 mod apps;
 mod attempts;
 mod audit_log;
+mod authority;
 mod compose;
 pub mod config;
 mod configuration;
@@ -21,6 +23,7 @@ mod connections;
 mod control_plane;
 pub mod core_dumps;
 mod counts;
+mod enforcement;
 pub mod hot_restart;
 mod inspect;
 mod listen;

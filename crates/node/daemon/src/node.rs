@@ -21,12 +21,14 @@ use crate::app_registry::{AppRegistry, AttachedApp};
 use crate::apps::AppServer;
 use crate::attempts::{ATTEMPT_THREADS_MAX, ConnectAttempts};
 use crate::audit_log::{AuditLog, AuditLogError};
+use crate::authority::Authority;
 use crate::config::{Config, Sources};
 use crate::configuration::Configuration;
 use crate::connect::Connector;
 use crate::connections::ConnectionRegistry;
 use crate::control_plane::ControlPlane;
 use crate::counts::{Counts, unix_ms};
+use crate::enforcement;
 use crate::hot_restart::{self, Predecessor, PredecessorError};
 use crate::live_change::LiveChanges;
 use crate::log::{self, EventSubject};
@@ -479,6 +481,8 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
         apps = plane.apps.count(),
         "serving"
     );
+    // Apps of the process before may have been allowed more by its configuration.
+    enforcement::enforce(&plane);
     let _ = started.send(Ok(plane.peers.addresses.clone()));
     match until_told_to_end(&plane, &mut asked.upgrades, &mut asked.shutdown).await {
         ServiceEnd::Replaced(end) => end,
@@ -553,6 +557,7 @@ impl ServingTasks {
             services: Arc::clone(&plane.services),
             quiesce_barrier: Rc::clone(&plane.quiesce_barrier),
             connector: Rc::clone(&plane.connector),
+            authority: Rc::clone(&plane.authority),
         });
         for app in resumed {
             tokio::task::spawn_local(Rc::clone(&server).resume(app));
@@ -742,6 +747,10 @@ fn make(
     let connections = Rc::new(ConnectionRegistry::new(permits));
     let peers = Rc::new(PeerAccess::new(&config, addresses)?);
     let config = Rc::new(Configuration::new(config, sources));
+    let authority = Rc::new(Authority {
+        config: Rc::clone(&config),
+        audit: Arc::clone(&audit),
+    });
     let apps = Rc::new(AppRegistry::new());
     let quiesce_barrier = Rc::new(QuiesceBarrier::new());
     let counts = Rc::new(Counts::default());
@@ -756,6 +765,7 @@ fn make(
         peers: Rc::clone(&peers),
         quiesce_barrier: Rc::clone(&quiesce_barrier),
         attempts: ConnectAttempts::new(),
+        authority: Rc::clone(&authority),
         turn: Cell::new(0),
     });
     let changes = Rc::new(LiveChanges::new(
@@ -777,6 +787,7 @@ fn make(
         quiesce_barrier,
         restarts: Rc::new(RestartDesk::new(upgrades)),
         counts,
+        authority,
         audit,
     };
     Ok((plane, events))

@@ -34,10 +34,19 @@ impl From<&LimitsConfig> for ConnectionBounds {
 }
 
 /// Connections of one app, and of all apps of its user.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct AppConnections {
     app: Arc<AtomicUsize>,
     user: Arc<AtomicUsize>,
+    /// How many the app's own table allows; none: as many as any app.
+    bound: Cell<Option<usize>>,
+}
+
+impl AppConnections {
+    /// Another bound of this app alone, for connections that come from now on.
+    pub(crate) fn set_bound(&self, bound: Option<usize>) {
+        self.bound.set(bound);
+    }
 }
 
 /// One connection that is counted until this is dropped.
@@ -54,6 +63,8 @@ pub(crate) enum TooMany {
     User(usize),
     #[error("the app has as many connections as limits.connections_per_app = {0} allows")]
     App(usize),
+    #[error("the app has as many connections as connections = {0} of its [[app]] allows")]
+    Table(usize),
 }
 
 impl Permits {
@@ -83,6 +94,7 @@ impl Permits {
         AppConnections {
             app: Arc::default(),
             user,
+            bound: Cell::new(None),
         }
     }
 
@@ -96,10 +108,14 @@ impl Permits {
             self.all.fetch_sub(1, Ordering::Relaxed);
             return Err(TooMany::User(bounds.per_user));
         }
-        if !raise(&app.app, bounds.per_app) {
+        let (own_max, too_many) = match app.bound.get() {
+            Some(bound) if bound < bounds.per_app => (bound, TooMany::Table(bound)),
+            _ => (bounds.per_app, TooMany::App(bounds.per_app)),
+        };
+        if !raise(&app.app, own_max) {
             self.all.fetch_sub(1, Ordering::Relaxed);
             app.user.fetch_sub(1, Ordering::Relaxed);
-            return Err(TooMany::App(bounds.per_app));
+            return Err(too_many);
         }
         Ok(Permit {
             counted: self.counted(app),
@@ -156,6 +172,8 @@ mod tests {
         let _fourth = permits.take(&third).unwrap();
         assert_eq!(permits.take(&third).err(), Some(TooMany::Node(4)));
         drop(first);
+        one.set_bound(Some(1));
+        assert_eq!(permits.take(&one).err(), Some(TooMany::Table(1)));
         assert!(permits.take(&other).is_ok());
     }
 }

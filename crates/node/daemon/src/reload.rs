@@ -12,6 +12,7 @@ use std::time::SystemTime;
 
 use crate::config::{Config, ConfigChange, ConfigError, Sources, TakesEffect, diff};
 use crate::control_plane::ControlPlane;
+use crate::enforcement;
 use crate::migration::RouteFollower;
 use crate::permits::ConnectionBounds;
 use crate::policies::{Attachment, Change, ChangeError, Mode, Report, load_engines};
@@ -122,6 +123,7 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
         .permits
         .set_bounds(ConnectionBounds::from(&next.limits));
     let before = plane.config.set_live(next);
+    enforcement::enforce(plane);
     let follower = RouteFollower {
         connector: Rc::clone(&plane.connector),
         changes: Rc::clone(&plane.changes),

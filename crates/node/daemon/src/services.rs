@@ -255,6 +255,13 @@ impl Services {
         self.lock().accepting = false;
     }
 
+    /// The apps that have bound a service.
+    pub(crate) fn offering(&self, service: &str) -> Vec<AppId> {
+        let state = self.lock();
+        let offers = state.by_service.get(service).map(Vec::as_slice).unwrap_or_default();
+        offers.iter().map(|offer| offer.app).collect()
+    }
+
     /// Whether a service is bound here.
     pub(crate) fn is_bound(&self, service: &str) -> bool {
         self.lock().by_service.contains_key(service)

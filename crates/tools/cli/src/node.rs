@@ -69,6 +69,14 @@ impl Shown for Status {
                 Look::Bad.paint(&problem, canvas)
             );
         }
+        for warning in &self.warnings {
+            let warning = clean(warning);
+            out += &format!(
+                "{} {}\n",
+                Look::Heading.paint("warning     ", canvas),
+                Look::Bad.paint(&warning, canvas)
+            );
+        }
         if self.daemon_upgrades + self.daemon_rollbacks > 0 {
             let replaced = format!(
                 "{} times (service up {}), {} rolled back",

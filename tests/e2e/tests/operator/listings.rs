@@ -17,6 +17,11 @@ fn status_apps_and_datapaths_say_what_there_is() {
         assert_eq!(status["pid"], setting.a.program.id());
         assert_eq!((&status["apps"], &status["connections"]), (&1.into(), &1.into()));
         assert_eq!(status["caller_role"], "admin");
+        let warning = status["warnings"][0].as_str().unwrap_or_default();
+        assert!(
+            warning.starts_with("open: the configuration has no [[app]]"),
+            "{status}"
+        );
 
         let hold = setting.agent.begin(Ask::Hold(Hold {
             key: "listed".into(),

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use prost::Message;
 use provost_shm::{AsFd, BorrowedFd, Interest, OwnedFd, PacketSocket, Wait, wait_for};
 use provost_wire::Code;
-use provost_wire::control::{RegionReplaced, Reply, Request, SegmentAdded, reply, request};
+use provost_wire::control::{RegionReplaced, Reply, Request, SegmentAdded, Unbound, reply, request};
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 
 use crate::status::Status;
@@ -19,6 +19,10 @@ pub(crate) struct Control {
     next_id: AtomicU64,
     /// Requests under way, by id.
     pending: Mutex<HashMap<u64, Pending>>,
+    /// Services that were taken back on the service's own account.
+    unbound: Mutex<UnboundServices>,
+    /// Why the service detaches this app, if it has said so.
+    farewell: Mutex<Option<Status>>,
     /// Held while packets are received, so that they are handled in order.
     receiving: Mutex<()>,
 }
@@ -28,6 +32,16 @@ struct Pending {
     reply: Option<Result<reply::Body, Status>>,
     waker: Option<Waker>,
 }
+
+#[derive(Default)]
+struct UnboundServices {
+    /// Each with the reason.
+    services: Vec<(String, Status)>,
+    wakers: Vec<Waker>,
+}
+
+/// Services that were taken back and that nobody has asked about, at most.
+const UNBOUND_MAX: usize = 1024;
 
 /// A packet that is not a reply to a request.
 pub(crate) enum Notice {
@@ -44,6 +58,8 @@ impl Control {
             socket,
             next_id: AtomicU64::new(1),
             pending: Mutex::default(),
+            unbound: Mutex::default(),
+            farewell: Mutex::default(),
             receiving: Mutex::default(),
         }
     }
@@ -101,6 +117,43 @@ impl Control {
         self.pending().remove(&id);
     }
 
+    /// The next of these services that was taken back on the service's own account, and why.
+    pub(crate) fn poll_unbound(
+        &self,
+        is_own: impl Fn(&str) -> bool,
+        context: &mut Context<'_>,
+    ) -> Poll<(String, Status)> {
+        let mut unbound = self.unbound.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = unbound.services.iter().position(|(service, _)| is_own(service)) {
+            return Poll::Ready(unbound.services.swap_remove(at));
+        }
+        if !unbound
+            .wakers
+            .iter()
+            .any(|waker| waker.will_wake(context.waker()))
+        {
+            unbound.wakers.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Why the service detaches this app, if it has said so.
+    pub(crate) fn farewell(&self) -> Option<Status> {
+        let farewell = self.farewell.lock().unwrap_or_else(PoisonError::into_inner);
+        farewell.clone()
+    }
+
+    fn note_unbound(&self, unbound: Unbound) {
+        let reason = Status::new(Code::from_number(unbound.code), unbound.message);
+        let mut all = self.unbound.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.services.len() < UNBOUND_MAX {
+            all.services.push((unbound.service, reason));
+        }
+        let wakers = std::mem::take(&mut all.wakers);
+        drop(all);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
     /// Receives all packets that are there. An error, or the end of the socket, ends the attachment.
     pub(crate) fn receive(&self, mut notice: impl FnMut(Notice) -> io::Result<()>) -> io::Result<()> {
         let _in_order = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,6 +179,11 @@ impl Control {
                         region.ok_or_else(|| io::Error::other("a region came without its memory"))?;
                     notice(Notice::Region(replaced, region))?;
                 }
+                Some(reply::Body::Unbound(unbound)) => self.note_unbound(unbound),
+                Some(reply::Body::Failed(failed)) if reply.id == 0 => {
+                    let reason = Status::new(Code::from_number(failed.code), failed.message);
+                    *self.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+                }
                 Some(reply::Body::Failed(failed)) => {
                     self.answer(
                         reply.id,
@@ -143,9 +201,12 @@ impl Control {
 
     /// Fails all requests under way, and all to come.
     pub(crate) fn fail_all(&self) {
+        let reason = self
+            .farewell()
+            .unwrap_or_else(|| Status::unavailable("the node's service went away"));
         let ids: Vec<u64> = self.pending().keys().copied().collect();
         for id in ids {
-            self.answer(id, Err(Status::unavailable("the node's service went away")));
+            self.answer(id, Err(reason.clone()));
         }
     }
 

@@ -20,6 +20,7 @@ use crate::codegen::Service;
 use crate::link::block_on;
 use crate::reactor::Timer;
 use crate::status::Status;
+use provost_wire::Code;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
 /// Time before services are bound again after that has failed on a new link.
@@ -126,10 +127,12 @@ impl ServerBuilder {
                     is_first = false;
                     match poll_fn(|context| serving.poll(shutdown.as_mut(), context)).await {
                         Outcome::ShutDown => return Ok(()),
+                        Outcome::Refused(status) => return Err(status),
                         Outcome::LinkLost => {}
                     }
                 }
-                Err(status) if is_first => return Err(status),
+                // A rule of the node's configuration does not change by trying again.
+                Err(status) if is_first || status.code() == Code::PermissionDenied => return Err(status),
                 Err(_) => {
                     if unless(shutdown.as_mut(), Timer::new(REBIND_PAUSE).wait())
                         .await

@@ -28,10 +28,11 @@ const POLLS_MAX: usize = 64;
 const UNBIND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why serving ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It was told to stop, and all calls are finished.
     ShutDown,
+    /// The node's configuration does not let it offer its services any more.
+    Refused(Status),
     /// The link is over.
     LinkLost,
 }
@@ -51,6 +52,10 @@ pub(super) struct Serving {
     spawner: Option<Arc<dyn Spawn>>,
     concurrency_limit: usize,
     shutdown: Option<Unbinding>,
+    /// Services that the node has taken back.
+    unbound: usize,
+    /// Why the last of them was.
+    refusal: Option<Status>,
 }
 
 /// Taking the services back. Calls that the service had passed on before it has answered are still served.
@@ -102,6 +107,8 @@ impl Serving {
             spawner: builder.spawner.clone(),
             concurrency_limit: builder.concurrency_limit,
             shutdown: None,
+            unbound: 0,
+            refusal: None,
             link,
         };
         for (index, bound) in serving.services.iter().enumerate() {
@@ -136,15 +143,38 @@ impl Serving {
                     late: Timer::new(UNBIND_TIMEOUT),
                 });
             }
+            self.poll_taken_back(context);
             let is_unbound = self.poll_unbinding(context);
             self.poll_ready_tasks();
             match self.poll_inbox(is_unbound, context) {
                 Poll::Ready(Ok(Found::Call(begin))) => self.start(begin),
                 Poll::Ready(Ok(Found::ReadyTask)) => {}
-                Poll::Ready(Ok(Found::Nothing)) => return Poll::Ready(Outcome::ShutDown),
-                Poll::Ready(Err(_)) => return Poll::Ready(Outcome::LinkLost),
+                Poll::Ready(Ok(Found::Nothing)) => {
+                    let refused = self.refusal.take().map(Outcome::Refused);
+                    return Poll::Ready(refused.unwrap_or(Outcome::ShutDown));
+                }
+                Poll::Ready(Err(_)) => {
+                    let refused = self.link.control.farewell().map(Outcome::Refused);
+                    return Poll::Ready(refused.unwrap_or(Outcome::LinkLost));
+                }
                 Poll::Pending if self.ready.is_empty() => return Poll::Pending,
                 Poll::Pending => {}
+            }
+        }
+    }
+
+    /// Once the node has taken all services back, what is left is to finish the calls.
+    fn poll_taken_back(&mut self, context: &mut Context<'_>) {
+        let services = &self.services;
+        let is_own = |name: &str| services.iter().any(|bound| bound.descriptor.name == name);
+        while let Poll::Ready((_, reason)) = self.link.control.poll_unbound(is_own, context) {
+            self.unbound += 1;
+            if self.unbound >= services.len() && self.shutdown.is_none() {
+                self.refusal = Some(reason);
+                self.shutdown = Some(Unbinding {
+                    requests: Vec::new(),
+                    late: Timer::new(UNBIND_TIMEOUT),
+                });
             }
         }
     }

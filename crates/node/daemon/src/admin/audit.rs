@@ -9,12 +9,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::Credentials;
-use crate::audit_log::AuditLog;
+use crate::audit_log::{AuditLog, cut};
 
 use super::roles::Role;
 
-/// Texts of arguments are cut after so many bytes.
-const TEXT_BYTES_MAX: usize = 1024;
 /// Lists in arguments are shown up to so many entries.
 const ENTRIES_MAX: usize = 64;
 /// As much of the user database is read, in bytes.
@@ -65,7 +63,7 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    pub(crate) fn new(peer: Credentials, role: Role, users: &mut Users) -> Who {
+    pub(crate) fn new(peer: &Credentials, role: Role, users: &mut Users) -> Who {
         Who {
             uid: peer.uid,
             gid: peer.gid,
@@ -119,20 +117,6 @@ fn shown(value: Value) -> Option<Value> {
         }
         other => Some(other),
     }
-}
-
-/// A text of bounded length.
-pub(crate) fn cut(mut text: String) -> String {
-    if text.len() > TEXT_BYTES_MAX {
-        let end = (0..=TEXT_BYTES_MAX)
-            .rev()
-            .find(|at| text.is_char_boundary(*at))
-            .unwrap_or(0);
-        let left_out = text.len() - end;
-        text.truncate(end);
-        text.push_str(&format!("… ({left_out} bytes more)"));
-    }
-    text
 }
 
 /// The local user database, and names that were found in it.
@@ -193,6 +177,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
+    use crate::audit_log::TEXT_BYTES_MAX;
 
     #[test]
     fn arguments_leave_defaults_out_and_cut_what_is_long() {

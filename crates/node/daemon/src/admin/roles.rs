@@ -1,10 +1,10 @@
-//! Who may do what: the kernel's word about a process (`SO_PEERCRED`) against `[admin]`.
+//! Who may do what: the kernel's word about a process (`SO_PEERCRED`, `SO_PEERGROUPS`) against `[admin]`.
 
 use std::fmt;
 
 use crate::access::Credentials;
 
-use crate::config::AdminConfig;
+use crate::config::{AdminConfig, GroupAccount, UserAccount};
 
 /// What somebody may do. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,8 +33,8 @@ impl Role {
 
     /// The role of a process, at a service that runs as `own_uid`.
     #[must_use]
-    pub fn of(config: &AdminConfig, own_uid: u32, peer: Credentials) -> Role {
-        let listed = |uids: &[u32], gids: &[u32]| uids.contains(&peer.uid) || gids.contains(&peer.gid);
+    pub fn of(config: &AdminConfig, own_uid: u32, peer: &Credentials) -> Role {
+        let listed = |users: &[UserAccount], groups: &[GroupAccount]| peer.is_listed(users, groups);
         if peer.uid == 0 || peer.uid == own_uid || listed(&config.admin_uids, &config.admin_gids) {
             Role::Admin
         } else if listed(&config.operate_uids, &config.operate_gids) {
@@ -54,7 +54,7 @@ impl fmt::Display for Role {
 }
 
 /// A call needs a role that the caller does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{method} needs the role \"{needed}\"; process {pid} of user {uid}, group {gid} has \"{has}\": add the user to \
      admin.{needed}_uids or the group to admin.{needed}_gids in the node's configuration",
@@ -75,8 +75,17 @@ pub struct Denied {
 mod tests {
     use super::*;
 
+    fn peer(uid: u32, gid: u32) -> Credentials {
+        Credentials {
+            pid: 7,
+            uid,
+            gid,
+            groups: [70].into(),
+        }
+    }
+
     fn role(config: &AdminConfig, uid: u32, gid: u32) -> Role {
-        Role::of(config, 990, Credentials { pid: 7, uid, gid })
+        Role::of(config, 990, &peer(uid, gid))
     }
 
     #[test]
@@ -90,9 +99,16 @@ mod tests {
     #[test]
     fn lists_give_roles_and_the_highest_counts() {
         let config = AdminConfig {
-            view_gids: vec![7],
-            operate_uids: vec![1000],
-            admin_gids: vec![8],
+            view_gids: vec![7.into()],
+            operate_uids: vec![1000.into()],
+            admin_gids: vec![8.into(), 70.into()],
+            ..AdminConfig::default()
+        };
+        assert_eq!(role(&config, 1001, 9), Role::Admin);
+        let config = AdminConfig {
+            admin_gids: vec![8.into()],
+            view_gids: vec![7.into()],
+            operate_uids: vec![1000.into()],
             ..AdminConfig::default()
         };
         assert_eq!(role(&config, 1001, 7), Role::View);
@@ -108,11 +124,7 @@ mod tests {
             method: "AttachPolicy",
             needed: Role::Operate,
             has: Role::View,
-            peer: Credentials {
-                pid: 7,
-                uid: 1001,
-                gid: 8,
-            },
+            peer: peer(1001, 8),
         };
         let text = denied.to_string();
         for word in [

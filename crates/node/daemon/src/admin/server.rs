@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 
 use crate::access::Credentials;
 use crate::audit_log::AuditLog;
+use crate::audit_log::cut;
 use crate::config::AdminConfig;
 
 use super::audit::{self, Record, Who};
@@ -61,7 +62,7 @@ pub(crate) struct Server {
 }
 
 /// Who calls.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Caller {
     peer: Credentials,
     role: Role,
@@ -78,11 +79,12 @@ impl Server {
 
     /// Who calls, if they may.
     fn admit<M: Serialize>(&self, method: Method, request: &Request<M>) -> Result<Caller, Status> {
-        let peer = *request
+        let peer = request
             .extensions()
             .get::<Credentials>()
+            .cloned()
             .ok_or_else(|| Status::unauthenticated("the kernel does not say who is calling"))?;
-        let role = Role::of(&self.roles.config, self.roles.own_uid, peer);
+        let role = Role::of(&self.roles.config, self.roles.own_uid, &peer);
         if role >= method.role {
             return Ok(Caller { peer, role });
         }
@@ -90,7 +92,7 @@ impl Server {
             method: method.name,
             needed: method.role,
             has: role,
-            peer,
+            peer: peer.clone(),
         };
         let status = Status::permission_denied(denied.to_string());
         let mut record = self.record(method, Caller { peer, role }, request.get_ref());
@@ -147,9 +149,9 @@ impl Server {
                 Ok(done) => {
                     let shown = done.shown();
                     record.number = shown.number;
-                    record.message = audit::cut(shown.summary);
-                    record.before = audit::cut(shown.before);
-                    record.after = audit::cut(shown.after);
+                    record.message = cut(shown.summary);
+                    record.before = cut(shown.before);
+                    record.after = cut(shown.after);
                 }
                 Err(status) => record.conclude(status),
             }
@@ -199,7 +201,7 @@ impl Server {
             event: "admin",
             node: self.roles.node.clone(),
             number: 0,
-            who: Who::new(caller.peer, caller.role, &mut users),
+            who: Who::new(&caller.peer, caller.role, &mut users),
             method: method.name,
             arguments: audit::arguments(request),
             before: String::new(),
@@ -214,7 +216,7 @@ impl Server {
 impl Record {
     fn conclude(&mut self, status: &Status) {
         self.outcome = code_name(status.code());
-        self.message = audit::cut(status.message().to_owned());
+        self.message = cut(status.message().to_owned());
     }
 }
 

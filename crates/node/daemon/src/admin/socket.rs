@@ -161,16 +161,14 @@ impl AdminStream {
     /// `None` when there is no place for it.
     fn new(stream: UnixStream, places: &Arc<BoundedPlaces<u32>>) -> io::Result<Option<AdminStream>> {
         let credentials = stream.peer_cred()?;
-        let peer = Credentials {
-            pid: credentials.pid().unwrap_or_default(),
-            uid: credentials.uid(),
-            gid: credentials.gid(),
-        };
+        let pid = credentials.pid().unwrap_or_default();
+        let peer = Credentials::at_socket(&stream, pid, credentials.uid(), credentials.gid())?;
+        let uid = peer.uid;
         let placed = |place| AdminStream {
             stream: PlacedStream::new(stream, place),
             peer,
         };
-        Ok(places.enter(peer.uid).map(placed))
+        Ok(places.enter(uid).map(placed))
     }
 }
 
@@ -178,7 +176,7 @@ impl Connected for AdminStream {
     type ConnectInfo = Credentials;
 
     fn connect_info(&self) -> Credentials {
-        self.peer
+        self.peer.clone()
     }
 }
 

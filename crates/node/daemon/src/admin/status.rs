@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use provost_admin::v1;
 use provost_admin::v1::status::State;
 
+use crate::authority::openness;
 use crate::control_plane::ControlPlane;
 use crate::counts::unix_ms;
 use crate::inspect;
@@ -45,7 +46,16 @@ pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
         config_read_at_unix_us: unix_us(config.read_at),
         caller_role: role.name().to_owned(),
         packets: listings::packets(plane.connections.packets(), None),
+        warnings: warnings(plane),
     }
+}
+
+/// What an operator should look at.
+fn warnings(plane: &ControlPlane) -> Vec<String> {
+    openness(&plane.config.live())
+        .map(str::to_owned)
+        .into_iter()
+        .collect()
 }
 
 fn state(plane: &ControlPlane) -> State {

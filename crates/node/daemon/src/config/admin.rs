@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::{GroupAccount, UserAccount};
+
 /// `[admin]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -15,18 +17,18 @@ pub struct AdminConfig {
     pub socket: Option<PathBuf>,
     /// Its permissions, in octal.
     pub mode: String,
-    /// Users who may look, by number. Root and the service's own user may do everything.
-    pub view_uids: Vec<u32>,
-    /// Groups whose members may look, by number (a process's primary group).
-    pub view_gids: Vec<u32>,
+    /// Users who may look. Root and the service's own user may do everything.
+    pub view_uids: Vec<UserAccount>,
+    /// Groups whose members may look.
+    pub view_gids: Vec<GroupAccount>,
     /// Users who may also change policies, engines and configuration.
-    pub operate_uids: Vec<u32>,
+    pub operate_uids: Vec<UserAccount>,
     /// Groups whose members may.
-    pub operate_gids: Vec<u32>,
+    pub operate_gids: Vec<GroupAccount>,
     /// Users who may also load code and replace the daemon.
-    pub admin_uids: Vec<u32>,
+    pub admin_uids: Vec<UserAccount>,
     /// Groups whose members may.
-    pub admin_gids: Vec<u32>,
+    pub admin_gids: Vec<GroupAccount>,
 }
 
 impl Default for AdminConfig {

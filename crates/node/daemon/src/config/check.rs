@@ -6,7 +6,10 @@ use provost_wire::limits;
 
 use provost_transport_datagram::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 
-use super::{Config, ConfigError, Problem, RouteConfig, RouteTransport, parse_mode};
+use super::{
+    Account, AccountKind, AppTable, Config, ConfigError, Problem, RouteConfig, RouteTransport, apps,
+    parse_mode,
+};
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
 use crate::transport::TransportKind;
 
@@ -56,7 +59,10 @@ impl Config {
             let message = format!("\"{}\" is not an octal mode such as \"0660\"", self.control.mode);
             problems.add("control.mode", message);
         }
+        problems.accounts("control.allow_uids", &self.control.allow_uids);
+        problems.accounts("control.allow_gids", &self.control.allow_gids);
         self.check_admin(problems);
+        self.check_apps(problems);
         if self.node.name.is_empty() || self.node.name.len() > limits::NAME_BYTES_MAX {
             problems.add(
                 "node.name",
@@ -86,6 +92,29 @@ impl Config {
         if parse_mode(&self.admin.mode).is_none() {
             let message = format!("\"{}\" is not an octal mode such as \"0660\"", self.admin.mode);
             problems.add("admin.mode", message);
+        }
+        problems.accounts("admin.view_uids", &self.admin.view_uids);
+        problems.accounts("admin.view_gids", &self.admin.view_gids);
+        problems.accounts("admin.operate_uids", &self.admin.operate_uids);
+        problems.accounts("admin.operate_gids", &self.admin.operate_gids);
+        problems.accounts("admin.admin_uids", &self.admin.admin_uids);
+        problems.accounts("admin.admin_gids", &self.admin.admin_gids);
+    }
+
+    fn check_apps(&self, problems: &mut Problems) {
+        problems.range("app", self.apps.len(), 0, apps::TABLES_MAX);
+        for (at, table) in self.apps.iter().enumerate() {
+            for (key, problem) in table.problems() {
+                problems.add(format!("app[{at}].{key}"), problem);
+            }
+            let is_same = |earlier: &AppTable| earlier.name == table.name;
+            if self.apps[..at].iter().any(is_same) {
+                let message = format!(
+                    "\"{}\" has a table already: give one all that it needs",
+                    table.name
+                );
+                problems.add(format!("app[{at}].name"), message);
+            }
         }
     }
 
@@ -277,6 +306,12 @@ impl Problems {
             key: key.into(),
             message,
         });
+    }
+
+    fn accounts<K: AccountKind>(&mut self, key: &str, accounts: &[Account<K>]) {
+        for problem in accounts.iter().filter_map(Account::problem) {
+            self.add(key, problem);
+        }
     }
 
     fn range<T: PartialOrd + fmt::Display>(&mut self, key: &str, value: T, least: T, most: T) {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::Config;
 
 /// Keys that a reload changes, by their beginning. The rest waits for a restart, or for a replacement of the daemon.
-const LIVE: [&str; 17] = [
+const LIVE: [&str; 18] = [
+    "app",
     "control.allow_",
     "engines",
     "limits.apps",
@@ -25,7 +26,7 @@ const LIVE: [&str; 17] = [
     "tls.allow_peers",
 ];
 /// Lists whose entries are told apart by this key of theirs.
-const NAMED: [(&str, &str); 2] = [("policy", "name"), ("route", "service")];
+const NAMED: [(&str, &str); 3] = [("app", "name"), ("policy", "name"), ("route", "service")];
 
 /// One key that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +84,7 @@ impl Config {
         next.control.allow_gids.clone_from(&other.control.allow_gids);
         next.control.allow_any_user = other.control.allow_any_user;
         next.control.allow_app_addresses = other.control.allow_app_addresses;
+        next.apps.clone_from(&other.apps);
         next.engines.clone_from(&other.engines);
         next.limits.apps = other.limits.apps;
         next.limits.connections = other.limits.connections;
@@ -148,7 +150,7 @@ fn add_named(leaves: &mut BTreeMap<String, String>, path: &str, entries: &[toml:
         rest.remove(*name);
         add_table(leaves, &format!("{path}.{named}"), &rest);
     }
-    if path == "policy" && !names.is_empty() {
+    if path != "route" && !names.is_empty() {
         leaves.insert(path.to_owned(), format!("{names:?}"));
     }
     true
@@ -207,10 +209,14 @@ mod tests {
         let mut other = Config::default();
         other.node.name = "other".into();
         other.control.mode = "0600".into();
-        other.control.allow_uids = vec![1];
-        other.control.allow_gids = vec![1];
+        other.control.allow_uids = vec![1.into()];
+        other.control.allow_gids = vec![1.into()];
         other.control.allow_any_user = true;
-        other.control.allow_app_addresses = false;
+        other.control.allow_app_addresses = Some(false);
+        other.apps = vec![super::super::AppTable {
+            name: "kv".into(),
+            ..super::super::AppTable::default()
+        }];
         other.engines = vec!["/e.so".into()];
         other.limits.apps = 1;
         other.limits.connections = 2;

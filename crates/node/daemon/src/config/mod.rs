@@ -3,7 +3,9 @@
 //! `docs/configuration.md` documents each key, `packaging/provostd.toml` shows all of them with their defaults (a
 //! test holds it against this module).
 
+mod accounts;
 mod admin;
+mod apps;
 mod check;
 mod diff;
 mod model;
@@ -15,7 +17,9 @@ use std::path::PathBuf;
 
 use crate::policies::Attachment;
 
+pub use accounts::{Account, AccountKind, GroupAccount, Groups, UserAccount, Users};
 pub use admin::AdminConfig;
+pub use apps::AppTable;
 pub use diff::{ConfigChange, TakesEffect, diff};
 pub use model::*;
 pub use observe::{ListenAddress, ObserveConfig};

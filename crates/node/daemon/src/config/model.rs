@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
-use super::{AdminConfig, ObserveConfig};
+use super::{AdminConfig, AppTable, GroupAccount, ObserveConfig, UserAccount};
 use crate::policies::Attachment;
 use crate::transport::{TransportKind, TransportOptions};
 
@@ -44,6 +44,9 @@ pub struct Config {
     /// Policies and where they apply, in the order in which a call meets them on its way out.
     #[serde(rename = "policy", skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
+    /// To whom names of apps belong, and what those apps may do; without any, every app may do everything.
+    #[serde(rename = "app", skip_serializing_if = "Vec::is_empty")]
+    pub apps: Vec<AppTable>,
     /// Where other nodes connect.
     #[serde(rename = "listener", skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<ListenerConfig>,
@@ -68,14 +71,16 @@ pub struct ControlConfig {
     pub socket: PathBuf,
     /// Its permissions, in octal.
     pub mode: String,
-    /// Users whose processes may attach, by number. Root and the service's own user always may.
-    pub allow_uids: Vec<u32>,
-    /// Groups whose processes may attach, by number (a process's primary group).
-    pub allow_gids: Vec<u32>,
+    /// Users whose processes may attach. Root and the service's own user always may.
+    pub allow_uids: Vec<UserAccount>,
+    /// Groups whose members' processes may attach.
+    pub allow_gids: Vec<GroupAccount>,
     /// Whether any local process may attach that can open the socket.
     pub allow_any_user: bool,
-    /// Whether an app may name the address that it wants to connect to; else only routes decide.
-    pub allow_app_addresses: bool,
+    /// Whether an app may name the address that it wants to connect to; else only routes decide. Without a word: it may
+    /// where there is no `[tls]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_app_addresses: Option<bool>,
 }
 
 /// `[runtime]`.
@@ -315,7 +320,7 @@ impl Default for ControlConfig {
             allow_uids: Vec::new(),
             allow_gids: Vec::new(),
             allow_any_user: false,
-            allow_app_addresses: true,
+            allow_app_addresses: None,
         }
     }
 }

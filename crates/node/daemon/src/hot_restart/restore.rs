@@ -23,6 +23,7 @@ use provost_wire::limits::REGION_BYTES_MAX;
 use tokio::sync::{Notify, watch};
 
 use super::state;
+use crate::app_process::AppProcess;
 use crate::app_registry::{AttachedApp, ControlSocket, PendingRequest};
 use crate::compose::{
     AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, NamesNothing, PeerEndpoint,
@@ -758,11 +759,13 @@ fn finish(
         for request in app.requests {
             requests.insert(plane.apps.new_request(), request);
         }
+        let process = AppProcess::of_state(app.control.as_fd(), &app.endpoint.identity, &app.state.program);
         let attached = Rc::new(AttachedApp {
             endpoint: app.endpoint,
             control: app.control,
             requests: RefCell::new(requests),
             takes_regions: app.state.takes_regions,
+            process,
             connections: app.connections,
             given_up: Notify::new(),
             gone: watch::Sender::new(false),

@@ -219,6 +219,7 @@ impl Writer<'_> {
             gid: identity.gid,
             busy_poll: saved.waiting == Waiting::BusyPolls,
             takes_regions: attached.takes_regions,
+            program: attached.process.program_bytes(),
             port: saved.port,
             port_descriptors,
             places: saved.places,

@@ -181,6 +181,9 @@ pub(super) struct App {
     /// Ranges of send heaps that its connections' states name by number.
     #[prost(message, repeated, tag = "16")]
     pub(super) ranges: Vec<Range>,
+    /// The program of an `[[app]]` that it was found to run when it attached; empty for none.
+    #[prost(bytes = "vec", tag = "17")]
+    pub(super) program: Vec<u8>,
 }
 
 /// See [`App::stuck`].

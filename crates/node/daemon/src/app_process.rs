@@ -1,0 +1,58 @@
+//! The process of an app, as the kernel knows it: what authority goes by, whatever the app says of itself.
+
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use provost_engine::AppIdentity;
+use provost_processes::{Process, ProcessFacts};
+
+use crate::access::Credentials;
+
+/// What the kernel says of an app's process.
+#[derive(Clone, Debug)]
+pub(crate) struct AppProcess {
+    pub(crate) credentials: Credentials,
+    /// Its program and its control group, as far as they can be read.
+    pub(crate) facts: ProcessFacts,
+    /// The program of its table that it was found to run when it attached: the file may be replaced since.
+    pub(crate) program: Option<PathBuf>,
+}
+
+impl AppProcess {
+    /// The process at the other end of a control socket.
+    pub(crate) fn at_socket(socket: BorrowedFd<'_>, credentials: Credentials) -> AppProcess {
+        let read = Process::at_socket(socket, credentials.pid, credentials.uid);
+        let facts = read.and_then(|process| process.facts());
+        AppProcess {
+            facts: facts.unwrap_or_else(|error| {
+                tracing::debug!(pid = credentials.pid, %error, "a process cannot be looked at");
+                ProcessFacts::default()
+            }),
+            credentials,
+            program: None,
+        }
+    }
+
+    /// The process of an app that another process of the service has let in, and what was saved of it.
+    pub(crate) fn of_state(socket: BorrowedFd<'_>, app: &AppIdentity, program: &[u8]) -> AppProcess {
+        let program = (!program.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(program)));
+        let credentials = Credentials {
+            pid: app.pid,
+            uid: app.uid,
+            gid: app.gid,
+            groups: provost_processes::peer_groups(socket).unwrap_or_default().into(),
+        };
+        AppProcess {
+            program,
+            ..AppProcess::at_socket(socket, credentials)
+        }
+    }
+
+    /// What is saved of it.
+    pub(crate) fn program_bytes(&self) -> Vec<u8> {
+        let program = self.program.as_ref();
+        program.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec())
+    }
+}

@@ -1,0 +1,108 @@
+//! Ends what a configuration does not allow any more, when it takes effect.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use provost_engine::Side;
+
+use crate::app_registry::AttachedApp;
+use crate::authority::{AppAction, Asker, may_bind, may_connect, openness, owner};
+use crate::config::Config;
+use crate::connections::OpenConnection;
+use crate::control_plane::ControlPlane;
+
+/// Ends what the configuration in effect does not allow any more: apps whose names are not theirs, services that they may
+/// not bind, connections that they may not make.
+pub(crate) fn enforce(plane: &ControlPlane) {
+    let live = plane.config.live();
+    report_open(&live);
+    if live.apps.is_empty() {
+        return;
+    }
+    let mut apps: Vec<Rc<AttachedApp>> = plane.apps.all().values().cloned().collect();
+    apps.sort_by_key(|app| app.id());
+    for app in apps {
+        match owner(&live, app.name(), &app.process) {
+            Ok(table) => {
+                app.connections
+                    .set_bound(table.and_then(|table| table.connections));
+                end_bindings(plane, &live, &app);
+                end_connections(plane, &live, &app);
+            }
+            Err(denial) => {
+                plane
+                    .authority
+                    .record(AppAction::Attach, Asker::of(&app), "", &denial);
+                tracing::warn!(
+                    app = app.id(),
+                    name = app.name(),
+                    reason = denial.reason,
+                    "detaching an app"
+                );
+                app.detach_because(denial.into());
+            }
+        }
+    }
+}
+
+fn end_bindings(plane: &ControlPlane, live: &Config, app: &AttachedApp) {
+    for service in plane.services.served_by(app.id()) {
+        let Err(denial) = may_bind(live, app.name(), &service) else {
+            continue;
+        };
+        plane.services.unbind(app.id(), &service);
+        drain(plane, app, &service, Side::Server);
+        plane
+            .authority
+            .record(AppAction::Bind, Asker::of(app), &service, &denial);
+        tracing::warn!(
+            app = app.id(),
+            service,
+            reason = denial.reason,
+            "unbound a service"
+        );
+        app.tell_unbound(&service, &denial.into());
+    }
+}
+
+fn end_connections(plane: &ControlPlane, live: &Config, app: &AttachedApp) {
+    let is_own = |connection: &&OpenConnection| {
+        connection.app() == app.id() && connection.context.side == Side::Client
+    };
+    let all = plane.connections.all();
+    let mut services: Vec<Arc<str>> = all
+        .values()
+        .filter(is_own)
+        .map(|connection| Arc::clone(&connection.context.service))
+        .collect();
+    drop(all);
+    services.sort();
+    services.dedup();
+    for service in services {
+        let Err(denial) = may_connect(live, app.name(), &service) else {
+            continue;
+        };
+        drain(plane, app, &service, Side::Client);
+        plane
+            .authority
+            .record(AppAction::Connect, Asker::of(app), &service, &denial);
+        tracing::warn!(app = app.id(), %service, reason = denial.reason, "ending connections");
+    }
+}
+
+/// Has an app's connections to a service finish their calls and end.
+fn drain(plane: &ControlPlane, app: &AttachedApp, service: &str, side: Side) {
+    for connection in plane.connections.all().values() {
+        let context = &connection.context;
+        if connection.app() == app.id() && context.side == side && *context.service == *service {
+            connection.drain();
+        }
+    }
+}
+
+/// Says that apps may do everything, if they may.
+fn report_open(live: &Config) {
+    if let Some(open) = openness(live) {
+        tracing::warn!("{open}");
+    }
+}
