@@ -5,8 +5,9 @@ mod authority;
 use authority::Authority;
 use provost::Code;
 use provost_e2e::agent::Executor;
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::script::{Answer, Ask, Echo, Pour};
-use provost_e2e::{Agent, Node, NodeOptions, Server, World, watched};
+use provost_e2e::{Agent, Node, NodeOptions, Server, World, eventually, watched};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 
@@ -104,6 +105,79 @@ fn a_node_that_is_not_on_the_list_is_refused() {
         let friend = authority.vouch_for("a", world.directory());
         let (_a, mut agent, first) = client(&mut world, "a", &b, friend);
         assert_eq!(first, Answer::Ready);
+        agent.calls_well();
+    });
+}
+
+/// Waits until a node has logged something so often.
+fn logged(node: &Node, text: &str, times: usize) {
+    eventually(text, WAIT_MAX, || {
+        node.program.log().matches(text).count() >= times
+    });
+}
+
+const READ_AGAIN: &str = "certificates were read again";
+
+#[test]
+fn certificates_rotate_under_calls_and_the_last_good_ones_stay() {
+    watched(|| {
+        let authority = Authority::new();
+        let (mut world, b, _server) = served(|world| authority.vouch_for("b", world.directory()));
+        let directory = world.directory().to_owned();
+        let tables = authority.vouch_for("a", &directory);
+        let (a, mut agent, first) = client(&mut world, "a", &b, tables);
+        assert_eq!(first, Answer::Ready);
+
+        // Both nodes' certificates change twice while calls go on; who connects afterwards sees the new ones.
+        for turn in 1..=2 {
+            let calls = agent.begin(Ask::Echo(Echo {
+                calls: 300,
+                ..Echo::default()
+            }));
+            let name = format!("b-{turn}");
+            authority.vouch_for_as("b", &name, &directory, 10 + turn);
+            authority.vouch_for_as("a", &format!("a-{turn}"), &directory, 20 + turn);
+            logged(&b, READ_AGAIN, turn as usize);
+            logged(&a, READ_AGAIN, turn as usize);
+            world.agent(&a).calls_well();
+            logged(&a, &format!("identity=\"spiffe://test/{name}\""), 1);
+            logged(&b, &format!("identity=\"spiffe://test/a-{turn}\""), 1);
+            assert!(matches!(agent.answer(calls), Answer::Done(_)));
+        }
+
+        // A file that is no good is said, and the last good one stays.
+        std::fs::write(directory.join("b-cert.pem"), "no certificate").unwrap();
+        logged(&b, "certificates were not taken: the last good ones stay", 1);
+        world.agent(&a).calls_well();
+        agent.calls_well();
+    });
+}
+
+#[test]
+fn a_certificate_that_was_taken_back_lets_nobody_in() {
+    watched(|| {
+        let authority = Authority::new();
+        let mut list = std::path::PathBuf::new();
+        let (mut world, b, _server) = served(|world| {
+            list = world.directory().join("list.pem");
+            authority.take_back(&[], &list);
+            let tables = authority.vouch_for("b", world.directory());
+            format!("{tables}crls = [\"{}\"]\n", list.display())
+        });
+        let directory = world.directory().to_owned();
+        let friend = authority.vouch_for_as("a", "a", &directory, 7);
+        let stolen = authority.vouch_for_as("c", "c", &directory, 8);
+        let (_a, mut agent, first) = client(&mut world, "a", &b, friend);
+        assert_eq!(first, Answer::Ready);
+        let (c, mut thief, first) = client(&mut world, "c", &b, stolen);
+        assert_eq!(first, Answer::Ready);
+        thief.calls_well();
+
+        authority.take_back(&[8], &list);
+        logged(&b, READ_AGAIN, 1);
+        let mut thief = world.starting_agent(&c, Executor::TokioCurrent);
+        let first = thief.first_answer();
+        assert!(is_refused(&first), "{first:?}");
         agent.calls_well();
     });
 }

@@ -8,12 +8,14 @@ mod saved;
 mod session;
 #[cfg(test)]
 mod tests;
+mod validity;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
@@ -23,6 +25,7 @@ extern crate self as provost_tls;
 
 pub use handshake::{KEY_BYTES, Purpose, TlsHandshake};
 pub use session::{TlsFault, TlsRead, TlsSession};
+pub use validity::Validity;
 
 /// What the two ends name in TLS ([`Purpose`]), so that a TLS port of something else is recognized.
 const ALPN: &[u8] = b"provost/1";
@@ -60,6 +63,20 @@ pub struct TlsConfig {
     pub cert: PathBuf,
     /// This node's private key (PEM).
     pub key: PathBuf,
+    /// Lists of certificates that were taken back (PEM). A peer's certificate of an authority that has no list is not looked
+    /// up.
+    pub crls: Vec<PathBuf>,
+}
+
+/// What the files come to.
+#[derive(Clone, Debug)]
+pub struct LoadedTls {
+    /// For connecting.
+    pub client: Arc<ClientConfig>,
+    /// For listening.
+    pub server: Arc<ServerConfig>,
+    /// When this node's certificate is valid; none if its times cannot be read.
+    pub validity: Option<Validity>,
 }
 
 /// Why a TLS configuration was not loaded.
@@ -86,12 +103,33 @@ pub enum TlsConfigError {
 }
 
 impl TlsConfig {
+    /// Reads the files, for both directions.
+    pub fn load(&self) -> Result<LoadedTls, TlsConfigError> {
+        let own = self.chain()?.into_iter().next();
+        Ok(LoadedTls {
+            client: self.client()?,
+            server: self.server()?,
+            validity: own.and_then(|certificate| Validity::of(&certificate)),
+        })
+    }
+
+    /// Every file that it names.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let own = [&self.ca, &self.cert, &self.key];
+        own.into_iter().chain(&self.crls).map(PathBuf::as_path)
+    }
+
     /// For connecting: proves this node to servers, and demands that they prove themselves.
     pub fn client(&self) -> Result<Arc<ClientConfig>, TlsConfigError> {
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(self.authorities()?), provider())
+            .with_crls(self.revocations()?)
+            .allow_unknown_revocation_status()
+            .build()
+            .map_err(|error| file_error(&self.ca, &error))?;
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)
             .map_err(|error| self.mismatch(&error))?
-            .with_root_certificates(self.authorities()?)
+            .with_webpki_verifier(verifier)
             .with_client_auth_cert(self.chain()?, self.private_key()?)
             .map_err(|error| self.mismatch(&error))?;
         Ok(Arc::new(config))
@@ -100,6 +138,8 @@ impl TlsConfig {
     /// For listening: proves this node to clients, and demands that they prove themselves.
     pub fn server(&self) -> Result<Arc<ServerConfig>, TlsConfigError> {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.authorities()?), provider())
+            .with_crls(self.revocations()?)
+            .allow_unknown_revocation_status()
             .build()
             .map_err(|error| file_error(&self.ca, &error))?;
         let mut config = ServerConfig::builder_with_provider(provider())
@@ -121,6 +161,25 @@ impl TlsConfig {
                 .map_err(|error| file_error(&self.ca, &error))?;
         }
         Ok(store)
+    }
+
+    fn revocations(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsConfigError> {
+        let mut lists = Vec::new();
+        for path in &self.crls {
+            let before = lists.len();
+            let read = CertificateRevocationListDer::pem_file_iter(path)
+                .map_err(|error| file_error(path, &error))?;
+            for list in read {
+                lists.push(list.map_err(|error| file_error(path, &error))?);
+            }
+            if lists.len() == before {
+                return Err(file_error(
+                    path,
+                    &"no list in it (want PEM, -----BEGIN X509 CRL-----)",
+                ));
+            }
+        }
+        Ok(lists)
     }
 
     fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {

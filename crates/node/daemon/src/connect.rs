@@ -263,7 +263,7 @@ impl Connector {
                 limits: self.services.limits(),
             },
             descriptor_set: Arc::clone(&schema.descriptor_set),
-            tls: self.peers.tls_client.clone(),
+            tls: self.peers.tls_client(),
             options: self.config.started.transport_options(),
             deadline: target.deadline,
         };

@@ -15,6 +15,7 @@ mod apps;
 mod attempts;
 mod audit_log;
 mod authority;
+mod certificates;
 mod compose;
 pub mod config;
 mod configuration;

@@ -82,7 +82,7 @@ async fn welcome(connector: &Connector, id: ConnectionId, caller: IncomingPeer) 
     };
     drop(place);
     let terms = HandshakeTerms {
-        tls: connector.peers.tls_server.clone(),
+        tls: connector.peers.tls_server(),
         options: connector.config.started.transport_options(),
         deadline,
     };

@@ -571,6 +571,9 @@ impl ServingTasks {
             tracing::info!(address = %listener.address(), "serving metrics and health");
             tokio::task::spawn_local(observe::serve(plane.clone(), listener))
         });
+        if let Some(certificates) = &plane.peers.certificates {
+            tokio::task::spawn_local(Rc::clone(certificates).follow());
+        }
         if let Ok(Some((collector, interval))) = plane.config.started.observe.collector() {
             tokio::task::spawn_local(observe::export(plane.clone(), collector, interval));
         }

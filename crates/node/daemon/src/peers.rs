@@ -1,4 +1,4 @@
-//! What the node has for its connections with other nodes: its TLS configurations, where it listens, and the handshakes
+//! What the node has for its connections with other nodes: its certificates, where it listens, and the handshakes
 //! that are under way.
 
 use std::net::{IpAddr, SocketAddr};
@@ -6,19 +6,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use provost_transport_tcp::{TlsConfig, TlsConfigError};
+use provost_transport_tcp::TlsConfigError;
 use tokio::sync::watch;
 
+use crate::certificates::NodeCertificates;
 use crate::config::Config;
 use crate::places::{BoundedPlaces, PlaceBounds};
 use crate::quiesce_barrier::QuiesceBarrier;
 
 /// See the module's documentation.
 pub(crate) struct PeerAccess {
-    /// For connections that this node makes; none without TLS.
-    pub(crate) tls_client: Option<Arc<rustls::ClientConfig>>,
-    /// For those that it accepts.
-    pub(crate) tls_server: Option<Arc<rustls::ServerConfig>>,
+    /// What it proves itself with; none without TLS.
+    pub(crate) certificates: Option<Rc<NodeCertificates>>,
     /// Where it listens.
     pub(crate) addresses: Vec<SocketAddr>,
     /// Before peers are let in.
@@ -53,20 +52,26 @@ fn shaking(handshakes: usize) -> PlaceBounds {
 
 impl PeerAccess {
     pub(crate) fn new(config: &Config, addresses: Vec<SocketAddr>) -> Result<PeerAccess, TlsConfigError> {
-        let tls = config.tls.as_ref().map(|files| TlsConfig {
-            ca: files.ca.clone(),
-            cert: files.cert.clone(),
-            key: files.key.clone(),
-        });
         Ok(PeerAccess {
-            tls_client: tls.as_ref().map(TlsConfig::client).transpose()?,
-            tls_server: tls.as_ref().map(TlsConfig::server).transpose()?,
+            certificates: NodeCertificates::load(config)?,
             addresses,
             barrier: QuiesceBarrier::new(),
             handshakes: watch::Sender::new(0),
             silent: BoundedPlaces::new(SILENT),
             shaking: BoundedPlaces::new(shaking(config.limits.handshakes)),
         })
+    }
+
+    /// For a connection that this node makes; none without TLS.
+    pub(crate) fn tls_client(&self) -> Option<Arc<rustls::ClientConfig>> {
+        let certificates = self.certificates.as_ref();
+        certificates.map(|certificates| Arc::clone(&certificates.current().client))
+    }
+
+    /// For one that it accepts.
+    pub(crate) fn tls_server(&self) -> Option<Arc<rustls::ServerConfig>> {
+        let certificates = self.certificates.as_ref();
+        certificates.map(|certificates| Arc::clone(&certificates.current().server))
     }
 
     /// Counts a handshake, until what this returns is dropped.

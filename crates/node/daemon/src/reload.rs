@@ -141,6 +141,9 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
             );
         }
     }
+    if let Some(certificates) = &plane.peers.certificates {
+        certificates.read_again().await;
+    }
     Ok(Reloaded { changes, policies })
 }
 

@@ -144,7 +144,7 @@ fn a_connection_that_cannot_be_made_says_why() {
     let address = nobody.local_addr().expect("an address").to_string();
     drop(nobody);
     let node = TestNode::start_with(|config| {
-        config.control.allow_app_addresses = false;
+        config.control.allow_app_addresses = Some(false);
         config.routes.push(RouteConfig {
             service: SERVICE.into(),
             transport: RouteTransport::Over(TransportKind::Tcp),

@@ -42,6 +42,7 @@ impl Authority {
             ca: self.ca(),
             cert: path(".pem"),
             key: path(".key"),
+            crls: Vec::new(),
         }
     }
 

@@ -52,9 +52,10 @@ pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
 
 /// What an operator should look at.
 fn warnings(plane: &ControlPlane) -> Vec<String> {
-    openness(&plane.config.live())
-        .map(str::to_owned)
-        .into_iter()
+    let open = openness(&plane.config.live()).map(str::to_owned);
+    let certificates = plane.peers.certificates.iter();
+    open.into_iter()
+        .chain(certificates.flat_map(|certificates| certificates.warnings()))
         .collect()
 }
 

@@ -162,6 +162,9 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
+    /// Lists of certificates that their authorities have taken back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub crls: Vec<PathBuf>,
     /// Identities that may connect here (`spiffe://…` or DNS names); empty: any that `ca` vouches for.
     #[serde(default)]
     pub allow_peers: Vec<String>,

@@ -65,6 +65,8 @@ metrics! {
         "Packets that the datagram transport sent again, as they seemed lost or were not answered in time.";
     ROUND_TRIP = "provost_datagram_round_trip_seconds", Gauge, "s",
         "The longest of the smoothed round trips of open connections over the datagram transport, as their clients measure them.";
+    CERTIFICATE_ENDS = "provost_tls_certificate_expiry_seconds", Gauge, "s",
+        "When the certificate ends with which this node proves itself to others, in seconds since 1970.";
     SCHEMAS = "provost_services_offered", Gauge, "{service}", "Services that apps on this node serve.";
     AUDIT_WRITTEN = "provost_audit_records_total", Counter, "{record}", "Records of the audit log that were written.";
     AUDIT_DROPPED = "provost_audit_dropped_total", Counter, "{record}",
@@ -132,6 +134,10 @@ fn node(plane: &ControlPlane, out: &mut Collected) {
     let send_bytes: u64 = apps.values().map(|app| app.endpoint.send_heap.bytes()).sum();
     out.number(&SEND_HEAP, &[], send_bytes as f64);
     changes(plane, out);
+    let certificates = plane.peers.certificates.as_ref();
+    if let Some(ends_unix_s) = certificates.and_then(|certificates| certificates.ends_unix_s()) {
+        out.number(&CERTIFICATE_ENDS, &[], ends_unix_s as f64);
+    }
     let (written, dropped) = plane.audit.counts();
     out.number(&AUDIT_WRITTEN, &[], written as f64);
     out.number(&AUDIT_DROPPED, &[], dropped as f64);

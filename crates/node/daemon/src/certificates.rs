@@ -1,0 +1,186 @@
+//! What this node proves itself with to other nodes: read again when the files change, the last good kept while they are no
+//! good. Connections that are open go on with what they began with.
+
+use std::cell::RefCell;
+use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use provost_transport_tcp::{LoadedTls, TlsConfig, TlsConfigError, Validity};
+
+use crate::config::Config;
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A certificate ends soon when no more than this is left of it, or a quarter of its time where that is less.
+const ENDS_SOON_S: i64 = 7 * 24 * 3600;
+
+/// See the module's documentation.
+pub(crate) struct NodeCertificates {
+    files: TlsConfig,
+    loaded: RefCell<Arc<LoadedTls>>,
+    seen: RefCell<SeenFiles>,
+}
+
+/// How the files were when they were read last.
+struct SeenFiles {
+    stamps: Vec<Option<FileStamp>>,
+    /// Why they were not taken, if they were not.
+    problem: Option<String>,
+}
+
+/// What changes when a file is written or replaced: device, inode, length, times of change with their nanoseconds.
+type FileStamp = [i64; 7];
+
+impl NodeCertificates {
+    /// Reads the files that a configuration names; none without `[tls]`.
+    pub(crate) fn load(config: &Config) -> Result<Option<Rc<NodeCertificates>>, TlsConfigError> {
+        let Some(tls) = &config.tls else {
+            return Ok(None);
+        };
+        let files = TlsConfig {
+            ca: tls.ca.clone(),
+            cert: tls.cert.clone(),
+            key: tls.key.clone(),
+            crls: tls.crls.clone(),
+        };
+        let stamps = stamps(&files);
+        let loaded = files.load()?;
+        Ok(Some(Rc::new(NodeCertificates {
+            loaded: RefCell::new(Arc::new(loaded)),
+            seen: RefCell::new(SeenFiles {
+                stamps,
+                problem: None,
+            }),
+            files,
+        })))
+    }
+
+    /// What new connections are made and accepted with.
+    pub(crate) fn current(&self) -> Arc<LoadedTls> {
+        Arc::clone(&self.loaded.borrow())
+    }
+
+    /// Reads the files again whenever they have changed, for ever.
+    pub(crate) async fn follow(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let files = self.files.clone();
+            let now = tokio::task::spawn_blocking(move || stamps(&files)).await;
+            if now.is_ok_and(|now| now != self.seen.borrow().stamps) {
+                self.read_again().await;
+            }
+        }
+    }
+
+    /// Reads the files again, and takes them if they are good.
+    pub(crate) async fn read_again(&self) {
+        let files = self.files.clone();
+        // Looked at first: what is written while they are read is seen the next time.
+        let read = tokio::task::spawn_blocking(move || (stamps(&files), files.load())).await;
+        let Ok((stamps, read)) = read else {
+            return;
+        };
+        let problem = match read {
+            Ok(loaded) => {
+                let ends_unix_s = loaded.validity.map(|validity| validity.ends_unix_s);
+                tracing::info!(ends_unix_s, "certificates were read again");
+                *self.loaded.borrow_mut() = Arc::new(loaded);
+                None
+            }
+            Err(error) => {
+                tracing::error!(%error, "certificates were not taken: the last good ones stay");
+                Some(error.to_string())
+            }
+        };
+        *self.seen.borrow_mut() = SeenFiles { stamps, problem };
+    }
+
+    /// When the certificate in use ends, in seconds since 1970.
+    pub(crate) fn ends_unix_s(&self) -> Option<i64> {
+        self.current().validity.map(|validity| validity.ends_unix_s)
+    }
+
+    /// What an operator should look at.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let problem = self.seen.borrow().problem.clone();
+        let not_taken = problem.map(|problem| {
+            format!(
+                "certificates: {problem}: the last good ones are in use; mend the file, it is read by itself"
+            )
+        });
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now_unix_s = now.map_or(0, |now| now.as_secs() as i64);
+        let validity = self.current().validity;
+        let ending = validity.and_then(|validity| ending(validity, now_unix_s, &self.files));
+        not_taken.into_iter().chain(ending).collect()
+    }
+}
+
+/// A warning of a certificate that has ended, or ends soon.
+fn ending(validity: Validity, now_unix_s: i64, files: &TlsConfig) -> Option<String> {
+    let file = files.cert.display();
+    let left_s = validity.ends_unix_s - now_unix_s;
+    let lasts_s = validity.ends_unix_s - validity.begins_unix_s;
+    if left_s <= 0 {
+        return Some(format!(
+            "certificates: {file} has ended: other nodes refuse new connections with this one until it is replaced"
+        ));
+    }
+    if left_s > ENDS_SOON_S.min(lasts_s / 4) {
+        return None;
+    }
+    let (days, hours) = (left_s / 86_400, left_s % 86_400 / 3600);
+    Some(format!(
+        "certificates: {file} ends in {days} days and {hours} hours: replace it, it is read by itself"
+    ))
+}
+
+fn stamps(files: &TlsConfig) -> Vec<Option<FileStamp>> {
+    let stamp = |path| -> Option<FileStamp> {
+        let file = std::fs::metadata(path).ok()?;
+        Some([
+            file.dev() as i64,
+            file.ino() as i64,
+            file.size() as i64,
+            file.mtime(),
+            file.mtime_nsec(),
+            file.ctime(),
+            file.ctime_nsec(),
+        ])
+    };
+    files.files().map(stamp).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_warned_of_when_a_week_or_a_quarter_of_its_time_is_left() {
+        const DAY: i64 = 86_400;
+        let files = TlsConfig {
+            ca: "ca".into(),
+            cert: "cert.pem".into(),
+            key: "key".into(),
+            crls: Vec::new(),
+        };
+        let warning = |lasts_s: i64, left_s: i64| {
+            let validity = Validity {
+                begins_unix_s: 0,
+                ends_unix_s: lasts_s,
+            };
+            ending(validity, lasts_s - left_s, &files)
+        };
+        assert_eq!(warning(365 * DAY, 8 * DAY), None);
+        assert!(
+            warning(365 * DAY, 6 * DAY)
+                .unwrap()
+                .contains("6 days and 0 hours")
+        );
+        assert_eq!(warning(DAY, DAY / 2), None);
+        assert!(warning(DAY, DAY / 5).unwrap().contains("0 days and 4 hours"));
+        assert!(warning(DAY, 0).unwrap().contains("has ended"));
+    }
+}
