@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
 use provost::Code;
+use provost_e2e::agent::Executor;
 use provost_e2e::driver::WAIT_MAX;
-use provost_e2e::{Agent, Node, NodeOptions, Program, World, eventually, watched};
+use provost_e2e::{Agent, Answer, Node, NodeOptions, Program, World, eventually, watched};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -20,19 +21,19 @@ const MEMBERS: u32 = 64_005;
 const OPEN_SOCKET: &str = "mode = \"0666\"\nallow_any_user = true\n";
 
 /// A node, and what of its configuration changes.
-struct Place {
+struct AppPlace {
     world: World,
     node: Node,
     audit: PathBuf,
     reloads: usize,
 }
 
-impl Place {
-    fn new(tables: &str) -> Place {
+impl AppPlace {
+    fn new(tables: &str) -> AppPlace {
         let mut world = World::new(ROLE);
         let audit = world.directory().join("audit.log");
         let node = world.node("a", &options(tables, &audit));
-        Place {
+        AppPlace {
             world,
             node,
             audit,
@@ -120,7 +121,7 @@ fn as_other_users(body: impl FnOnce() + Send + 'static) {
 }
 
 /// A client that has called well.
-fn client(place: &mut Place) -> Agent {
+fn client(place: &mut AppPlace) -> Agent {
     let mut agent = place.world.agent(&place.node);
     agent.calls_well();
     agent
@@ -129,7 +130,7 @@ fn client(place: &mut Place) -> Agent {
 #[test]
 fn without_tables_a_service_is_its_first_users_and_the_node_says_that_it_is_open() {
     as_other_users(|| {
-        let mut place = Place::new("");
+        let mut place = AppPlace::new("");
         assert!(place.node.program.log().contains("no [[app]]"));
         let first = place.serves("first", HONEST);
         place.is_refused(
@@ -154,7 +155,7 @@ fn a_name_is_whose_a_table_says_and_does_what_the_table_says() {
              [[app]]\nname = \"client\"\nusers = [{HONEST}]\nmay_bind = [\"bank.*\"]\n\
              [[app]]\nname = \"e2e-role\"\nusers = [\"root\"]\n"
         );
-        let mut place = Place::new(&tables);
+        let mut place = AppPlace::new(&tables);
         assert!(!place.node.program.log().contains("no [[app]]"));
         place.is_refused("shop", 0, "users of [[app]] \"shop\"");
         place.is_audited("attach", 0, "users of [[app]] \"shop\"");
@@ -175,7 +176,7 @@ fn a_name_is_whose_a_table_says_and_does_what_the_table_says() {
 #[test]
 fn a_name_can_be_a_programs_or_a_groups() {
     as_other_users(|| {
-        let mut place = Place::new("");
+        let mut place = AppPlace::new("");
         drop(place.serves("tool", HONEST));
         let tool = place.world.directory().join("tool");
         place.reload(&format!(
@@ -215,7 +216,7 @@ fn a_reload_ends_what_is_not_allowed_any_more_with_a_reason() {
         let shop = |more: &str| format!("[[app]]\nname = \"shop\"\n{more}\n");
         let role = |more: &str| format!("[[app]]\nname = \"e2e-role\"\n{more}\n");
         let binds = "may_bind = [\"probe.Probe\"]";
-        let mut place = Place::new(&(shop(binds) + &role("")));
+        let mut place = AppPlace::new(&(shop(binds) + &role("")));
         let mut server = place.serves("shop", HONEST);
         let mut agent = client(&mut place);
 
@@ -238,17 +239,19 @@ fn a_reload_ends_what_is_not_allowed_any_more_with_a_reason() {
         let mut agent = client(&mut place);
         place.reload(&(shop(binds) + &role("may_connect = [\"bank.*\"]")));
         place.is_audited("connect", 0, "may_connect of [[app]] \"e2e-role\"");
-        let echo = || provost_e2e::Ask::Echo(provost_e2e::script::Echo::default());
-        eventually("a call ends with the rule's code", WAIT_MAX, || {
-            agent.fails(echo()).code == Code::PermissionDenied
-        });
+        agent.fails(provost_e2e::Ask::Echo(provost_e2e::script::Echo::default()));
+        let mut another = place.world.starting_agent(&place.node, Executor::TokioCurrent);
+        let first = another.first_answer();
+        let is_refused =
+            matches!(&first, Answer::Failed(parts) if parts.code == Code::PermissionDenied.number());
+        assert!(is_refused, "{first:?}");
     });
 }
 
 #[test]
 fn a_hot_restart_keeps_what_an_app_was_found_to_run() {
     as_other_users(|| {
-        let mut place = Place::new("");
+        let mut place = AppPlace::new("");
         drop(place.serves("tool", HONEST));
         let tool = place.world.directory().join("tool");
         let tables = format!(

@@ -177,7 +177,7 @@ pub mod reply {
         RegionReplaced(RegionReplaced),
         /// On the service's own account: a service is not bound any more.
         #[prost(message, tag = "9")]
-        Unbound(Unbound),
+        Unbound(ServiceUnbound),
     }
 }
 
@@ -234,11 +234,11 @@ pub struct Failed {
 /// The configuration does not allow the app to offer a service any more: no new connections; those that are open go away
 /// gracefully.
 #[derive(Clone, PartialEq, Message)]
-pub struct Unbound {
+pub struct ServiceUnbound {
     /// Full name of the service.
     #[prost(string, tag = "1")]
     pub service: String,
-    /// A status code.
+    /// The code of a refusal.
     #[prost(uint32, tag = "2")]
     pub code: u32,
     /// By which rule, and what to do.

@@ -25,7 +25,7 @@ extern crate self as provost_tls;
 
 pub use handshake::{KEY_BYTES, Purpose, TlsHandshake};
 pub use session::{TlsFault, TlsRead, TlsSession};
-pub use validity::Validity;
+pub use validity::CertificateValidity;
 
 /// What the two ends name in TLS ([`Purpose`]), so that a TLS port of something else is recognized.
 const ALPN: &[u8] = b"provost/1";
@@ -71,12 +71,12 @@ pub struct TlsConfig {
 /// What the files come to.
 #[derive(Clone, Debug)]
 pub struct LoadedTls {
-    /// For connecting.
+    /// What connections are made with.
     pub client: Arc<ClientConfig>,
-    /// For listening.
+    /// What connections are accepted with.
     pub server: Arc<ServerConfig>,
     /// When this node's certificate is valid; none if its times cannot be read.
-    pub validity: Option<Validity>,
+    pub validity: Option<CertificateValidity>,
 }
 
 /// Why a TLS configuration was not loaded.
@@ -109,7 +109,7 @@ impl TlsConfig {
         Ok(LoadedTls {
             client: self.client()?,
             server: self.server()?,
-            validity: own.and_then(|certificate| Validity::of(&certificate)),
+            validity: own.and_then(|certificate| CertificateValidity::of(&certificate)),
         })
     }
 

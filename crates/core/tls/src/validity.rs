@@ -8,19 +8,19 @@ const VERSION: u8 = 0xa0;
 
 /// When a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Validity {
-    /// From then on.
+pub struct CertificateValidity {
+    /// It is valid from then on.
     pub begins_unix_s: i64,
-    /// Until then.
+    /// It is valid until then.
     pub ends_unix_s: i64,
 }
 
-impl Validity {
+impl CertificateValidity {
     /// That of a certificate in DER; none if it is no certificate.
     #[must_use]
-    pub fn of(certificate: &[u8]) -> Option<Validity> {
-        let mut certificate = Der(Der(certificate).take(SEQUENCE)?);
-        let mut signed = Der(certificate.take(SEQUENCE)?);
+    pub fn of(certificate: &[u8]) -> Option<CertificateValidity> {
+        let mut certificate = DerReader(DerReader(certificate).take(SEQUENCE)?);
+        let mut signed = DerReader(certificate.take(SEQUENCE)?);
         if signed.0.first() == Some(&VERSION) {
             signed.take(VERSION)?;
         }
@@ -28,8 +28,8 @@ impl Validity {
         for _ in 0..3 {
             signed.next()?;
         }
-        let mut times = Der(signed.take(SEQUENCE)?);
-        Some(Validity {
+        let mut times = DerReader(signed.take(SEQUENCE)?);
+        Some(CertificateValidity {
             begins_unix_s: times.time()?,
             ends_unix_s: times.time()?,
         })
@@ -37,9 +37,9 @@ impl Validity {
 }
 
 /// Values one after the other.
-struct Der<'a>(&'a [u8]);
+struct DerReader<'a>(&'a [u8]);
 
-impl<'a> Der<'a> {
+impl<'a> DerReader<'a> {
     /// The next value, with its tag.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&[tag, first], mut rest) = self.0.split_first_chunk::<2>()?;
@@ -133,11 +133,11 @@ mod tests {
             let seconds = |day: (i32, u8, u8)| {
                 days_since_1970(i64::from(day.0), i64::from(day.1), i64::from(day.2)) * 86_400
             };
-            let expected = Validity {
+            let expected = CertificateValidity {
                 begins_unix_s: seconds(begin),
                 ends_unix_s: seconds(end),
             };
-            assert_eq!(Validity::of(certificate.der()), Some(expected));
+            assert_eq!(CertificateValidity::of(certificate.der()), Some(expected));
         }
     }
 
@@ -147,13 +147,13 @@ mod tests {
         let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
         let der = certificate.der().to_vec();
         for end in 0..der.len() {
-            assert_eq!(Validity::of(&der[..end]), None, "{end}");
+            assert_eq!(CertificateValidity::of(&der[..end]), None, "{end}");
         }
         for at in 0..der.len().min(200) {
             let mut changed = der.clone();
             changed[at] ^= 0xff;
             // Nothing panics, whatever comes of it.
-            let _ = Validity::of(&changed);
+            let _ = CertificateValidity::of(&changed);
         }
     }
 }

@@ -13,7 +13,7 @@ mod socket;
 
 pub use carrier::{TcpCarrier, TcpPeer, TcpVersion};
 pub use establish::{accept, connect, greet};
-pub use provost_tls::{LoadedTls, TlsConfig, TlsConfigError, TlsSession, Validity};
+pub use provost_tls::{CertificateValidity, LoadedTls, TlsConfig, TlsConfigError, TlsSession};
 pub use provost_transport::{
     AcceptError, Agreement, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Greeting, Hello,
     Limits, Method, MethodKind, PeerIdentity, Role, StateTransfer, TransportConfig,

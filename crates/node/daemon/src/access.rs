@@ -15,7 +15,7 @@ pub struct Credentials {
     pub uid: u32,
     /// Its primary group.
     pub gid: u32,
-    /// Its supplementary groups.
+    /// Its supplementary groups, by number.
     pub groups: Arc<[u32]>,
 }
 

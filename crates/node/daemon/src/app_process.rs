@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use provost_engine::AppIdentity;
-use provost_processes::{Process, ProcessFacts};
+use provost_processes::{PeerProcess, ProcessFacts};
 
 use crate::access::Credentials;
 
@@ -23,7 +23,7 @@ pub(crate) struct AppProcess {
 impl AppProcess {
     /// The process at the other end of a control socket.
     pub(crate) fn at_socket(socket: BorrowedFd<'_>, credentials: Credentials) -> AppProcess {
-        let read = Process::at_socket(socket, credentials.pid, credentials.uid);
+        let read = PeerProcess::at_socket(socket, credentials.pid, credentials.uid);
         let facts = read.and_then(|process| process.facts());
         AppProcess {
             facts: facts.unwrap_or_else(|error| {

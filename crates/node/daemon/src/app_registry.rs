@@ -12,7 +12,7 @@ use prost::Message;
 use provost_datapath::PrivateBytes;
 use provost_shm::{Packet, PacketSocket};
 use provost_wire::Code;
-use provost_wire::control::{Failed, Reply, Unbound, reply};
+use provost_wire::control::{Failed, Reply, ServiceUnbound, reply};
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::unix::AsyncFd;
@@ -78,7 +78,7 @@ impl AttachedApp {
         }
     }
 
-    /// Its user.
+    /// The user of its process.
     pub(crate) fn uid(&self) -> u32 {
         self.endpoint.identity.uid
     }
@@ -94,7 +94,7 @@ impl AttachedApp {
 
     /// Tells it that a service of its is not bound any more, and why.
     pub(crate) fn tell_unbound(&self, service: &str, refusal: &Refusal) {
-        self.tell(reply::Body::Unbound(Unbound {
+        self.tell(reply::Body::Unbound(ServiceUnbound {
             service: service.to_owned(),
             code: refusal.code.number(),
             message: refusal.message.clone(),

@@ -32,7 +32,7 @@ use crate::app_process::AppProcess;
 use crate::app_registry::{
     AppRegistry, AttachedApp, ControlSocket, PendingRequest, PendingRequests, UnattachedProcess, watched,
 };
-use crate::authority::Authority;
+use crate::authority::AppAuthority;
 use crate::compose::AppEndpoint;
 use crate::config::{AppTable, Config};
 use crate::configuration::Configuration;
@@ -72,7 +72,7 @@ pub(crate) struct AppServer {
     pub(crate) services: Arc<Services>,
     pub(crate) quiesce_barrier: Rc<QuiesceBarrier>,
     pub(crate) connector: Rc<Connector>,
-    pub(crate) authority: Rc<Authority>,
+    pub(crate) authority: Rc<AppAuthority>,
 }
 
 /// What came of a request.

@@ -61,16 +61,16 @@ impl AppAction {
 
 /// Who asks, as records and refusals name it.
 #[derive(Clone, Copy)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct AskingApp<'a> {
     pub(crate) app: &'a str,
     pub(crate) pid: i32,
     pub(crate) uid: u32,
 }
 
-impl<'a> Asker<'a> {
-    pub(crate) fn of(app: &'a AttachedApp) -> Asker<'a> {
+impl<'a> AskingApp<'a> {
+    pub(crate) fn of(app: &'a AttachedApp) -> AskingApp<'a> {
         let identity = &app.endpoint.identity;
-        Asker {
+        AskingApp {
             app: &identity.name,
             pid: identity.pid,
             uid: identity.uid,
@@ -95,12 +95,12 @@ struct AuthorityRecord<'a> {
 }
 
 /// See the module's documentation.
-pub(crate) struct Authority {
+pub(crate) struct AppAuthority {
     pub(crate) config: Rc<Configuration>,
     pub(crate) audit: Arc<AuditLog>,
 }
 
-impl Authority {
+impl AppAuthority {
     /// Whether a process may attach under a name; its table, if there are any.
     pub(crate) fn admit(
         &self,
@@ -113,7 +113,7 @@ impl Authority {
             process.program = found_program(&table.executables, process).cloned();
         }
         outcome.inspect_err(|denial| {
-            let asker = Asker {
+            let asker = AskingApp {
                 app: name,
                 pid: process.credentials.pid,
                 uid: process.credentials.uid,
@@ -135,20 +135,20 @@ impl Authority {
             Some(other) if live.apps.is_empty() => Err(bound_by_another(app, service, other)),
             _ => Ok(()),
         });
-        outcome.inspect_err(|denial| self.record(AppAction::Bind, Asker::of(app), service, denial))
+        outcome.inspect_err(|denial| self.record(AppAction::Bind, AskingApp::of(app), service, denial))
     }
 
     /// Whether an app may connect to a service.
     pub(crate) fn may_connect(&self, app: &AttachedApp, service: &str) -> Result<(), AuthorityDenial> {
         let outcome = may_connect(&self.config.live(), app.name(), service);
-        outcome.inspect_err(|denial| self.record(AppAction::Connect, Asker::of(app), service, denial))
+        outcome.inspect_err(|denial| self.record(AppAction::Connect, AskingApp::of(app), service, denial))
     }
 
     /// Puts a refusal, or the end of what was allowed before, into the audit log.
     pub(crate) fn record(
         &self,
         action: AppAction,
-        asker: Asker<'_>,
+        asker: AskingApp<'_>,
         service: &str,
         denial: &AuthorityDenial,
     ) {

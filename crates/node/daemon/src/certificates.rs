@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use provost_transport_tcp::{LoadedTls, TlsConfig, TlsConfigError, Validity};
+use provost_transport_tcp::{CertificateValidity, LoadedTls, TlsConfig, TlsConfigError};
 
 use crate::config::Config;
 
@@ -119,7 +119,7 @@ impl NodeCertificates {
 }
 
 /// A warning of a certificate that has ended, or ends soon.
-fn ending(validity: Validity, now_unix_s: i64, files: &TlsConfig) -> Option<String> {
+fn ending(validity: CertificateValidity, now_unix_s: i64, files: &TlsConfig) -> Option<String> {
     let file = files.cert.display();
     let left_s = validity.ends_unix_s - now_unix_s;
     let lasts_s = validity.ends_unix_s - validity.begins_unix_s;
@@ -167,7 +167,7 @@ mod tests {
             crls: Vec::new(),
         };
         let warning = |lasts_s: i64, left_s: i64| {
-            let validity = Validity {
+            let validity = CertificateValidity {
                 begins_unix_s: 0,
                 ends_unix_s: lasts_s,
             };

@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use crate::app_registry::{AppRegistry, AttachedApp};
 use crate::attempts::ConnectAttempts;
-use crate::authority::Authority;
+use crate::authority::AppAuthority;
 use crate::compose::{AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, PeerEndpoint};
 use crate::config::RouteTransport;
 use crate::configuration::Configuration;
@@ -52,7 +52,7 @@ pub(crate) struct Connector {
     pub(crate) quiesce_barrier: Rc<QuiesceBarrier>,
     /// Those of apps that are under way.
     pub(crate) attempts: ConnectAttempts,
-    pub(crate) authority: Rc<Authority>,
+    pub(crate) authority: Rc<AppAuthority>,
     /// Rotates over the endpoints of routes.
     pub(crate) turn: Cell<usize>,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::app_registry::AppRegistry;
 use crate::audit_log::AuditLog;
-use crate::authority::Authority;
+use crate::authority::AppAuthority;
 use crate::configuration::Configuration;
 use crate::connect::Connector;
 use crate::connections::ConnectionRegistry;
@@ -37,7 +37,7 @@ pub(crate) struct ControlPlane {
     pub(crate) restarts: Rc<RestartDesk>,
     /// What was done to the node as a whole.
     pub(crate) counts: Rc<Counts>,
-    pub(crate) authority: Rc<Authority>,
+    pub(crate) authority: Rc<AppAuthority>,
     /// Where policies and the admin API account for what they do.
     pub(crate) audit: Arc<AuditLog>,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use provost_engine::Side;
 
 use crate::app_registry::AttachedApp;
-use crate::authority::{AppAction, Asker, may_bind, may_connect, openness, owner};
+use crate::authority::{AppAction, AskingApp, may_bind, may_connect, openness, owner};
 use crate::config::Config;
 use crate::connections::OpenConnection;
 use crate::control_plane::ControlPlane;
@@ -32,7 +32,7 @@ pub(crate) fn enforce(plane: &ControlPlane) {
             Err(denial) => {
                 plane
                     .authority
-                    .record(AppAction::Attach, Asker::of(&app), "", &denial);
+                    .record(AppAction::Attach, AskingApp::of(&app), "", &denial);
                 tracing::warn!(
                     app = app.id(),
                     name = app.name(),
@@ -54,7 +54,7 @@ fn end_bindings(plane: &ControlPlane, live: &Config, app: &AttachedApp) {
         drain(plane, app, &service, Side::Server);
         plane
             .authority
-            .record(AppAction::Bind, Asker::of(app), &service, &denial);
+            .record(AppAction::Bind, AskingApp::of(app), &service, &denial);
         tracing::warn!(
             app = app.id(),
             service,
@@ -85,7 +85,7 @@ fn end_connections(plane: &ControlPlane, live: &Config, app: &AttachedApp) {
         drain(plane, app, &service, Side::Client);
         plane
             .authority
-            .record(AppAction::Connect, Asker::of(app), &service, &denial);
+            .record(AppAction::Connect, AskingApp::of(app), &service, &denial);
         tracing::warn!(app = app.id(), %service, reason = denial.reason, "ending connections");
     }
 }

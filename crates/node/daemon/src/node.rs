@@ -21,7 +21,7 @@ use crate::app_registry::{AppRegistry, AttachedApp};
 use crate::apps::AppServer;
 use crate::attempts::{ATTEMPT_THREADS_MAX, ConnectAttempts};
 use crate::audit_log::{AuditLog, AuditLogError};
-use crate::authority::Authority;
+use crate::authority::AppAuthority;
 use crate::config::{Config, Sources};
 use crate::configuration::Configuration;
 use crate::connect::Connector;
@@ -750,7 +750,7 @@ fn make(
     let connections = Rc::new(ConnectionRegistry::new(permits));
     let peers = Rc::new(PeerAccess::new(&config, addresses)?);
     let config = Rc::new(Configuration::new(config, sources));
-    let authority = Rc::new(Authority {
+    let authority = Rc::new(AppAuthority {
         config: Rc::clone(&config),
         audit: Arc::clone(&audit),
     });

@@ -10,4 +10,4 @@ mod process;
 
 pub use accounts::{find_group, find_user, name_of_user};
 pub use peer::{peer_groups, peer_pidfd};
-pub use process::{Executable, Process, ProcessFacts};
+pub use process::{PeerProcess, ProcessFacts, ProgramFile};

@@ -16,7 +16,7 @@ const CGROUP_BYTES_MAX: usize = 64 << 10;
 
 /// A process, held by its pidfd.
 #[derive(Debug)]
-pub struct Process {
+pub struct PeerProcess {
     pidfd: OwnedFd,
     pid: i32,
 }
@@ -25,14 +25,14 @@ pub struct Process {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessFacts {
     /// The program that it runs.
-    pub executable: Option<Executable>,
+    pub executable: Option<ProgramFile>,
     /// Its control group, as a path from the root of the hierarchy.
     pub cgroup: Option<String>,
 }
 
 /// A program, as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Executable {
+pub struct ProgramFile {
     /// Where the kernel says that it is, for people: another file may be there by now, or in this mount namespace.
     pub path: PathBuf,
     file: FileNumber,
@@ -56,18 +56,18 @@ impl FileNumber {
     }
 }
 
-impl Process {
+impl PeerProcess {
     /// The process at the other end of a socket. `pid` and `user` are what `SO_PEERCRED` says: where the kernel gives no
     /// pidfd for a socket, the number is opened, and must be of that user.
-    pub fn at_socket(socket: impl AsFd, pid: i32, user: u32) -> io::Result<Process> {
+    pub fn at_socket(socket: impl AsFd, pid: i32, user: u32) -> io::Result<PeerProcess> {
         if let Ok(pidfd) = peer_pidfd(socket) {
             let pid = number_of(&pidfd)?;
-            return Ok(Process { pidfd, pid });
+            return Ok(PeerProcess { pidfd, pid });
         }
         let number = Pid::from_raw(pid).filter(|_| pid > 0);
         let number = number.ok_or_else(|| io::Error::other("it is in another PID namespace"))?;
         let pidfd = pidfd_open(number, PidfdFlags::empty())?;
-        let process = Process { pidfd, pid };
+        let process = PeerProcess { pidfd, pid };
         let owner = std::fs::metadata(process.file("status"))?.uid();
         if owner != user || !process.is_alive()? {
             return Err(io::Error::other(
@@ -93,9 +93,9 @@ impl Process {
         PathBuf::from(format!("/proc/{}/{name}", self.pid))
     }
 
-    fn executable(&self) -> io::Result<Executable> {
+    fn executable(&self) -> io::Result<ProgramFile> {
         let link = self.file("exe");
-        Ok(Executable {
+        Ok(ProgramFile {
             path: std::fs::read_link(&link)?,
             file: FileNumber::of(&link)?,
         })
@@ -112,7 +112,7 @@ impl Process {
     }
 }
 
-impl Executable {
+impl ProgramFile {
     /// Whether a path leads to this file now.
     #[must_use]
     pub fn is_at(&self, path: &Path) -> bool {
@@ -161,7 +161,7 @@ mod tests {
     fn a_peer_is_known_by_its_executable() {
         let (one, _other) = UnixStream::pair().unwrap();
         let (pid, user) = (std::process::id() as i32, rustix::process::geteuid().as_raw());
-        let facts = Process::at_socket(&one, pid, user).unwrap().facts().unwrap();
+        let facts = PeerProcess::at_socket(&one, pid, user).unwrap().facts().unwrap();
         let executable = facts.executable.unwrap();
         let own = std::env::current_exe().unwrap();
         assert!(executable.is_at(&own) && !executable.is_at(Path::new("/bin/sh")));
@@ -173,7 +173,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = child.id() as i32;
         let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
-        let process = Process { pidfd, pid };
+        let process = PeerProcess { pidfd, pid };
         assert!(process.facts().is_ok());
         child.kill().unwrap();
         child.wait().unwrap();

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use prost::Message;
 use provost_shm::{AsFd, BorrowedFd, Interest, OwnedFd, PacketSocket, Wait, wait_for};
 use provost_wire::Code;
-use provost_wire::control::{RegionReplaced, Reply, Request, SegmentAdded, Unbound, reply, request};
+use provost_wire::control::{RegionReplaced, Reply, Request, SegmentAdded, ServiceUnbound, reply, request};
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 
 use crate::status::Status;
@@ -143,7 +143,7 @@ impl Control {
         farewell.clone()
     }
 
-    fn note_unbound(&self, unbound: Unbound) {
+    fn note_unbound(&self, unbound: ServiceUnbound) {
         let reason = Status::new(Code::from_number(unbound.code), unbound.message);
         let mut all = self.unbound.lock().unwrap_or_else(PoisonError::into_inner);
         if all.services.len() < UNBOUND_MAX {

@@ -1,4 +1,4 @@
-//! Users and groups in a configuration: by number, or by name as the system has it when the configuration is read.
+//! UserKind and groups in a configuration: by number, or by name as the system has it when the configuration is read.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,14 +9,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Longest name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// A user.
-pub type UserAccount = Account<Users>;
-/// A group.
-pub type GroupAccount = Account<Groups>;
+/// A user by name or number.
+pub type UserAccount = NamedAccount<UserKind>;
+/// A group by name or number.
+pub type GroupAccount = NamedAccount<GroupKind>;
 
 /// A user or a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account<K> {
+pub struct NamedAccount<K> {
     /// How the configuration names it; none: by number.
     name: Option<String>,
     /// Its number; none of a name that the system does not have.
@@ -28,22 +28,22 @@ pub struct Account<K> {
 
 /// Where a kind of accounts is looked up.
 pub trait AccountKind {
-    /// For people: `user`.
+    /// What people call one: `user`.
     const WHAT: &'static str;
 
     /// The number of a name.
     fn find(name: &str) -> std::io::Result<Option<u32>>;
 }
 
-/// Accounts of users.
+/// The kind of users' accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Users;
+pub struct UserKind;
 
-/// Accounts of groups.
+/// The kind of groups' accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups;
+pub struct GroupKind;
 
-impl AccountKind for Users {
+impl AccountKind for UserKind {
     const WHAT: &'static str = "user";
 
     fn find(name: &str) -> std::io::Result<Option<u32>> {
@@ -51,7 +51,7 @@ impl AccountKind for Users {
     }
 }
 
-impl AccountKind for Groups {
+impl AccountKind for GroupKind {
     const WHAT: &'static str = "group";
 
     fn find(name: &str) -> std::io::Result<Option<u32>> {
@@ -59,7 +59,7 @@ impl AccountKind for Groups {
     }
 }
 
-impl<K: AccountKind> Account<K> {
+impl<K: AccountKind> NamedAccount<K> {
     /// Whether it has this number.
     #[must_use]
     pub fn is(&self, number: u32) -> bool {
@@ -80,12 +80,12 @@ impl<K: AccountKind> Account<K> {
         }
     }
 
-    fn named(name: String) -> Account<K> {
+    fn named(name: String) -> NamedAccount<K> {
         let (number, problem) = match K::find(&name) {
             Ok(number) => (number, String::new()),
             Err(error) => (None, format!(" ({error})")),
         };
-        Account {
+        NamedAccount {
             name: Some(name),
             number,
             problem,
@@ -94,9 +94,9 @@ impl<K: AccountKind> Account<K> {
     }
 }
 
-impl<K> From<u32> for Account<K> {
-    fn from(number: u32) -> Account<K> {
-        Account {
+impl<K> From<u32> for NamedAccount<K> {
+    fn from(number: u32) -> NamedAccount<K> {
+        NamedAccount {
             name: None,
             number: Some(number),
             problem: String::new(),
@@ -105,7 +105,7 @@ impl<K> From<u32> for Account<K> {
     }
 }
 
-impl<K: AccountKind> fmt::Display for Account<K> {
+impl<K: AccountKind> fmt::Display for NamedAccount<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.name, self.number) {
             (Some(name), _) => f.write_str(name),
@@ -114,7 +114,7 @@ impl<K: AccountKind> fmt::Display for Account<K> {
     }
 }
 
-impl<K> Serialize for Account<K> {
+impl<K> Serialize for NamedAccount<K> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (&self.name, self.number) {
             (Some(name), _) => serializer.serialize_str(name),
@@ -131,13 +131,15 @@ enum WrittenAccount {
     Name(String),
 }
 
-impl<'de, K: AccountKind> Deserialize<'de> for Account<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Account<K>, D::Error> {
+impl<'de, K: AccountKind> Deserialize<'de> for NamedAccount<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<NamedAccount<K>, D::Error> {
         let wanted = || D::Error::custom(format!("write the name of a {0}, or a {0}'s number", K::WHAT));
         match WrittenAccount::deserialize(deserializer).map_err(|_| wanted())? {
-            WrittenAccount::Number(number) => u32::try_from(number).map(Account::from).map_err(|_| wanted()),
+            WrittenAccount::Number(number) => u32::try_from(number)
+                .map(NamedAccount::from)
+                .map_err(|_| wanted()),
             WrittenAccount::Name(name) if name.is_empty() || name.len() > NAME_BYTES_MAX => Err(wanted()),
-            WrittenAccount::Name(name) => Ok(Account::named(name)),
+            WrittenAccount::Name(name) => Ok(NamedAccount::named(name)),
         }
     }
 }
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Deserialize, Serialize)]
-    struct Lists {
+    struct AccountLists {
         users: Vec<UserAccount>,
         groups: Vec<GroupAccount>,
     }
@@ -155,7 +157,7 @@ mod tests {
     #[test]
     fn numbers_and_names_are_read_and_written_back() {
         let text = "users = [\"root\", 1000]\ngroups = [7, \"root\"]\n";
-        let lists: Lists = toml::from_str(text).unwrap();
+        let lists: AccountLists = toml::from_str(text).unwrap();
         assert!(lists.users[0].is(0) && lists.users[1].is(1000) && !lists.users[1].is(0));
         assert!(lists.groups[0].is(7) && lists.groups[1].is(0));
         assert!(lists.users.iter().all(|user| user.problem().is_none()));
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_a_problem_and_a_wrong_type_is_an_error() {
-        let lists: Lists = toml::from_str("users = [\"no-such-user\"]\ngroups = []\n").unwrap();
+        let lists: AccountLists = toml::from_str("users = [\"no-such-user\"]\ngroups = []\n").unwrap();
         let problem = lists.users[0].problem().unwrap();
         assert!(problem.contains("no user \"no-such-user\""), "{problem}");
         assert!(!lists.users[0].is(0));
@@ -174,7 +176,7 @@ mod tests {
             "users = [1.5]",
             "users = [\"\"]",
         ] {
-            let error = toml::from_str::<Lists>(&format!("{wrong}\ngroups = []\n")).unwrap_err();
+            let error = toml::from_str::<AccountLists>(&format!("{wrong}\ngroups = []\n")).unwrap_err();
             assert!(error.to_string().contains("name of a user"), "{error}");
         }
     }

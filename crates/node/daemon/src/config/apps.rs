@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Config, GroupAccount, UserAccount};
 use crate::policies::matches;
 
-/// Tables, at most.
+/// Tables of one configuration, at most.
 pub(super) const TABLES_MAX: usize = 4096;
 /// Entries of a list in a table, at most.
 const ENTRIES_MAX: usize = 256;

@@ -7,7 +7,7 @@ use provost_wire::limits;
 use provost_transport_datagram::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 
 use super::{
-    Account, AccountKind, AppTable, Config, ConfigError, Problem, RouteConfig, RouteTransport, apps,
+    AccountKind, AppTable, Config, ConfigError, NamedAccount, Problem, RouteConfig, RouteTransport, apps,
     parse_mode,
 };
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
@@ -308,8 +308,8 @@ impl Problems {
         });
     }
 
-    fn accounts<K: AccountKind>(&mut self, key: &str, accounts: &[Account<K>]) {
-        for problem in accounts.iter().filter_map(Account::problem) {
+    fn accounts<K: AccountKind>(&mut self, key: &str, accounts: &[NamedAccount<K>]) {
+        for problem in accounts.iter().filter_map(NamedAccount::problem) {
             self.add(key, problem);
         }
     }

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use crate::policies::Attachment;
 
-pub use accounts::{Account, AccountKind, GroupAccount, Groups, UserAccount, Users};
+pub use accounts::{AccountKind, GroupAccount, GroupKind, NamedAccount, UserAccount, UserKind};
 pub use admin::AdminConfig;
 pub use apps::AppTable;
 pub use diff::{ConfigChange, TakesEffect, diff};
