@@ -239,7 +239,10 @@ fn a_reload_ends_what_is_not_allowed_any_more_with_a_reason() {
         let mut agent = client(&mut place);
         place.reload(&(shop(binds) + &role("may_connect = [\"bank.*\"]")));
         place.is_audited("connect", 0, "may_connect of [[app]] \"e2e-role\"");
-        agent.fails(provost_e2e::Ask::Echo(provost_e2e::script::Echo::default()));
+        eventually("calls fail once the connection is over", WAIT_MAX, || {
+            let call = agent.begin(provost_e2e::Ask::Echo(provost_e2e::script::Echo::default()));
+            matches!(agent.answer(call), Answer::Failed(_))
+        });
         let mut another = place.world.starting_agent(&place.node, Executor::TokioCurrent);
         let first = another.first_answer();
         let is_refused =
