@@ -258,7 +258,11 @@ impl Services {
     /// The apps that have bound a service.
     pub(crate) fn offering(&self, service: &str) -> Vec<AppId> {
         let state = self.lock();
-        let offers = state.by_service.get(service).map(Vec::as_slice).unwrap_or_default();
+        let offers = state
+            .by_service
+            .get(service)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         offers.iter().map(|offer| offer.app).collect()
     }
 

@@ -397,6 +397,7 @@ mod tests {
                 request: 5,
                 calls_max: 50,
             }],
+            program: b"/usr/bin/app".to_vec(),
             requests: vec![PendingRequest {
                 packet: vec![8, 1],
                 descriptors: 1,
