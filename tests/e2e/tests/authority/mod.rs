@@ -2,14 +2,11 @@
 
 use std::path::Path;
 
-use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa,
-    KeyIdMethod, KeyPair, RevokedCertParams, SanType,
-};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 
 /// An authority that vouches for nodes.
 pub(crate) struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
+    pub(crate) issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
@@ -52,30 +49,10 @@ impl Authority {
         ];
         format!("[tls]\n{}", tables.concat())
     }
-
-    /// Writes the list of certificates that were taken back, by their serial numbers.
-    pub(crate) fn take_back(&self, serials: &[u64], path: &Path) {
-        let day = |year| rcgen::date_time_ymd(year, 1, 1);
-        let taken_back = serials.iter().map(|serial| RevokedCertParams {
-            serial_number: (*serial).into(),
-            revocation_time: day(2020),
-            reason_code: None,
-            invalidity_date: None,
-        });
-        let list = CertificateRevocationListParams {
-            this_update: day(2020),
-            next_update: day(2090),
-            crl_number: (serials.len() as u64 + 1).into(),
-            issuing_distribution_point: None,
-            revoked_certs: taken_back.collect(),
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        replace(path, &list.signed_by(&self.issuer).unwrap().pem().unwrap());
-    }
 }
 
 /// Puts a file in the place of another one at once, as whoever rotates certificates does.
-fn replace(path: &Path, text: &str) {
+pub(crate) fn replace(path: &Path, text: &str) {
     let new = path.with_extension("new");
     std::fs::write(&new, text).unwrap();
     std::fs::rename(&new, path).unwrap();
