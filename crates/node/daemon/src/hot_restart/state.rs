@@ -397,7 +397,7 @@ mod tests {
                 request: 5,
                 calls_max: 50,
             }],
-            program: b"/usr/bin/app".to_vec(),
+            program: Vec::new(),
             requests: vec![PendingRequest {
                 packet: vec![8, 1],
                 descriptors: 1,
@@ -447,5 +447,13 @@ mod tests {
         // Fields that a newer version adds are passed over.
         let newer = [kept.as_slice(), &[0x82, 0x7d, 2, 1, 1]].concat();
         assert_eq!(Node::decode(newer.as_slice()).unwrap(), sample());
+    }
+
+    /// The fixture's version did not know an app's program.
+    #[test]
+    fn programs_of_apps_are_saved() {
+        let mut node = sample();
+        node.apps[0].program = b"/usr/bin/app".to_vec();
+        assert_eq!(Node::decode(node.encode_to_vec().as_slice()).unwrap(), node);
     }
 }
