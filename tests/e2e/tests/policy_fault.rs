@@ -4,11 +4,14 @@ use std::time::Instant;
 
 use provost::blocking::block_on;
 use provost::{App, Channel, Code, Request};
+use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::probe::EchoMessage;
 use provost_e2e::probe::probe_client::blocking::ProbeClient;
 use provost_e2e::probe::probe_service::SERVICE;
 use provost_e2e::script::{Ask, Hold};
-use provost_e2e::{Node, NodeOptions, Setting, watched};
+use provost_e2e::{Node, NodeOptions, Setting, World, eventually, watched};
+use rustix::process::Signal;
+use serde_json::Value;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 
@@ -96,4 +99,44 @@ fn a_response_fault_comes_after_the_handler_ran() {
             assert_eq!((ran.begun, ran.finished), (1, 1), "{ran:?}");
         }
     });
+}
+
+/// The drain of a node waits for calls that its policies hold, of which no server has heard yet.
+#[test]
+fn a_call_that_is_held_outlives_the_drain_of_its_node() {
+    watched(|| {
+        let faults = faulty(
+            "Echo",
+            "[policy.config.delay]\npercentage = 100\nfixed_delay_ms = 3000\n",
+        );
+        let mut apart = Setting::with(ROLE, &faults, &NodeOptions::default());
+        is_answered_though_the_node_ends(&mut apart.a);
+        let mut world = World::new(ROLE);
+        let within = "[[route]]\nservice = \"probe.Probe\"\ntransport = \"local\"\n";
+        let mut one = world.node(
+            "one",
+            &NodeOptions {
+                tables: format!("{within}{}", faults.tables),
+                ..NodeOptions::default()
+            },
+        );
+        let _server = world.server(&one);
+        is_answered_though_the_node_ends(&mut one);
+    });
+}
+
+fn is_answered_though_the_node_ends(node: &mut Node) {
+    let client = client(node);
+    // The first use of the command may build it.
+    node.operate(&["status"]);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| client.echo(EchoMessage::default()));
+        eventually("the policy holds the call", WAIT_MAX, || {
+            let datapaths: Value = serde_json::from_str(&node.operate(&["datapath", "--json"])).unwrap();
+            datapaths.to_string().contains("\"held\":1")
+        });
+        node.program.signal(Signal::TERM);
+        call.join().unwrap().unwrap();
+    });
+    assert!(node.program.ends_within(WAIT_MAX).is_some());
 }

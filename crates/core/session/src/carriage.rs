@@ -1,11 +1,11 @@
 //! What an engine that carries a connection does with it, whatever carries the bytes.
 
 use provost_datapath::{
-    ConnectionSignals, Context, FieldReader, FieldWriter, Nanos, Ports, RestoreError, SavedField,
+    ConnectionSignals, Context, FieldReader, FieldWriter, FlowHints, Nanos, Ports, RestoreError, SavedField,
 };
 use provost_wire::Code;
 
-use crate::Connection;
+use crate::{Connection, Role};
 
 /// How far an engine has come with its connection.
 ///
@@ -70,14 +70,26 @@ impl SavedField for Stage {
 }
 
 impl Connection {
-    /// Drains if the signals ask for it, and sets them when the peer drains.
-    pub fn apply_signals(&mut self, signals: &ConnectionSignals) {
-        if signals.drain_requested() {
+    /// Drains if the signals ask for it, and sets them when the peer drains. A client's end waits until no call of its app is
+    /// under way, for an engine before this one may hold calls that are still to be sent.
+    pub fn apply_signals(&mut self, signals: &ConnectionSignals, flow: FlowHints) {
+        if signals.drain_requested() && !self.awaits_calls(flow) {
             self.drain();
         }
         if self.peer_drains() {
             signals.set_peer_drains();
         }
+    }
+
+    /// Whether an end drains and the last call is done, also of those that have not come here yet: the connection can be closed
+    /// without loss.
+    #[must_use]
+    pub fn is_drained_of(&self, flow: FlowHints) -> bool {
+        self.is_drained() && !self.awaits_calls(flow)
+    }
+
+    fn awaits_calls(&self, flow: FlowHints) -> bool {
+        self.role == Role::Client && flow.calls > 0
     }
 
     /// Hands on the steps that have come, as far as there is room; says whether there were any.

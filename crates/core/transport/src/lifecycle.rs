@@ -94,7 +94,7 @@ impl<C: Carrier> SessionTransport<C> {
     }
 
     fn work_open(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
-        self.connection.apply_signals(&self.signals);
+        self.connection.apply_signals(&self.signals, context.flow);
         self.connection.expire_arrivals(context);
         let mut moved = self.connection.deliver(ports, context);
         moved |= self.connection.take_steps(ports, context);
@@ -166,7 +166,7 @@ impl<C: Carrier> SessionTransport<C> {
         }
         let (code, reason) = if self.signals.close_requested() {
             (Code::Unavailable, "the connection was closed by this node")
-        } else if self.connection.is_drained() {
+        } else if self.connection.is_drained_of(context.flow) {
             (Code::Ok, "the connection was drained")
         } else {
             return;

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use provost_datapath::{
-    Body, ConnectionEnd, ConnectionSignals, Context, Engine, Gathered, HeapFull, Offsets, Ports, Progress,
-    Queue, ReceivedBody, SavedState, Saver, Step, message_offset,
+    Body, ConnectionEnd, ConnectionSignals, Context, Engine, FlowHints, Gathered, HeapFull, Offsets, Ports,
+    Progress, Queue, ReceivedBody, SavedState, Saver, Step, message_offset,
 };
 use provost_marshal::copy_foreign_to;
 use provost_wire::Code;
@@ -174,7 +174,7 @@ impl LocalTransport {
             self.hold.peer.wake();
         }
         self.look_at_link();
-        if let Some(end) = self.end(ports.tx_in) {
+        if let Some(end) = self.end(ports.tx_in, context.flow) {
             self.close(end);
             return true;
         }
@@ -366,7 +366,7 @@ impl LocalTransport {
     }
 
     /// Why the connection is over, once all pending steps of either side are in its queue.
-    fn end(&self, tx_in: &Queue<Step>) -> Option<ConnectionEnd> {
+    fn end(&self, tx_in: &Queue<Step>, flow: FlowHints) -> Option<ConnectionEnd> {
         if self.hold.incoming.is_over() {
             return Some(match self.open.is_empty() {
                 true => ConnectionEnd {
@@ -379,11 +379,18 @@ impl LocalTransport {
                 },
             });
         }
-        let drained = self.link.drain_requested() && self.open.is_empty();
-        (tx_in.is_empty() && (self.link.close_requested() || drained)).then(|| ConnectionEnd {
+        let is_over = self.link.close_requested() || self.is_drained(flow);
+        (tx_in.is_empty() && is_over).then(|| ConnectionEnd {
             code: Code::Ok,
             reason: "closed".into(),
         })
+    }
+
+    /// Whether an end drains and no call is left. Only the client's end knows: engines before it may hold calls of which the
+    /// server's has not heard.
+    fn is_drained(&self, flow: FlowHints) -> bool {
+        let is_asked_for = self.link.drain_requested() || self.link.peer_drains();
+        matches!(self.role, Role::Client) && is_asked_for && self.open.is_empty() && flow.calls == 0
     }
 
     fn close(&mut self, end: ConnectionEnd) {
