@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::jobs::{RunTally, TestJob};
 use crate::programs::{self, TestProgram};
 use crate::workspace::{Workspace, WorkspaceError, run};
-use crate::{Complaints, chores, commits, hw, layering, licences, none, tidy};
+use crate::{Complaints, chores, commits, hw, layering, licences, none, package, tidy};
 
 /// Each fuzz target's share of a CI run.
 const FUZZ_SECONDS: u64 = 2;
@@ -107,6 +107,7 @@ fn run_programs(
         .map(|program| tests(workspace, program))
         .collect();
     jobs.extend(soaks(workspace, &programs)?);
+    jobs.push(package::tryout(workspace)?);
     jobs.push(TestJob {
         name: "bench smoke".into(),
         command: chores::bench_smoke(workspace),

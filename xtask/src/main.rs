@@ -13,6 +13,7 @@ mod jobs;
 mod layering;
 mod licences;
 mod older_build;
+mod package;
 mod programs;
 mod source;
 mod tidy;
@@ -81,6 +82,14 @@ enum Chore {
         /// The commit; without, one from before the glossary's names
         commit: Option<String>,
     },
+    /// Builds the Debian package, into the target folder
+    Package {
+        /// How the programs are built
+        #[arg(long, value_enum, default_value = "dist")]
+        build: package::PackageBuild,
+    },
+    /// Installs, upgrades and removes packages of development builds under a systemd booted for it, as an operator would
+    TryPackage,
     /// Lints and tests the wire over DPDK, where pkg-config finds libdpdk
     Dpdk,
     /// Checks formats, rules and lints, and runs the tests of the packages that changed
@@ -147,6 +156,8 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
         Chore::Bench { arguments } => chores::bench(workspace, &arguments),
         Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
         Chore::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),
+        Chore::Package { build } => package::build(workspace, build),
+        Chore::TryPackage => package::try_built(workspace),
         Chore::Dpdk => chores::dpdk(workspace),
         Chore::Check { base } => check::check_changed(workspace, base.as_deref()),
         Chore::Commits { base } => none(commits::complaints(workspace, base.as_deref())),
