@@ -2,8 +2,6 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,6 +11,7 @@ use std::time::Duration;
 
 use provost::shared::Prepared;
 use provost::{Request, Status};
+use provost_allocations::{CountingAllocator, made_by_thread};
 use support::{Note, NotesClient, World, listed};
 
 /// Calls of all kinds, some at once.
@@ -177,33 +176,8 @@ fn a_future_that_nobody_polls_holds_up_no_other() {
     });
 }
 
-/// Counts what this thread allocates.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: all is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(pointer, layout, bytes) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Allocations of this thread while it makes 1000 calls, after it has warmed up.
 async fn allocations_of_calls(client: &NotesClient) -> u64 {
@@ -221,9 +195,9 @@ async fn allocations_of_calls(client: &NotesClient) -> u64 {
     // A table may still have to grow when the machine holds one thread up for long; then it does not the next time.
     let mut least = u64::MAX;
     for _ in 0..3 {
-        let before = ALLOCATIONS.get();
+        let before = made_by_thread();
         some().await;
-        least = least.min(ALLOCATIONS.get() - before);
+        least = least.min(made_by_thread() - before);
     }
     least
 }
@@ -251,7 +225,7 @@ fn blocking_calls_allocate_nothing_in_private_memory() {
 fn serving_unary_calls_allocates_nothing_in_private_memory() {
     // The handler itself counts, on the thread that serves: two counts that are equal say that all in between, the
     // end of one call and the begin of the next, allocated nothing.
-    support::COUNT.get_or_init(|| || ALLOCATIONS.get());
+    support::COUNT.get_or_init(|| made_by_thread);
     let world = World::new();
     let app = world.app();
     run(async {

@@ -1,32 +1,10 @@
 //! Once it is warm, an endpoint allocates nothing.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use provost_allocations::{CountingAllocator, made_by_thread};
 use provost_datagram::{Call, Config, Endpoint, Event, Mark, MsgBuf, SessionId};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is left to the system's allocator; counting touches no memory that it hands out.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps to the contract of this very function.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps to the contract of this very function.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const PACKET_BYTES: usize = 512;
 const CALLS: usize = 8;
@@ -168,11 +146,11 @@ fn calls_allocate_nothing_once_the_endpoints_are_warm() {
         for _ in 0..2_000 {
             pair.round(bytes);
         }
-        let before = ALLOCATIONS.get();
+        let before = made_by_thread();
         for _ in 0..2_000 {
             pair.round(bytes);
         }
         assert_eq!(pair.done, 4_000 * CALLS as u64);
-        assert_eq!(ALLOCATIONS.get() - before, 0, "with {bytes} bytes");
+        assert_eq!(made_by_thread() - before, 0, "with {bytes} bytes");
     }
 }

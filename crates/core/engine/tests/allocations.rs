@@ -1,43 +1,16 @@
 //! Calls at rest allocate nothing in a filter engine, whether its filter keeps calls in mind, holds them or looks at metadata.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
+use provost_allocations::{CountingAllocator, made_by_thread};
 use provost_engine::rig::{Rig, Service, with_metadata};
 use provost_engine::{
     AttachError, DatapathContext, Ended, Filter, FilterEngine, FilterEngineParts, Policy, Side, Start, Step,
     StepView, Verdict, Watch,
 };
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is passed on to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const PROTO: &str = "syntax = \"proto3\"; package t; message M {} service S { rpc Get(M) returns (M); }";
 const CALLS: usize = 32;
@@ -116,13 +89,13 @@ fn calls_at_rest_allocate_nothing() {
             let mut before = 0;
             for number in 0..WARM_UP_ROUNDS + ROUNDS {
                 if number == WARM_UP_ROUNDS {
-                    before = ALLOCATIONS.get();
+                    before = made_by_thread();
                 }
                 round(&mut rig, &mut requests, &mut responses, first);
                 assert_eq!((requests.len(), responses.len()), (CALLS, CALLS));
                 first += CALLS as u64;
             }
-            let made = ALLOCATIONS.get() - before;
+            let made = made_by_thread() - before;
             assert_eq!(made, 0, "{watch:?}, held for {hold} ns: {made} allocations");
         }
     }

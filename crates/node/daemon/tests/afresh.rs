@@ -7,10 +7,9 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use provost_allocations::{CountingAllocator, live_bytes_of_process};
 use provostd::policies::{Attachment, Change, Mode, Position, Registry, Upgrade};
 use support::*;
 
@@ -27,33 +26,8 @@ const SETTLING: Duration = Duration::from_secs(3);
 /// Kinds whose configuration has a default.
 const KINDS: [&str; 7] = ["null", "metrics", "rate-limit", "tap", "qos", "fault", "tracing"];
 
-struct Counting;
-
-static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
-
-// SAFETY: every call is passed on to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        LIVE_BYTES.fetch_add(size as i64 - layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn lives_and_ends() {
     let node = TestNode::start_with_kinds(|_| {}, Registry::with_built_ins());
@@ -110,7 +84,7 @@ impl Held {
     fn now() -> Held {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         Held {
-            bytes: LIVE_BYTES.load(Relaxed),
+            bytes: live_bytes_of_process(),
             descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
             mappings: maps.lines().filter(|line| line.contains("/memfd:")).count(),
         }

@@ -2,10 +2,9 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use provost_allocations::{CountingAllocator, made_by_process};
 use provost_wire::descriptor::{Completion, Parts, Submission, completion_kind, submission_kind};
 use support::*;
 
@@ -18,32 +17,8 @@ const IN_FLIGHT: u64 = 16;
 /// See [`IN_FLIGHT`].
 const WARM_UP_IN_FLIGHT: u64 = 60;
 
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is passed on to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 struct Traffic {
     server: TestApp,
@@ -120,9 +95,9 @@ impl Traffic {
 
     fn allocations_of_warm_calls(mut self) -> u64 {
         self.run(WARM_UP_CALLS, WARM_UP_IN_FLIGHT);
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = made_by_process();
         self.run(CALLS, IN_FLIGHT);
-        ALLOCATIONS.load(Ordering::Relaxed) - before
+        made_by_process() - before
     }
 }
 
