@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Target;
+use provost_allocations::peak_bytes_during;
 use provost_random::SeededRandom;
 
 /// Inputs are not grown past this.
@@ -18,6 +19,8 @@ const MUTATIONS_MAX: usize = 8;
 const POOL_MAX: usize = 512;
 /// An input that takes longer is a hang: the slowest target takes far less than a hundredth of it.
 const INPUT_TIME_MAX: Duration = Duration::from_secs(5);
+/// What an input may have allocated at once: inputs are 64 KiB at most, and every bound that a target configures is below.
+const ALLOCATED_BYTES_MAX: u64 = 64 << 20;
 /// Numbers on which range checks go wrong.
 const EDGES: [u64; 14] = [
     0,
@@ -42,6 +45,8 @@ pub struct Summary {
     pub inputs: u64,
     /// The longest that one of them took.
     pub slowest: Duration,
+    /// The most bytes that one of them had allocated at once.
+    pub peak_bytes: u64,
 }
 
 /// How a target failed.
@@ -77,13 +82,18 @@ pub fn drive(target: &Target, time: Duration, seed: u64) -> Result<Summary, Fail
     Ok(summary)
 }
 
-/// Runs a target on one input and says how it failed, if it did.
+/// Runs a target on one input and says how it failed, if it did: by a panic, or by the time or memory that it took. (Memory
+/// is counted in programs that have a `provost_allocations::CountingAllocator`.)
 pub fn attempt(target: &Target, input: &[u8], summary: &mut Summary) -> Result<(), Failure> {
     let began = Instant::now();
-    let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
+    let mut outcome = Ok(());
+    let peak_bytes = peak_bytes_during(|| {
+        outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
+    });
     let took = began.elapsed();
     summary.inputs += 1;
     summary.slowest = summary.slowest.max(took);
+    summary.peak_bytes = summary.peak_bytes.max(peak_bytes);
     let failed = |why: String| {
         Err(Failure {
             why,
@@ -93,6 +103,9 @@ pub fn attempt(target: &Target, input: &[u8], summary: &mut Summary) -> Result<(
     match outcome {
         Err(panic) => failed(format!("panicked: {}", panic_text(panic.as_ref()))),
         Ok(()) if took > INPUT_TIME_MAX => failed(format!("took {took:?}")),
+        Ok(()) if peak_bytes > ALLOCATED_BYTES_MAX => {
+            failed(format!("had {peak_bytes} bytes allocated at once"))
+        }
         Ok(()) => Ok(()),
     }
 }

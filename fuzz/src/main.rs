@@ -1,13 +1,17 @@
 //! Runs fuzz targets with the built-in driver: `provost-fuzz [TARGET] [--seconds N]`.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
+use provost_allocations::CountingAllocator;
 use provost_fuzz::driver::{Summary, attempt, drive, keep};
 use provost_fuzz::{TARGETS, Target, target};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Runs fuzz targets with the built-in driver.
 #[derive(Parser)]
@@ -27,6 +31,9 @@ struct Arguments {
     /// Where failing inputs are kept
     #[arg(long, default_value = "target/fuzz")]
     artifacts: PathBuf,
+    /// Writes the seeds to this folder, a file each in a folder for each target, and runs nothing
+    #[arg(long, value_name = "FOLDER")]
+    write_seeds: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -42,6 +49,16 @@ fn main() -> ExitCode {
     if chosen.is_empty() {
         eprintln!("no such target; `list` prints their names");
         return ExitCode::FAILURE;
+    }
+    if let Some(folder) = &arguments.write_seeds {
+        let written = chosen.iter().try_for_each(|target| write_seeds(target, folder));
+        return match written {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{}: {error}", folder.display());
+                ExitCode::FAILURE
+            }
+        };
     }
     let seed = arguments.seed.unwrap_or_else(clock_seed);
     let failed = chosen
@@ -70,9 +87,14 @@ fn passes(target: &Target, arguments: &Arguments, seed: u64) -> bool {
         },
     };
     match outcome {
-        Ok(Summary { inputs, slowest }) => {
+        Ok(Summary {
+            inputs,
+            slowest,
+            peak_bytes,
+        }) => {
+            let peak = peak_bytes >> 10;
             println!(
-                "{:16} {inputs:>9} inputs, slowest {slowest:?}, seed {seed}",
+                "{:18} {inputs:>9} inputs, slowest {slowest:?}, {peak} KiB at most, seed {seed}",
                 target.name
             );
             true
@@ -84,12 +106,21 @@ fn passes(target: &Target, arguments: &Arguments, seed: u64) -> bool {
                 |path| path.display().to_string(),
             );
             println!(
-                "{:16} FAILED, seed {seed}: {}; input: {place}",
+                "{:18} FAILED, seed {seed}: {}; input: {place}",
                 target.name, failure.why
             );
             false
         }
     }
+}
+
+fn write_seeds(target: &Target, folder: &Path) -> std::io::Result<()> {
+    let folder = folder.join(target.name);
+    std::fs::create_dir_all(&folder)?;
+    for (number, seed) in (target.seeds)().into_iter().enumerate() {
+        std::fs::write(folder.join(format!("seed-{number}")), seed)?;
+    }
+    Ok(())
 }
 
 fn clock_seed() -> u64 {

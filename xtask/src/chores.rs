@@ -30,51 +30,6 @@ pub(crate) fn codegen(workspace: &Workspace, golden: Golden) -> Result<(), Compl
     reported(run(&mut command))
 }
 
-/// Runs fuzz targets with the built-in driver, which needs nothing but the stable toolchain.
-pub(crate) fn fuzz(workspace: &Workspace, target: Option<&str>, seconds: u64) -> Result<(), Complaints> {
-    let seconds = seconds.to_string();
-    let mut arguments = vec![
-        "run",
-        "--quiet",
-        "--package",
-        "provost-fuzz",
-        "--",
-        "--seconds",
-        &seconds,
-    ];
-    arguments.extend(target);
-    reported(run(&mut workspace.cargo(&arguments)))
-}
-
-/// Runs one fuzz target, or each in turn, under libFuzzer.
-pub(crate) fn fuzz_deep(workspace: &Workspace, target: Option<&str>, seconds: u64) -> Result<(), Complaints> {
-    let limit = format!("-max_total_time={seconds}");
-    let targets = match target {
-        Some(target) => vec![target.to_string()],
-        None => libfuzzer_targets(workspace)?,
-    };
-    for target in targets {
-        let mut command = Command::new("cargo");
-        // The toolchain that runs us would be handed down to the nightly cargo.
-        command
-            .env_remove("CARGO")
-            .env_remove("RUSTUP_TOOLCHAIN")
-            .current_dir(&workspace.root);
-        command.args([
-            "+nightly",
-            "fuzz",
-            "run",
-            "--fuzz-dir",
-            "fuzz/libfuzzer",
-            &target,
-            "--",
-            &limit,
-        ]);
-        reported(run(&mut command))?;
-    }
-    Ok(())
-}
-
 /// Whether there is a DPDK to build against; else what is missing.
 pub(crate) fn find_dpdk() -> Result<(), String> {
     const WANTED: &str = "libdpdk >= 22.11";
@@ -108,18 +63,6 @@ pub(crate) fn dpdk(workspace: &Workspace) -> Result<(), Complaints> {
     .concat();
     reported(run(&mut workspace.cargo(&lints)))?;
     reported(run(&mut workspace.cargo(&[&["test"][..], &packages].concat())))
-}
-
-fn libfuzzer_targets(workspace: &Workspace) -> Result<Vec<String>, Complaints> {
-    let folder = workspace.root.join("fuzz/libfuzzer/fuzz_targets");
-    let entries =
-        std::fs::read_dir(&folder).map_err(|error| vec![format!("{}: {error}", folder.display())])?;
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut names: Vec<String> = paths
-        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_string()))
-        .collect();
-    names.sort();
-    Ok(names)
 }
 
 /// The profile of packages and of figures to publish.

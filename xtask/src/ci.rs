@@ -10,7 +10,7 @@ use crate::programs::{self, TestProgram};
 use crate::workspace::{Workspace, WorkspaceError, run};
 use crate::{Complaints, chores, commits, hw, layering, licences, none, package, tidy};
 
-/// Each fuzz target's share of a CI run.
+/// Each fuzz target's share of a CI run, with the built-in driver and under libFuzzer.
 const FUZZ_SECONDS: u64 = 2;
 /// The share of a CI run of the simulator of the datagram transport, with fresh seeds.
 const SIMULATOR_SECONDS: u64 = 60;
@@ -89,6 +89,7 @@ fn run_programs(
         loom(workspace),
         doc_tests(workspace),
         seconds_of(workspace, "provost-fuzz", FUZZ_SECONDS),
+        deep_fuzz(workspace),
     ];
     // As many at once as there are cores, each with one test at a time. Those of the node and of whole systems come last
     // among the members and take the longest, so they begin.
@@ -162,6 +163,16 @@ fn loom(workspace: &Workspace) -> TestJob {
         .env("CARGO_TARGET_DIR", workspace.target.join("loom"));
     TestJob {
         name: "loom".into(),
+        command,
+    }
+}
+
+fn deep_fuzz(workspace: &Workspace) -> TestJob {
+    let mut command = workspace.program("debug", "xtask");
+    command.envs(workspace.environment());
+    command.args(["fuzz", "--deep", "--seconds", &FUZZ_SECONDS.to_string()]);
+    TestJob {
+        name: "libFuzzer".into(),
         command,
     }
 }

@@ -8,6 +8,7 @@ mod check;
 mod chores;
 mod ci;
 mod commits;
+mod fuzz;
 mod hw;
 mod jobs;
 mod layering;
@@ -58,7 +59,7 @@ enum Chore {
         /// How long each target runs
         #[arg(long, default_value_t = 5)]
         seconds: u64,
-        /// Use libFuzzer (needs a nightly toolchain and cargo-fuzz)
+        /// Use libFuzzer, which knows what each input reaches (needs a C++ compiler)
         #[arg(long)]
         deep: bool,
     },
@@ -147,12 +148,12 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
             target,
             seconds,
             deep: false,
-        } => chores::fuzz(workspace, target.as_deref(), seconds),
+        } => fuzz::run_built_in(workspace, target.as_deref(), seconds),
         Chore::Fuzz {
             target,
             seconds,
             deep: true,
-        } => chores::fuzz_deep(workspace, target.as_deref(), seconds),
+        } => fuzz::run_deep(workspace, target.as_deref(), seconds),
         Chore::Bench { arguments } => chores::bench(workspace, &arguments),
         Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
         Chore::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),

@@ -1,8 +1,0 @@
-//! libFuzzer's side of the target `insight_profile`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    if let Some(target) = provost_fuzz::target("insight_profile") {
-        (target.run)(input);
-    }
-});
