@@ -57,6 +57,8 @@ for user in member stranger; do
 done
 usermod --append --groups provost member
 refused "an app of a user outside the group" "ermission denied" as stranger /mnt/hello-server
+refused "the doctor of a user outside the group" "may not open the socket" as stranger provost doctor
+provost doctor >/tmp/last 2>&1 || wrong "the doctor finds $(cat /tmp/last)"
 cat >/etc/provost/conf.d/20-route.toml <<'TOML'
 [[route]]
 service = "hello.Greeter"

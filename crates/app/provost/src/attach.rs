@@ -90,8 +90,12 @@ fn socket_path() -> PathBuf {
 }
 
 fn unreachable(path: &Path, error: &io::Error) -> Status {
+    let question = match error.kind() {
+        io::ErrorKind::PermissionDenied => "is the user of this process in the group that may open it?",
+        _ => "is provostd running, and PROVOST_SOCKET right?",
+    };
     Status::unavailable(format!(
-        "the node's service at {} cannot be reached ({error}): is provostd running, and PROVOST_SOCKET right?",
+        "the node's service at {} cannot be reached ({error}): {question}",
         path.display()
     ))
 }

@@ -5,6 +5,7 @@ mod admin;
 mod check;
 mod config;
 mod demo;
+mod doctor;
 mod engine;
 mod failure;
 mod insight;
@@ -37,6 +38,7 @@ Examples:
   provost daemon upgrade                    the whole daemon, while calls go on
   provost plan run upgrade.toml             several nodes, undone when a step fails
   provost demo                              two nodes, real data, figures beside raw TCP
+  provost doctor                            why can this user's app not call?
   provost check proto/kv.proto              is this schema one that provost takes?
   provost insight predict acg.yaml --profile envoy.json   what would a mesh cost this application?
 
@@ -131,6 +133,8 @@ enum Command {
     /// Carry out changes over several nodes, in order
     #[command(subcommand)]
     Plan(plan::Command),
+    /// Say what is wrong with this node, or with this user's way to it, and what to do
+    Doctor(doctor::DoctorOptions),
     /// Show a call through two nodes' services, with real data and figures
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(demo::Options),
@@ -229,6 +233,7 @@ async fn run_async(command: Command) -> Result<(), Failure> {
         Command::Top(asked) => top::run(asked).await,
         Command::Config(command) => config::run(command).await,
         Command::Plan(command) => plan::run(command).await,
+        Command::Doctor(asked) => doctor::run(&asked).await,
         Command::Demo(options) => demo::run(&options)
             .await
             .map_err(|error| Failure::failed(error.to_string())),

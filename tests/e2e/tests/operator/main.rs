@@ -4,6 +4,7 @@
 mod changes;
 mod command;
 mod configuration;
+mod doctor;
 mod listings;
 mod pages;
 mod plans;

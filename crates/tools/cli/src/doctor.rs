@@ -1,0 +1,444 @@
+//! `provost doctor`: what is wrong with this node, or with the way of this user's apps to it, and what to do.
+
+use std::net::ToSocketAddrs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use provost_admin::v1::admin_client::AdminClient;
+use provost_admin::v1::status::State;
+use provost_admin::v1::{GetConfigRequest, GetStatusRequest, Status};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+
+use crate::admin::{Node, Target};
+use crate::failure::Failure;
+use crate::table::{Canvas, Look, clean};
+use crate::watch::{json_document, print};
+
+/// Where apps attach unless something else is said.
+const APP_SOCKET_DEFAULT: &str = "/run/provost/provostd.sock";
+/// The name under which this command attaches.
+const NAME_DEFAULT: &str = "provost-doctor";
+/// The first Linux that has what a node needs, and the first that names an app's process without a gap (`SO_PEERPIDFD`).
+const KERNEL_MIN: (u32, u32) = (5, 10);
+const KERNEL_OF_PIDFDS: (u32, u32) = (6, 5);
+/// Descriptors that an app needs for itself, beside those of its attachment.
+const DESCRIPTORS_MIN: u64 = 256;
+/// How long the name of a peer may take, and its answer.
+const PEER_WAIT: Duration = Duration::from_secs(2);
+/// Peers that are asked, at most.
+const PEERS_MAX: usize = 32;
+/// A clock that shows less was never set: 2025, in seconds since 1970.
+const CLOCK_MIN_S: u64 = 1_735_689_600;
+
+const EXAMPLES: &str = "\
+Examples:
+  provost doctor                                   run it as the user whose app cannot call
+  sudo -u shop provost doctor
+  sudo -u shop provost doctor --app shop           where [[app]] tables say whose names are
+  provost doctor --app-socket /tmp/a.sock --socket /tmp/a.admin.sock
+  provost doctor --json
+
+Exit status: 0 where nothing is wrong (warnings may be there), 1 where something is.";
+
+/// What `provost doctor` is asked.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct DoctorOptions {
+    /// The socket at which apps attach
+    #[arg(long, value_name = "PATH", env = "PROVOST_SOCKET", default_value = APP_SOCKET_DEFAULT)]
+    app_socket: PathBuf,
+    /// The name under which to attach, as the app in question does
+    #[arg(long, value_name = "NAME")]
+    app: Option<String>,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// How well something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Health {
+    Good,
+    Warning,
+    Wrong,
+    /// It could not be looked at.
+    Unknown,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    subject: &'static str,
+    health: Health,
+    found: String,
+    /// What to do; nothing where it is well.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    remedy: String,
+}
+
+impl Finding {
+    fn good(subject: &'static str, found: impl Into<String>) -> Finding {
+        Finding::new(subject, Health::Good, found, "")
+    }
+
+    fn wrong(subject: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding::new(subject, Health::Wrong, found, remedy)
+    }
+
+    fn warning(subject: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding::new(subject, Health::Warning, found, remedy)
+    }
+
+    fn new(
+        subject: &'static str,
+        health: Health,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            subject,
+            health,
+            found: found.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    fn draw(&self, canvas: Canvas) -> String {
+        let (word, look) = match self.health {
+            Health::Good => ("good   ", Look::Good),
+            Health::Warning => ("warning", Look::Heading),
+            Health::Wrong => ("WRONG  ", Look::Bad),
+            Health::Unknown => ("unknown", Look::Heading),
+        };
+        let mut lines = format!(
+            "{} {:<12} {}\n",
+            look.paint(word, canvas),
+            self.subject,
+            clean(&self.found)
+        );
+        if !self.remedy.is_empty() {
+            lines += &format!("{:21}{}\n", "", clean(&self.remedy));
+        }
+        lines
+    }
+}
+
+/// Looks at everything, and prints what it found.
+pub(crate) async fn run(asked: &DoctorOptions) -> Result<(), Failure> {
+    let mut findings = vec![kernel(), descriptors(), clock()];
+    findings.push(attachment(asked).await);
+    findings.extend(node(asked).await);
+    let text = if asked.target.json {
+        json_document(&findings)?
+    } else {
+        let canvas = Canvas::of_stdout();
+        findings.iter().map(|finding| finding.draw(canvas)).collect()
+    };
+    print(&text)?;
+    match count(&findings, Health::Wrong) {
+        0 => Ok(()),
+        1 => Err(Failure::failed("one thing is wrong")),
+        wrong => Err(Failure::failed(format!("{wrong} things are wrong"))),
+    }
+}
+
+fn count(findings: &[Finding], health: Health) -> usize {
+    findings.iter().filter(|finding| finding.health == health).count()
+}
+
+fn kernel() -> Finding {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    judge_kernel(&release)
+}
+
+fn judge_kernel(release: &str) -> Finding {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|digits| digits.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let found = format!("Linux {release}");
+    if version < KERNEL_MIN {
+        Finding::wrong("kernel", found, "Provost needs Linux 5.10 or later")
+    } else if version < KERNEL_OF_PIDFDS {
+        Finding::warning(
+            "kernel",
+            found,
+            "before Linux 6.5 the process of an app is looked up by its number: [[app]] tables hold, with less certainty",
+        )
+    } else {
+        Finding::good("kernel", found)
+    }
+}
+
+fn descriptors() -> Finding {
+    judge_descriptors(getrlimit(Resource::Nofile).current)
+}
+
+fn judge_descriptors(limit: Option<u64>) -> Finding {
+    match limit {
+        Some(limit) if limit < DESCRIPTORS_MIN => Finding::warning(
+            "descriptors",
+            format!("this user's processes may open {limit} descriptors"),
+            "an app needs a dozen for the node, and its own: raise it with `ulimit -n`, LimitNOFILE= or limits.conf",
+        ),
+        Some(limit) => Finding::good("descriptors", format!("up to {limit} in each process")),
+        None => Finding::good("descriptors", "no limit"),
+    }
+}
+
+fn clock() -> Finding {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    match since.map(|since| since.as_secs()) {
+        Ok(seconds) if seconds >= CLOCK_MIN_S => Finding::good("clock", "is set"),
+        _ => Finding::wrong(
+            "clock",
+            "shows a time before 2025",
+            "set it (systemd-timesyncd, chrony): certificates are not valid yet by this clock",
+        ),
+    }
+}
+
+/// Attaches as an app of this user does.
+async fn attachment(asked: &DoctorOptions) -> Finding {
+    let name = asked.app.as_deref().unwrap_or(NAME_DEFAULT);
+    let app = provost::App::builder().name(name).socket(&asked.app_socket);
+    let attached = tokio::task::spawn_blocking(move || app.attach().map(drop));
+    match attached.await {
+        Ok(Ok(())) => {
+            let place = asked.app_socket.display();
+            Finding::good("apps", format!("an app of this user attaches at {place}"))
+        }
+        Ok(Err(status)) => judge_refusal(&status, asked),
+        Err(error) => Finding::new("apps", Health::Unknown, error.to_string(), ""),
+    }
+}
+
+fn judge_refusal(status: &provost::Status, asked: &DoctorOptions) -> Finding {
+    let said = status.message();
+    let is_denied = status.code() == provost::Code::PermissionDenied;
+    if is_denied && asked.app.is_none() && said.contains("[[app]]") {
+        let remedy = "say under which name the app attaches: provost doctor --app NAME";
+        return Finding::warning("apps", said, remedy);
+    }
+    let remedy = match (status.code(), access(&asked.app_socket, Access::WRITE_OK)) {
+        (provost::Code::PermissionDenied, _) => {
+            "the message has the rule: control.allow_uids and allow_gids say who may attach, [[app]] tables under which \
+             name and from which program"
+        }
+        (provost::Code::Unavailable, Err(Errno::ACCESS)) => {
+            "this user may not open the socket. With the package: usermod --append --groups provost USER, then log in anew"
+        }
+        (provost::Code::Unavailable, Err(_)) => {
+            "there is no such socket: start provostd, or name its socket with --app-socket or PROVOST_SOCKET"
+        }
+        (provost::Code::Unavailable, Ok(())) => {
+            "nobody answers there: start provostd (systemctl status provostd)"
+        }
+        _ => "look at the log of provostd (journalctl --unit provostd)",
+    };
+    Finding::wrong("apps", said, remedy)
+}
+
+/// What the node says of itself, and the peers that its configuration names.
+async fn node(asked: &DoctorOptions) -> Vec<Finding> {
+    let told = async {
+        let mut node = Node::connect(&asked.target).await?;
+        let status = node.call(GetStatusRequest {}, AdminClient::get_status).await?;
+        let config = node.call(GetConfigRequest {}, AdminClient::get_config).await;
+        Ok::<_, Failure>((status, config))
+    };
+    let (status, config) = match told.await {
+        Ok(told) => told,
+        Err(failure) => {
+            let remedy =
+                "run it as root, or as a user whom [admin] lets look, to have the node itself looked at";
+            return vec![Finding::new("node", Health::Unknown, failure.message, remedy)];
+        }
+    };
+    let mut findings = judge_status(&status);
+    match config {
+        Ok(config) => findings.extend(peers(&config.toml).await),
+        Err(failure) => findings.push(Finding::new("peers", Health::Unknown, failure.message, "")),
+    }
+    findings
+}
+
+fn judge_status(status: &Status) -> Vec<Finding> {
+    let serves = format!(
+        "{} (process {}) serves {} apps",
+        status.node, status.pid, status.apps
+    );
+    let mut findings = vec![match status.state() {
+        State::Serving => Finding::good("node", serves),
+        State::Draining => Finding::wrong(
+            "node",
+            "takes nothing new: it is ending",
+            "start it again, or find out who stopped it (journalctl --unit provostd)",
+        ),
+        State::BeingReplaced => Finding::warning("node", "is being replaced", "look again in a moment"),
+        State::Unspecified => Finding::new("node", Health::Unknown, "says nothing of its state", ""),
+    }];
+    let own = env!("CARGO_PKG_VERSION");
+    findings.push(if status.version == own {
+        Finding::good("version", own)
+    } else {
+        Finding::warning(
+            "version",
+            format!("provostd is {}, this command {own}", status.version),
+            "have the daemon replaced by the program on disk: provost daemon upgrade",
+        )
+    });
+    if status.config_error.is_empty() {
+        findings.push(Finding::good("config", status.config_source.clone()));
+    } else {
+        findings.push(Finding::wrong(
+            "config",
+            status.config_error.clone(),
+            "the last good configuration holds: mend the file, then `provost config reload`",
+        ));
+    }
+    let warnings = status.warnings.iter();
+    findings.extend(warnings.map(|warning| Finding::warning("warning", warning.clone(), "")));
+    findings
+}
+
+/// Asks each peer of the configuration's routes for a connection.
+async fn peers(toml: &str) -> Vec<Finding> {
+    let endpoints = endpoints_of(toml);
+    let mut findings = Vec::new();
+    for (endpoint, transport) in endpoints.iter().take(PEERS_MAX) {
+        findings.push(peer(endpoint.clone(), transport).await);
+    }
+    if endpoints.len() > PEERS_MAX {
+        let left = endpoints.len() - PEERS_MAX;
+        let found = format!("{left} more were not asked");
+        findings.push(Finding::new("peers", Health::Unknown, found, ""));
+    }
+    findings
+}
+
+/// The endpoints of all routes, each once, with the transport to it.
+fn endpoints_of(toml: &str) -> Vec<(String, String)> {
+    let config: toml::Table = toml::from_str(toml).unwrap_or_default();
+    let routes = config.get("route").and_then(toml::Value::as_array);
+    let mut endpoints = Vec::new();
+    for route in routes.into_iter().flatten() {
+        let transport = route.get("transport").and_then(toml::Value::as_str);
+        let named = route.get("endpoints").and_then(toml::Value::as_array);
+        for endpoint in named.into_iter().flatten().filter_map(toml::Value::as_str) {
+            let entry = (endpoint.to_owned(), transport.unwrap_or("tcp").to_owned());
+            if !endpoints.contains(&entry) {
+                endpoints.push(entry);
+            }
+        }
+    }
+    endpoints
+}
+
+async fn peer(endpoint: String, transport: &str) -> Finding {
+    let is_datagram = transport == "datagram";
+    let asked = endpoint.clone();
+    let looked =
+        tokio::task::spawn_blocking(move || asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>));
+    let addresses = match tokio::time::timeout(PEER_WAIT, looked).await {
+        Ok(Ok(Ok(addresses))) if !addresses.is_empty() => addresses,
+        Ok(Ok(Err(error))) => {
+            let found = format!("{endpoint}: {error}");
+            return Finding::wrong(
+                "peer",
+                found,
+                "is the name right, and does this machine's resolver know it?",
+            );
+        }
+        _ => {
+            let found = format!("{endpoint}: its name leads to no address within 2 s");
+            return Finding::wrong(
+                "peer",
+                found,
+                "look at this machine's resolver (/etc/resolv.conf)",
+            );
+        }
+    };
+    if is_datagram {
+        let found = format!("{endpoint} is {}; datagrams are not tried", addresses[0]);
+        return Finding::good("peer", found);
+    }
+    let connected = tokio::time::timeout(PEER_WAIT, tokio::net::TcpStream::connect(&*addresses)).await;
+    match connected {
+        Ok(Ok(_)) => Finding::good("peer", format!("{endpoint} takes connections")),
+        Ok(Err(error)) => Finding::wrong(
+            "peer",
+            format!("{endpoint}: {error}"),
+            "does its node run, and is this address one of its [[listener]]s?",
+        ),
+        Err(_) => Finding::wrong(
+            "peer",
+            format!("{endpoint}: no answer within 2 s"),
+            "does a firewall drop what goes there, or is the machine down?",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_judged_by_their_version() {
+        let health = |release| judge_kernel(release).health;
+        assert_eq!(health("6.18.5-cloud"), Health::Good);
+        assert_eq!(health("6.1.0-18-amd64"), Health::Warning);
+        assert_eq!(health("5.9.16"), Health::Wrong);
+        assert_eq!(health("nonsense"), Health::Wrong);
+    }
+
+    #[test]
+    fn few_descriptors_are_told_of() {
+        assert_eq!(judge_descriptors(Some(64)).health, Health::Warning);
+        assert_eq!(judge_descriptors(Some(1024)).health, Health::Good);
+        assert_eq!(judge_descriptors(None).health, Health::Good);
+    }
+
+    #[test]
+    fn a_node_that_ends_or_has_another_version_or_a_refused_configuration_is_told_of() {
+        let well = Status {
+            state: State::Serving.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            ..Status::default()
+        };
+        assert!(
+            judge_status(&well)
+                .iter()
+                .all(|finding| finding.health == Health::Good)
+        );
+        let ill = Status {
+            state: State::Draining.into(),
+            version: "0.0.9".into(),
+            config_error: "limits: not a table".into(),
+            warnings: vec!["open: anybody may do anything".into()],
+            ..Status::default()
+        };
+        let findings = judge_status(&ill);
+        assert_eq!(count(&findings, Health::Wrong), 2, "{findings:?}");
+        assert_eq!(count(&findings, Health::Warning), 2, "{findings:?}");
+        let unexplained = findings.iter().filter(|finding| finding.remedy.is_empty());
+        // The node's own warnings say what to do themselves.
+        assert_eq!(unexplained.count(), 1, "{findings:?}");
+    }
+
+    #[test]
+    fn every_endpoint_of_the_routes_is_asked_once() {
+        let config = "[[route]]\nservice = \"a.A\"\nendpoints = [\"h:1\", \"i:2\"]\n\
+                      [[route]]\nservice = \"b.B\"\ntransport = \"datagram\"\nendpoints = [\"h:1\"]\n\
+                      [[route]]\nservice = \"c.C\"\ntransport = \"tcp\"\nendpoints = [\"i:2\"]\n\
+                      [[route]]\nservice = \"d.D\"\ntransport = \"local\"\n";
+        let expected = [("h:1", "tcp"), ("i:2", "tcp"), ("h:1", "datagram")];
+        let expected = expected.map(|(endpoint, transport)| (endpoint.to_owned(), transport.to_owned()));
+        assert_eq!(endpoints_of(config), expected);
+        assert!(endpoints_of("not toml [").is_empty());
+    }
+}
