@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use provost_e2e::{Node, NodeOptions, Usage, World};
 
 use crate::Failure;
-use crate::attacks::{self, linger};
+use crate::attacks::{self, Attack, linger};
 use crate::guard;
 use crate::random::random_of;
 use crate::report::Report;
 use crate::scene::{Scene, Stop};
 use crate::schema::{GUARDED, TARGETS, TargetSchema, VANDALS};
 use crate::server::{Manner, Post, serve};
-use crate::victim::{self, Victim};
+use crate::victim::{Outcome, Victim};
 
 /// How long the nodes get to forget the attackers.
 const FORGET_WITHIN: Duration = Duration::from_secs(20);
@@ -52,12 +52,14 @@ pub fn run(role: &Path, plan: &Plan) -> Result<Report, Failure> {
     let mut b = world.node("b", &NodeOptions::default());
     let server = world.server(&b);
     let mut a = world.node("a", &options_of_a(&b));
-    let victim = Victim::start(role, &a)?;
+    let mut victim = Victim::start(role, &a)?;
     // The good pair's own memory settles before it is measured.
     std::thread::sleep(Duration::from_secs(2));
+    let beside_loops = victim.beside_loops(attackers(plan).count())?;
     let before = [a.program.usage(), b.program.usage()];
 
     attack(&a, &b, &schema, plan, &report);
+    judge_victim(victim.end_phase(), &beside_loops, &report);
     if attacks::ALONE
         .iter()
         .any(|(name, _)| plan.only.iter().any(|only| only == name))
@@ -70,7 +72,7 @@ pub fn run(role: &Path, plan: &Plan) -> Result<Report, Failure> {
     for (node, before) in [&mut a, &mut b].into_iter().zip(before) {
         forgets(node, before, &report);
     }
-    judge_victim(victim.stop(), &report);
+    judge_victim(victim.stop(), &beside_loops, &report);
     for node in [&mut a, &mut b] {
         is_idle(node, "alone", &report);
         let _stayed = linger::attach(&node.socket, &report);
@@ -102,6 +104,18 @@ fn options_of_a(b: &Node) -> NodeOptions {
     }
 }
 
+/// The attacks of a campaign: the number from which each has its own random numbers, and its name.
+fn attackers(plan: &Plan) -> impl Iterator<Item = (u64, &'static str, Attack)> {
+    let unnamed = attacks::ALL.len();
+    let all = attacks::ALL.into_iter().chain(attacks::ALONE).enumerate();
+    let is_wanted = move |index: usize, name: &str| {
+        let is_named = plan.only.iter().any(|only| only == name);
+        is_named || (plan.only.is_empty() && index < unnamed)
+    };
+    let wanted = all.filter(move |(index, (name, _))| is_wanted(*index, name));
+    wanted.map(|(index, (name, attack))| (1 + index as u64, name, attack))
+}
+
 /// Runs the attackers' servers on both nodes and their clients on a (control packets go to both) until time is up.
 fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &Report) {
     let stop = Stop::default();
@@ -113,7 +127,6 @@ fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &
         stop: stop.clone(),
     };
     let (scene_a, scene_b) = (scene(a), scene(b));
-    let is_wanted = |name: &str| plan.only.is_empty() || plan.only.iter().any(|only| only == name);
     std::thread::scope(|scope| {
         let servers = [
             (&b.socket, Manner::Honest, TARGETS[0]),
@@ -135,22 +148,18 @@ fn attack(a: &Node, b: &Node, schema: &Arc<TargetSchema>, plan: &Plan, report: &
             };
             scope.spawn(move || serve(&post, random, stop));
         }
-        let mut attackers = Vec::new();
-        let alone = attacks::ALONE.into_iter();
-        let alone = alone.filter(|(name, _)| plan.only.iter().any(|only| only == name));
-        for (part, (name, attack)) in (1..).zip(attacks::ALL.into_iter().chain(alone)) {
-            if is_wanted(name) {
-                let scene = &scene_a;
-                attackers.push(scope.spawn(move || attack(scene, &mut random_of(plan.seed, part))));
-            }
-            if is_wanted(name) && name == "control" {
+        let mut running = Vec::new();
+        for (part, name, attack) in attackers(plan) {
+            let scene = &scene_a;
+            running.push(scope.spawn(move || attack(scene, &mut random_of(plan.seed, part))));
+            if name == "control" {
                 let scene = &scene_b;
-                attackers.push(scope.spawn(move || attack(scene, &mut random_of(plan.seed, 100 + part))));
+                running.push(scope.spawn(move || attack(scene, &mut random_of(plan.seed, 100 + part))));
             }
         }
         std::thread::sleep(plan.attack_for);
         stop.set();
-        for attacker in attackers {
+        for attacker in running {
             if attacker.join().is_err() {
                 report.finding("an attacker has panicked".to_owned());
             }
@@ -222,7 +231,7 @@ fn is_idle(node: &mut Node, company: &str, report: &Report) {
     }
 }
 
-fn judge_victim(outcome: Result<victim::Outcome, Failure>, report: &Report) {
+fn judge_victim(outcome: Result<Outcome, Failure>, beside_loops: &Outcome, report: &Report) {
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(failure) => {
@@ -230,8 +239,8 @@ fn judge_victim(outcome: Result<victim::Outcome, Failure>, report: &Report) {
             return;
         }
     };
-    println!("the good client: {outcome:?}");
-    if outcome.calls == 0 || outcome.failed > 0 || outcome.corrupt > 0 {
-        report.finding(format!("the good client was disturbed: {outcome:?}"));
+    println!("the good client: {outcome:?}, beside loops {beside_loops:?}");
+    if let Some(complaint) = outcome.complaint(beside_loops) {
+        report.finding(format!("the good client: {complaint}"));
     }
 }
