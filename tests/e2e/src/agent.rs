@@ -235,6 +235,7 @@ impl Agent {
         let request = HoldRequest {
             key: hold.key.as_str().into(),
             milliseconds: hold.milliseconds,
+            until_begun: hold.until_begun,
         };
         let call = self.client.hold(limited(request, hold.timeout_ms));
         let reply = match hold.cancel_after_ms {

@@ -109,6 +109,9 @@ pub struct Hold {
     pub key: String,
     /// How long the handler waits.
     pub milliseconds: u32,
+    /// Before that it waits until so many handlers have begun under its key.
+    #[serde(default)]
+    pub until_begun: u64,
     /// Time limit of the call.
     pub timeout_ms: Option<u64>,
     /// When the agent drops the call, if at all.

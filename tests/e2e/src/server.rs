@@ -16,6 +16,9 @@ use crate::probe::{
     HoldRequest, Nest, Nothing, PourRequest,
 };
 
+/// How often a handler looks whether enough others have begun.
+const GATHERING: Duration = Duration::from_millis(500);
+
 /// Handlers of `probe.Probe`.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeService {
@@ -80,6 +83,9 @@ impl Probe for ProbeService {
     async fn hold(&self, request: Request<Received<HoldRequest>>) -> Result<Response<HoldReply>, Status> {
         let time_left = request.time_left().unwrap_or_default();
         let mut handling = self.begin(&request.get_ref().key);
+        while self.counted(&request.get_ref().key, |_| ()).begun < request.get_ref().until_begun {
+            sleep(GATHERING).await;
+        }
         sleep(Duration::from_millis(request.get_ref().milliseconds.into())).await;
         handling.is_finished = true;
         Ok(Response::new(HoldReply {

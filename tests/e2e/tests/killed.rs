@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use provost_e2e::driver::WAIT_MAX;
-use provost_e2e::script::{Answer, Ask, Echo, Fill, Hold, Pause, Pour, Reading, Unconnected};
+use provost_e2e::script::{Ask, Echo, Fill, Hold, Pause, Pour, Reading, Unconnected};
 use provost_e2e::{Agent, Setting, Usage, eventually, watched};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
@@ -264,29 +264,4 @@ fn service_of_a_server_that_is_shutting_down() {
             .expect("the server ends");
         assert!(status.success(), "{status}");
     });
-}
-
-#[test]
-fn deadlines_are_met_whoever_dies() {
-    let victims: [fn(&mut Setting); 3] = [
-        |setting| setting.server.program.kill(),
-        |setting| setting.a.program.kill(),
-        |setting| setting.b.program.kill(),
-    ];
-    for kill in victims {
-        watched(move || {
-            let mut setting = Setting::new(ROLE);
-            let Ask::Hold(hold) = endless_hold() else {
-                unreachable!()
-            };
-            let ticket = setting.agent.begin(Ask::Hold(Hold {
-                timeout_ms: Some(1_000),
-                ..hold
-            }));
-            begun(&mut setting, "hold");
-            kill(&mut setting);
-            let answer = setting.agent.answer_within(ticket, Duration::from_secs(5));
-            assert!(matches!(answer, Some(Answer::Failed(_))), "{answer:?}");
-        });
-    }
 }

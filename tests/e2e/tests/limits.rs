@@ -127,9 +127,10 @@ fn ten_thousand_calls_in_flight() {
         let mut setting = Setting::new(ROLE);
         let ticket = setting.agent.begin(Ask::HoldMany {
             calls: 10_000,
+            // None is answered before all are at their handlers.
             hold: Hold {
                 key: "many".to_owned(),
-                milliseconds: 2_000,
+                until_begun: 10_000,
                 ..Hold::default()
             },
         });
