@@ -4,6 +4,7 @@
 mod copies;
 mod names;
 mod ratchet;
+mod walks;
 
 use std::path::Path;
 
@@ -33,7 +34,7 @@ const MACHINE_PATHS: [(&str, &str); 3] = [("/ho", "me/"), ("/ro", "ot/"), ("/use
 /// In the first line of a file that is written by a program: what it looks like is that program's affair.
 const GENERATED: &str = "@generated";
 
-/// Where the glossary stands.
+/// Where the glossary and the walks stand.
 const MAP: &str = "ARCHITECTURE.md";
 /// Where the settings of the rules stand.
 const SETTINGS: &str = "xtask/tidy.toml";
@@ -147,6 +148,7 @@ fn every_complaint(workspace: &Workspace) -> Result<Complaints, String> {
         complaints.extend(package_complaints(workspace, package));
     }
     complaints.extend(licence_file_complaints(&workspace.root));
+    complaints.extend(walks::complaints(&map, &workspace.root));
     Ok(complaints)
 }
 
