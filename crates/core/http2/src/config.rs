@@ -14,7 +14,7 @@ pub const CONNECTION_WINDOW_BYTES_DEFAULT: u32 = 4 << 20;
 pub const HEADER_LIST_BYTES_MAX_DEFAULT: u32 = 16 << 10;
 /// A stream takes another chunk while fewer bytes wait in its queue.
 pub const STREAM_QUEUE_BYTES_MAX_DEFAULT: usize = 256 << 10;
-/// Chunks that wait in a stream's queue.
+/// A stream takes another call's chunks while fewer wait in its queue.
 pub const STREAM_QUEUE_CHUNKS_MAX: usize = 1_024;
 /// No head is taken and no DATA is scheduled while as many bytes wait for the carrier.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;

@@ -93,21 +93,38 @@ impl<C: DataChunk> Http2Connection<C> {
         end: StreamEnd,
         now_ns: u64,
     ) -> Result<(), (SendError, C)> {
+        self.send_chunks(id, [chunk], end, now_ns)
+            .map_err(|(error, [chunk])| (error, chunk))
+    }
+
+    /// As [`Http2Connection::send_data`], with chunks that are taken all or none.
+    ///
+    /// # Errors
+    /// All chunks come back, with the reason.
+    pub fn send_chunks<const N: usize>(
+        &mut self,
+        id: u32,
+        chunks: [C; N],
+        end: StreamEnd,
+        now_ns: u64,
+    ) -> Result<(), (SendError, [C; N])> {
         let queue_bytes_max = self.config.stream_queue_bytes_max;
         let stream = match self.body_stream(id) {
             Ok(stream) => stream,
-            Err(error) => return Err((error, chunk)),
+            Err(error) => return Err((error, chunks)),
         };
-        let bytes = chunk.bytes().len();
         let is_full = stream.queue_bytes >= queue_bytes_max || stream.queue.len() >= STREAM_QUEUE_CHUNKS_MAX;
-        if is_full && bytes > 0 {
+        if is_full && chunks.iter().any(|chunk| !chunk.bytes().is_empty()) {
             stream.wants_room = true;
-            return Err((SendError::QueueFull, chunk));
+            return Err((SendError::QueueFull, chunks));
         }
         stream.active_ns = now_ns;
-        if bytes > 0 {
-            stream.queue_bytes += bytes;
-            stream.queue.push_back(chunk);
+        for chunk in chunks {
+            let bytes = chunk.bytes().len();
+            if bytes > 0 {
+                stream.queue_bytes += bytes;
+                stream.queue.push_back(chunk);
+            }
         }
         if end == StreamEnd::Ends {
             stream.queue_end = QueueEnd::Ends;

@@ -1,0 +1,423 @@
+//! The calls of one connection, and what events of HTTP/2 mean to them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use provost_http2::{EndpointRole, ErrorCode, FieldList, HeadKind, Http2Event, ResetCause, StreamEnd};
+use provost_wire::Code;
+
+use crate::compression::MessageEncoding;
+use crate::framing::{FramingFault, GrpcMessage, MessageForm, MessageReader, PREFIX_BYTES};
+use crate::head::{HeadRefusal, RequestHead, ResponseHead, not_grpc};
+use crate::metadata::read_metadata;
+use crate::status::{GrpcStatus, code_of_reset};
+
+/// What happened on a connection. A call has the number of its stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrpcEvent {
+    /// At a server: a call begins.
+    Request { call: u32, head: RequestHead },
+    /// At a client: the head of the response came. A call that ends at once has none.
+    Response { call: u32, head: ResponseHead },
+    /// A whole message came. When it is done with, its bytes are [consumed](crate::GrpcConnection::consume).
+    Message { call: u32, message: GrpcMessage },
+    /// At a server: the client sends no more messages.
+    HalfClosed { call: u32 },
+    /// The call is over, and nothing more can be sent on it. A server whose call ended by its own
+    /// [`finish`](crate::GrpcConnection::finish) is not told.
+    Ended {
+        call: u32,
+        status: GrpcStatus,
+        /// At a client, what came with the status.
+        metadata: Vec<u8>,
+        cause: EndCause,
+    },
+    /// A call that took no message has room for one.
+    Writable { call: u32 },
+    /// The peer told its settings: it may allow more calls now.
+    PeerSettings,
+    /// The peer takes no more calls. Those under way go on.
+    Draining,
+}
+
+/// Why a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// The server said its status.
+    Answered,
+    /// The peer gave the call up.
+    Reset,
+    /// The server has not begun the call: it can be sent again.
+    NotProcessed,
+    /// This end ended it: its deadline passed, or the peer broke a rule or a limit.
+    Local,
+    /// The connection is gone.
+    Lost,
+}
+
+/// How far a direction of a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallPhase {
+    Head,
+    Body,
+    Ended,
+}
+
+/// What is known of a call.
+#[derive(Clone, Debug)]
+pub(crate) struct CallState {
+    pub(crate) sending: CallPhase,
+    pub(crate) sent_encoding: MessageEncoding,
+    receiving: CallPhase,
+    received_encoding: MessageEncoding,
+    reader: MessageReader,
+    deadline_ns: Option<u64>,
+    /// Bytes of messages that the application has and has not consumed.
+    held_bytes: usize,
+    /// Bytes that the windows do not have back yet: at most as many as are held.
+    unreleased: usize,
+}
+
+impl CallState {
+    /// A call whose request is to be sent, or has come.
+    pub(crate) fn new(role: EndpointRole, encoding: MessageEncoding, deadline_ns: Option<u64>) -> CallState {
+        let (begun, to_come) = (CallPhase::Body, CallPhase::Head);
+        let (sending, receiving, sent_encoding, received_encoding) = match role {
+            EndpointRole::Client => (begun, to_come, encoding, MessageEncoding::Identity),
+            EndpointRole::Server => (to_come, begun, MessageEncoding::Identity, encoding),
+        };
+        CallState {
+            sending,
+            sent_encoding,
+            receiving,
+            received_encoding,
+            reader: MessageReader::default(),
+            deadline_ns,
+            held_bytes: 0,
+            unreleased: 0,
+        }
+    }
+
+    /// Bytes that the windows get back. While the application holds messages, it keeps as many from its peer.
+    fn release(&mut self) -> u32 {
+        let kept = self.unreleased.min(self.held_bytes);
+        let released = self.unreleased - kept;
+        self.unreleased = kept;
+        released as u32
+    }
+
+    /// Tells of all messages that are whole with these bytes.
+    fn messages(
+        &mut self,
+        call: u32,
+        mut data: &[u8],
+        bytes_max: u32,
+        events: &mut VecDeque<GrpcEvent>,
+    ) -> Result<(), FramingFault> {
+        while let Some(message) = self.reader.read(&mut data, bytes_max)? {
+            let is_compressed = message.form == MessageForm::Compressed;
+            if is_compressed && self.received_encoding == MessageEncoding::Identity {
+                return Err(FramingFault::NoEncoding);
+            }
+            self.held_bytes += message.bytes.len() + PREFIX_BYTES;
+            events.push_back(GrpcEvent::Message { call, message });
+        }
+        Ok(())
+    }
+}
+
+/// How a call is over, as far as HTTP/2 has not ended its stream.
+#[derive(Clone, Debug)]
+pub(crate) enum CallEnding {
+    /// At a server: a request that is no call.
+    Refused(HeadRefusal),
+    /// The server's status came, or what stands for it.
+    Answered(GrpcStatus, Vec<u8>),
+    /// This end ends it.
+    Failed(GrpcStatus),
+}
+
+/// What has to be done on a stream after an event.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StreamReaction {
+    pub(crate) call: u32,
+    pub(crate) release: u32,
+    pub(crate) ending: Option<CallEnding>,
+}
+
+impl StreamReaction {
+    fn end(call: u32, ending: CallEnding) -> StreamReaction {
+        StreamReaction {
+            call,
+            release: 0,
+            ending: Some(ending),
+        }
+    }
+}
+
+/// The calls of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct CallTable {
+    role: EndpointRole,
+    message_bytes_max: u32,
+    partial_bytes_max: usize,
+    calls: BTreeMap<u32, CallState>,
+    deadlines: BTreeSet<(u64, u32)>,
+    /// Events that wait: those of one frame of HTTP/2, and of calls that ended meanwhile.
+    pub(crate) events: VecDeque<GrpcEvent>,
+    /// Bytes of messages that have come in part.
+    partial_bytes: usize,
+}
+
+impl CallTable {
+    pub(crate) fn new(role: EndpointRole, message_bytes_max: u32, partial_bytes_max: usize) -> CallTable {
+        CallTable {
+            role,
+            message_bytes_max,
+            partial_bytes_max,
+            calls: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            events: VecDeque::new(),
+            partial_bytes: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    pub(crate) fn get_mut(&mut self, call: u32) -> Option<&mut CallState> {
+        self.calls.get_mut(&call)
+    }
+
+    pub(crate) fn insert(&mut self, call: u32, state: CallState) {
+        self.deadlines
+            .extend(state.deadline_ns.map(|deadline_ns| (deadline_ns, call)));
+        self.calls.insert(call, state);
+    }
+
+    /// Takes a call out. Its bytes that were not released are what the windows of the connection have to get back.
+    pub(crate) fn remove(&mut self, call: u32) -> Option<(CallState, u32)> {
+        let state = self.calls.remove(&call)?;
+        if let Some(deadline_ns) = state.deadline_ns {
+            self.deadlines.remove(&(deadline_ns, call));
+        }
+        self.partial_bytes -= state.reader.buffered_bytes();
+        let unreleased = state.unreleased as u32;
+        Some((state, unreleased))
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        self.deadlines.first().map(|(deadline_ns, _)| *deadline_ns)
+    }
+
+    /// A call whose deadline has passed.
+    pub(crate) fn expired(&self, now_ns: u64) -> Option<u32> {
+        let (deadline_ns, call) = self.deadlines.first()?;
+        (*deadline_ns <= now_ns).then_some(*call)
+    }
+
+    /// The application is done with bytes of messages; how many the windows get back.
+    pub(crate) fn consume(&mut self, call: u32, message_bytes: usize) -> u32 {
+        let Some(state) = self.calls.get_mut(&call) else {
+            return 0;
+        };
+        state.held_bytes = state.held_bytes.saturating_sub(message_bytes + PREFIX_BYTES);
+        state.release()
+    }
+
+    /// All calls end with the connection.
+    pub(crate) fn lose_all(&mut self) {
+        let calls: Vec<u32> = self.calls.keys().copied().collect();
+        for call in calls {
+            self.remove(call);
+            let status = GrpcStatus::new(Code::Unavailable, "the connection is gone");
+            self.ended(call, status, Vec::new(), EndCause::Lost);
+        }
+    }
+
+    pub(crate) fn ended(&mut self, call: u32, status: GrpcStatus, metadata: Vec<u8>, cause: EndCause) {
+        self.events.push_back(GrpcEvent::Ended {
+            call,
+            status,
+            metadata,
+            cause,
+        });
+    }
+
+    /// What an event of HTTP/2 means.
+    pub(crate) fn on_event(&mut self, event: Http2Event<'_>, now_ns: u64) -> StreamReaction {
+        match event {
+            Http2Event::Head {
+                stream,
+                kind,
+                fields,
+                end,
+            } => return self.head(stream, kind, fields, end, now_ns),
+            Http2Event::Data { stream, data, end } => return self.data(stream, data, end),
+            Http2Event::Reset { stream, code, cause } => return self.reset(stream, code, cause),
+            Http2Event::Writable { stream } => {
+                if self.calls.contains_key(&stream) {
+                    self.events.push_back(GrpcEvent::Writable { call: stream });
+                }
+            }
+            Http2Event::PeerSettings => self.events.push_back(GrpcEvent::PeerSettings),
+            Http2Event::GoAway { .. } => self.events.push_back(GrpcEvent::Draining),
+            Http2Event::Pong { .. } => {}
+        }
+        StreamReaction::default()
+    }
+
+    fn head(
+        &mut self,
+        call: u32,
+        kind: HeadKind,
+        fields: &FieldList,
+        end: StreamEnd,
+        now_ns: u64,
+    ) -> StreamReaction {
+        match (kind, self.role, end) {
+            (HeadKind::Request, ..) => self.request(call, fields, end, now_ns),
+            (HeadKind::Response, _, StreamEnd::Continues) => self.response(call, fields),
+            (HeadKind::Response, _, StreamEnd::Ends) => self.trailers(call, fields, not_grpc),
+            (HeadKind::Interim, ..) => StreamReaction::default(),
+            // A client of gRPC has nothing to say in trailers: its stream ends with them.
+            (HeadKind::Trailers, EndpointRole::Server, _) => self.data(call, &[], end),
+            (HeadKind::Trailers, EndpointRole::Client, _) => self.trailers(call, fields, |_| {
+                GrpcStatus::new(Code::Internal, "the trailers of the response have no grpc-status")
+            }),
+        }
+    }
+
+    fn request(&mut self, call: u32, fields: &FieldList, end: StreamEnd, now_ns: u64) -> StreamReaction {
+        let read = match RequestHead::read(fields, end) {
+            Ok(read) => read,
+            Err(refusal) => return StreamReaction::end(call, CallEnding::Refused(refusal)),
+        };
+        let timeout_ns = read.head.timeout_ns;
+        let deadline_ns = timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns));
+        let state = CallState::new(self.role, read.head.encoding, deadline_ns);
+        self.insert(call, state);
+        self.events.push_back(GrpcEvent::Request {
+            call,
+            head: read.head,
+        });
+        if let Some(bytes) = read.message {
+            let form = MessageForm::Plain;
+            let message = GrpcMessage { form, bytes };
+            self.events.push_back(GrpcEvent::Message { call, message });
+        }
+        self.data(call, &[], end)
+    }
+
+    fn response(&mut self, call: u32, fields: &FieldList) -> StreamReaction {
+        let Some(state) = self.calls.get_mut(&call) else {
+            return StreamReaction::default();
+        };
+        let head = match ResponseHead::read(fields) {
+            Ok(head) => head,
+            Err(status) => return StreamReaction::end(call, CallEnding::Answered(status, Vec::new())),
+        };
+        state.receiving = CallPhase::Body;
+        state.received_encoding = head.encoding;
+        self.events.push_back(GrpcEvent::Response { call, head });
+        StreamReaction::default()
+    }
+
+    /// Trailers, or a response that has nothing else. `missing` is the status of one that says none.
+    fn trailers(
+        &mut self,
+        call: u32,
+        fields: &FieldList,
+        missing: impl FnOnce(&FieldList) -> GrpcStatus,
+    ) -> StreamReaction {
+        let Some(state) = self.calls.get(&call) else {
+            return StreamReaction::default();
+        };
+        let read = GrpcStatus::read(fields).and_then(|status| Ok((status, read_metadata(fields)?)));
+        let (status, metadata) = match read {
+            Ok((status, metadata)) => (status.unwrap_or_else(|| missing(fields)), metadata),
+            Err(fault) => (GrpcStatus::new(Code::Internal, fault.to_string()), Vec::new()),
+        };
+        let is_cut = status.code == Code::Ok && state.reader.is_within_message();
+        let status = if is_cut {
+            status_of(FramingFault::Truncated)
+        } else {
+            status
+        };
+        StreamReaction::end(call, CallEnding::Answered(status, metadata))
+    }
+
+    fn data(&mut self, call: u32, data: &[u8], end: StreamEnd) -> StreamReaction {
+        let mut reaction = StreamReaction {
+            call,
+            release: data.len() as u32,
+            ending: None,
+        };
+        let Some(state) = self.calls.get_mut(&call) else {
+            return reaction;
+        };
+        let before = state.reader.buffered_bytes();
+        let read = state.messages(call, data, self.message_bytes_max, &mut self.events);
+        self.partial_bytes = self.partial_bytes - before + state.reader.buffered_bytes();
+        state.unreleased += data.len();
+        reaction.release = state.release();
+        reaction.ending = match read {
+            Err(fault) => Some(CallEnding::Failed(status_of(fault))),
+            Ok(()) if self.partial_bytes > self.partial_bytes_max => {
+                let message = "the messages of this connection that have come in part are over their limit";
+                let status = GrpcStatus::new(Code::ResourceExhausted, message);
+                Some(CallEnding::Failed(status))
+            }
+            Ok(()) if end == StreamEnd::Ends => self.end_of_stream(call),
+            Ok(()) => None,
+        };
+        reaction
+    }
+
+    /// The peer's half of the stream ended without trailers.
+    fn end_of_stream(&mut self, call: u32) -> Option<CallEnding> {
+        let state = self.calls.get_mut(&call)?;
+        if self.role == EndpointRole::Client {
+            let message = "the server ended the response without a status";
+            let status = GrpcStatus::new(Code::Internal, message);
+            return Some(CallEnding::Answered(status, Vec::new()));
+        }
+        if state.reader.is_within_message() {
+            return Some(CallEnding::Failed(status_of(FramingFault::Truncated)));
+        }
+        if state.receiving != CallPhase::Ended {
+            state.receiving = CallPhase::Ended;
+            self.events.push_back(GrpcEvent::HalfClosed { call });
+        }
+        None
+    }
+
+    fn reset(&mut self, call: u32, code: ErrorCode, cause: ResetCause) -> StreamReaction {
+        let Some((_, release)) = self.remove(call) else {
+            return StreamReaction::default();
+        };
+        let is_untouched = cause == ResetCause::GoAway || code == ErrorCode::REFUSED_STREAM;
+        let (cause, end_code) = match (cause, self.role) {
+            (ResetCause::Fault, _) => (EndCause::Local, code_of_reset(code)),
+            (_, EndpointRole::Client) if is_untouched => (EndCause::NotProcessed, Code::Unavailable),
+            // RFC 9113, section 8.1, lets a client that has its answer reset with NO_ERROR.
+            (_, EndpointRole::Server) if code == ErrorCode::NO_ERROR => (EndCause::Reset, Code::Cancelled),
+            _ => (EndCause::Reset, code_of_reset(code)),
+        };
+        let status = GrpcStatus::new(end_code, format!("the stream was reset with {code}"));
+        self.ended(call, status, Vec::new(), cause);
+        StreamReaction {
+            call,
+            release,
+            ending: None,
+        }
+    }
+}
+
+fn status_of(fault: FramingFault) -> GrpcStatus {
+    let code = match fault {
+        FramingFault::TooLarge { .. } => Code::ResourceExhausted,
+        _ => Code::Internal,
+    };
+    GrpcStatus::new(code, fault.to_string())
+}

@@ -1,0 +1,231 @@
+//! How the bytes of messages are compressed. Each message stands alone (PROTOCOL-HTTP2, Requests: Compressed-Flag).
+
+use std::io::{Read, Write};
+
+use flate2::Compression;
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use flate2::write::{GzEncoder, ZlibEncoder};
+use ruzstd::decoding::StreamingDecoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+/// The window that a message in zstd may ask for, whatever it decompresses to: what RFC 8878, section 3.1.1.1.2, recommends that every
+/// decoder takes.
+const ZSTD_WINDOW_BYTES_MAX: u64 = 8 << 20;
+
+/// How compressed messages of one direction of a call are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum MessageEncoding {
+    #[default]
+    Identity,
+    /// As RFC 1952 has it.
+    Gzip,
+    /// RFC 1951 within the framing of RFC 1950, as gRPC has it.
+    Deflate,
+    /// As RFC 8878 has it.
+    Zstd,
+}
+
+/// Why a message is not what its encoding makes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompressionFault {
+    #[error("the message is not {}: its bytes are damaged or cut", .0.name())]
+    Malformed(MessageEncoding),
+    #[error("the message has more than {bytes_max} bytes when it is decompressed")]
+    TooLarge {
+        /// The limit that the reader set.
+        bytes_max: u32,
+    },
+}
+
+impl MessageEncoding {
+    /// All encodings, the one without compression first.
+    pub const ALL: [MessageEncoding; 4] = [
+        MessageEncoding::Identity,
+        MessageEncoding::Gzip,
+        MessageEncoding::Deflate,
+        MessageEncoding::Zstd,
+    ];
+
+    /// As `grpc-encoding` says it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            MessageEncoding::Identity => "identity",
+            MessageEncoding::Gzip => "gzip",
+            MessageEncoding::Deflate => "deflate",
+            MessageEncoding::Zstd => "zstd",
+        }
+    }
+
+    /// The encoding of this name; None if it is not known here.
+    #[must_use]
+    pub fn named(name: &[u8]) -> Option<MessageEncoding> {
+        Self::ALL
+            .into_iter()
+            .find(|encoding| name.eq_ignore_ascii_case(encoding.name().as_bytes()))
+    }
+
+    /// The bytes of a message, compressed.
+    #[must_use]
+    pub fn compress(self, message: &[u8]) -> Vec<u8> {
+        let written = match self {
+            MessageEncoding::Identity => return message.to_vec(),
+            MessageEncoding::Zstd => return compress_to_vec(message, CompressionLevel::Fastest),
+            MessageEncoding::Gzip => {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                encoder.write_all(message).and_then(|()| encoder.finish())
+            }
+            MessageEncoding::Deflate => {
+                let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+                encoder.write_all(message).and_then(|()| encoder.finish())
+            }
+        };
+        written.expect("a vector takes all bytes")
+    }
+
+    /// The bytes of a message that was compressed, at most as many as this. Memory is taken as they come.
+    ///
+    /// # Errors
+    /// The bytes are not of this encoding, or there are more.
+    pub fn decompress(self, compressed: &[u8], bytes_max: u32) -> Result<Vec<u8>, CompressionFault> {
+        match self {
+            MessageEncoding::Identity => self.read(compressed, bytes_max),
+            MessageEncoding::Gzip => self.read(MultiGzDecoder::new(compressed), bytes_max),
+            MessageEncoding::Deflate => self.read(ZlibDecoder::new(compressed), bytes_max),
+            MessageEncoding::Zstd => {
+                let reader = StreamingDecoder::new_with_max_window_size(compressed, ZSTD_WINDOW_BYTES_MAX);
+                self.read(reader.map_err(|_| CompressionFault::Malformed(self))?, bytes_max)
+            }
+        }
+    }
+
+    fn read(self, reader: impl Read, bytes_max: u32) -> Result<Vec<u8>, CompressionFault> {
+        let mut message = Vec::new();
+        reader
+            .take(u64::from(bytes_max) + 1)
+            .read_to_end(&mut message)
+            .map_err(|_| CompressionFault::Malformed(self))?;
+        if message.len() > bytes_max as usize {
+            return Err(CompressionFault::TooLarge { bytes_max });
+        }
+        Ok(message)
+    }
+}
+
+/// Encodings that an end takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncodingSet(u8);
+
+impl EncodingSet {
+    /// What every end takes.
+    pub const IDENTITY: EncodingSet = EncodingSet(1);
+    /// What this implementation takes.
+    pub const ALL: EncodingSet = EncodingSet((1 << MessageEncoding::ALL.len()) - 1);
+    /// Reads the value of `grpc-accept-encoding`; encodings that are not known here are read over.
+    #[must_use]
+    pub fn read(value: &[u8]) -> EncodingSet {
+        let named = value
+            .split(|byte| *byte == b',')
+            .filter_map(|name| MessageEncoding::named(name.trim_ascii()));
+        named.fold(EncodingSet::IDENTITY, |set, encoding| {
+            EncodingSet(set.0 | 1 << encoding as u8)
+        })
+    }
+
+    /// The value of `grpc-accept-encoding` that says this set.
+    #[must_use]
+    pub fn names(self) -> String {
+        let named = MessageEncoding::ALL
+            .into_iter()
+            .filter(|encoding| self.contains(*encoding));
+        named.map(MessageEncoding::name).collect::<Vec<_>>().join(",")
+    }
+
+    /// Whether this encoding is in the set.
+    #[must_use]
+    pub fn contains(self, encoding: MessageEncoding) -> bool {
+        self.0 & (1 << encoding as u8) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    const COMPRESSED: [MessageEncoding; 3] = [
+        MessageEncoding::Gzip,
+        MessageEncoding::Deflate,
+        MessageEncoding::Zstd,
+    ];
+
+    /// COMPRESSION: the names of encodings, and lists of them.
+    #[test]
+    fn encodings_by_name() {
+        for encoding in MessageEncoding::ALL {
+            assert_eq!(MessageEncoding::named(encoding.name().as_bytes()), Some(encoding));
+        }
+        assert_eq!(MessageEncoding::named(b"snappy"), None);
+        assert_eq!(EncodingSet::ALL.names(), "identity,gzip,deflate,zstd");
+        assert_eq!(
+            EncodingSet::read(EncodingSet::ALL.names().as_bytes()),
+            EncodingSet::ALL
+        );
+        let some = EncodingSet::read(b"snappy , gzip,,zstd");
+        let has = MessageEncoding::ALL.map(|encoding| some.contains(encoding));
+        assert_eq!(has, [true, true, false, true]);
+        assert_eq!(EncodingSet::read(b""), EncodingSet::IDENTITY);
+    }
+
+    #[test]
+    fn a_bomb_is_stopped_at_the_limit() {
+        let zeros = vec![0; 8 << 20];
+        for encoding in COMPRESSED {
+            let bomb = encoding.compress(&zeros);
+            assert!(bomb.len() < zeros.len() / 100, "{encoding:?}");
+            let refused = encoding.decompress(&bomb, 1_000);
+            assert_eq!(refused, Err(CompressionFault::TooLarge { bytes_max: 1_000 }));
+            assert_eq!(encoding.decompress(&bomb, 8 << 20).as_deref(), Ok(&zeros[..]));
+        }
+    }
+
+    /// RFC 8878, section 3.1.1.1.2: a frame that asks for a window of a gigabyte gets no memory.
+    #[test]
+    fn a_window_over_the_limit_is_refused() {
+        // Magic number, a frame header descriptor without a content size, a window of 2^30 bytes, an empty last block.
+        let frame = [0x28, 0xb5, 0x2f, 0xfd, 0, 20 << 3, 1, 0, 0];
+        let refused = MessageEncoding::Zstd.decompress(&frame, u32::MAX);
+        assert_eq!(refused, Err(CompressionFault::Malformed(MessageEncoding::Zstd)));
+    }
+
+    #[test]
+    fn cut_messages_are_refused() {
+        for encoding in COMPRESSED {
+            let whole = encoding.compress(b"many bytes, many bytes, and many bytes");
+            let cut = encoding.decompress(&whole[..whole.len() / 2], 1_000);
+            assert_eq!(cut, Err(CompressionFault::Malformed(encoding)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn messages_are_decompressed_as_compressed(message in vec(0_u8..4, 0..5_000)) {
+            for encoding in MessageEncoding::ALL {
+                let compressed = encoding.compress(&message);
+                let bytes = message.len() as u32;
+                prop_assert_eq!(encoding.decompress(&compressed, bytes).unwrap(), message.clone());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_decompressed_or_refused(bytes in vec(any::<u8>(), 0..200)) {
+            for encoding in COMPRESSED {
+                if let Ok(message) = encoding.decompress(&bytes, 5_000) {
+                    prop_assert!(message.len() <= 5_000);
+                }
+            }
+        }
+    }
+}

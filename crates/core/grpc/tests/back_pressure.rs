@@ -1,0 +1,200 @@
+//! A reader that does not consume stops its writer, and what either end keeps has bounds.
+
+mod kit;
+
+use kit::{ConnectedPair, messages, respond, send};
+use proptest::prelude::*;
+use provost_grpc::{CallFault, EndCause, GrpcConfig, GrpcEvent, GrpcStatus, MessageForm, RequestHead};
+use provost_http2::{Http2Config, SendError};
+use provost_wire::Code;
+
+const WINDOW_BYTES: u32 = 100_000;
+const MESSAGE_BYTES: usize = 10_000;
+
+fn config() -> GrpcConfig {
+    GrpcConfig {
+        http2: Http2Config {
+            stream_window_bytes: WINDOW_BYTES,
+            connection_window_bytes: 4 * WINDOW_BYTES,
+            stream_queue_bytes_max: 50_000,
+            ..Http2Config::default()
+        },
+        ..GrpcConfig::default()
+    }
+}
+
+/// Sends messages until no more are taken, and passes them; how many the server got.
+fn push_until_full(pair: &mut ConnectedPair, call: u32) -> usize {
+    let mut got = 0;
+    loop {
+        let sent = pair
+            .client
+            .send_message(call, MessageForm::Plain, vec![1; MESSAGE_BYTES].into(), 0);
+        let is_full = match sent {
+            Ok(()) => false,
+            Err((CallFault::Http2(SendError::QueueFull), _)) => true,
+            Err(other) => panic!("{other:?}"),
+        };
+        let received = messages(&pair.exchange().1).len();
+        got += received;
+        if is_full && received == 0 {
+            return got;
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_does_not_consume_stops_its_writer() {
+    let mut pair = ConnectedPair::new(config());
+    let call = pair.call(&RequestHead::new("/a.B/C"));
+    let other = pair.call(&RequestHead::new("/a.B/C"));
+    let held = push_until_full(&mut pair, call);
+    let bytes = held * MESSAGE_BYTES;
+    assert!(bytes <= 2 * WINDOW_BYTES as usize, "{held} messages are held");
+
+    // Another call of the connection goes on.
+    send(&mut pair.client, other, b"passes", 0);
+    assert_eq!(messages(&pair.exchange().1), [b"passes"]);
+
+    for _ in 0..held {
+        pair.server.consume(call, MESSAGE_BYTES);
+    }
+    let (at_client, at_server) = pair.exchange();
+    assert!(at_client.contains(&GrpcEvent::Writable { call }));
+    assert!(!messages(&at_server).is_empty());
+}
+
+/// A message far larger than both windows comes whole, though nothing is consumed before it has.
+#[test]
+fn messages_larger_than_the_windows() {
+    let mut pair = ConnectedPair::new(config());
+    let large: Vec<u8> = (0..3_000_000_u32).map(|at| at as u8).collect();
+    let calls = [(); 4].map(|()| pair.call(&RequestHead::new("/a.B/C")));
+    for call in calls {
+        send(&mut pair.client, call, &large, 0);
+    }
+    let (_, at_server) = pair.exchange();
+    assert_eq!(messages(&at_server), vec![large; 4]);
+}
+
+#[test]
+fn messages_in_part_have_a_bound() {
+    let config = GrpcConfig {
+        partial_bytes_max: 50_000,
+        ..config()
+    };
+    let mut pair = ConnectedPair::new(config);
+    let call = pair.call(&RequestHead::new("/a.B/C"));
+    send(&mut pair.client, call, &vec![0; 70_000], 0);
+    let (at_client, at_server) = pair.exchange();
+    for (events, cause) in [(at_client, EndCause::Answered), (at_server, EndCause::Local)] {
+        let is_exhausted = |event: &GrpcEvent| matches!(event, GrpcEvent::Ended { status, cause: got, .. } if status.code == Code::ResourceExhausted && *got == cause);
+        assert!(events.iter().any(is_exhausted), "{events:?}");
+    }
+}
+
+/// The windows of the connection get back all bytes of calls that ended with messages that nobody consumed.
+#[test]
+fn calls_that_end_give_their_bytes_back() {
+    let mut pair = ConnectedPair::new(config());
+    for turn in 0..50 {
+        let call = pair.call(&RequestHead::new("/a.B/C"));
+        push_until_full(&mut pair, call);
+        if turn % 2 == 0 {
+            pair.client.cancel(call, Code::Cancelled, 0).unwrap();
+        } else {
+            let status = GrpcStatus::new(Code::Aborted, "enough");
+            pair.server.finish(call, &status, &[], 0).unwrap();
+        }
+        pair.exchange();
+    }
+    assert_eq!((pair.client.open_calls(), pair.server.open_calls()), (0, 0));
+}
+
+#[test]
+fn messages_that_are_too_large_are_not_sent() {
+    let config = GrpcConfig {
+        sent_message_bytes_max: 10,
+        ..config()
+    };
+    let mut pair = ConnectedPair::new(config);
+    let call = pair.call(&RequestHead::new("/a.B/C"));
+    let refused = pair
+        .client
+        .send_message(call, MessageForm::Plain, vec![0; 11].into(), 0);
+    let expected = CallFault::TooLarge {
+        bytes: 11,
+        bytes_max: 10,
+    };
+    assert_eq!(refused.unwrap_err().0, expected);
+}
+
+/// What a test does next to one of its calls.
+#[derive(Clone, Copy, Debug)]
+enum CallStep {
+    Send(usize),
+    ConsumeAll,
+    Exchange,
+}
+
+fn call_step() -> impl Strategy<Value = CallStep> {
+    prop_oneof![
+        4 => (0_usize..40_000).prop_map(CallStep::Send),
+        1 => Just(CallStep::ConsumeAll),
+        3 => Just(CallStep::Exchange),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is sent and consumed when, every message that was taken comes, in its order and once.
+    #[test]
+    fn all_messages_come(steps in proptest::collection::vec((0_usize..3, call_step()), 1..80)) {
+        let mut pair = ConnectedPair::new(config());
+        let calls = [(); 3].map(|()| pair.call(&RequestHead::new("/a.B/C")));
+        let (mut sent, mut got) = (vec![Vec::new(); 3], vec![Vec::new(); 3]);
+        let mut held = vec![Vec::new(); 3];
+        for (at, step) in steps {
+            match step {
+                CallStep::Send(bytes) => {
+                    let body = vec![sent[at].len() as u8; bytes];
+                    if pair.client.send_message(calls[at], MessageForm::Plain, body.into(), 0).is_ok() {
+                        sent[at].push(bytes);
+                    }
+                }
+                CallStep::ConsumeAll => consume_all(&mut pair, &calls, &mut held),
+                CallStep::Exchange => take_in(&mut pair, &calls, &mut got, &mut held),
+            }
+        }
+        for call in calls {
+            respond(&mut pair.server, call);
+            pair.client.half_close(call, 0).unwrap();
+        }
+        while got != sent {
+            let before = got.clone();
+            take_in(&mut pair, &calls, &mut got, &mut held);
+            let is_consumed = held.iter().any(|held| !held.is_empty());
+            prop_assert!(got != before || is_consumed, "the calls stand still");
+            consume_all(&mut pair, &calls, &mut held);
+        }
+    }
+}
+
+fn consume_all(pair: &mut ConnectedPair, calls: &[u32; 3], held: &mut [Vec<usize>]) {
+    for (call, held) in calls.iter().zip(held) {
+        held.drain(..).for_each(|bytes| pair.server.consume(*call, bytes));
+    }
+}
+
+fn take_in(pair: &mut ConnectedPair, calls: &[u32; 3], got: &mut [Vec<usize>], held: &mut [Vec<usize>]) {
+    for event in pair.exchange().1 {
+        let GrpcEvent::Message { call, message } = event else {
+            continue;
+        };
+        let at = calls.iter().position(|known| *known == call).unwrap();
+        assert!(message.bytes.iter().all(|byte| *byte == got[at].len() as u8));
+        got[at].push(message.bytes.len());
+        held[at].push(message.bytes.len());
+    }
+}
