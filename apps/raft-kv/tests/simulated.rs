@@ -89,7 +89,7 @@ fn chaos(seed: u64) -> u64 {
         duplication: 0.02,
         delay: 0.2,
         delay_ns_max: MS,
-        corruption: 0.0,
+        ..Faults::default()
     };
     for _ in 0..STEPS {
         let pause_ms = cluster.random.below(300);

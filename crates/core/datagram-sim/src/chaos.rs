@@ -7,7 +7,7 @@ use provost_datagram::{
 };
 
 use crate::traffic::{Answer, Traffic, Wish};
-use crate::{Faults, Host, Links, Random, Simulation};
+use crate::{Faults, Host, Links, PacketDamage, Random, Simulation};
 
 const MS_NS: u64 = 1_000_000;
 /// Hosts of a common run.
@@ -86,9 +86,9 @@ impl Chaos {
             latency_ns: 200 + random.below(20_000),
             ..Links::default()
         };
-        let applications = (0..hosts).map(Traffic::on).collect();
+        let applications = (0..hosts).map(|host| application(host, &mut random)).collect();
         let mut simulation = Simulation::new(seed, links, &config, applications);
-        simulation.network.faults = faults(&mut random);
+        simulation.network.faults = faults(&mut random, &config);
         Chaos {
             hosts,
             simulation,
@@ -98,18 +98,27 @@ impl Chaos {
     }
 
     fn connect_all(&mut self) {
-        let hosts = self.hosts;
         for client in 0..self.hosts {
-            self.simulation.with(client, |traffic, endpoint, now_ns| {
-                traffic.upstream = endpoint.connect(now_ns, (client + 1) % hosts).ok();
-            });
-            for server in self.servers(client) {
-                self.simulation.with(client, |traffic, endpoint, now_ns| {
-                    let session = endpoint.connect(now_ns, server).unwrap();
-                    traffic.connected.insert(session);
-                });
-            }
+            self.connect(client);
         }
+    }
+
+    fn connect(&mut self, client: Host) {
+        let (servers, upstream) = (self.servers(client), (client + 1) % self.hosts);
+        self.simulation.with(client, |traffic, endpoint, now_ns| {
+            traffic.upstream = endpoint.connect(now_ns, upstream).ok();
+            for server in servers {
+                let session = endpoint.connect(now_ns, server).unwrap();
+                traffic.connected.insert(session);
+            }
+        });
+    }
+
+    /// A host loses its memory, and begins anew.
+    fn restart(&mut self, host: Host) {
+        let application = self.simulation.application(host).after_restart();
+        self.simulation.restart(host, &self.config, application);
+        self.connect(host);
     }
 
     /// Whom a host calls: all where they are few, else its neighbours and the first, which has more clients than a
@@ -170,7 +179,8 @@ impl Chaos {
                     .collect();
                 self.simulation.inject(host, other, bytes);
             }
-            7 => self.simulation.network.faults = faults(&mut self.random),
+            7 => self.simulation.network.faults = faults(&mut self.random, &self.config),
+            8 => self.restart(host),
             _ => {}
         }
     }
@@ -183,7 +193,7 @@ impl Chaos {
                 self.simulation.network.part(one, other, false);
             }
         }
-        let (hosts, until_ns) = (self.hosts, self.simulation.now_ns() + 20_000 * MS_NS);
+        let (hosts, until_ns) = (self.hosts, self.simulation.now_ns() + 200_000 * MS_NS);
         let ended = self.simulation.run_until(until_ns, |all| {
             (0..hosts).all(|host| all.application(host).calls_open() == 0)
         });
@@ -211,7 +221,15 @@ impl Chaos {
     }
 }
 
-fn faults(random: &mut Random) -> Faults {
+/// An application that keeps requests which are to be answered later for that long; some for longer than a peer may be silent.
+fn application(host: Host, random: &mut Random) -> Traffic {
+    let later_ms = [1, 2, 50, 600][random.below(4) as usize];
+    let mut traffic = Traffic::on(host);
+    traffic.later_ns = later_ms * MS_NS;
+    traffic
+}
+
+fn faults(random: &mut Random, config: &Config) -> Faults {
     let mut probability = |most: f64| match random.below(3) {
         0 => 0.0,
         _ => most * random.below(1000) as f64 / 1000.0,
@@ -222,6 +240,10 @@ fn faults(random: &mut Random) -> Faults {
         delay: probability(0.2),
         corruption: probability(0.05),
         delay_ns_max: 1 + random.below(300_000),
+        damage: match config.security {
+            Security::Plain => PacketDamage::Word,
+            Security::Sealed(_) => PacketDamage::Scattered(16),
+        },
     }
 }
 

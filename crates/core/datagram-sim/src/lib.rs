@@ -12,7 +12,7 @@ pub mod chaos;
 mod network;
 pub mod traffic;
 
-pub use network::{Faults, Links, Network, NetworkStatistics};
+pub use network::{Faults, Links, Network, NetworkStatistics, PacketDamage};
 pub use provost_random::SeededRandom as Random;
 
 use std::collections::VecDeque;

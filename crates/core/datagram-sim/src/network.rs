@@ -44,8 +44,20 @@ pub struct Faults {
     pub delay: f64,
     /// By how much at most.
     pub delay_ns_max: u64,
-    /// One of its bytes changes.
+    /// Some of its bytes change.
     pub corruption: f64,
+    /// Which bytes of a damaged packet change.
+    pub damage: PacketDamage,
+}
+
+/// Which bytes of a damaged packet change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PacketDamage {
+    /// One or both of a 16-bit word: the check of a packet always notices that.
+    #[default]
+    Word,
+    /// So many at most, anywhere. Only the tag of a sealed packet notices all of that.
+    Scattered(u8),
 }
 
 /// What the network did.
@@ -142,10 +154,28 @@ impl Network {
             at_ns += self.random.below(faults.delay_ns_max.max(1));
         }
         if self.random.chance(faults.corruption) && !frame.bytes.is_empty() {
-            let at = self.random.below(frame.bytes.len() as u64) as usize;
-            frame.bytes[at] ^= 1 + self.random.below(255) as u8;
+            self.damage(&mut frame.bytes);
         }
         schedule.add(at_ns, Happening::Switch(frame));
+    }
+
+    fn damage(&mut self, bytes: &mut [u8]) {
+        let random = &mut self.random;
+        match self.faults.damage {
+            PacketDamage::Word => {
+                let first = random.below(bytes.len() as u64) as usize & !1;
+                // Zeros and ones throughout are the same number to the check.
+                let changes = (1 + random.below(0xfffe) as u16).to_le_bytes();
+                let word = bytes[first..].iter_mut().zip(changes);
+                word.for_each(|(byte, change)| *byte ^= change);
+            }
+            PacketDamage::Scattered(most) => {
+                for _ in 0..=random.below(most.into()) {
+                    let at = random.below(bytes.len() as u64) as usize;
+                    bytes[at] ^= 1 + random.below(255) as u8;
+                }
+            }
+        }
     }
 
     pub(crate) fn switch(&mut self, now_ns: u64, mut frame: Frame, schedule: &mut Schedule) {

@@ -91,6 +91,20 @@ impl Traffic {
         }
     }
 
+    /// The application of a host that has lost its memory: it knows of no session and no call. What was executed is still not
+    /// to be executed again.
+    #[must_use]
+    pub fn after_restart(&self) -> Self {
+        Self {
+            host: self.host,
+            later_ns: self.later_ns,
+            tags: self.tags,
+            executed: self.executed.clone(),
+            answered: self.answered,
+            ..Self::default()
+        }
+    }
+
     /// Calls that have not ended.
     #[must_use]
     pub fn calls_open(&self) -> usize {

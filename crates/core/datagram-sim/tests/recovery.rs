@@ -5,7 +5,7 @@ use provost_datagram::{
     TimelyConfig,
 };
 use provost_datagram_sim::traffic::{Answer, Traffic, Wish};
-use provost_datagram_sim::{Faults, Host, Links, Random, Simulation};
+use provost_datagram_sim::{Faults, Host, Links, PacketDamage, Random, Simulation};
 
 const MS_NS: u64 = 1_000_000;
 const LARGE: Wish = Wish {
@@ -72,6 +72,7 @@ const LOSS: Faults = Faults {
     delay: 0.0,
     delay_ns_max: 0,
     corruption: 0.0,
+    damage: PacketDamage::Word,
 };
 
 #[test]
