@@ -11,13 +11,13 @@
 use provost_registered::Array;
 
 use crate::buffer::MsgBuf;
-use crate::config::Recovery;
+use crate::config::{Config, Recovery};
 use crate::event::{EndReason, Event, Payload, RequestHandle, SessionId};
 use crate::flight::{WINDOW_PACKETS, Window};
 use crate::handshake::Sealed;
 use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, Piece, Prefix};
 use crate::seal::{KEY_BYTES, Seal};
-use crate::shared::{Outgoing, Shared, What};
+use crate::shared::{NEVER, Outgoing, Shared, What};
 
 /// Bytes of the smallest buffer that a slot has of its own.
 const INLINE_BYTES_MIN: usize = 64;
@@ -28,6 +28,7 @@ const INLINE_BYTES_MIN: usize = 64;
 pub(crate) struct ServerSession<A> {
     pub(crate) slots: Array<ServerSlot>,
     pub(crate) seal: Option<Box<Seal>>,
+    /// When the client was heard last, beside what it asked for the session by; [`NEVER`] before.
     pub(crate) heard_ns: u64,
     pub(crate) local_token: u32,
     pub(crate) remote_token: u32,
@@ -39,6 +40,7 @@ pub(crate) struct ServerSession<A> {
     pub(crate) sealed: Option<Box<Sealed>>,
     /// The client's public key of a sealed session.
     pub(crate) exchanged_with: Option<Box<[u8; KEY_BYTES]>>,
+    pub(crate) opened_ns: u64,
     pub(crate) credits: u16,
     pub(crate) recovery: Recovery,
 }
@@ -102,6 +104,16 @@ impl ServerSlot {
 }
 
 impl<A: Copy> ServerSession<A> {
+    /// When the session is forgotten, if its client stays silent. A client that was never heard may not know of the session: a
+    /// late copy of an Open may have made it. One that does asks, when it has nothing else to say, whether this end is there.
+    pub(crate) fn idle_until_ns(&self, config: &Config) -> u64 {
+        if self.heard_ns != NEVER {
+            return self.heard_ns + config.idle_ns_max;
+        }
+        let asked_within_ns = config.keepalive_ns + config.peer_timeout_ns;
+        self.opened_ns + asked_within_ns.min(config.idle_ns_max)
+    }
+
     /// Whether a packet with this token from there is for this session, which is not sealed.
     #[inline(always)]
     pub(crate) fn is_plain(&self, token: u32, from: A) -> bool

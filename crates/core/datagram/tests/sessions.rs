@@ -170,36 +170,41 @@ fn a_server_refuses_sessions_past_its_ring() {
         // Not so fast that refusals, which are answers to strangers, are too many for a millisecond.
         pair.now_ns += 10_000;
     }
-    assert_eq!((pair.sessions.len(), pair.refused), (300, 700));
+    // All of their credits for 300 and a little less; the last few have fewer.
+    let connected = pair.sessions.len();
+    assert!((300..320).contains(&connected), "{connected} sessions");
+    assert_eq!(pair.refused, 1_000 - connected);
     assert_eq!(pair.ends[1].ring_packets_free(), 0);
 }
 
 #[test]
-fn a_session_gets_fewer_credits_where_the_ring_has_no_room_for_all() {
-    let credits = u32::from(CREDITS);
-    let mut pair = Pair::new([10 * credits, credits + 3]);
-    for _ in 0..2 {
-        pair.ends[0].connect(pair.now_ns, 1).unwrap();
+fn few_sessions_do_not_fill_a_ring_that_has_no_room_for_all() {
+    let (small, large) = (5 * u32::from(CREDITS), 1_000 * u32::from(CREDITS));
+    // The server's ring, then that of the end that asks.
+    for rings in [[large, small], [small, large]] {
+        let free = |pair: &Pair| pair.ends.each_ref().map(Endpoint::ring_packets_free);
+        let mut pair = Pair::new(rings);
+        for _ in 0..10 {
+            pair.ends[0].connect(pair.now_ns, 1).unwrap();
+            pair.settle();
+        }
+        assert_eq!((pair.sessions.len(), pair.refused), (10, 0));
+        assert!(free(&pair).iter().all(|free| *free > 0), "{:?}", free(&pair));
+        let taken = [0, 1].map(|side| rings[side] - free(&pair)[side]);
+        assert_eq!(
+            taken[0], taken[1],
+            "both ends count the credits that they agreed on"
+        );
+        pair.call_each(10);
+        assert_eq!(pair.answered, 10);
+        while pair.ends.iter().all(|end| end.ring_packets_free() > 0) {
+            pair.ends[0].connect(pair.now_ns, 1).unwrap();
+            pair.settle();
+        }
+        for session in pair.sessions.clone() {
+            pair.ends[0].disconnect(pair.now_ns, session);
+        }
         pair.settle();
+        assert_eq!(free(&pair), rings, "all of it is given back");
     }
-    assert_eq!((pair.sessions.len(), pair.refused), (2, 0));
-    assert_eq!(pair.ends[1].ring_packets_free(), 0);
-    assert_eq!(pair.ends[0].ring_packets_free(), 10 * credits - credits - 3);
-    pair.call_each(2);
-    assert_eq!(pair.answered, 2);
-    for session in pair.sessions.clone() {
-        pair.ends[0].disconnect(pair.now_ns, session);
-    }
-    pair.settle();
-    let free = pair.ends.each_ref().map(Endpoint::ring_packets_free);
-    assert_eq!(free, [10 * credits, credits + 3], "all of it is given back");
-
-    // The same at the end that asks.
-    let mut pair = Pair::new([credits + 1, 10 * credits]);
-    for _ in 0..2 {
-        pair.ends[0].connect(pair.now_ns, 1).unwrap();
-        pair.settle();
-    }
-    assert_eq!(pair.sessions.len(), 2);
-    assert_eq!(pair.ends[0].connect(pair.now_ns, 1), Err(ConnectError::RingFull));
 }

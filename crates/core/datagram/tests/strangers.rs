@@ -192,6 +192,29 @@ fn a_stranger_with_every_packet_but_another_address_or_token_gets_nowhere() {
 }
 
 #[test]
+fn a_late_copy_of_an_open_does_not_hold_room_for_long() {
+    for cipher in CIPHERS {
+        let (mut pair, session) = Pair::connected(cipher);
+        let ring = pair.ends[1].ring_packets_free() + u32::from(Config::default().credits);
+        let is_open = |(from, packet): &&(u8, Vec<u8>)| *from == CLIENT && packet[0] == Kind::Open as u8;
+        let (_, open) = pair.seen.iter().rfind(is_open).cloned().expect("it was sent");
+        pair.ends[0].disconnect(pair.now_ns, session);
+        pair.settle();
+        assert_eq!(pair.ends[1].ring_packets_free(), ring, "the session is closed");
+        pair.deliver(CLIENT, SERVER, &open);
+        pair.settle();
+        let held = ring - pair.ends[1].ring_packets_free();
+        assert!(held > 0, "the copy opened a session that nobody wants");
+        let config = Config::default();
+        pair.now_ns += config.keepalive_ns + config.peer_timeout_ns + 20_000_000;
+        // Nobody needed to poll meanwhile.
+        pair.ends[1].wake_at();
+        pair.ends[1].handle_timers(pair.now_ns);
+        assert_eq!(pair.ends[1].ring_packets_free(), ring, "it is forgotten");
+    }
+}
+
+#[test]
 fn an_open_without_its_cookie_costs_the_server_nothing() {
     let mut pair = Pair::new();
     pair.ends[0].connect(pair.now_ns, SERVER).unwrap();

@@ -12,6 +12,10 @@ use crate::handshake::{
 };
 use crate::packet::NO_SESSION;
 use crate::seal::{Cipher, End, Exchanged, KEY_BYTES, Keyring, Seal};
+use crate::shared::NEVER;
+
+/// A session takes this part of what is free of a receive ring without room for all.
+const RING_SHARE: u32 = 4;
 
 impl<A: Address> Endpoint<A> {
     /// Asks for a session with whoever is at this address. Calls can be made at once; they wait for it.
@@ -38,10 +42,16 @@ impl<A: Address> Endpoint<A> {
         Ok(id)
     }
 
-    /// Credits for another session: as many as are configured, fewer if the receive ring has no room for these; none if it is
-    /// full.
+    /// Credits for another session: as many as are configured; none if the receive ring is full. Where the ring cannot have
+    /// room for all sessions, one takes a part of what is free at most, so that few sessions do not fill it.
     fn credits_free(&self) -> Option<u16> {
-        let credits = self.ring_packets_free().min(self.shared.config.credits.into()) as u16;
+        let (config, free) = (&self.shared.config, self.ring_packets_free());
+        let room_for_all = config.sessions_max as u64 * u64::from(config.credits);
+        let share = match u64::from(config.receive_ring_packets) < room_for_all {
+            true => free.div_ceil(RING_SHARE),
+            false => free,
+        };
+        let credits = share.min(config.credits.into()) as u16;
         (credits > 0).then_some(credits)
     }
 
@@ -120,7 +130,7 @@ impl<A: Address> Endpoint<A> {
     pub(super) fn expire(&mut self, number: u16) {
         let now_ns = self.shared.clock.now_ns();
         let config = &self.shared.config;
-        let (peer_timeout_ns, idle_ns_max) = (config.peer_timeout_ns, config.idle_ns_max);
+        let peer_timeout_ns = config.peer_timeout_ns;
         let over = match self.sessions.get_mut(usize::from(number)) {
             None | Some(Session::Free) => return,
             Some(Session::Client(client)) if matches!(client.state, State::Opening { .. }) => {
@@ -131,7 +141,7 @@ impl<A: Address> Endpoint<A> {
             }
             Some(Session::Client(client)) => client.expire(&mut self.shared),
             Some(Session::Server(server)) => {
-                let due_ns = server.heard_ns + idle_ns_max;
+                let due_ns = server.idle_until_ns(config);
                 if due_ns > now_ns {
                     self.shared.timers.arm(number, now_ns, due_ns);
                     return;
@@ -239,16 +249,17 @@ impl<A: Address> Endpoint<A> {
             credits,
             payload_bytes: (packet_bytes - self.shared.config.overhead_bytes()) as u32,
             recovery,
-            heard_ns: now_ns,
+            opened_ns: now_ns,
+            heard_ns: NEVER,
             slots: Array::new((0..slots).map(|_| server::ServerSlot::default())),
         };
+        let due_ns = server.idle_until_ns(&self.shared.config);
         self.sessions[usize::from(number)] = Session::Server(One::new(server));
         self.ring_packets_taken += u32::from(credits);
         self.opened.insert((from, open.session, open.token), number);
         if let Some(exchange) = &exchange {
             self.exchanged.insert(exchange.client_public, number);
         }
-        let due_ns = now_ns + self.shared.config.idle_ns_max;
         self.shared.timers.arm(number, now_ns, due_ns);
         if let Some(exchange) = exchange {
             self.seal_accepted(number, open.nonce, &exchange);
