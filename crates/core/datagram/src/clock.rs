@@ -18,6 +18,8 @@ pub(crate) struct Clock {
     promised_ns: u64,
     /// A gap longer than this past the promise is a stall.
     stall_ns: u64,
+    /// What is received now arrived no earlier, in the protocol's time.
+    arrived_ns: u64,
     /// When the last stall ended, in the protocol's time.
     stalled_at_ns: u64,
     stalls: u64,
@@ -30,6 +32,7 @@ impl Clock {
             forgiven_ns: 0,
             promised_ns: u64::MAX,
             stall_ns,
+            arrived_ns: 0,
             stalled_at_ns: 0,
             stalls: 0,
         }
@@ -47,6 +50,27 @@ impl Clock {
             self.promised_ns = 0;
         }
         self.now_ns()
+    }
+
+    /// Packets are taken from the wire at this moment; at `since_ns` nothing waited there. So a packet may have waited as long
+    /// as this, which says nothing about the network. A longer gap than a stall is no gap between polls: the host slept until
+    /// a packet came.
+    #[inline]
+    pub(crate) fn arrive(&mut self, now_ns: u64, since_ns: u64) {
+        let gap_ns = now_ns.saturating_sub(since_ns).min(self.stall_ns);
+        self.arrived_ns = self.advance(now_ns).saturating_sub(gap_ns);
+    }
+
+    /// The earliest time at which what is received now can have arrived.
+    #[inline]
+    pub(crate) fn arrived_ns(&self) -> u64 {
+        self.arrived_ns
+    }
+
+    /// The latest time that was told.
+    #[inline]
+    pub(crate) fn told_ns(&self) -> u64 {
+        self.told_ns
     }
 
     #[cold]
@@ -113,6 +137,18 @@ mod tests {
         assert!(clock.is_catching_up() && clock.stalled_since(1_100));
         assert_eq!(clock.advance(9_160), 1_260);
         assert!(!clock.is_catching_up());
+    }
+
+    #[test]
+    fn what_is_received_may_have_waited_since_nothing_did_but_no_longer_than_a_stall() {
+        let mut clock = Clock::new(100);
+        clock.arrive(1_000, 1_000);
+        assert_eq!(clock.arrived_ns(), 1_000);
+        clock.arrive(1_060, 1_000);
+        assert_eq!((clock.arrived_ns(), clock.now_ns()), (1_000, 1_060));
+        clock.promise(None);
+        clock.arrive(9_000, 1_060);
+        assert_eq!((clock.arrived_ns(), clock.now_ns()), (8_900, 9_000));
     }
 
     #[test]

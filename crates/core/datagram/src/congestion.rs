@@ -20,7 +20,8 @@ use timely::Timely;
 pub struct Sample {
     /// When it came.
     pub now_ns: u64,
-    /// The round trip without the time that the server held the call, where that is known.
+    /// The round trip without the time that the server held the call, where that is known, and without what the acknowledgement
+    /// may have waited here.
     pub rtt_ns: Option<u64>,
     /// Whether the network marked a packet on the way.
     pub marked: bool,

@@ -39,6 +39,8 @@ pub struct Driver<W: Wire, C = Monotonic> {
     wire: W,
     clock: C,
     batched_clock: ShortCut,
+    /// When the wire had no more packets, the last time it had not.
+    emptied_ns: u64,
 }
 
 /// What one turn did.
@@ -65,7 +67,7 @@ impl<W: Wire, C: Clock> Driver<W, C> {
     ///
     /// # Errors
     /// As [`Driver::new`].
-    pub fn with_clock(config: Config, wire: W, clock: C) -> Result<Self, ConfigError> {
+    pub fn with_clock(config: Config, wire: W, mut clock: C) -> Result<Self, ConfigError> {
         let checking = match wire.integrity() {
             Integrity::Checked => Checking::Wire,
             Integrity::Unchecked => Checking::Packets,
@@ -81,6 +83,7 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         Ok(Self {
             endpoint: Endpoint::new(config)?,
             wire,
+            emptied_ns: clock.now_ns(),
             clock,
             batched_clock: ShortCut::On,
         })
@@ -102,7 +105,8 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         &self.wire
     }
 
-    /// One turn: takes packets, then looks at timers, then sends. Events go to `handle`, which may ask for more.
+    /// One turn: takes a batch of packets and sends what follows from it, again and again; then looks at timers, and sends.
+    /// Events go to `handle`, which may ask for more.
     ///
     /// # Errors
     /// If the wire is of no use any more.
@@ -112,35 +116,56 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         mut handle: impl FnMut(&mut Endpoint<W::Address>, u64, Event<'_>),
     ) -> io::Result<Turn> {
         let mut now_ns = self.clock.now_ns();
-        let mut received = 0;
+        let (mut received, mut sent) = (0, 0);
         for _ in 0..BATCHES_MAX {
-            let (endpoint, clock, batched) = (&mut self.endpoint, &mut self.clock, self.batched_clock);
-            let packets = self.wire.receive(BATCH_PACKETS, |arrival| {
-                if batched == ShortCut::Off {
-                    now_ns = clock.now_ns();
-                }
-                let mark = if arrival.congested {
-                    Mark::Congested
-                } else {
-                    Mark::None
-                };
-                endpoint.receive_to(now_ns, arrival.from, mark, arrival.bytes, &mut handle);
-            })?;
+            let packets = self.receive(now_ns, &mut handle)?;
             received += packets;
+            if packets > 0 {
+                // Handlers have taken their time.
+                now_ns = self.clock.now_ns();
+            }
             if packets < BATCH_PACKETS {
                 break;
             }
+            sent += self.send(now_ns)?;
         }
         self.endpoint.handle_timers(now_ns);
         while let Some(event) = self.endpoint.poll_event() {
             handle(&mut self.endpoint, now_ns, event);
         }
-        let sent = self.send(now_ns)?;
+        sent += self.send(now_ns)?;
         Ok(if received + sent > 0 {
             Turn::Busy
         } else {
             Turn::Idle
         })
+    }
+
+    /// Takes a batch of packets; says how many there were.
+    #[inline]
+    fn receive(
+        &mut self,
+        now_ns: u64,
+        handle: &mut impl FnMut(&mut Endpoint<W::Address>, u64, Event<'_>),
+    ) -> io::Result<usize> {
+        let (endpoint, clock, batched) = (&mut self.endpoint, &mut self.clock, self.batched_clock);
+        let since_ns = self.emptied_ns;
+        endpoint.begin_receiving(now_ns, since_ns);
+        let packets = self.wire.receive(BATCH_PACKETS, |arrival| {
+            if batched == ShortCut::Off {
+                endpoint.begin_receiving(clock.now_ns(), since_ns);
+            }
+            let mark = if arrival.congested {
+                Mark::Congested
+            } else {
+                Mark::None
+            };
+            endpoint.receive_to(arrival.from, mark, arrival.bytes, handle);
+        })?;
+        if packets < BATCH_PACKETS {
+            self.emptied_ns = now_ns;
+        }
+        Ok(packets)
     }
 
     /// Sends what was asked for since the last turn, without looking for packets first; says how many packets went.

@@ -248,13 +248,26 @@ impl<A: Address> Endpoint<A> {
         self.shared.pool.give_back(buffer);
     }
 
-    /// Takes a packet from the wire. All that have arrived should be taken before [`Endpoint::handle_timers`].
+    /// Takes a packet from the wire, which has not waited there. All that have arrived should be taken before
+    /// [`Endpoint::handle_timers`].
     #[inline]
     pub fn receive<'p>(&mut self, now_ns: u64, from: A, mark: Mark, bytes: &'p [u8]) -> Option<Event<'p>> {
+        self.begin_receiving(now_ns, now_ns);
+        self.receive_next(from, mark, bytes)
+    }
+
+    /// Tells the time at which the next packets are taken from the wire, and when nothing waited there last. What this end
+    /// left packets waiting for in between is no part of their round trips.
+    #[inline]
+    pub fn begin_receiving(&mut self, now_ns: u64, since_ns: u64) {
+        self.shared.clock.arrive(now_ns, since_ns);
+    }
+
+    /// Takes a packet of those that [`Endpoint::begin_receiving`] has told the time of.
+    #[inline]
+    pub fn receive_next<'p>(&mut self, from: A, mark: Mark, bytes: &'p [u8]) -> Option<Event<'p>> {
         let mut happened = None;
-        self.receive_to(now_ns, from, mark, bytes, &mut |_, _, event| {
-            happened = Some(event)
-        });
+        self.receive_to(from, mark, bytes, &mut |_, _, event| happened = Some(event));
         happened
     }
 
@@ -263,14 +276,12 @@ impl<A: Address> Endpoint<A> {
     #[inline(always)]
     pub(crate) fn receive_to<'p>(
         &mut self,
-        now_ns: u64,
         from: A,
         mark: Mark,
         bytes: &'p [u8],
         handle: &mut impl FnMut(&mut Self, u64, Event<'p>),
     ) {
-        let told_ns = now_ns;
-        let now_ns = self.shared.clock.advance(now_ns);
+        let told_ns = self.shared.clock.told_ns();
         self.shared.statistics.packets_received += 1;
         let (header, rest) = match Header::read(bytes, self.shared.config.checking) {
             Ok(read) => read,
@@ -287,7 +298,7 @@ impl<A: Address> Endpoint<A> {
             match self.sessions.get_mut(usize::from(header.session)) {
                 Some(Session::Server(server)) if server.is_plain(header.token, from) => {
                     if let Some(event) = server.take_whole(&mut self.shared, &piece) {
-                        server.heard_ns = now_ns;
+                        server.heard_ns = self.shared.clock.now_ns();
                         return handle(self, told_ns, event);
                     }
                 }

@@ -21,6 +21,8 @@ use crate::shared::{NEVER, Outgoing, Shared, What};
 
 /// Bytes of the smallest buffer that a slot has of its own.
 const INLINE_BYTES_MIN: usize = 64;
+/// A credit return that goes out no later than this after what it answers tells the client the round trip.
+const UNTOLD_NS_MAX: u64 = 10_000;
 
 /// Where the client is, and how to speak to it. A call needs its first cache line and one of its slot.
 #[derive(Debug)]
@@ -210,7 +212,7 @@ impl<A: Copy> ServerSession<A> {
             return;
         }
         slot.late = true;
-        if piece.header.flags.has(Flags::RETURN) && slot.received_ns == shared.clock.now_ns() {
+        if piece.header.flags.has(Flags::RETURN) && slot.received_ns == shared.clock.arrived_ns() {
             shared.clock.note_absence();
         }
         let what = match slot.phase {
@@ -231,7 +233,7 @@ impl<A: Copy> ServerSession<A> {
             return None;
         }
         let before_ns = slot.received_ns;
-        slot.received_ns = shared.clock.now_ns();
+        slot.received_ns = shared.clock.arrived_ns();
         slot.late = shared.clock.is_catching_up();
         slot.marked |= piece.marked;
         if slot.total == 1 {
@@ -313,11 +315,11 @@ impl<A: Copy> ServerSession<A> {
             shared.statistics.dropped.stale += 1;
             return;
         }
-        let now_ns = shared.clock.now_ns();
-        if slot.asked == (now_ns, header.packet) {
+        let arrived_ns = shared.clock.arrived_ns();
+        if slot.asked == (arrived_ns, header.packet) {
             shared.clock.note_absence();
-        } else if slot.asked.0 != now_ns {
-            slot.asked = (now_ns, header.packet);
+        } else if slot.asked.0 != arrived_ns {
+            slot.asked = (arrived_ns, header.packet);
         }
         slot.late = shared.clock.is_catching_up();
         let total = packets_of(slot.response().len() as u32, self.payload_bytes);
@@ -356,7 +358,7 @@ impl<A: Copy> ServerSession<A> {
         if !is_whole {
             return None;
         }
-        let (flags, held) = slot.flags_and_held(shared);
+        let (flags, held) = slot.flags_and_held(shared, slot.received_ns);
         slot.marked = false;
         let header = Header {
             kind: Kind::Response,
@@ -420,8 +422,8 @@ impl<A: Copy> ServerSession<A> {
         let start = (packet * self.payload_bytes) as usize;
         let end = start + payload_of(bytes, packet, self.payload_bytes);
         let (flags, held) = match packet {
-            0 => slot.flags_and_held(shared),
-            _ => (slot.flags(shared, Flags::NONE), 0),
+            0 => slot.flags_and_held(shared, slot.received_ns),
+            _ => slot.flags_and_held(shared, slot.asked.0),
         };
         let prefix = Prefix {
             message_bytes: bytes,
@@ -438,7 +440,12 @@ impl<A: Copy> ServerSession<A> {
         if slot.call != outgoing.call || matches!(slot.phase, Phase::Idle | Phase::Responded) {
             return None;
         }
-        let mut header = self.header(Kind::CreditReturn, outgoing, slot.flags(shared, Flags::NONE));
+        // It has no room to say how long this end has had what it answers.
+        let timed = match shared.clock.now_ns() - slot.received_ns {
+            0..=UNTOLD_NS_MAX => Flags::NONE,
+            _ => Flags::UNTIMED,
+        };
+        let mut header = self.header(Kind::CreditReturn, outgoing, slot.flags(shared, timed));
         // A message may have one packet more than the field can count; the last is answered by the response.
         header.packet = slot.base.min(u16::MAX.into()) as u16;
         let bitmap = match slot.ahead_packets {
@@ -542,14 +549,12 @@ impl ServerSlot {
         flags.with(untimed).with(marked)
     }
 
-    /// That, and how long the call was here, unless that says nothing.
+    /// That, and how long this end has had what it answers, unless that says nothing.
     #[inline]
-    fn flags_and_held<A>(&self, shared: &Shared<A>) -> (Flags, u16) {
-        let held_ns = shared.clock.now_ns() - self.received_ns;
+    fn flags_and_held<A>(&self, shared: &Shared<A>, received_ns: u64) -> (Flags, u16) {
+        let held_ns = shared.clock.now_ns() - received_ns;
         match u16::try_from(held_ns / HELD_UNIT_NS) {
-            Ok(held) if !shared.clock.stalled_since(self.received_ns) => {
-                (self.flags(shared, Flags::NONE), held)
-            }
+            Ok(held) if !shared.clock.stalled_since(received_ns) => (self.flags(shared, Flags::NONE), held),
             _ => (self.flags(shared, Flags::UNTIMED), u16::MAX),
         }
     }
@@ -567,7 +572,7 @@ impl ServerSlot {
         self.call = piece.header.call;
         (self.total, self.base) = (1, 1);
         self.method = piece.prefix.code;
-        self.received_ns = shared.clock.now_ns();
+        self.received_ns = shared.clock.arrived_ns();
         self.late = shared.clock.is_catching_up();
         self.marked = piece.marked;
     }

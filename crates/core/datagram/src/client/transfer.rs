@@ -478,18 +478,16 @@ impl<A: Copy> ClientSession<A> {
         marked: bool,
         packets: u32,
     ) {
-        let now_ns = shared.clock.now_ns();
-        let meaningful = |sent_ns: &u64| !shared.clock.stalled_since(*sent_ns);
-        let rtt_ns = sent_ns
-            .filter(meaningful)
-            .map(|sent_ns| (now_ns - sent_ns).saturating_sub(held_ns));
-        if let Some(rtt_ns) = rtt_ns {
-            self.trips.sample(rtt_ns);
+        let (now_ns, arrived_ns) = (shared.clock.now_ns(), shared.clock.arrived_ns());
+        let sent_ns = sent_ns.filter(|sent_ns| !shared.clock.stalled_since(*sent_ns));
+        if let Some(sent_ns) = sent_ns {
+            // Time-outs have to allow for what this end takes to look; the network is not to blame for that.
+            self.trips.sample((now_ns - sent_ns).saturating_sub(held_ns));
             shared.statistics.round_trips += 1;
         }
         self.congestion.acknowledged(&Sample {
             now_ns,
-            rtt_ns,
+            rtt_ns: sent_ns.map(|sent_ns| arrived_ns.saturating_sub(sent_ns + held_ns)),
             marked,
             packets,
         });
