@@ -6,11 +6,14 @@ use provost_datagram_sim::{Host, Links, Simulation};
 
 const MS_NS: u64 = 1_000_000;
 const VICTIM: Host = 0;
-const REQUEST: Wish = Wish {
-    request_bytes: 256 << 10,
-    response_bytes: 32,
-    answer: Answer::AtOnce,
-};
+
+/// Who sends, and how much at a time.
+struct IncastLoad {
+    senders: Host,
+    request_bytes: usize,
+    /// Rates find their level first.
+    settle_ns: u64,
+}
 
 #[derive(Debug)]
 struct Outcome {
@@ -23,7 +26,19 @@ struct Outcome {
     fairness: f64,
 }
 
-fn incast(senders: Host, algorithm: Algorithm) -> Outcome {
+fn incast(
+    &IncastLoad {
+        senders,
+        request_bytes,
+        settle_ns,
+    }: &IncastLoad,
+    algorithm: Algorithm,
+) -> Outcome {
+    let request = Wish {
+        request_bytes,
+        response_bytes: 32,
+        answer: Answer::AtOnce,
+    };
     let links = Links::default();
     let congestion = CongestionConfig {
         algorithm,
@@ -31,6 +46,8 @@ fn incast(senders: Host, algorithm: Algorithm) -> Outcome {
     };
     let config = Config {
         congestion,
+        sessions_max: 4096,
+        receive_ring_packets: 4096 * 32,
         ..Config::default()
     };
     let applications = (0..=senders).map(Traffic::on).collect();
@@ -38,12 +55,11 @@ fn incast(senders: Host, algorithm: Algorithm) -> Outcome {
     for sender in 1..=senders {
         simulation.with(sender, |traffic, endpoint, now_ns| {
             let session = endpoint.connect(now_ns, VICTIM).unwrap();
-            traffic.again = Some(REQUEST);
-            traffic.call(endpoint, now_ns, session, REQUEST).unwrap();
+            traffic.again = Some(request);
+            traffic.call(endpoint, now_ns, session, request).unwrap();
         });
     }
-    // Rates find their level first.
-    simulation.run_for(20 * MS_NS);
+    simulation.run_for(settle_ns);
     simulation.network.waits_ns.clear();
     let received =
         |simulation: &Simulation<Traffic>| simulation.endpoint(VICTIM).statistics().packets_received;
@@ -76,7 +92,12 @@ fn incast(senders: Host, algorithm: Algorithm) -> Outcome {
 #[test]
 fn congestion_control_keeps_queues_short_and_the_link_busy() {
     for senders in [20, 50, 100] {
-        let off = incast(senders, Algorithm::Off);
+        let load = IncastLoad {
+            senders,
+            request_bytes: 256 << 10,
+            settle_ns: 20 * MS_NS,
+        };
+        let off = incast(&load, Algorithm::Off);
         println!("{senders:3} off    {off:.2?}");
         // Least utilization of the link, and the longest queue, which must stay below the paper's with Timely.
         for (name, algorithm, utilization_min, wait_us_max) in [
@@ -84,7 +105,7 @@ fn congestion_control_keeps_queues_short_and_the_link_busy() {
             ("swift", Algorithm::Swift(SwiftConfig::default()), 0.9, 200.0),
             ("dctcp", Algorithm::Dctcp(DctcpConfig::default()), 0.9, 200.0),
         ] {
-            let outcome = incast(senders, algorithm);
+            let outcome = incast(&load, algorithm);
             println!("{senders:3} {name:6} {outcome:.2?}");
             assert!(
                 outcome.utilization > utilization_min,
@@ -101,5 +122,24 @@ fn congestion_control_keeps_queues_short_and_the_link_busy() {
             assert!(outcome.fairness > 0.9, "{name} with {senders}: {outcome:?}");
             assert_eq!(outcome.dropped, 0);
         }
+    }
+}
+
+#[test]
+fn hundreds_of_senders_send_less_than_a_packet_in_a_round_trip() {
+    for (senders, settle_ns) in [(500, 40 * MS_NS), (2_000, 60 * MS_NS)] {
+        let load = IncastLoad {
+            senders,
+            request_bytes: 32 << 10,
+            settle_ns,
+        };
+        let outcome = incast(&load, Algorithm::Swift(SwiftConfig::default()));
+        println!("{senders:4} swift {outcome:.2?}");
+        // One packet of each sender alone would wait for 120 µs on average with 500 of them, for half a millisecond with 2,000.
+        assert!(outcome.wait_us_p50 < 100.0, "with {senders}: {outcome:?}");
+        assert!(outcome.wait_us_p99 < 250.0, "with {senders}: {outcome:?}");
+        assert!(outcome.utilization > 0.9, "with {senders}: {outcome:?}");
+        assert!(outcome.fairness > 0.6, "with {senders}: {outcome:?}");
+        assert_eq!(outcome.dropped, 0);
     }
 }

@@ -22,10 +22,6 @@ pub struct SwiftConfig {
     pub target_ns: u64,
     /// What the target grows by at most for small windows.
     pub scaling_ns: u64,
-    /// What the ends themselves may take of a round trip: a host that sleeps until a packet comes needs that long to wake.
-    /// A round trip that is no longer takes the window down to one packet, not below. Less than a packet in a round trip
-    /// lets ends sleep between packets, whose round trips are then long for that alone.
-    pub hosts_ns: u64,
     /// The window at the start, and at most.
     pub window_packets_max: u32,
 }
@@ -35,7 +31,6 @@ impl Default for SwiftConfig {
         Self {
             target_ns: 40_000,
             scaling_ns: 60_000,
-            hosts_ns: 1_000_000,
             window_packets_max: 256,
         }
     }
@@ -83,9 +78,9 @@ impl Swift {
         }
     }
 
-    fn bound(&mut self, least: f64) {
+    fn bound(&mut self) {
         let most = f64::from(self.config.window_packets_max);
-        self.window = self.window.clamp(least.min(most), most);
+        self.window = self.window.clamp(WINDOW_MIN, most);
     }
 }
 
@@ -102,15 +97,12 @@ impl CongestionControl for Swift {
         } else {
             self.shrink(sample.now_ns, 1.0 - DECREASE * (rtt - target_ns) / rtt);
         }
-        self.bound(match rtt_ns < self.config.hosts_ns {
-            true => 1.0,
-            false => WINDOW_MIN,
-        });
+        self.bound();
     }
 
     fn lost(&mut self, now_ns: u64) {
         self.shrink(now_ns, 1.0 - DECREASE_MAX);
-        self.bound(WINDOW_MIN);
+        self.bound();
     }
 
     fn timed_out(&mut self, now_ns: u64) {
@@ -165,17 +157,5 @@ mod tests {
         assert!(swift.rate() < 0.1, "{}", swift.rate());
         feed(&mut swift, &mut now_ns, 10_000, 200);
         assert!(swift.window_packets() > 4 && swift.rate() == 3.0);
-    }
-
-    #[test]
-    fn round_trips_that_the_hosts_may_have_made_leave_a_packet_out_at_any_time() {
-        let mut swift = Swift::new(SwiftConfig::default(), 3.0, 1472);
-        let mut now_ns = 0;
-        feed(&mut swift, &mut now_ns, 300_000, 60);
-        assert_eq!((swift.window_packets(), swift.rate()), (1, 3.0));
-        swift.timed_out(now_ns + 5_000_000);
-        assert!(swift.rate() < 0.1, "{}", swift.rate());
-        feed(&mut swift, &mut now_ns, 300_000, 1);
-        assert_eq!(swift.rate(), 3.0);
     }
 }
