@@ -170,7 +170,8 @@ fn loom(workspace: &Workspace) -> TestJob {
 fn deep_fuzz(workspace: &Workspace) -> TestJob {
     let mut command = workspace.program("debug", "xtask");
     command.envs(workspace.environment());
-    command.args(["fuzz", "--deep", "--seconds", &FUZZ_SECONDS.to_string()]);
+    command.args(["fuzz", "--deep", "--profile", "dev"]);
+    command.args(["--seconds", &FUZZ_SECONDS.to_string()]);
     TestJob {
         name: "libFuzzer".into(),
         command,

@@ -7,12 +7,17 @@ use crate::Complaints;
 use crate::chores::reported;
 use crate::workspace::{Workspace, run};
 
-/// What has the compiler count which branches were taken, for libFuzzer. It is all known to a stable toolchain.
-const COVERAGE: &str = "--cfg fuzzing -Cdebug-assertions -Coverflow-checks -Cpasses=sancov-module \
-                        -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
-                        -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 /// Limits of one input: bytes, seconds, and mebibytes of the whole process.
 const LIMITS: [&str; 3] = ["-max_len=65536", "-timeout=10", "-rss_limit_mb=2048"];
+
+/// How targets are built for libFuzzer.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DeepProfile {
+    /// To try many inputs.
+    Release,
+    /// To have it built quickly.
+    Dev,
+}
 
 /// Runs fuzz targets with the built-in driver.
 pub(crate) fn run_built_in(
@@ -28,8 +33,13 @@ pub(crate) fn run_built_in(
 
 /// Runs one fuzz target, or each in turn, under libFuzzer, from its seeds and from the corpus that is kept of it. What it finds
 /// joins `target/fuzz/corpora`.
-pub(crate) fn run_deep(workspace: &Workspace, target: Option<&str>, seconds: u64) -> Result<(), Complaints> {
-    let program = build_deep(workspace)?;
+pub(crate) fn run_deep(
+    workspace: &Workspace,
+    target: Option<&str>,
+    seconds: u64,
+    profile: DeepProfile,
+) -> Result<(), Complaints> {
+    let program = build_deep(workspace, profile)?;
     let found = workspace.target.join("fuzz/corpora");
     let folder = found.display().to_string();
     let mut seeds = vec!["--write-seeds", &folder];
@@ -87,19 +97,25 @@ fn kept_corpus(workspace: &Workspace, name: &str) -> Option<PathBuf> {
     folder.is_dir().then_some(folder)
 }
 
-/// Builds the targets with coverage, in a folder of their own, as the flags would rebuild everything else.
-fn build_deep(workspace: &Workspace) -> Result<PathBuf, Complaints> {
-    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let folder = workspace.target.join("libfuzzer");
-    let mut build = workspace.cargo_unlinted(&["build", "--quiet", "--release", "--package", "provost-fuzz"]);
+/// Builds the targets with coverage. What they depend on is built as everywhere else.
+fn build_deep(workspace: &Workspace, profile: DeepProfile) -> Result<PathBuf, Complaints> {
+    let (arguments, folder): (&[&str], _) = match profile {
+        DeepProfile::Release => (&["--release"], "release"),
+        DeepProfile::Dev => (&[], "debug"),
+    };
+    let mut build = workspace.cargo_unlinted(&["build", "--quiet", "--workspace"]);
     build
-        .args(["--features", "libfuzzer", "--bin", "provost-libfuzzer"])
-        // With a target, programs that run while it is built are built without the flags.
-        .args(["--target", &triple])
-        .env("CARGO_TARGET_DIR", &folder)
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
-        .env("RUSTFLAGS", COVERAGE)
-        .env_remove("RUSTC_WORKSPACE_WRAPPER");
+        .args([
+            "--features",
+            "provost-fuzz/libfuzzer",
+            "--bin",
+            "provost-libfuzzer",
+        ])
+        .args(arguments)
+        .env(
+            "RUSTC_WORKSPACE_WRAPPER",
+            workspace.root.join("fuzz/covered-rustc"),
+        );
     reported(run(&mut build))?;
-    Ok(folder.join(triple).join("release/provost-libfuzzer"))
+    Ok(workspace.target.join(folder).join("provost-libfuzzer"))
 }

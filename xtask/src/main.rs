@@ -62,6 +62,9 @@ enum Chore {
         /// Use libFuzzer, which knows what each input reaches (needs a C++ compiler)
         #[arg(long)]
         deep: bool,
+        /// How it is built for libFuzzer
+        #[arg(long, value_enum, default_value = "release", requires = "deep")]
+        profile: fuzz::DeepProfile,
     },
     /// Builds and runs a benchmark: `bench call [--quick] [--json FILE]`, `bench bind`; `bench help` tells more
     Bench {
@@ -148,12 +151,14 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
             target,
             seconds,
             deep: false,
+            ..
         } => fuzz::run_built_in(workspace, target.as_deref(), seconds),
         Chore::Fuzz {
             target,
             seconds,
             deep: true,
-        } => fuzz::run_deep(workspace, target.as_deref(), seconds),
+            profile,
+        } => fuzz::run_deep(workspace, target.as_deref(), seconds, profile),
         Chore::Bench { arguments } => chores::bench(workspace, &arguments),
         Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
         Chore::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),
