@@ -152,12 +152,8 @@ pub(crate) fn endpoint(shape: Shape) -> io::Result<Endpoint<SocketAddr>> {
         peer_timeout_ns: shape.silence_ns,
         secret,
         security: security(shape.key)?,
-        // By rates, not by a window: the requests that a server holds would count as under way, and fill it for ever.
         congestion: CongestionConfig {
-            algorithm: Algorithm::Timely(TimelyConfig {
-                window_packets_min: u32::MAX,
-                ..TimelyConfig::default()
-            }),
+            algorithm: Algorithm::Timely(TimelyConfig::default()),
             ..CongestionConfig::default()
         },
         ..Config::default()
@@ -231,6 +227,8 @@ pub(crate) struct ResumableStream {
     peer_busy: bool,
     refusals: Refusals,
     wake_ns: Option<u64>,
+    /// When the socket had no more packets, the last time it was read.
+    emptied_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -394,6 +392,7 @@ impl ResumableStream {
             peer_busy: false,
             refusals: Refusals::default(),
             wake_ns: None,
+            emptied_ns: 0,
         })
     }
 

@@ -28,8 +28,7 @@ pub struct TimelyConfig {
     pub step: f64,
     /// The least rate, as a part of the link's rate.
     pub floor: f64,
-    /// Packets that may be out at any rate, however few its round trip has room for. A request that the server holds counts
-    /// as one that is out: where servers hold many of them, this has to be large.
+    /// Packets that may be out at any rate, however few its round trip has room for.
     pub window_packets_min: u32,
 }
 

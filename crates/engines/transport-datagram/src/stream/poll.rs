@@ -41,8 +41,10 @@ impl ResumableStream {
     }
 
     pub(super) fn receive(&mut self, now_ns: u64, scratch: &mut [u8]) -> Result<Polled, Lost> {
+        self.endpoint.begin_receiving(now_ns, self.emptied_ns);
         for packets in 0..PACKETS_MAX {
             let Received::Packet(bytes) = self.socket.receive(scratch)? else {
+                self.emptied_ns = now_ns;
                 return Ok(Polled {
                     moved: packets > 0,
                     left_some: false,
@@ -58,7 +60,7 @@ impl ResumableStream {
 
     fn take_in(&mut self, now_ns: u64, packet: &[u8]) -> Result<(), Lost> {
         let peer = self.socket.peer();
-        if let Some(event) = self.endpoint.receive(now_ns, peer, Mark::None, packet) {
+        if let Some(event) = self.endpoint.receive_next(peer, Mark::None, packet) {
             self.handle(now_ns, event)?;
         }
         // That nobody there knows a sealed session is no proof that somebody is there who does.
@@ -75,13 +77,16 @@ impl ResumableStream {
         now_ns: u64,
         scratch: &mut [u8],
     ) -> Result<bool, Lost> {
+        self.endpoint.begin_receiving(now_ns, self.emptied_ns);
         for _ in 0..PACKETS_MAX {
             let Received::Packet(bytes) = self.socket.receive(scratch)? else {
+                self.emptied_ns = now_ns;
                 break;
             };
             let packet = scratch.get(..bytes).unwrap_or_default();
             if other.is_asked_for_by(packet) {
                 let now_ns = other.time(now_ns);
+                other.endpoint.begin_receiving(now_ns, now_ns);
                 other.take_in(now_ns, packet)?;
                 return Ok(true);
             }
