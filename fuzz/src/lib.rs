@@ -11,6 +11,7 @@ mod expression;
 mod frames;
 mod insight;
 mod message;
+mod restore;
 mod saved;
 mod session;
 mod subject;
@@ -132,6 +133,26 @@ pub const TARGETS: &[Target] = &[
         name: "submissions",
         run: submission::submissions,
         seeds: submission::submissions_seeds,
+    },
+    Target {
+        name: "saved_frontend",
+        run: restore::frontend,
+        seeds: restore::frontend_seeds,
+    },
+    Target {
+        name: "saved_local_pair",
+        run: restore::local_pair,
+        seeds: restore::local_pair_seeds,
+    },
+    Target {
+        name: "saved_port",
+        run: restore::port,
+        seeds: restore::port_seeds,
+    },
+    Target {
+        name: "saved_filter",
+        run: restore::filter,
+        seeds: restore::filter_seeds,
     },
     Target {
         name: "configuration",

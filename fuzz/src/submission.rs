@@ -133,15 +133,12 @@ impl Node {
             window_bytes: 4 << 20,
             bytes_max: 4 << 20,
         };
-        let memory = Memfd::create("fuzz-send-heap", HEAP_BYTES)?;
-        memory.write_at(0, &heap[..heap.len().min(HEAP_BYTES as usize)])?;
-        let send_heap =
-            SendHeap::new(Mapping::new(&memory, Access::ReadOnly)?).ok_or("mapped at address 0")?;
+        let send_heap = send_heap(heap)?;
         let queue = || Queue::with_bound(QUEUE_STEPS);
         Ok(Node {
             app,
-            port: AppPort::new(rings, ringer, AppReceiveHeap::new(Box::new(Segments), limits)),
-            frontend: Box::new(Frontend::new(parts(role, send_heap))),
+            port: AppPort::new(rings, ringer, AppReceiveHeap::new(Box::new(HeapSegments), limits)),
+            frontend: Box::new(Frontend::new(frontend_parts(role, send_heap))),
             queues: Queues {
                 tx_in: queue(),
                 tx_out: queue(),
@@ -216,7 +213,14 @@ impl Node {
     }
 }
 
-fn parts(role: AppRole, send_heap: SendHeap) -> FrontendParts {
+/// An app's memory, which begins with these bytes.
+pub(crate) fn send_heap(bytes: &[u8]) -> Result<SendHeap, Box<dyn std::error::Error>> {
+    let memory = Memfd::create("fuzz-send-heap", HEAP_BYTES)?;
+    memory.write_at(0, &bytes[..bytes.len().min(HEAP_BYTES as usize)])?;
+    Ok(SendHeap::new(Mapping::new(&memory, Access::ReadOnly)?).ok_or("mapped at address 0")?)
+}
+
+pub(crate) fn frontend_parts(role: AppRole, send_heap: SendHeap) -> FrontendParts {
     let subject = Subject::get();
     let service = &subject.schema.services[0];
     FrontendParts {
@@ -258,9 +262,9 @@ fn check(step: &Step) {
 }
 
 /// Makes segments that no app hears of.
-struct Segments;
+pub(crate) struct HeapSegments;
 
-impl SegmentSource for Segments {
+impl SegmentSource for HeapSegments {
     fn make(&mut self, segment: NewSegment) -> Option<SegmentMemory> {
         let memfd = Memfd::create("fuzz-segment", segment.bytes).ok()?;
         let mapping = Mapping::new(&memfd, Access::ReadWrite).ok()?;
