@@ -65,7 +65,7 @@ pub struct LocalTransport {
     lent: usize,
     /// Calls that are open: a drained connection ends when there are none.
     open: HashSet<u64>,
-    state: State,
+    state: ConnectionState,
 }
 
 /// This end's part in the directions. When the last engine that holds it is gone, so is the end: an engine and its successor
@@ -96,7 +96,7 @@ pub struct LocalEnd {
 /// Open ──► Closing (what either end has lent goes back to it) ──► Ended
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ConnectionState {
     Open,
     Closing,
     Ended,
@@ -123,7 +123,7 @@ pub fn connect(
         }),
         lent: 0,
         open: HashSet::new(),
-        state: State::Open,
+        state: ConnectionState::Open,
     };
     let at_client = end(Role::Client, client.link, server.wake, &to_server, &to_client);
     let at_server = end(
@@ -143,12 +143,12 @@ impl Engine for LocalTransport {
 
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
         let moved = match self.state {
-            State::Open => self.work_open(ports, context),
-            State::Closing => self.work_closing(ports, context),
-            State::Ended => false,
+            ConnectionState::Open => self.work_open(ports, context),
+            ConnectionState::Closing => self.work_closing(ports, context),
+            ConnectionState::Ended => false,
         };
         match (self.state, moved) {
-            (State::Ended, _) => Progress::Ended,
+            (ConnectionState::Ended, _) => Progress::Ended,
             (_, true) => Progress::Busy,
             (_, false) => Progress::Idle,
         }
@@ -173,12 +173,13 @@ impl LocalTransport {
         if sent || received {
             self.hold.peer.wake();
         }
+        let drains = self.drains();
         self.look_at_link();
-        if let Some(end) = self.end(ports.tx_in, context.flow) {
+        if let Some(end) = self.end(ports.tx_in, context.flow, drains) {
             self.close(end);
             return true;
         }
-        took || sent || received
+        took || sent || received || drains != self.drains()
     }
 
     /// The connection is over, but not for the memory that is lent over it: gives the peer's back, and waits for what
@@ -211,7 +212,7 @@ impl LocalTransport {
         if self.lent == 0 {
             self.hold.incoming.desert();
             self.hold.peer.wake();
-            self.state = State::Ended;
+            self.state = ConnectionState::Ended;
         }
         moved || gave
     }
@@ -365,8 +366,13 @@ impl LocalTransport {
         }
     }
 
-    /// Why the connection is over, once all pending steps of either side are in its queue.
-    fn end(&self, tx_in: &Queue<Step>, flow: FlowHints) -> Option<ConnectionEnd> {
+    fn drains(&self) -> bool {
+        self.link.drain_requested() || self.link.peer_drains()
+    }
+
+    /// Why the connection is over, once all pending steps of either side are in its queue. What it learned of draining in this
+    /// poll does not count yet: before the next one, the runtime takes what the app has submitted until then.
+    fn end(&self, tx_in: &Queue<Step>, flow: FlowHints, drained_before: bool) -> Option<ConnectionEnd> {
         if self.hold.incoming.is_over() {
             return Some(match self.open.is_empty() {
                 true => ConnectionEnd {
@@ -379,22 +385,21 @@ impl LocalTransport {
                 },
             });
         }
-        let is_over = self.link.close_requested() || self.is_drained(flow);
+        let is_over = self.link.close_requested() || drained_before && self.is_unused(flow);
         (tx_in.is_empty() && is_over).then(|| ConnectionEnd {
             code: Code::Ok,
             reason: "closed".into(),
         })
     }
 
-    /// Whether an end drains and no call is left. Only the client's end knows: engines before it may hold calls of which the
-    /// server's has not heard.
-    fn is_drained(&self, flow: FlowHints) -> bool {
-        let is_asked_for = self.link.drain_requested() || self.link.peer_drains();
-        matches!(self.role, Role::Client) && is_asked_for && self.open.is_empty() && flow.calls == 0
+    /// Whether no call is left. Only the client's end knows: engines before it may hold calls of which the server's has not
+    /// heard.
+    fn is_unused(&self, flow: FlowHints) -> bool {
+        matches!(self.role, Role::Client) && self.open.is_empty() && flow.calls == 0
     }
 
     fn close(&mut self, end: ConnectionEnd) {
-        self.state = State::Closing;
+        self.state = ConnectionState::Closing;
         self.link.set_ended(end);
         self.hold.out.close();
         self.hold.peer.wake();

@@ -17,7 +17,7 @@ use provost_datapath::{
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, SERVICE_METHODS_MAX};
 
 use crate::direction::{DIRECTION_STEPS_MAX, LocalDirection, Refusal, Return};
-use crate::{End, Hold, KIND, LocalEnd, LocalTransport, PeerWake, Role, State, next_pair};
+use crate::{ConnectionState, End, Hold, KIND, LocalEnd, LocalTransport, PeerWake, Role, next_pair};
 
 /// The newest version.
 const VERSION: u32 = 2;
@@ -26,7 +26,6 @@ const OPEN_CALLS_MAX: usize = 4 * CALLS_IN_FLIGHT_MAX;
 
 /// An end of a connection that another process saved, and what it gets here.
 pub struct SavedEnd<'a> {
-    /// What it saved.
     pub state: &'a SavedState,
     /// What is not a step, and how the other end wakes this one.
     pub end: End,
@@ -132,9 +131,9 @@ impl LocalTransport {
         out.u64(self.pair);
         save_role(&self.role, &mut out);
         out.u8(match self.state {
-            State::Open => 0,
-            State::Closing => 1,
-            State::Ended => 2,
+            ConnectionState::Open => 0,
+            ConnectionState::Closing => 1,
+            ConnectionState::Ended => 2,
         });
         out.count(self.lent);
         out.count(self.open.len());
@@ -189,7 +188,7 @@ impl LocalTransport {
 struct Restored {
     pair: u64,
     role: Role,
-    state: State,
+    state: ConnectionState,
     lent: usize,
     open: Vec<u64>,
     /// What it had put in its direction, if it was saved for another process.
@@ -207,9 +206,9 @@ impl Restored {
             pair: fields.u64()?,
             role: restore_role(&mut fields)?,
             state: match fields.u8()? {
-                0 => State::Open,
-                1 => State::Closing,
-                2 => State::Ended,
+                0 => ConnectionState::Open,
+                1 => ConnectionState::Closing,
+                2 => ConnectionState::Ended,
                 other => return Err(fields.damaged(format!("an end in the unknown state {other}"))),
             },
             lent: fields.count(DIRECTION_STEPS_MAX)?,
@@ -256,7 +255,7 @@ impl Restored {
             });
         }
         self.left = Step::restore_all(fields, restorer, DIRECTION_STEPS_MAX)?;
-        if lent != self.lent && self.state != State::Ended {
+        if lent != self.lent && self.state != ConnectionState::Ended {
             return Err(fields.damaged(format!(
                 "{} bodies are lent, and {lent} are in the queue",
                 self.lent

@@ -61,6 +61,12 @@ impl PolledDatapath {
         }
     }
 
+    /// Whether it ends as soon as it has no call.
+    pub(crate) fn drains(&self) -> bool {
+        let link = self.datapath.link();
+        link.drain_requested() || link.peer_drains()
+    }
+
     pub(crate) fn poll(
         &mut self,
         app: &mut PolledApp,

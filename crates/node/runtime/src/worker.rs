@@ -673,6 +673,11 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
     }
 
     fn poll_path(&mut self, number: u32, try_socket: bool) -> bool {
+        let draining = self.paths.get_mut(number).filter(|path| path.drains());
+        if let Some(app) = draining.map(|path| path.app) {
+            // It may end now, but not before it knows of the calls that its app has submitted.
+            self.poll_app(app);
+        }
         let (apps, paths) = (&mut self.apps, &mut self.paths);
         let Some(path) = paths.get_mut(number) else {
             return false;
