@@ -3,12 +3,14 @@
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use provost_conformance::simulated::{self, EndHandle, PipeHandle, SimulatedTransport};
+use provost_conformance::simulated::{self, PipeHandle, SimulatedTransport};
 use provost_datapath::{
     ConnectionSignals, Context, Engine, Interest, Nanos, Ports, Progress, RestoreError, Restorer, SavedState,
     Saver, TransportEngine,
 };
 use provost_session::Role;
+
+use crate::platform::SimNetwork;
 
 /// A [`SimulatedTransport`] with a socket number.
 pub(crate) struct SocketTransport {
@@ -25,13 +27,6 @@ pub(crate) struct SimSocket {
     pub(crate) role: Role,
 }
 
-/// By which a successor finds the carrier.
-#[derive(Clone)]
-pub(crate) struct SocketHandle {
-    end: EndHandle,
-    socket: SimSocket,
-}
-
 impl SocketTransport {
     pub(crate) fn new(
         transport: SimulatedTransport,
@@ -45,21 +40,29 @@ impl SocketTransport {
         }
     }
 
-    pub(crate) fn handle(&self) -> SocketHandle {
-        SocketHandle {
-            end: self.transport.carrier().handle(),
-            socket: self.socket.clone(),
-        }
-    }
-
     pub(crate) fn restore(
         state: &SavedState,
-        handle: &SocketHandle,
+        network: &SimNetwork,
         link: Arc<ConnectionSignals>,
         restorer: &mut dyn Restorer,
     ) -> Result<SocketTransport, RestoreError> {
-        let transport = simulated::restore(state, &handle.end, link.clone(), restorer)?;
-        Ok(SocketTransport::new(transport, handle.socket.clone(), link))
+        let damaged = |reason: &str| RestoreError::Damaged {
+            kind: "socket transport",
+            reason: reason.to_owned(),
+        };
+        let (bytes, number) = state
+            .bytes
+            .split_last_chunk()
+            .ok_or_else(|| damaged("it has no socket's number"))?;
+        let (socket, end) = network
+            .find(RawFd::from_le_bytes(*number))
+            .ok_or_else(|| damaged("its socket is not there"))?;
+        let state = SavedState {
+            bytes: bytes.to_vec(),
+            ..state.clone()
+        };
+        let transport = simulated::restore(&state, &end, link.clone(), restorer)?;
+        Ok(SocketTransport::new(transport, socket, link))
     }
 }
 
@@ -76,8 +79,11 @@ impl Engine for SocketTransport {
         self.transport.wake_at()
     }
 
+    /// What the transport saves, and behind it the number of its socket.
     fn save(&self, saver: &mut dyn Saver) -> SavedState {
-        self.transport.save(saver)
+        let mut state = self.transport.save(saver);
+        state.bytes.extend_from_slice(&self.socket.number.to_le_bytes());
+        state
     }
 
     fn as_transport(&self) -> Option<&dyn TransportEngine> {
@@ -95,7 +101,7 @@ impl TransportEngine for SocketTransport {
         })
     }
 
-    /// A successor finds the carrier by its handle.
+    /// A successor finds the carrier by its socket's number.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }

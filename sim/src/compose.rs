@@ -15,8 +15,9 @@ use provost_session::handshake::{self, Agreement};
 use provost_transport_local::{LocalEnd, LocalTransport, PeerWake};
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX};
 
-use crate::carrier::{SimSocket, SocketHandle, SocketTransport};
+use crate::carrier::{SimSocket, SocketTransport};
 use crate::note::Service;
+use crate::platform::SimNetwork;
 use crate::policy::{self, CallLedger, Judging};
 
 /// The kind of the policy that does nothing.
@@ -36,7 +37,8 @@ impl PeerWake for LocalPeer {
 /// By which a successor of a transport finds what it carries.
 #[derive(Clone)]
 pub(crate) enum TransportHandle {
-    Socket(SocketHandle),
+    /// It has saved the numbers of its sockets.
+    Network(SimNetwork),
     Local(LocalEnd),
 }
 
@@ -174,8 +176,9 @@ impl TransportSource {
     fn start(self) -> EngineStart {
         match self {
             TransportSource::Made(transport) => Box::new(move |_| Ok(Box::new(transport))),
-            TransportSource::Saved(TransportHandle::Socket(handle)) => started(move |saved| {
-                SocketTransport::restore(saved.state, &handle, saved.link, saved.restorer)
+            TransportSource::Saved(TransportHandle::Network(network)) => Box::new(move |predecessor| {
+                let kind = predecessor.saved.map(|saved| saved.kind.clone());
+                restoring(&network, &kind.unwrap_or_default())(predecessor)
             }),
             TransportSource::Saved(TransportHandle::Local(end)) => {
                 started(move |saved| LocalTransport::restore(saved.state, &end, saved.link, saved.restorer))
@@ -184,9 +187,21 @@ impl TransportSource {
     }
 }
 
+/// How a transport over a carrier, or two of them beside each other, goes on from what was saved.
+pub(crate) fn restoring(network: &SimNetwork, kind: &str) -> EngineStart {
+    let network = network.clone();
+    if kind == provost_transport_migration::KIND {
+        return Box::new(move |predecessor| {
+            provost_transport_migration::restore(predecessor, |kind, _| Some(restoring(&network, kind)))
+        });
+    }
+    started(move |saved| SocketTransport::restore(saved.state, &network, saved.link, saved.restorer))
+}
+
 /// One end of a carrier.
 pub(crate) fn socket_end(
     service: &Service,
+    network: &SimNetwork,
     socket: SimSocket,
     setup: Setup,
     link: &Arc<ConnectionSignals>,
@@ -206,6 +221,7 @@ pub(crate) fn socket_end(
         link.clone(),
         now,
     );
+    network.register(&socket, transport.carrier().handle());
     SocketTransport::new(transport, socket, link.clone())
 }
 

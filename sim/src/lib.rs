@@ -2,8 +2,8 @@
 //!
 //! Apps on several nodes call each other through the daemon's engines, which the workers of `provost-runtime` poll: on a
 //! simulated clock, over simulated carriers that delay, split, stall, break and, if asked to, damage what they carry. Apps
-//! die or lie, policies and engines are changed under way, nodes are partitioned, and whole nodes are replaced by
-//! successors, or fail to be. Everything follows from one seed: the same seed gives the same run, to the last event
+//! die or lie, policies and engines are changed under way, connections migrate from one carrier to another, nodes are
+//! partitioned, and whole nodes are replaced by successors, or fail to be. Everything follows from one seed: the same seed gives the same run, to the last event
 //! ([`NodesReport::trace`]).
 //!
 //! What must hold, whatever happens ([`Violation`]):
@@ -45,7 +45,6 @@ pub use sabotage::Sabotage;
 /// Something happened that must not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What.
     pub what: String,
     /// When, in simulated nanoseconds.
     pub at: u64,

@@ -64,7 +64,12 @@ fn main() -> ExitCode {
     let threads = search.arguments.threads.unwrap_or_else(cores);
     thread::scope(|scope| (0..threads.max(1)).for_each(|_| drop(scope.spawn(|| search.run_seeds()))));
     let outcome = search.outcome.get_mut().unwrap_or_else(PoisonError::into_inner);
-    println!("{} in {:.1} s", outcome.sum, began.elapsed().as_secs_f64());
+    println!(
+        "from seed {}: {} in {:.1} s",
+        search.arguments.seed,
+        outcome.sum,
+        began.elapsed().as_secs_f64()
+    );
     match &outcome.failure {
         None => ExitCode::SUCCESS,
         Some((options, violation)) => {
@@ -161,7 +166,7 @@ impl std::fmt::Display for Sum {
         write!(
             f,
             "{} seeds, {} calls ({}, {} given up, {} of clients that died), {} connections, {} faults, {} hot \
-             restarts and {} undone, {} changes and {} refused, {} failed engines, {} turns, {:.1} simulated seconds, \
+             restarts and {} undone, {} changes, {} of them migrations, and {} refused, {} failed engines, {} turns, {:.1} simulated seconds, \
              the slowest small call {:.1} ms",
             self.runs,
             sum.calls,
@@ -173,6 +178,7 @@ impl std::fmt::Display for Sum {
             sum.hot_restarts,
             sum.hot_restarts_undone,
             sum.changes,
+            sum.migrations,
             sum.changes_refused,
             sum.engines_failed,
             sum.turns,

@@ -7,6 +7,7 @@ mod changes;
 mod connect;
 mod ending;
 mod faults;
+mod migration;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use provost_conformance::Random;
-use provost_conformance::simulated::PipeHandle;
+use provost_conformance::simulated::{PipeHandle, Setup};
 use provost_datapath::Nanos;
 use provost_frontend::{AppPort, AppReceiveHeap, AppRole, CallQuota, ReceiveLimits};
 use provost_runtime::{AppId, NewApp, RuntimeCommand, RuntimeEvent, WaitMode};
@@ -115,6 +116,8 @@ pub struct NodesReport {
     pub changes: u64,
     /// Changes that were refused, or whose engines did not start.
     pub changes_refused: u64,
+    /// Connections that migrated to another carrier.
+    pub migrations: u64,
     /// Engines that failed and were recovered from.
     pub engines_failed: u64,
     /// Turns of apps, workers and the control plane.
@@ -141,6 +144,7 @@ impl NodesReport {
         self.hot_restarts_undone += more.hot_restarts_undone;
         self.changes += more.changes;
         self.changes_refused += more.changes_refused;
+        self.migrations += more.migrations;
         self.engines_failed += more.engines_failed;
         self.turns += more.turns;
         self.slowest_small_call_ns = self.slowest_small_call_ns.max(more.slowest_small_call_ns);
@@ -153,7 +157,17 @@ struct PairState {
     server: usize,
     /// The client's node and the server's.
     nodes: [usize; 2],
-    pipe: Option<PipeHandle>,
+    /// What carries it between its nodes, and how its ends use that.
+    carrier: Option<(PipeHandle, Setup)>,
+    /// The connection that the client's app knows, if this one was made for it to migrate to.
+    migrated_from: Option<usize>,
+}
+
+impl PairState {
+    /// The number of the connection that the client's app knows; `own` is this one's.
+    fn first(&self, own: usize) -> usize {
+        self.migrated_from.unwrap_or(own)
+    }
 }
 
 /// An app, and where it is.
@@ -604,9 +618,9 @@ impl NodesWorld {
                 self.report.engines_failed += 1;
                 self.trace.note(&[6, now, failed.connection, failed.tag.0]);
                 if failed.tag == LEDGER
-                    && let Some(end) = self.nodes[node].ends.get(&failed.connection)
+                    && let Some(pair) = self.nodes[node].ends.get(&failed.connection).map(|end| end.pair)
                 {
-                    self.fates[end.pair].worsen();
+                    self.worsen(pair);
                 }
                 Ok(())
             }
@@ -639,19 +653,23 @@ impl NodesWorld {
         let Some(process) = app.process.take() else {
             return Ok(());
         };
-        for connection in process.connections.values() {
-            self.fates[connection.pair].worsen();
-        }
+        let of_process = process.connections.values().map(|connection| connection.pair);
+        let mut befallen: Vec<usize> = of_process.collect();
         // Those that are still being opened as well.
-        for pair in app.connected.values() {
-            self.fates[*pair].worsen();
-        }
+        befallen.extend(app.connected.values());
         if !app.is_hostile {
             self.report.orphaned += process.open_calls() as u64;
             self.totals.add(&process.totals());
         }
         app.noticed_at = Some(now + self.random.below(DEATH_NOTICED_NS_MAX));
         app.connected.clear();
+        let served = self
+            .pairs
+            .iter()
+            .enumerate()
+            .filter(|(_, pair)| pair.server == at);
+        befallen.extend(served.map(|(pair, _)| pair));
+        befallen.into_iter().for_each(|pair| self.worsen(pair));
         Ok(())
     }
 

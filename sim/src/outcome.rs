@@ -24,7 +24,7 @@ pub(crate) enum Memory {
 }
 
 /// What happens to a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Course {
     /// Nothing: what is sent arrives.
     Fair,
@@ -72,8 +72,6 @@ pub(crate) fn app_cost(payload: &[u8]) -> u32 {
 impl Fate {
     /// Something happened to it.
     pub(crate) fn worsen(&mut self) {
-        if self.course != Course::Damaged {
-            self.course = Course::Troubled;
-        }
+        self.course = self.course.max(Course::Troubled);
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use provost_conformance::simulated::PipeHandle;
+use provost_conformance::simulated::{EndHandle, PipeHandle};
 use provost_datapath::Nanos;
 use provost_runtime::{RuntimePlatform, WatchedSource};
 use provost_session::Role;
@@ -40,14 +40,15 @@ impl SimClock {
 }
 
 /// The sockets of all simulated carriers, by number.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct SimNetwork(Arc<Mutex<Vec<SocketEnd>>>);
 
 /// What a socket number stands for.
-#[derive(Clone, Debug)]
 struct SocketEnd {
     pipe: PipeHandle,
     role: Role,
+    /// By which the successor of its transport finds it; none before it has one.
+    transport: Option<EndHandle>,
 }
 
 impl SocketEnd {
@@ -68,12 +69,33 @@ impl SimNetwork {
         ends.push(SocketEnd {
             pipe: pipe.clone(),
             role,
+            transport: None,
         });
         SimSocket {
             number: FIRST_SOCKET + (ends.len() - 1) as RawFd,
             pipe: pipe.clone(),
             role,
         }
+    }
+
+    /// Keeps by which the successor of this socket's transport finds it.
+    pub(crate) fn register(&self, socket: &SimSocket, transport: EndHandle) {
+        let mut ends = self.lock();
+        if let Some(end) = ends.get_mut((socket.number - FIRST_SOCKET) as usize) {
+            end.transport = Some(transport);
+        }
+    }
+
+    /// The socket of this number.
+    pub(crate) fn find(&self, number: RawFd) -> Option<(SimSocket, EndHandle)> {
+        let ends = self.lock();
+        let end = ends.get(number.checked_sub(FIRST_SOCKET)? as usize)?;
+        let socket = SimSocket {
+            number,
+            pipe: end.pipe.clone(),
+            role: end.role,
+        };
+        Some((socket, end.transport.clone()?))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<SocketEnd>> {

@@ -50,7 +50,7 @@ impl Trace {
 }
 
 fn describe(words: &[u64]) -> String {
-    const KINDS: [&str; 10] = [
+    const KINDS: [&str; 11] = [
         "",
         "submitted (connection, call, parts)",
         "received (connection, call, parts, status, bytes)",
@@ -61,6 +61,7 @@ fn describe(words: &[u64]) -> String {
         "connected (connection)",
         "change asked for (end)",
         "fault",
+        "migrates (end, connection)",
     ];
     let kind = words
         .first()

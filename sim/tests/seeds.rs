@@ -39,6 +39,7 @@ fn what_must_hold_holds_and_everything_that_can_happen_happens() {
         sum.hot_restarts,
         sum.hot_restarts_undone,
         sum.changes,
+        sum.migrations,
         sum.changes_refused,
         sum.engines_failed,
     ];

@@ -20,6 +20,8 @@ use crate::restart::Answer;
 const FIRST_PASSING: u64 = 1_000;
 /// Engines of one datapath, at most.
 const ENGINES_MAX: usize = 8;
+/// One change in so many is a transport migration, where the connection can migrate.
+const MIGRATION_ONE_IN: u64 = 5;
 /// A runtime has this long for an answer, in simulated nanoseconds; it gives none if it has left.
 const ANSWER_NS_MAX: Nanos = 50_000_000;
 
@@ -37,7 +39,7 @@ struct AskedChange {
     node: usize,
     connection: ConnectionId,
     planned: Vec<EngineTag>,
-    must_fail: bool,
+    kind: ChangeKind,
     given_up_at: Nanos,
     answer: Answer<Result<ReconfigureReport, NotReconfigured>>,
 }
@@ -70,9 +72,20 @@ impl Changes {
 }
 
 /// The new engines of a datapath.
-struct PlannedShape {
-    engines: Vec<PlannedEngine>,
-    must_fail: bool,
+pub(super) struct PlannedShape {
+    pub(super) engines: Vec<PlannedEngine>,
+    pub(super) kind: ChangeKind,
+}
+
+/// What is to come of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChangeKind {
+    /// All of its engines start.
+    Starts,
+    /// One of its engines does not start.
+    Fails,
+    /// A transport starts beside the one before, unless there are too many already.
+    Migrates,
 }
 
 impl NodesWorld {
@@ -89,16 +102,31 @@ impl NodesWorld {
         let Some((id, end)) = self.nodes[node].ends.iter().nth(at) else {
             return Ok(());
         };
-        let Some(shape) = shape(&mut self.changes, &end.tags, &end.spec, &end.transport) else {
+        let id = *id;
+        let shape = if self.changes.random.one_in(MIGRATION_ONE_IN) {
+            self.migration(node, id)?
+        } else {
+            shape(&mut self.changes, &end.tags, &end.spec, &end.transport)
+        };
+        match shape {
+            Some(shape) => self.ask(node, id, shape),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks the runtime of an end for new engines.
+    fn ask(&mut self, node: usize, id: ConnectionId, shape: PlannedShape) -> Result<(), String> {
+        let now = self.clock.now();
+        let Some(end) = self.nodes[node].ends.get(&id) else {
             return Ok(());
         };
         let (answer, done) = Answer::new();
-        let (id, app) = (*id, end.app);
+        let app = end.app;
         self.changes.asked.push(AskedChange {
             node,
             connection: id,
             planned: shape.engines.iter().map(PlannedEngine::tag).collect(),
-            must_fail: shape.must_fail,
+            kind: shape.kind,
             given_up_at: now + ANSWER_NS_MAX,
             answer,
         });
@@ -123,10 +151,13 @@ impl NodesWorld {
                 continue;
             };
             let end = self.nodes[asked.node].ends.get_mut(&asked.connection);
-            match (outcome, asked.must_fail) {
-                (Ok(_), true) => return Err("an engine that does not start was started".to_owned()),
-                (Ok(_), false) => {
+            match (outcome, asked.kind) {
+                (Ok(_), ChangeKind::Fails) => {
+                    return Err("an engine that does not start was started".to_owned());
+                }
+                (Ok(_), kind) => {
                     self.report.changes += 1;
+                    self.report.migrations += u64::from(kind == ChangeKind::Migrates);
                     if let Some(end) = end {
                         end.tags = asked.planned;
                     }
@@ -137,13 +168,24 @@ impl NodesWorld {
                         end.tags = engines;
                     }
                 }
-                (Err(NotReconfigured::Failed { tag, problem }), false) => {
+                (Err(NotReconfigured::Failed { tag, problem }), kind) if !kind.allows(&problem) => {
                     return Err(format!("engine {} did not start: {problem}", tag.0));
                 }
                 (Err(_), _) => self.report.changes_refused += 1,
             }
         }
         Ok(())
+    }
+}
+
+impl ChangeKind {
+    /// Whether an engine may fail to start for this reason.
+    fn allows(self, problem: &str) -> bool {
+        match self {
+            ChangeKind::Starts => false,
+            ChangeKind::Fails => true,
+            ChangeKind::Migrates => problem.contains("try again later"),
+        }
     }
 }
 
@@ -156,7 +198,7 @@ fn shape(
     let random = &mut changes.random;
     let mut engines: Vec<PlannedEngine> = tags.iter().map(|tag| PlannedEngine::Keep(*tag)).collect();
     let last = tags.len().checked_sub(1)?;
-    let mut must_fail = false;
+    let mut kind = ChangeKind::Starts;
     match random.below(10) {
         0 | 1 if tags.len() < ENGINES_MAX => {
             changes.next_tag += 1;
@@ -187,7 +229,7 @@ fn shape(
                 })
             });
             engines[at] = replaced(tags[at], start, spec);
-            must_fail = true;
+            kind = ChangeKind::Fails;
         }
         7 => {
             engines[0] = replaced(
@@ -206,10 +248,10 @@ fn shape(
             engines[last] = replaced(tags[last], start, spec);
         }
     }
-    Some(PlannedShape { engines, must_fail })
+    Some(PlannedShape { engines, kind })
 }
 
-fn replaced(tag: EngineTag, start: EngineStart, spec: &EndSpec) -> PlannedEngine {
+pub(super) fn replaced(tag: EngineTag, start: EngineStart, spec: &EndSpec) -> PlannedEngine {
     PlannedEngine::Replace {
         was: tag,
         tag,

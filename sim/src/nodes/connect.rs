@@ -12,9 +12,10 @@ use provost_session::Role;
 use super::faults::NodeRoute;
 use super::{NodesWorld, PairState, PlacedApp};
 use crate::app::AppMail;
+use crate::carrier::SocketTransport;
 use crate::compose::{self, EndSpec, LocalPeer, TransportHandle};
 use crate::node::NodeEnd;
-use crate::outcome::Course;
+use crate::outcome::{Course, Fate};
 
 /// How long one waits for a resting node before it asks again, in simulated nanoseconds.
 pub(super) const ASK_AGAIN_NS: Nanos = 100_000;
@@ -22,17 +23,17 @@ pub(super) const ASK_AGAIN_NS: Nanos = 100_000;
 const ROLES: [AppRole; 2] = [AppRole::Client, AppRole::Server];
 
 /// One end of a connection, before it has engines.
-struct NewEnd {
+pub(super) struct NewEnd {
     node: usize,
     app: AppId,
-    link: Arc<ConnectionSignals>,
+    pub(super) link: Arc<ConnectionSignals>,
     waker: Arc<DatapathWaker>,
 }
 
 /// The transport of one end, and by what its successors find what it carries.
-struct NewTransport {
-    engine: Box<dyn Engine>,
-    handle: TransportHandle,
+pub(super) struct NewTransport {
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) handle: TransportHandle,
 }
 
 impl NodesWorld {
@@ -79,18 +80,30 @@ impl NodesWorld {
             // What it says of its calls is its own affair.
             fate.course = Course::Damaged;
         }
-        self.fates.push(fate);
         self.report.connections += 1;
         self.trace.note(&[7, now, pair as u64]);
         let ends = [self.new_end(client)?, self.new_end(server)?];
-        let (pipe, encoding, transports) = match route {
+        let (carrier, encoding, transports) = match route {
             NodeRoute::WithinNode => (None, Encoding::Native, local_transports(&ends)),
             NodeRoute::Network(pipe, setup) => {
-                let transports = self.socket_transports(&ends, &pipe, setup);
-                (Some(pipe), compose::encoding(&setup), transports)
+                let transports = self.socket_transports([&ends[0].link, &ends[1].link], &pipe, setup);
+                let encoding = compose::encoding(&setup);
+                let transports = transports.map(|transport| NewTransport {
+                    handle: TransportHandle::Network(self.network.clone()),
+                    engine: Box::new(transport),
+                });
+                (Some((pipe, setup)), encoding, transports)
             }
         };
-        self.pairs.push(PairState { server, nodes, pipe });
+        self.add_pair(
+            PairState {
+                server,
+                nodes,
+                carrier,
+                migrated_from: None,
+            },
+            fate,
+        );
         self.apps[client].connected.insert(server, pair);
         for ((role, end), transport) in ROLES.into_iter().zip(ends).zip(transports) {
             self.open_end(pair, role, encoding, end, transport)?;
@@ -98,7 +111,14 @@ impl NodesWorld {
         Ok(())
     }
 
-    fn new_end(&self, at: usize) -> Result<NewEnd, String> {
+    /// Adds a connection, and what may befall it; says its number.
+    pub(super) fn add_pair(&mut self, pair: PairState, fate: Fate) -> usize {
+        self.pairs.push(pair);
+        self.fates.push(fate);
+        self.pairs.len() - 1
+    }
+
+    pub(super) fn new_end(&self, at: usize) -> Result<NewEnd, String> {
         let (node, app) = (self.apps[at].node, at as AppId + 1);
         let waker = self.nodes[node].new_waker(app);
         Ok(NewEnd {
@@ -109,23 +129,25 @@ impl NodesWorld {
         })
     }
 
-    fn socket_transports(&self, ends: &[NewEnd; 2], pipe: &PipeHandle, setup: Setup) -> [NewTransport; 2] {
+    /// The transports of the client and of the server over a carrier.
+    pub(super) fn socket_transports(
+        &self,
+        links: [&Arc<ConnectionSignals>; 2],
+        pipe: &PipeHandle,
+        setup: Setup,
+    ) -> [SocketTransport; 2] {
         let now = self.clock.now();
-        let transport = |role: Role, end: &NewEnd| {
+        let transport = |role: Role, link: &Arc<ConnectionSignals>| {
             let socket = self.network.open(pipe, role);
-            let transport = compose::socket_end(&self.service, socket, setup, &end.link, now);
-            NewTransport {
-                handle: TransportHandle::Socket(transport.handle()),
-                engine: Box::new(transport),
-            }
+            compose::socket_end(&self.service, &self.network, socket, setup, link, now)
         };
         [
-            transport(Role::Client, &ends[0]),
-            transport(Role::Server, &ends[1]),
+            transport(Role::Client, links[0]),
+            transport(Role::Server, links[1]),
         ]
     }
 
-    fn open_end(
+    pub(super) fn open_end(
         &mut self,
         pair: usize,
         role: AppRole,

@@ -85,15 +85,7 @@ impl Faults {
         if nodes[0] == nodes[1] && !random.one_in(3) {
             return (NodeRoute::WithinNode, fate);
         }
-        let mut weather = match random.below(4) {
-            0 => Weather::fair(),
-            1 => Weather {
-                piece_bytes_max: 300,
-                capacity_bytes: 4_000,
-                ..Weather::rough()
-            },
-            _ => Weather::rough(),
-        };
+        let mut weather = weather(random);
         if self.every_ns != 0 && random.one_in(10) {
             weather.flip_one_in = 200;
             fate.course = Course::Damaged;
@@ -108,16 +100,40 @@ impl Faults {
             keepalive_interval_ns: KEEPALIVE_NS,
             keepalive_timeout_ns: KEEPALIVE_NS,
         };
-        let pipe = PipeHandle::new(random.number(), weather);
-        let partition = self.partition.filter(|partition| partition.divides(nodes));
-        if let Some(until) = partition
-            .map(|partition| partition.until)
-            .filter(|until| *until > now)
-        {
-            pipe.stall_until(until);
-            fate.worsen();
-        }
+        let (pipe, course) = self.new_carrier(nodes, weather, now);
+        fate.course = fate.course.max(course);
         (NodeRoute::Network(pipe, setup), fate)
+    }
+
+    /// A carrier to which a connection migrates. It damages nothing: calls may have begun that have no deadline.
+    pub(super) fn other_carrier(&mut self, nodes: [usize; 2], now: Nanos) -> (PipeHandle, Course) {
+        let weather = weather(&mut self.random);
+        self.new_carrier(nodes, weather, now)
+    }
+
+    fn new_carrier(&mut self, nodes: [usize; 2], weather: Weather, now: Nanos) -> (PipeHandle, Course) {
+        let pipe = PipeHandle::new(self.random.number(), weather);
+        let partition = self.partition.filter(|partition| partition.divides(nodes));
+        match partition {
+            Some(partition) if partition.until > now => {
+                pipe.stall_until(partition.until);
+                (pipe, Course::Troubled)
+            }
+            _ => (pipe, Course::Fair),
+        }
+    }
+}
+
+/// How a carrier behaves that damages nothing.
+fn weather(random: &mut Random) -> Weather {
+    match random.below(4) {
+        0 => Weather::fair(),
+        1 => Weather {
+            piece_bytes_max: 300,
+            capacity_bytes: 4_000,
+            ..Weather::rough()
+        },
+        _ => Weather::rough(),
     }
 }
 
@@ -152,10 +168,20 @@ impl NodesWorld {
         // The younger half: the others are mostly gone.
         let count = self.pairs.len();
         let at = count / 2 + whom as usize % (count - count / 2).max(1);
-        if let Some(pipe) = self.pairs.get(at).and_then(|pair| pair.pipe.as_ref()) {
+        if let Some((pipe, _)) = self.pairs.get(at).and_then(|pair| pair.carrier.as_ref()) {
             blow(pipe);
             if self.options.sabotage != Some(Sabotage::UnseenFault) {
-                self.fates[at].worsen();
+                self.worsen(at);
+            }
+        }
+    }
+
+    /// Something happened to a connection, and so to those that it migrated from and to.
+    pub(super) fn worsen(&mut self, pair: usize) {
+        let first = self.pairs[pair].first(pair);
+        for (at, (pair, fate)) in self.pairs.iter().zip(&mut self.fates).enumerate() {
+            if pair.first(at) == first {
+                fate.worsen();
             }
         }
     }
@@ -167,10 +193,11 @@ impl NodesWorld {
             between: [one, (one + 1) % self.nodes.len()],
             until: now + self.faults.random.below(PARTITION_NS_MAX),
         };
-        for (pair, fate) in self.pairs.iter().zip(&mut self.fates) {
-            if let Some(pipe) = pair.pipe.as_ref().filter(|_| partition.divides(pair.nodes)) {
+        for at in 0..self.pairs.len() {
+            let pair = &self.pairs[at];
+            if let Some((pipe, _)) = pair.carrier.as_ref().filter(|_| partition.divides(pair.nodes)) {
                 pipe.stall_until(partition.until);
-                fate.worsen();
+                self.worsen(at);
             }
         }
         self.faults.partition = Some(partition);
@@ -182,13 +209,15 @@ impl NodesWorld {
         if self.restarts[at].is_some() {
             return;
         }
+        let mut drained = Vec::new();
         for end in self.nodes[at].ends.values() {
             if end.spec.role == AppRole::Server {
                 end.link.drain();
                 end.waker.wake();
-                self.fates[end.pair].worsen();
+                drained.push(end.pair);
             }
         }
+        drained.into_iter().for_each(|pair| self.worsen(pair));
         let now = self.clock.now();
         let runtimes = &mut self.nodes[at].runtimes;
         runtimes
@@ -202,10 +231,13 @@ impl NodesWorld {
             return;
         }
         if let Some(process) = &mut self.apps[at].process {
-            for connection in process.connections.values() {
-                self.fates[connection.pair].worsen();
-            }
             process.close_all(now);
+            let closed: Vec<usize> = process
+                .connections
+                .values()
+                .map(|connection| connection.pair)
+                .collect();
+            closed.into_iter().for_each(|pair| self.worsen(pair));
         }
     }
 

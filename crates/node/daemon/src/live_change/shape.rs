@@ -11,7 +11,7 @@ use crate::connections::OpenConnection;
 use crate::policies::chain::{probation, stand_in, started, unfit};
 use crate::policies::{ATTACHMENTS_MAX, ChangeError, Instance, Table};
 use crate::runtime::{ConnectionId, Guard, Planned, Tag};
-use crate::transport::{EstablishedPeer, TransportOptions, migration, restoring};
+use crate::transport::{EstablishedPeer, TransportOptions, restoring};
 
 /// The policies of a datapath, and the connection that it belongs to.
 #[derive(Clone)]
@@ -300,7 +300,8 @@ pub(crate) fn prepare_migration(
         .iter()
         .map(renew)
         .collect::<Result<Vec<_>, ChangeError>>()?;
-    let beside = migration::beside(peer, transport_version, options, from.spec.transport_version);
+    let new = peer.start(transport_version, options);
+    let beside = provost_transport_migration::beside(new, from.spec.transport_version, restoring);
     Ok(PreparedDatapath {
         to: DatapathShape {
             chain: from.chain.clone(),

@@ -3,7 +3,6 @@
 
 mod datagram;
 pub(crate) mod local;
-pub(crate) mod migration;
 mod tcp;
 
 use std::io;
@@ -248,8 +247,10 @@ pub(crate) fn ready(engine: impl Engine + 'static) -> EngineStart {
 
 /// How a transport, whose engine is called this, goes on from what it has saved, if there is one.
 pub(crate) fn restoring(engine: &str, version: u32) -> Option<EngineStart> {
-    if engine == migration::KIND {
-        return Some(Box::new(migration::restore));
+    if engine == provost_transport_migration::KIND {
+        return Some(Box::new(|predecessor| {
+            provost_transport_migration::restore(predecessor, restoring)
+        }));
     }
     let mut all = TransportKind::ALL.iter().map(|kind| kind.description());
     let description = all.find(|description| description.engine == engine)?;
