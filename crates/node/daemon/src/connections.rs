@@ -63,8 +63,9 @@ impl OpenConnection {
         self.spec.app.identity.id
     }
 
-    /// Logs that it is open. (Both ends of a connection within the node do, each with its own number.)
-    fn report(&self, number: u32) {
+    /// Logs that it is open, as the app's connection of this number, or that it goes on after a hot restart. (Both ends of a
+    /// connection within the node do, each with its own number.)
+    fn report(&self, what: &str, number: Option<u32>) {
         if !log::may_tell(EventSubject::App(self.app())) {
             return;
         }
@@ -77,7 +78,7 @@ impl OpenConnection {
             transport = self.spec.transport.name(),
             peer = %self.spec.peer.address,
             policies = self.chain.len(),
-            "connection opened"
+            "{what}"
         );
     }
 
@@ -134,6 +135,13 @@ impl ConnectionRegistry {
     /// One of them, to be changed.
     pub(crate) fn find_mut(&self, id: ConnectionId) -> Option<RefMut<'_, OpenConnection>> {
         RefMut::filter_map(self.open.borrow_mut(), |open| open.get_mut(&id)).ok()
+    }
+
+    /// Logs each of them as one that goes on after a hot restart.
+    pub(crate) fn report_restored(&self) {
+        let open = self.open.borrow();
+        open.values()
+            .for_each(|connection| connection.report("connection restored", None));
     }
 
     /// How many there are.
@@ -302,7 +310,7 @@ impl EnteredConnection {
         match &opened {
             Ok(number) => {
                 if let Some(open) = connections.find(id) {
-                    open.report(*number);
+                    open.report("connection opened", Some(*number));
                 }
             }
             Err(_) => drop(connections.forget(id)),

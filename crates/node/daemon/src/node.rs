@@ -710,6 +710,8 @@ async fn succeed(
         let told = runtime.tell(Command::Adopt(Box::new(apps))).await;
         told.map_err(StartError::Adopt)?;
     }
+    // Only now: nobody waits for the log while the service rests.
+    plane.connections.report_restored();
     reload::apply_configured(&plane, &taken.configured);
     let begun = StartedNode {
         plane,
