@@ -3,7 +3,7 @@
 //! One pass lints and builds everything (see [`Workspace::load_linted`]). What it built then runs: side by side what does not
 //! measure, alone what does.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::jobs::{RunTally, TestJob};
 use crate::programs::{self, TestProgram};
@@ -14,8 +14,10 @@ use crate::{Complaints, chores, commits, hw, layering, licences, none, package, 
 const FUZZ_SECONDS: u64 = 2;
 /// The share of a CI run of the simulator of the datagram transport, with fresh seeds.
 const SIMULATOR_SECONDS: u64 = 60;
-/// How many seeds of the simulator of nodes a CI run takes.
-const SIMULATED_SEEDS: &str = "1000";
+/// How many seeds of the simulator of nodes every CI run takes, from 1 on.
+const SIMULATED_SEEDS: u64 = 1000;
+/// How many that no run took before.
+const FRESH_SEEDS: u64 = 250;
 /// The share of a CI run of each soak.
 const SOAK_MINUTES: &str = "1";
 
@@ -84,7 +86,8 @@ fn run_programs(
 ) -> Result<(), Complaints> {
     let (alone, beside): (Vec<_>, Vec<_>) = programs.iter().partition(|program| is_alone(program));
     let mut jobs = vec![
-        simulated_nodes(workspace),
+        simulated_nodes(workspace, 1, SIMULATED_SEEDS),
+        simulated_nodes(workspace, fresh_seed(), FRESH_SEEDS),
         seconds_of(workspace, "provost-datagram-sim", SIMULATOR_SECONDS),
         loom(workspace),
         doc_tests(workspace),
@@ -204,14 +207,21 @@ fn soaks(workspace: &Workspace, programs: &[TestProgram]) -> Result<Vec<TestJob>
     SOAKS.iter().map(soak).collect()
 }
 
-/// Always the same seeds, so that a change is all that can make a run fail. Fresh ones are for soaks.
-fn simulated_nodes(workspace: &Workspace) -> TestJob {
+/// Whole nodes from so many seeds. The log names the first, and one that fails says how to replay it.
+fn simulated_nodes(workspace: &Workspace, first_seed: u64, seeds: u64) -> TestJob {
     let mut command = workspace.program("debug", "provost-sim");
-    command.args(["--seed", "1", "--seeds", SIMULATED_SEEDS]);
+    command.args(["--seed", &first_seed.to_string()]);
+    command.args(["--seeds", &seeds.to_string()]);
     TestJob {
-        name: "provost-sim".into(),
+        name: format!("provost-sim, {seeds} seeds from {first_seed}"),
         command,
     }
+}
+
+/// A seed far above the fixed ones: the time in milliseconds.
+fn fresh_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(1, |since| since.as_millis() as u64)
 }
 
 /// A program of the workspace for so many seconds.
