@@ -38,6 +38,72 @@ impl Scratch {
         self.pairs.clear();
         self.pairs.shrink_to(KEPT_MAX);
     }
+
+    /// Notes the pair of a map whose content this is, to be sorted.
+    pub(crate) fn note_pair(&mut self, input: &[u8], key: Type, content: Content) -> Result<(), DecodeError> {
+        let key = key_of(input, key, content)?;
+        if self.pairs.len() >= PAIRS_MAX {
+            return Err(DecodeError::TooFragmented);
+        }
+        self.pairs.push(MapPair { key, content });
+        Ok(())
+    }
+
+    /// Sorts the pairs from `first` by key, and of those with the same key keeps the last.
+    fn sort_pairs(&mut self, input: &[u8], key: Type, first: usize) {
+        let text = |key: u64| &input[(key >> 32) as usize..][..key as u32 as usize];
+        let compare = |a: &MapPair, b: &MapPair| match key {
+            Type::String => text(a.key).cmp(text(b.key)),
+            _ => a.key.cmp(&b.key),
+        };
+        let pairs = &mut self.pairs;
+        if pairs[first..].is_sorted_by(|a, b| compare(a, b).is_lt()) {
+            return;
+        }
+        let by_key_and_place =
+            |a: &MapPair, b: &MapPair| compare(a, b).then(a.content.start.cmp(&b.content.start));
+        pairs[first..].sort_unstable_by(by_key_and_place);
+        let mut kept = first;
+        for next in first..pairs.len() {
+            let is_last = pairs
+                .get(next + 1)
+                .is_none_or(|after| compare(&pairs[next], after).is_ne());
+            if is_last {
+                pairs[kept] = pairs[next];
+                kept += 1;
+            }
+        }
+        pairs.truncate(kept);
+    }
+
+    /// How many pairs from the first one on differ in their keys. They are forgotten.
+    pub(crate) fn count_pairs(&mut self, input: &[u8], key: Type) -> u32 {
+        self.sort_pairs(input, key, 0);
+        let count = self.pairs.len() as u32;
+        self.reset();
+        count
+    }
+
+    /// Forgets the pairs of a map that another value takes the place of.
+    pub(crate) fn forget_pairs(&mut self) {
+        self.pairs.clear();
+    }
+}
+
+/// The key of a pair: the last one in it, or the default.
+fn key_of(input: &[u8], ty: Type, pair: Content) -> Result<u64, DecodeError> {
+    let mut key = ordered_key(ty, 0);
+    for record in Records::new(input, pair) {
+        let record = record?;
+        if record.number != 1 || record.wire != Wire::of(ty) {
+            continue;
+        }
+        key = match record.wire {
+            Wire::Len => u64::from(record.content.start) << 32 | u64::from(record.content.len()),
+            _ => ordered_key(ty, native_bits(ty, record.value)),
+        };
+    }
+    Ok(key)
 }
 
 /// Records of one field that follow each other.
@@ -398,15 +464,10 @@ impl<'a> Decoder<'a> {
         let first = self.scratch.pairs.len();
         for run in runs {
             for record in self.records(self.scratch.runs[run]) {
-                let content = record?.content;
-                let key = self.key_of(key, content)?;
-                if self.scratch.pairs.len() >= PAIRS_MAX {
-                    return Err(DecodeError::TooFragmented);
-                }
-                self.scratch.pairs.push(MapPair { key, content });
+                self.scratch.note_pair(self.input, key, record?.content)?;
             }
         }
-        self.sort_pairs(key, first);
+        self.scratch.sort_pairs(self.input, key, first);
         let count = (self.scratch.pairs.len() - first) as u32;
         let mut element = self.allocate_list(at, count, of.size)?;
         for place in first..first + count as usize {
@@ -420,50 +481,6 @@ impl<'a> Decoder<'a> {
         }
         self.scratch.pairs.truncate(first);
         Ok(())
-    }
-
-    /// The key of a pair: the last one in it, or the default.
-    fn key_of(&self, ty: Type, pair: Content) -> Result<u64, DecodeError> {
-        let mut key = ordered_key(ty, 0);
-        for record in Records::new(self.input, pair) {
-            let record = record?;
-            if record.number != 1 || record.wire != Wire::of(ty) {
-                continue;
-            }
-            key = match record.wire {
-                Wire::Len => u64::from(record.content.start) << 32 | u64::from(record.content.len()),
-                _ => ordered_key(ty, native_bits(ty, record.value)),
-            };
-        }
-        Ok(key)
-    }
-
-    /// Sorts the pairs from `first` by key, and of those with the same key keeps the last.
-    fn sort_pairs(&mut self, key: Type, first: usize) {
-        let input = self.input;
-        let text = |key: u64| &input[(key >> 32) as usize..][..key as u32 as usize];
-        let compare = |a: &MapPair, b: &MapPair| match key {
-            Type::String => text(a.key).cmp(text(b.key)),
-            _ => a.key.cmp(&b.key),
-        };
-        let pairs = &mut self.scratch.pairs;
-        if pairs[first..].is_sorted_by(|a, b| compare(a, b).is_lt()) {
-            return;
-        }
-        let by_key_and_place =
-            |a: &MapPair, b: &MapPair| compare(a, b).then(a.content.start.cmp(&b.content.start));
-        pairs[first..].sort_unstable_by(by_key_and_place);
-        let mut kept = first;
-        for next in first..pairs.len() {
-            let is_last = pairs
-                .get(next + 1)
-                .is_none_or(|after| compare(&pairs[next], after).is_ne());
-            if is_last {
-                pairs[kept] = pairs[next];
-                kept += 1;
-            }
-        }
-        pairs.truncate(kept);
     }
 
     fn records(&self, run: Run) -> Records<'a> {

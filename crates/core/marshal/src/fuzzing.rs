@@ -2,10 +2,12 @@
 
 use provost_schema::MessageId;
 
-use crate::{ForeignRegion, MessageError, Scratch, Tables};
+use crate::{ForeignRegion, MessageError, Scratch, Tables, View};
 
 /// The limit that these functions give messages, in bytes.
 const BYTES_MAX: u32 = 1 << 20;
+/// Fields of a path that [`paths`] reads.
+const PATH_FIELDS_MAX: usize = 3;
 /// Where these functions place a message in its window, in units of 8 bytes.
 const WINDOW_AT: u32 = 1000;
 
@@ -59,6 +61,24 @@ pub fn decode(tables: &Tables, message: MessageId, protobuf: &[u8]) {
         .encode(message, &native, &mut encoded)
         .expect("what was decoded encodes");
     assert_eq!(round_trip(tables, message, &encoded), encoded);
+}
+
+/// Reads fields of bytes as protobuf by their paths. Of a message that decodes, they are what its native form says.
+pub fn paths(tables: &Tables, message: MessageId, protobuf: &[u8]) {
+    let (mut native, mut scratch) = (Vec::new(), Scratch::default());
+    let decoded = tables.decode(message, protobuf, &mut native, u32::MAX, &mut scratch);
+    let mut names = Vec::new();
+    tables.path_names(message, PATH_FIELDS_MAX, "", &mut names);
+    for name in names {
+        let path = tables.field_path(message, &name).expect("every field has a path");
+        let read = tables.read_protobuf(&path, protobuf, &mut scratch);
+        if decoded.is_ok() {
+            let expected = tables.read(&path, View::linear(&native)).expect("it is whole");
+            let read = read.expect("what decodes is read");
+            // By their text, for a float may be none that equals itself.
+            assert_eq!(format!("{read:?}"), format!("{expected:?}"), "{name}");
+        }
+    }
 }
 
 /// Gathers a message from a heap of these bytes, with its root at `root` (in units of 8 bytes from the heap's start).

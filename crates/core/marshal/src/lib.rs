@@ -15,6 +15,7 @@ pub mod fuzzing;
 mod gather;
 mod native;
 mod path;
+mod path_protobuf;
 mod protobuf;
 mod records;
 mod tables;

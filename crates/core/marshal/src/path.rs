@@ -5,15 +5,17 @@ use provost_wire::limits::{MESSAGE_BYTES_MAX, NESTING_MAX};
 
 use crate::elements::Elements;
 use crate::native;
-use crate::tables::{Field, Shape, scalar_bytes};
+use crate::tables::{Field, Shape, StructIndex, scalar_bytes};
 use crate::{PathError, ReadError, Tables};
 
 /// A field of a message or of the messages in it, found once by name and then read of many messages.
 #[derive(Clone, Debug)]
 pub struct FieldPath {
+    /// The message that the path begins in.
+    pub(crate) root: StructIndex,
     /// Singular messages on the way.
-    through: Vec<Field>,
-    last: Field,
+    pub(crate) through: Vec<Field>,
+    pub(crate) last: Field,
 }
 
 /// A whole message in the native layout.
@@ -90,7 +92,7 @@ impl Tables {
     /// Finds the field that `path` names: field names separated by dots, all but the last of singular messages.
     pub fn field_path(&self, message: MessageId, path: &str) -> Result<FieldPath, PathError> {
         let mut within = message;
-        self.message(message).ok_or(PathError::Unknown(message))?;
+        let root = self.message(message).ok_or(PathError::Unknown(message))?;
         let (through, last) = path
             .rsplit_once('.')
             .map_or((None, path), |(through, last)| (Some(through), last));
@@ -112,6 +114,7 @@ impl Tables {
             }
         }
         Ok(FieldPath {
+            root,
             through: fields,
             last: self.step(within, last)?,
         })
@@ -255,12 +258,21 @@ pub(crate) fn scalar<'a>(ty: Type, at: u32, message: View<'a>) -> Result<Value<'
         Type::Message(_) => Value::Message,
         Type::String => Value::String(std::str::from_utf8(message.referent(at)?).map_err(|_| ReadError)?),
         Type::Bytes => Value::Bytes(message.referent(at)?),
-        Type::Bool => Value::Bool(bits()? != 0),
-        Type::Int32 | Type::Sint32 | Type::Sfixed32 => Value::Int(i64::from(bits()? as i32)),
-        Type::Int64 | Type::Sint64 | Type::Sfixed64 => Value::Int(bits()? as i64),
-        Type::Uint32 | Type::Fixed32 | Type::Uint64 | Type::Fixed64 => Value::Uint(bits()?),
-        Type::Float => Value::Float(f32::from_bits(bits()? as u32)),
-        Type::Double => Value::Double(f64::from_bits(bits()?)),
-        Type::Enum(_) => Value::Enum(bits()? as i32),
+        number => number_value(number, bits()?),
     })
+}
+
+/// The value of a type that is neither text nor a message, from its native bits: those of 32-bit values in the low half.
+pub(crate) fn number_value(ty: Type, bits: u64) -> Value<'static> {
+    match ty {
+        Type::Bool => Value::Bool(bits != 0),
+        Type::Int32 | Type::Sint32 | Type::Sfixed32 => Value::Int(i64::from(bits as i32)),
+        Type::Int64 | Type::Sint64 | Type::Sfixed64 => Value::Int(bits as i64),
+        Type::Uint32 | Type::Fixed32 => Value::Uint(u64::from(bits as u32)),
+        Type::Uint64 | Type::Fixed64 => Value::Uint(bits),
+        Type::Float => Value::Float(f32::from_bits(bits as u32)),
+        Type::Double => Value::Double(f64::from_bits(bits)),
+        Type::Enum(_) => Value::Enum(bits as i32),
+        Type::String | Type::Bytes | Type::Message(_) => Value::Message,
+    }
 }

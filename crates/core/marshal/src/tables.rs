@@ -225,6 +225,25 @@ impl Tables {
         Some(self.field(value).at)
     }
 
+    /// The paths of a message's fields, of so many names at most.
+    pub(crate) fn path_names(
+        &self,
+        message: MessageId,
+        fields_max: usize,
+        prefix: &str,
+        names: &mut Vec<String>,
+    ) {
+        let fields = self.message(message).map(|index| self.of(index).fields.range());
+        for field in fields.into_iter().flatten() {
+            let name = format!("{prefix}{}", self.names[field]);
+            let is_singular = !matches!(self.fields[field].shape, Shape::List { .. } | Shape::Map { .. });
+            if let (Type::Message(inner), true) = (self.fields[field].ty, is_singular && fields_max > 1) {
+                self.path_names(inner, fields_max - 1, &format!("{name}."), names);
+            }
+            names.push(name);
+        }
+    }
+
     pub(crate) fn field_named(&self, of: Struct, name: &str) -> Option<&Field> {
         let place = of.fields.range().find(|&field| &*self.names[field] == name)?;
         Some(&self.fields[place])

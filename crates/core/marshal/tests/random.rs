@@ -232,6 +232,29 @@ proptest! {
         provost_marshal::fuzzing::gather(case.tables(), case.id, &bytes, u32::from(seed as u8));
     }
 
+    /// Of messages one after the other, which merge, and of messages with wrong bytes.
+    #[test]
+    fn fields_of_protobuf_are_those_of_the_decoded_message(
+        bytes in entropy(),
+        changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 0..4),
+    ) {
+        let entropy = &mut Entropy::new(&bytes);
+        let case = Case::draw(entropy);
+        let mut pieces = (0..4).map(|_| messages::sample(entropy, &case.descriptor).encode_to_vec());
+        let mut protobuf = pieces.next().unwrap_or_default();
+        provost_marshal::fuzzing::paths(case.tables(), case.id, &protobuf);
+        pieces.for_each(|piece| protobuf.extend(piece));
+        case.decode(&protobuf);
+        provost_marshal::fuzzing::paths(case.tables(), case.id, &protobuf);
+        for (place, value) in changes {
+            if !protobuf.is_empty() {
+                let place = usize::from(place) % protobuf.len();
+                protobuf[place] ^= value;
+            }
+        }
+        provost_marshal::fuzzing::paths(case.tables(), case.id, &protobuf);
+    }
+
     #[test]
     fn fields_read_by_path_are_those_of_the_message(bytes in entropy()) {
         let entropy = &mut Entropy::new(&bytes);
