@@ -265,3 +265,20 @@ fn logs_can_be_json() {
     assert!(first.contains("\"message\":\"serving\""), "{first}");
     assert_eq!(program.exit_code(), Some(0));
 }
+
+#[test]
+fn every_option_stands_in_the_manual_page() {
+    let help = provostd()
+        .arg("--help")
+        .output()
+        .expect("a program that runs")
+        .stdout;
+    let help = String::from_utf8(help).expect("text");
+    let manual = include_str!("../../../../packaging/provostd.8").replace('\\', "");
+    let words = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    let options: Vec<&str> = words.filter(|word| word.starts_with("--")).collect();
+    assert!(options.len() > 5, "{help}");
+    for option in options {
+        assert!(manual.contains(option), "provostd.8 does not have {option}");
+    }
+}
