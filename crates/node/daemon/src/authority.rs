@@ -23,8 +23,10 @@ use crate::app_registry::AttachedApp;
 use crate::audit_log::{AuditLog, cut};
 use crate::config::{AppTable, Config};
 use crate::configuration::Configuration;
+use crate::log::may_record_refusal;
 use crate::policies::matches;
 use crate::refusal::Refusal;
+use crate::runtime::AppId;
 
 /// What an app asked for and may not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ impl AppAction {
 #[derive(Clone, Copy)]
 pub(crate) struct AskingApp<'a> {
     pub(crate) app: &'a str,
+    /// Its number; none while it has not attached.
+    pub(crate) id: Option<AppId>,
     pub(crate) pid: i32,
     pub(crate) uid: u32,
 }
@@ -72,6 +76,7 @@ impl<'a> AskingApp<'a> {
         let identity = &app.endpoint.identity;
         AskingApp {
             app: &identity.name,
+            id: Some(identity.id),
             pid: identity.pid,
             uid: identity.uid,
         }
@@ -92,6 +97,9 @@ struct AuthorityRecord<'a> {
     rule: &'a str,
     outcome: &'static str,
     message: String,
+    /// Refusals before this one that were left out: an app has so many in a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    withheld: Option<u64>,
 }
 
 /// See the module's documentation.
@@ -115,6 +123,7 @@ impl AppAuthority {
         outcome.inspect_err(|denial| {
             let asker = AskingApp {
                 app: name,
+                id: None,
                 pid: process.credentials.pid,
                 uid: process.credentials.uid,
             };
@@ -152,6 +161,9 @@ impl AppAuthority {
         service: &str,
         denial: &AuthorityDenial,
     ) {
+        let Some(withheld) = may_record_refusal(asker.uid, asker.id) else {
+            return;
+        };
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let time = rfc3339(since.map_or(0, |since| since.as_nanos() as u64));
         let node = self.config.node_name();
@@ -167,6 +179,7 @@ impl AppAuthority {
             rule: &denial.rule,
             outcome: Code::PermissionDenied.name(),
             message: cut(denial.reason.clone()),
+            withheld: Some(withheld).filter(|withheld| *withheld > 0),
         };
         match serde_json::to_string(&record) {
             Ok(line) => self.audit.line(line),
@@ -347,6 +360,7 @@ pub(crate) fn openness(live: &Config) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::access::Credentials;
+    use crate::config::Sources;
 
     fn process(uid: u32, gid: u32) -> AppProcess {
         AppProcess {
@@ -427,6 +441,33 @@ mod tests {
         ] {
             assert_eq!(unit_of(cgroup), unit, "{cgroup}");
         }
+    }
+
+    #[test]
+    fn one_apps_refusals_do_not_fill_the_audit_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit.log");
+        let audit = Arc::new(AuditLog::start("n1", path.to_str().unwrap()).unwrap());
+        let authority = AppAuthority {
+            config: Rc::new(Configuration::new(Config::default(), Sources::default())),
+            audit,
+        };
+        let denial = may_bind(&config(""), "kv", "bank.Bank").unwrap_err();
+        let refuse = |id: AppId, times: usize| {
+            let asker = AskingApp {
+                app: "kv",
+                id: Some(id),
+                pid: 7,
+                uid: 4_000_000_007,
+            };
+            (0..times).for_each(|_| authority.record(AppAction::Bind, asker, "bank.Bank", &denial));
+        };
+        refuse(1, 2_000);
+        refuse(2, 1);
+        drop(authority);
+        let records = std::fs::read_to_string(&path).unwrap().lines().count();
+        // A slow machine may give the app some more meanwhile.
+        assert!((101..1_000).contains(&records), "{records}");
     }
 
     #[test]

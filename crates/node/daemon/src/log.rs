@@ -25,12 +25,38 @@ pub(crate) enum EventSubject {
     User(u32),
     /// A network, as [`crate::places::network_of`] has it.
     Peer(IpAddr),
+    /// Records of the audit log of what an app was refused.
+    RefusedApp(AppId),
+    /// The same of all apps of a user.
+    RefusedUser(u32),
+}
+
+impl EventSubject {
+    /// Events that may come at once.
+    fn burst(self) -> f64 {
+        BURST * self.shares()
+    }
+
+    /// Events in a second, in the long run.
+    fn events_per_second(self) -> f64 {
+        EVENTS_PER_SECOND * self.shares()
+    }
+
+    /// Shares of one app that it has.
+    fn shares(self) -> f64 {
+        match self {
+            EventSubject::RefusedUser(_) => APPS_OF_USER,
+            _ => 1.0,
+        }
+    }
 }
 
 /// Events of one subject that may come at once.
 const BURST: f64 = 100.0;
 /// Events of one subject in a second, in the long run.
 const EVENTS_PER_SECOND: f64 = 20.0;
+/// A user has the refusals of so many apps.
+const APPS_OF_USER: f64 = 4.0;
 /// Subjects that are told apart; the rest share their bounds with each other.
 const SUBJECTS_MAX: usize = 4096;
 /// Longest text that an app or a peer has chosen, in bytes.
@@ -57,6 +83,33 @@ pub(crate) fn may_tell(subject: EventSubject) -> bool {
     withheld.is_some()
 }
 
+/// Whether a refusal of an app, or of a process that has not attached, may go into the audit log: then how many were left
+/// out before.
+pub(crate) fn may_record_refusal(user: u32, app: Option<AppId>) -> Option<u64> {
+    let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
+    spend_refusal(&mut shares, user, app, Instant::now())
+}
+
+fn spend_refusal(
+    shares: &mut HashMap<Option<EventSubject>, EventShare>,
+    user: u32,
+    app: Option<AppId>,
+    now: Instant,
+) -> Option<u64> {
+    let of_app = match app {
+        Some(app) => spend(shares, EventSubject::RefusedApp(app), now)?,
+        None => 0,
+    };
+    let user = EventSubject::RefusedUser(user);
+    let of_user = spend(shares, user, now);
+    if of_user.is_none()
+        && let Some(share) = shares.get_mut(&Some(user))
+    {
+        share.withheld += of_app;
+    }
+    Some(of_user? + of_app)
+}
+
 /// How many events were withheld before this one, if it may be written.
 fn spend(
     shares: &mut HashMap<Option<EventSubject>, EventShare>,
@@ -66,15 +119,15 @@ fn spend(
     let key = Some(subject);
     if !shares.contains_key(&key) && shares.len() >= SUBJECTS_MAX {
         // Those who are back at their full burst need not be remembered.
-        shares.retain(|_, share| share.withheld > 0 || share.refilled(now) < BURST);
+        shares.retain(|of, share| share.withheld > 0 || !share.is_full(*of, now));
     }
     let key = key.filter(|_| shares.contains_key(&key) || shares.len() < SUBJECTS_MAX);
     let share = shares.entry(key).or_insert(EventShare {
-        left: BURST,
+        left: subject.burst(),
         at: now,
         withheld: 0,
     });
-    share.left = share.refilled(now);
+    share.left = share.refilled(subject, now);
     share.at = now;
     if share.left < 1.0 {
         share.withheld += 1;
@@ -85,9 +138,13 @@ fn spend(
 }
 
 impl EventShare {
-    fn refilled(&self, now: Instant) -> f64 {
+    fn refilled(&self, subject: EventSubject, now: Instant) -> f64 {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        (self.left + passed * EVENTS_PER_SECOND).min(BURST)
+        (self.left + passed * subject.events_per_second()).min(subject.burst())
+    }
+
+    fn is_full(&self, subject: Option<EventSubject>, now: Instant) -> bool {
+        subject.is_some_and(|subject| self.refilled(subject, now) >= subject.burst())
     }
 }
 
@@ -196,6 +253,29 @@ mod tests {
             spend(&mut shares, EventSubject::App(app), later);
         }
         assert!(shares.len() <= SUBJECTS_MAX + 1);
+    }
+
+    #[test]
+    fn refusals_of_an_app_are_bounded_and_so_are_those_of_all_apps_of_a_user() {
+        let mut shares = HashMap::new();
+        let now = Instant::now();
+        let one = (0..1000)
+            .filter_map(|_| spend_refusal(&mut shares, 7, Some(1), now))
+            .count();
+        assert_eq!(one, BURST as usize);
+        // Whoever attaches anew each time is another app each time, and the same user.
+        let many = (2..1000)
+            .filter_map(|app| spend_refusal(&mut shares, 7, Some(app), now))
+            .count();
+        assert_eq!(one + many, (BURST * APPS_OF_USER) as usize);
+        assert_eq!(spend_refusal(&mut shares, 8, None, now), Some(0));
+        // None is forgotten: the next record says how many were left out.
+        let later = now + Duration::from_secs(3600);
+        let told: u64 = [Some(1), Some(2)]
+            .into_iter()
+            .filter_map(|app| spend_refusal(&mut shares, 7, app, later))
+            .sum();
+        assert_eq!(told as usize, 1000 + 998 - one - many);
     }
 
     #[test]
