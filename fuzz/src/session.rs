@@ -36,6 +36,7 @@ fn hello() -> Hello {
         schema_hash: [7; 32],
         methods: methods(),
         limits: Limits::default(),
+        caller: None,
     }
 }
 

@@ -69,6 +69,7 @@ impl Claim {
             schema_hash: self.schema_hash,
             methods: self.methods.clone(),
             limits: Limits::default(),
+            caller: None,
         };
         let mut handshake = ClientHandshake::new(&hello, self.schema.clone());
         let mut bytes = [0; 4096];

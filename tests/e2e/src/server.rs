@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use provost::codegen::{ServiceDescriptor, Stream};
-use provost::{Code, Received, Request, Response, Server, Status, Streaming};
+use provost::{Code, Peer, Received, Request, Response, Server, Status, Streaming};
 use tokio::time::{Sleep, sleep};
 
 use crate::probe::probe_server::{Probe, ProbeServer};
@@ -18,6 +18,20 @@ use crate::probe::{
 
 /// How often a handler looks whether enough others have begun.
 const GATHERING: Duration = Duration::from_millis(500);
+/// Under this key `Mirror` is asked who calls, and tells it.
+const WHO_CALLS: &str = "who-calls-bin";
+
+/// What a handler knows of its caller, in one line.
+fn who_calls(peer: Option<Peer>) -> String {
+    let Some(peer) = peer else {
+        return "nothing is known".to_owned();
+    };
+    let app = peer.app().map_or_else(
+        || "unknown app".to_owned(),
+        |app| format!("{} {} {} {}", app.name, app.user, app.uid, app.workload),
+    );
+    format!("{app} @ {} {}", peer.node(), peer.identity())
+}
 
 /// Handlers of `probe.Probe`.
 #[derive(Clone, Debug, Default)]
@@ -110,6 +124,11 @@ impl Probe for ProbeService {
         let mut response = Response::new(Nothing::default());
         *response.metadata_mut() = request.metadata().clone();
         *response.trailers_mut() = request.metadata().clone();
+        if request.metadata().get_bin(WHO_CALLS).is_some() {
+            let told = who_calls(request.peer());
+            let inserted = response.trailers_mut().insert_bin(WHO_CALLS, told.as_bytes());
+            inserted.map_err(|error| Status::internal(error.to_string()))?;
+        }
         Ok(response)
     }
 

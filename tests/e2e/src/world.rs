@@ -320,6 +320,15 @@ impl World {
         Agent::new(self.start("agent", command))
     }
 
+    /// Starts an agent of this name, which is that of its program, and waits for nothing.
+    pub fn agent_named(&mut self, node: &Node, name: &str, executor: Executor) -> Agent {
+        let mut command = Command::new(self.copy_of_role(name));
+        command
+            .args(["agent", executor.name()])
+            .env("PROVOST_SOCKET", &node.socket);
+        Agent::new(self.start(name, command))
+    }
+
     /// Starts a role, such as `["server"]`, as another user, under the name of a copy of its program in this directory. Only
     /// root can.
     ///

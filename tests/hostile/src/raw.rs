@@ -358,7 +358,10 @@ impl RawApp {
     fn receive_packets(&mut self) -> Result<(), Gone> {
         while let Some((reply, descriptors)) = receive(&self.socket)? {
             let Some(reply::Body::SegmentAdded(added)) = &reply.body else {
-                self.replies.push_back(reply);
+                // Who is at the other end of a connection is of no use to an attacker.
+                if !matches!(reply.body, Some(reply::Body::Peer(_))) {
+                    self.replies.push_back(reply);
+                }
                 continue;
             };
             let limits = MemfdLimits {

@@ -18,7 +18,7 @@
 //! |---|---|
 //! | build and read messages | [`shared`], [`Received`] |
 //! | call | [`Channel`], [`Request`], [`Response`], [`Streaming`], [`stream`] |
-//! | serve | [`Server`] |
+//! | serve, and know who calls | [`Server`], [`Request::peer`] |
 //! | call or serve without an executor | [`blocking`], [`ServerBuilder::serve_blocking`] |
 //! | say where the service is, and how to wait | [`App`] |
 //! | fail, and tell why | [`Status`], [`Code`] |
@@ -64,6 +64,7 @@ pub mod linked;
 mod macros;
 mod metadata;
 mod outgoing;
+mod peer;
 mod reactor;
 mod request;
 mod server;
@@ -75,6 +76,7 @@ pub use app::{App, AppBuilder};
 pub use channel::{Channel, ChannelBuilder, Target};
 pub use metadata::{MetadataError, MetadataMap};
 pub use outgoing::{SentStream, StreamSender, stream};
+pub use peer::{Peer, PeerApp};
 pub use request::{IntoRequest, IntoStreamingRequest, Payload, Readiness, Request, Response};
 pub use server::{Server, ServerBuilder, Spawn};
 pub use shared::Received;

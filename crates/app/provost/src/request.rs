@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::codegen::{Message, Stream};
 use crate::link::OutgoingMessage;
 use crate::metadata::MetadataMap;
+use crate::peer::{Peer, PeerSource};
 use crate::shared::{HeapFull, Prepared};
 
 /// A request: a message (or a stream of messages), metadata, and how long the call may take.
@@ -15,6 +16,7 @@ pub struct Request<T> {
     message: T,
     metadata: MetadataMap,
     limits: CallLimits,
+    peer: Option<PeerSource>,
 }
 
 /// How long a call may take, and what it does when there is no connection.
@@ -44,6 +46,7 @@ impl<T> Request<T> {
             message,
             metadata: MetadataMap::new(),
             limits: CallLimits::default(),
+            peer: None,
         }
     }
 
@@ -101,6 +104,13 @@ impl<T> Request<T> {
         }
     }
 
+    /// Who calls, in a server's handler: as the node's service knows it, whatever the caller says of itself. `None` where
+    /// there is no service, where it is of an earlier version, and when the connection has ended.
+    #[must_use]
+    pub fn peer(&self) -> Option<Peer> {
+        self.peer.as_ref()?.find()
+    }
+
     /// The same request with another message.
     #[must_use]
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Request<U> {
@@ -108,6 +118,7 @@ impl<T> Request<T> {
             message: change(self.message),
             metadata: self.metadata,
             limits: self.limits,
+            peer: self.peer,
         }
     }
 
@@ -116,6 +127,14 @@ impl<T> Request<T> {
             message,
             metadata,
             limits,
+            peer: None,
+        }
+    }
+
+    pub(crate) fn with_peer(self, peer: PeerSource) -> Request<T> {
+        Request {
+            peer: Some(peer),
+            ..self
         }
     }
 

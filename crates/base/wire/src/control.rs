@@ -140,7 +140,7 @@ pub struct Reply {
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The reply itself.
-    #[prost(oneof = "reply::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "reply::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub body: Option<reply::Body>,
 }
 
@@ -178,6 +178,10 @@ pub mod reply {
         /// On the service's own account: a service is not bound any more.
         #[prost(message, tag = "9")]
         Unbound(ServiceUnbound),
+        /// On the service's own account: who is at the other end of a connection that the app serves, sent before the
+        /// completion that says that it was accepted.
+        #[prost(message, tag = "10")]
+        Peer(PeerDescription),
     }
 }
 
@@ -244,6 +248,46 @@ pub struct ServiceUnbound {
     /// By which rule, and what to do.
     #[prost(string, tag = "3")]
     pub message: String,
+}
+
+/// The other end of a connection that the app serves.
+#[derive(Clone, PartialEq, Message)]
+pub struct PeerDescription {
+    /// What [`crate::descriptor::completion_kind::ACCEPTED`] has in its first reserved word; not 0.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// What the peer's certificate proves (a SPIFFE id or a DNS name); empty without mutual TLS, and on the same node.
+    #[prost(string, tag = "2")]
+    pub identity: String,
+    /// Its address; empty on the same node.
+    #[prost(string, tag = "3")]
+    pub address: String,
+    /// What carries the connection.
+    #[prost(string, tag = "4")]
+    pub transport: String,
+    /// The name of the node of the app that calls; empty where it is not known.
+    #[prost(string, tag = "5")]
+    pub node: String,
+    /// The app that calls, where it is known.
+    #[prost(message, optional, tag = "6")]
+    pub app: Option<PeerApp>,
+}
+
+/// The app at the other end of a connection.
+#[derive(Clone, PartialEq, Message)]
+pub struct PeerApp {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// The name of its user on its node; empty where the number has none.
+    #[prost(string, tag = "2")]
+    pub user: String,
+    /// The number of its user on its node.
+    #[prost(uint32, tag = "3")]
+    pub uid: u32,
+    /// Its workload identity; empty without one.
+    #[prost(string, tag = "4")]
+    pub workload: String,
 }
 
 /// A segment of the receive heap.

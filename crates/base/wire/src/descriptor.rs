@@ -95,7 +95,8 @@ pub mod completion_kind {
     /// A receive segment holds no block and was unmapped by the service; the app unmaps it. `call` is its id.
     pub const SEGMENT_RETIRED: u8 = 4;
     /// A server's listening side got a new peer connection `connection` (its steps follow). `call` is the id of the
-    /// `Bind` request that offered the service.
+    /// `Bind` request that offered the service; the first reserved word is the number of the peer's description at the
+    /// control socket.
     pub const ACCEPTED: u8 = 5;
     /// The service drains: begin no new call on `connection`, finish those in flight.
     pub const GOING_AWAY: u8 = 6;
@@ -163,7 +164,7 @@ pub struct Completion {
     pub window_cost: u32,
     /// When the call must end, in nanoseconds of CLOCK_MONOTONIC; 0 for never (`BEGIN` only).
     pub deadline_ns: u64,
-    /// Zero.
+    /// Zero, but for [`completion_kind::ACCEPTED`].
     pub reserved: [u64; 2],
 }
 

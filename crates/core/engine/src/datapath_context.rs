@@ -74,6 +74,10 @@ pub struct AppIdentity {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
+    /// The name of its user, as this node has it; empty where the number has none.
+    pub user: Arc<str>,
+    /// Its workload identity, such as a SPIFFE id, as the node's operator says; empty without one.
+    pub workload: Arc<str>,
 }
 
 /// Which end of its calls an app is.
@@ -124,4 +128,66 @@ pub struct PeerIdentity {
     pub transport: &'static str,
     /// On the same node: the app at the other end.
     pub app: Option<Arc<AppIdentity>>,
+    /// On another node: the app at the other end, as that node says, if its word is taken.
+    pub attested: Option<Arc<AttestedApp>>,
+}
+
+/// An app of another node, as that node says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttestedApp {
+    /// The name of its node.
+    pub node: Arc<str>,
+    /// Its own name.
+    pub name: Arc<str>,
+    /// The name of its user there; empty where the number has none.
+    pub user: Arc<str>,
+    /// Its user there.
+    pub uid: u32,
+    /// Its workload identity, such as a SPIFFE id; empty without one.
+    pub workload: Arc<str>,
+}
+
+/// The app at the other end of a connection, wherever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerApp<'a> {
+    /// Its name.
+    pub name: &'a Arc<str>,
+    /// The name of its user on its own node.
+    pub user: &'a Arc<str>,
+    /// Its user on its own node.
+    pub uid: u32,
+    /// Its workload identity; empty without one.
+    pub workload: &'a Arc<str>,
+}
+
+impl PeerIdentity {
+    /// The app at the other end, where it is known: by this node, or by the word of one that is believed.
+    #[must_use]
+    pub fn known_app(&self) -> Option<PeerApp<'_>> {
+        let local = self.app.as_deref().map(|app| PeerApp {
+            name: &app.name,
+            user: &app.user,
+            uid: app.uid,
+            workload: &app.workload,
+        });
+        let attested = || {
+            self.attested.as_deref().map(|app| PeerApp {
+                name: &app.name,
+                user: &app.user,
+                uid: app.uid,
+                workload: &app.workload,
+            })
+        };
+        local.or_else(attested)
+    }
+}
+
+impl DatapathContext {
+    /// The name of the node at the other end, where it is known; it may be this one.
+    #[must_use]
+    pub fn peer_node(&self) -> Option<&Arc<str>> {
+        let attested = self.peer.attested.as_deref();
+        let local = self.peer.app.as_ref().map(|_| &self.node);
+        local.or(attested.map(|app| &app.node))
+    }
 }

@@ -39,7 +39,9 @@ mod wall;
 pub use backlog::{Backlog, BacklogCounts, Drain, DrainOptions, Inlet};
 pub use calls::MethodCalls;
 pub use counter::{Counter, Tally, TimeHistogram};
-pub use datapath_context::{AppIdentity, DatapathContext, MethodContext, PeerIdentity, Side};
+pub use datapath_context::{
+    AppIdentity, AttestedApp, DatapathContext, MethodContext, PeerApp, PeerIdentity, Side,
+};
 pub use event::{AuditEvent, EventSink, NoEvents};
 pub use filter::{CallState, Denial, Direction, Ended, Filter, FilterState, Verdict, Watch};
 pub use filter_engine::{FilterEngine, FilterEngineParts, HELD_STEPS_MAX};

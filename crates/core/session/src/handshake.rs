@@ -32,8 +32,13 @@ pub const PREAMBLE_BYTES: usize = 8;
 pub const SCHEMA_HASH_BYTES: usize = 32;
 /// Longest reason of a refusal, in bytes; a longer one is cut.
 pub const REASON_BYTES_MAX: usize = 4096;
+/// Longest workload identity of a caller, in bytes: that of a SPIFFE id.
+pub const WORKLOAD_BYTES_MAX: usize = 2048;
+/// A caller with texts as long as they can be: three names, a workload, their lengths, a number.
+const CALLER_BYTES_MAX: usize = 3 * (NAME_BYTES_MAX + 2) + WORKLOAD_BYTES_MAX + 2 + 4;
 /// Longest body of a `HELLO`: every name as long as it can be.
-pub const HELLO_BYTES_MAX: u32 = (64 + NAME_BYTES_MAX + SERVICE_METHODS_MAX * (NAME_BYTES_MAX + 3)) as u32;
+pub const HELLO_BYTES_MAX: u32 =
+    (64 + NAME_BYTES_MAX + SERVICE_METHODS_MAX * (NAME_BYTES_MAX + 3) + CALLER_BYTES_MAX) as u32;
 
 /// Which messages of a method are streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -94,6 +99,23 @@ pub struct Hello {
     pub methods: Vec<Method>,
     /// What the client is ready to receive.
     pub limits: Limits,
+    /// The app that calls, where the client's node says so: only to servers that take it.
+    pub caller: Option<CallerAttestation>,
+}
+
+/// What a node says of an app of its that calls. Nothing here is proved: who believes it has to trust the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallerAttestation {
+    /// The name of the node.
+    pub node: String,
+    /// The name of the app.
+    pub app: String,
+    /// The name of its user on that node; empty where the number has none.
+    pub user: String,
+    /// The number of its user on that node.
+    pub uid: u32,
+    /// Its workload identity, such as a SPIFFE id; empty without one.
+    pub workload: String,
 }
 
 /// What the two ends agreed on.
@@ -172,6 +194,16 @@ pub enum HandshakeError {
         bytes: u32,
         /// The bound.
         bytes_max: u32,
+    },
+    /// A text of the caller is longer than it may be.
+    #[error("malformed handshake: the caller's {what} has {bytes} bytes, at most {bytes_max} are allowed")]
+    CallerTooLong {
+        /// Which text.
+        what: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The bound.
+        bytes_max: usize,
     },
     /// This end refused the peer (server only); the refusal is in the output.
     #[error("refused: {reason}")]
@@ -523,6 +555,17 @@ mod tests {
             schema_hash: [7; 32],
             methods: vec![method("Get", false), method("Load", true)],
             limits: Limits::default(),
+            caller: None,
+        }
+    }
+
+    fn caller() -> CallerAttestation {
+        CallerAttestation {
+            node: "a".into(),
+            app: "till".into(),
+            user: "shop".into(),
+            uid: 1001,
+            workload: "spiffe://example.org/till".into(),
         }
     }
 
@@ -610,6 +653,64 @@ mod tests {
             client.input(&server.output()),
             Err(HandshakeError::Refused { code, reason })
         );
+    }
+
+    fn heard(hello: &Hello) -> Result<Hello, HandshakeError> {
+        let mut server = ServerHandshake::new();
+        server.input(&ClientHandshake::new(hello, Vec::new()).output())?;
+        Ok(server.hello().unwrap().clone())
+    }
+
+    #[test]
+    fn a_caller_comes_as_it_was_sent_and_no_text_of_it_is_cut() {
+        let with = |caller| Hello {
+            caller: Some(caller),
+            ..hello()
+        };
+        for caller in [
+            caller(),
+            CallerAttestation::default(),
+            CallerAttestation {
+                user: "u".repeat(NAME_BYTES_MAX),
+                workload: "w".repeat(WORKLOAD_BYTES_MAX),
+                ..caller()
+            },
+        ] {
+            assert_eq!(heard(&with(caller.clone())), Ok(with(caller)));
+        }
+        // The beginning of a name is the name of somebody else: what does not fit is left out.
+        let long = CallerAttestation {
+            app: "a".repeat(NAME_BYTES_MAX + 1),
+            workload: "w".repeat(WORKLOAD_BYTES_MAX + 1),
+            ..caller()
+        };
+        let left = CallerAttestation {
+            app: String::new(),
+            workload: String::new(),
+            ..caller()
+        };
+        assert_eq!(heard(&with(long)), Ok(with(left)));
+    }
+
+    #[test]
+    fn a_callers_text_that_is_too_long_is_refused_by_its_name() {
+        let named = Hello {
+            caller: Some(caller()),
+            ..hello()
+        };
+        let mut body = encode_hello(&named);
+        let at = body.windows(4).position(|bytes| bytes == b"till").unwrap() - 2;
+        body[at..at + 2].copy_from_slice(&(NAME_BYTES_MAX as u16 + 1).to_le_bytes());
+        let error = decode_hello(&body).unwrap_err();
+        assert!(
+            error.to_string().contains("the caller's app has 257 bytes"),
+            "{error}"
+        );
+        let whole = encode_hello(&named);
+        for cut in encode_hello(&hello()).len() + 1..whole.len() {
+            assert!(decode_hello(&whole[..cut]).is_err(), "{cut}");
+        }
+        assert!(decode_hello(&[&whole[..], &[0]].concat()).is_err());
     }
 
     #[test]

@@ -72,6 +72,7 @@ fn the_document_shows_what_is_sent() {
         schema_hash: [7; 32],
         methods: vec![get.clone()],
         limits,
+        caller: None,
     };
     let mut client = ClientHandshake::new(&hello, Vec::new());
     let first = client.output();

@@ -32,12 +32,17 @@ pub enum Purpose {
     Key,
 }
 
+/// What stands behind the name of a purpose where an end takes callers ([`TlsHandshake::takes_callers`]).
+const CALLERS: &[u8] = b"+callers";
+
 impl Purpose {
-    fn alpn(self) -> Vec<u8> {
-        match self {
-            Purpose::Records => super::ALPN.to_vec(),
-            Purpose::Key => b"provost-datagram/1".to_vec(),
-        }
+    /// What an end offers, the one it would rather have first: one of before callers were told takes the second.
+    fn alpn(self) -> Vec<Vec<u8>> {
+        let plain = match self {
+            Purpose::Records => super::ALPN,
+            Purpose::Key => b"provost-datagram/1",
+        };
+        vec![[plain, CALLERS].concat(), plain.to_vec()]
     }
 }
 
@@ -101,7 +106,7 @@ impl TlsHandshake {
         let mut config = config.clone();
         config.key_log = secrets.clone();
         config.enable_secret_extraction = true;
-        config.alpn_protocols = vec![purpose.alpn()];
+        config.alpn_protocols = purpose.alpn();
         let connection = rustls::ClientConnection::new(Arc::new(config), name)?;
         Ok(TlsHandshake::new(Role::Client, connection.into(), secrets))
     }
@@ -115,7 +120,7 @@ impl TlsHandshake {
         let mut config = config.clone();
         config.key_log = secrets.clone();
         config.enable_secret_extraction = true;
-        config.alpn_protocols = vec![purpose.alpn()];
+        config.alpn_protocols = purpose.alpn();
         let connection = rustls::ServerConnection::new(Arc::new(config))?;
         Ok(TlsHandshake::new(Role::Server, connection.into(), secrets))
     }
@@ -131,6 +136,12 @@ impl TlsHandshake {
     /// Whether both ends have proved what they must.
     pub fn is_done(&self) -> bool {
         !self.connection.is_handshaking()
+    }
+
+    /// Whether the client may say which app calls. Known when the handshake is done.
+    pub fn takes_callers(&self) -> bool {
+        let protocol = self.connection.alpn_protocol();
+        protocol.is_some_and(|protocol| protocol.ends_with(CALLERS))
     }
 
     /// What is to be sent now.

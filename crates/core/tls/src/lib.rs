@@ -77,6 +77,8 @@ pub struct LoadedTls {
     pub server: Arc<ServerConfig>,
     /// When this node's certificate is valid; none if its times cannot be read.
     pub validity: Option<CertificateValidity>,
+    /// Who this node's certificate says it is.
+    pub identity: PeerIdentity,
 }
 
 /// Why a TLS configuration was not loaded.
@@ -109,6 +111,7 @@ impl TlsConfig {
         Ok(LoadedTls {
             client: self.client()?,
             server: self.server()?,
+            identity: own.as_ref().map_or(PeerIdentity::Anonymous, identity_in),
             validity: own.and_then(|certificate| CertificateValidity::of(&certificate)),
         })
     }
@@ -228,7 +231,11 @@ fn file_error(path: &Path, reason: &dyn std::fmt::Display) -> TlsConfigError {
 #[must_use]
 pub fn identity(tls: &rustls::Connection) -> PeerIdentity {
     let certificate = tls.peer_certificates().and_then(<[_]>::first);
-    let Some(certificate) = certificate.and_then(|der| webpki::EndEntityCert::try_from(der).ok()) else {
+    certificate.map_or(PeerIdentity::Anonymous, identity_in)
+}
+
+fn identity_in(certificate: &CertificateDer<'_>) -> PeerIdentity {
+    let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else {
         return PeerIdentity::Anonymous;
     };
     let spiffe = certificate

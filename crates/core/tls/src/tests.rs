@@ -204,6 +204,43 @@ fn text(random: &mut Random, bytes_max: u64) -> Vec<u8> {
     (0..bytes).map(|_| random.number() as u8).collect()
 }
 
+/// Makes a handshake of ours with a peer that offers these protocols.
+fn meet(mut ours: TlsHandshake, peer: &mut Connection) -> TlsHandshake {
+    while !ours.is_done() || peer.is_handshaking() {
+        feed(peer, &ours.output().unwrap());
+        let came = take(peer);
+        if !came.is_empty() {
+            ours.input(&came).unwrap();
+        }
+    }
+    ours
+}
+
+#[test]
+fn callers_are_told_where_both_ends_take_them() {
+    let authority = Authority::new();
+    let files = authority.node("node", &["server.test"]);
+    let older: &[&[u8]] = &[b"provost/1"];
+    let newer: &[&[u8]] = &[b"provost/1+callers", b"provost/1"];
+    for (protocols, takes_callers) in [(older, false), (newer, true)] {
+        let protocols: Vec<Vec<u8>> = protocols.iter().map(|name| name.to_vec()).collect();
+        let mut config = files.server().unwrap().as_ref().clone();
+        config.alpn_protocols.clone_from(&protocols);
+        let mut server = rustls::ServerConnection::new(Arc::new(config)).unwrap().into();
+        let client = TlsHandshake::client(&files.client().unwrap(), "server.test:1", Purpose::Records);
+        assert_eq!(meet(client.unwrap(), &mut server).takes_callers(), takes_callers);
+
+        let mut config = files.client().unwrap().as_ref().clone();
+        config.alpn_protocols = protocols;
+        let name = "server.test".try_into().unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(config), name)
+            .unwrap()
+            .into();
+        let server = TlsHandshake::server(&files.server().unwrap(), Purpose::Records).unwrap();
+        assert_eq!(meet(server, &mut client).takes_callers(), takes_callers);
+    }
+}
+
 #[test]
 fn many_records_go_both_ways_through_successions_and_changes_of_keys() {
     for (at, suite) in SUITES.into_iter().enumerate() {

@@ -37,7 +37,7 @@ pub struct Established<C> {
 pub struct ConnectParams {
     /// `host:port`.
     pub address: String,
-    /// What to say.
+    /// What to say. Its caller is said only to a server that takes callers.
     pub hello: Hello,
     /// The serialized `FileDescriptorSet`, for a server that asks for it.
     pub descriptor_set: Arc<[u8]>,
@@ -151,6 +151,9 @@ pub trait HandshakeChannel {
     /// # Errors
     /// It cannot be sent, or not in time.
     fn write(&mut self, bytes: &[u8]) -> Result<(), EstablishError>;
+
+    /// Whether the server takes word of which app calls: one to which nothing is proved does not.
+    fn takes_callers(&self) -> bool;
 }
 
 /// What two ends have agreed on.
@@ -192,7 +195,11 @@ pub fn agree_as_client(
     channel: &mut impl HandshakeChannel,
     params: &ConnectParams,
 ) -> Result<Agreed, EstablishError> {
-    let mut handshake = ClientHandshake::new(&params.hello, params.descriptor_set.to_vec());
+    let hello = Hello {
+        caller: params.hello.caller.clone().filter(|_| channel.takes_callers()),
+        ..params.hello.clone()
+    };
+    let mut handshake = ClientHandshake::new(&hello, params.descriptor_set.to_vec());
     loop {
         channel.write(&handshake.output())?;
         let bytes = channel.read()?;

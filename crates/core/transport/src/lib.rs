@@ -23,6 +23,8 @@ pub use establish::{
 };
 pub use lifecycle::{SessionTransport, TransportConfig};
 pub use provost_session::Role;
-pub use provost_session::handshake::{Agreement, Decision, Encoding, Hello, Limits, Method, MethodKind};
+pub use provost_session::handshake::{
+    Agreement, CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind,
+};
 pub use provost_tls::PeerIdentity;
 pub use saved::{StateTransfer, take_socket};

@@ -78,6 +78,8 @@ pub enum Notice {
         connection: u32,
         /// The request by which the app offered the service.
         bind: u64,
+        /// Number of the peer's description at the control socket.
+        peer: u64,
     },
     /// The peer, or this service, drains.
     GoingAway {
@@ -232,10 +234,15 @@ impl AppPort {
     pub fn push_notice(&mut self, notice: Notice) -> Result<(), NotPushed<Notice>> {
         let at_rest = Completion::default();
         let completion = match notice {
-            Notice::Accepted { connection, bind } => Completion {
+            Notice::Accepted {
+                connection,
+                bind,
+                peer,
+            } => Completion {
                 kind: completion_kind::ACCEPTED,
                 connection,
                 call: bind,
+                reserved: [peer, 0],
                 ..at_rest
             },
             Notice::GoingAway { connection } => Completion {

@@ -167,6 +167,7 @@ fn establish(
         stream,
         began: Instant::now(),
         until,
+        takes_callers: false,
         scratch: vec![0; PACKET_BYTES_MAX as usize],
     };
     match agree(&mut channel) {
@@ -187,6 +188,8 @@ struct Channel {
     stream: ResumableStream,
     began: Instant,
     until: HandshakeLimit,
+    /// What the TLS handshake said, if there was one.
+    takes_callers: bool,
     scratch: Vec<u8>,
 }
 
@@ -214,6 +217,10 @@ impl HandshakeChannel for Channel {
             }
             self.wait()?;
         }
+    }
+
+    fn takes_callers(&self) -> bool {
+        self.takes_callers
     }
 }
 
@@ -297,6 +304,7 @@ mod tests {
                 schema_hash: [1; 32],
                 methods: Vec::new(),
                 limits: Limits::default(),
+                caller: None,
             },
             descriptor_set: Arc::from([]),
             tls: None,

@@ -25,8 +25,9 @@ pub use carrier::DatagramCarrier;
 pub use establish::{HandshakeStop, accept, connect, connect_to};
 pub use listener::{Caller, Listener};
 pub use provost_transport::{
-    AcceptError, Agreement, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Greeting, Hello,
-    Limits, Method, MethodKind, PeerIdentity, Role, StateTransfer, TransportConfig,
+    AcceptError, Agreement, CallerAttestation, ConnectError, ConnectParams, Decision, Encoding,
+    EstablishError, Greeting, Hello, Limits, Method, MethodKind, PeerIdentity, Role, StateTransfer,
+    TransportConfig,
 };
 pub use socket::{PACKET_BYTES_ETHERNET, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PacketOptions};
 

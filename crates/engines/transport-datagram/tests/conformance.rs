@@ -40,6 +40,7 @@ fn established(packets: PacketOptions, tls: Option<&Tls>) -> (Established, Estab
             schema_hash: [1; 32],
             methods: methods(),
             limits: Limits::default(),
+            caller: None,
         },
         descriptor_set: Arc::from([]),
         tls: tls.map(|(client, _)| client.clone()),

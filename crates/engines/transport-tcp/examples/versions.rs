@@ -41,6 +41,7 @@ fn pair(version: TcpVersion) -> std::io::Result<Pair> {
             schema_hash: [1; 32],
             methods: methods(),
             limits: Limits::default(),
+            caller: None,
         },
         descriptor_set: Arc::from([]),
         tls: None,

@@ -128,6 +128,8 @@ struct Channel {
     security: Security,
     /// Who the peer has proved to be; nobody before the TLS handshake has ended.
     peer: PeerIdentity,
+    /// What [`TlsHandshake::takes_callers`] said.
+    takes_callers: bool,
     buffers: BufferPool,
     deadline: Instant,
 }
@@ -169,6 +171,7 @@ impl Channel {
             stream,
             security,
             peer: PeerIdentity::Anonymous,
+            takes_callers: false,
             buffers: BufferPool::new(),
             deadline,
         }
@@ -201,6 +204,7 @@ impl Channel {
             }
         }
         self.peer = tls::identity(handshake.connection());
+        self.takes_callers = handshake.takes_callers();
         let session = handshake.into_session().map_err(EstablishError::Tls)?;
         self.security = Security::Tls(Box::new(session));
         Ok(())
@@ -321,6 +325,10 @@ impl HandshakeChannel for Channel {
         }
         bytes.truncate(read);
         Ok(bytes)
+    }
+
+    fn takes_callers(&self) -> bool {
+        self.takes_callers
     }
 }
 

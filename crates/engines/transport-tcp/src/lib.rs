@@ -15,8 +15,9 @@ pub use carrier::{TcpCarrier, TcpPeer, TcpVersion};
 pub use establish::{accept, connect, greet};
 pub use provost_tls::{CertificateValidity, LoadedTls, TlsConfig, TlsConfigError, TlsSession};
 pub use provost_transport::{
-    AcceptError, Agreement, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Greeting, Hello,
-    Limits, Method, MethodKind, PeerIdentity, Role, StateTransfer, TransportConfig,
+    AcceptError, Agreement, CallerAttestation, ConnectError, ConnectParams, Decision, Encoding,
+    EstablishError, Greeting, Hello, Limits, Method, MethodKind, PeerIdentity, Role, StateTransfer,
+    TransportConfig,
 };
 pub use saved::restore;
 

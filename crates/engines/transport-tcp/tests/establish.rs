@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use certificates::Authority;
 use provost_conformance::methods;
 use provost_transport_tcp::{
-    AcceptError, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Established, Greeting,
-    Hello, Limits, PeerIdentity, TlsConfig, TlsConfigError, accept, connect,
+    AcceptError, CallerAttestation, ConnectError, ConnectParams, Decision, Encoding, EstablishError,
+    Established, Greeting, Hello, Limits, PeerIdentity, TlsConfig, TlsConfigError, accept, connect,
 };
 use provost_wire::Code;
 
@@ -51,6 +51,7 @@ fn params(address: &str, tls: Option<&TlsConfig>) -> ConnectParams {
             schema_hash: [1; 32],
             methods: methods(),
             limits: Limits::default(),
+            caller: None,
         },
         descriptor_set: Arc::from(*b"descriptors"),
         tls: tls.map(|tls| tls.client().unwrap()),
@@ -128,6 +129,32 @@ fn mutual_tls_proves_both_ends_by_spiffe_id_or_dns_name() {
         PeerIdentity::Spiffe("spiffe://mesh/ns/a/sa/client".into())
     );
     assert_eq!(far.service, "kv.Kv");
+}
+
+#[test]
+fn the_caller_is_told_to_a_server_that_has_proved_itself() {
+    let authority = Authority::new();
+    let files = authority.node("both", &["127.0.0.1"]);
+    let caller = CallerAttestation {
+        node: "a".into(),
+        app: "till".into(),
+        user: "shop".into(),
+        uid: 1001,
+        workload: "spiffe://mesh/till".into(),
+    };
+    for (tls, told) in [(Some(&files), Some(caller.clone())), (None, None)] {
+        let (hears, heard) = std::sync::mpsc::sync_channel(1);
+        let decide = move |greeting: Greeting<'_>| {
+            hears.send(greeting.hello.caller.clone()).unwrap();
+            welcome(greeting)
+        };
+        let (address, server) = serve(tls, WAIT_MAX, decide);
+        let mut params = params(&address.to_string(), tls);
+        params.hello.caller = Some(caller.clone());
+        connect(&params).unwrap();
+        server.join().unwrap().unwrap();
+        assert_eq!(heard.recv().unwrap(), told);
+    }
 }
 
 #[test]

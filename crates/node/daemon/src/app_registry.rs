@@ -12,7 +12,7 @@ use prost::Message;
 use provost_datapath::PrivateBytes;
 use provost_shm::{Packet, PacketSocket};
 use provost_wire::Code;
-use provost_wire::control::{Failed, Reply, ServiceUnbound, reply};
+use provost_wire::control::{Failed, PeerDescription, Reply, ServiceUnbound, reply};
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::unix::AsyncFd;
@@ -23,6 +23,7 @@ use crate::compose::AppEndpoint;
 use crate::permits::AppConnections;
 use crate::refusal::Refusal;
 use crate::runtime::AppId;
+use crate::user_names::UserNames;
 
 /// How often an app that waits for many answers is looked after.
 const HANG_UP_LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -37,6 +38,7 @@ pub(crate) struct AppRegistry {
     next_request: Cell<u64>,
     /// The private memory that messages of all apps take on their way.
     private_bytes: Arc<PrivateBytes>,
+    user_names: RefCell<UserNames>,
 }
 
 /// An app that has attached.
@@ -101,6 +103,11 @@ impl AttachedApp {
         }));
     }
 
+    /// Tells it who is at the other end of a connection that it serves.
+    pub(crate) fn tell_peer(&self, peer: PeerDescription) {
+        self.tell(reply::Body::Peer(peer));
+    }
+
     /// Says something on the service's own account, if there is room: an app that does not listen is not waited for.
     fn tell(&self, body: reply::Body) {
         let body = Some(body);
@@ -133,7 +140,13 @@ impl AppRegistry {
             unattached: RefCell::default(),
             next_request: Cell::new(1),
             private_bytes: PrivateBytes::of_node(),
+            user_names: RefCell::default(),
         }
+    }
+
+    /// The name of a user; empty for one that the local user database does not have.
+    pub(crate) fn name_of_user(&self, user: u32) -> Arc<str> {
+        self.user_names.borrow_mut().name(user).into()
     }
 
     /// The node's share of private memory, in which those of its apps lie.

@@ -250,10 +250,12 @@ impl AppServer {
             send_heap,
             identity: Arc::new(AppIdentity {
                 id,
-                name: name.into(),
+                name: name.as_str().into(),
                 pid: credentials.pid,
                 uid: credentials.uid,
                 gid: credentials.gid,
+                user: self.apps.name_of_user(credentials.uid),
+                workload: self.connector.callers.workload(&live, &name),
             }),
         };
         Ok(AppAdmission {

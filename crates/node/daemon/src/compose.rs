@@ -14,7 +14,7 @@ use provost_datapath::{
     ConnectionSignals, Datapath, Engine, EngineStart, ForeignBytes, NotSaved, Predecessor, ReceivedBlock,
     RestoreError, Restorer, SavedDatapath,
 };
-use provost_engine::{AppIdentity, DatapathContext, MethodContext, PeerIdentity};
+use provost_engine::{AppIdentity, AttestedApp, DatapathContext, MethodContext, PeerIdentity};
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, MethodShape, SendHeap};
 use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
 use provost_schema::{Method, Service};
@@ -67,6 +67,8 @@ pub(crate) struct PeerEndpoint {
     pub(crate) address: Arc<str>,
     /// Which app it is, if it is on this node.
     pub(crate) app: Option<Arc<AppIdentity>>,
+    /// Which app it is on its own node, if that node says so and its word is taken.
+    pub(crate) attested: Option<Arc<AttestedApp>>,
 }
 
 /// The offer of a service by which a connection was accepted.
@@ -120,6 +122,7 @@ impl ConnectionSpec {
                 address: Arc::clone(&self.peer.address),
                 transport: self.transport.name(),
                 app: self.peer.app.clone(),
+                attested: self.peer.attested.clone(),
             },
             connection: self.id,
             runtime: self.app.runtime,

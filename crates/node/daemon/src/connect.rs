@@ -16,6 +16,7 @@ use tracing::Instrument;
 use crate::app_registry::{AppRegistry, AttachedApp};
 use crate::attempts::ConnectAttempts;
 use crate::authority::AppAuthority;
+use crate::callers::{CallerTrust, peer_description};
 use crate::compose::{AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, PeerEndpoint};
 use crate::config::RouteTransport;
 use crate::configuration::Configuration;
@@ -27,11 +28,13 @@ use crate::policies::chain::Chain;
 use crate::policies::{ChangeError, Policies};
 use crate::quiesce_barrier::{QuiesceBarrier, QuiesceGuard};
 use crate::refusal::{Refusal, schema_hash};
-use crate::runtime::ConnectionId;
+use crate::runtime::{AppId, ConnectionId};
 use crate::runtimes::Runtimes;
 use crate::schemas::BoundSchema;
 use crate::services::{self, Match, Offer, Services};
-use crate::transport::{self, ConnectRequest, Encoding, EstablishedPeer, Hello, TransportKind};
+use crate::transport::{
+    self, CallerAttestation, ConnectRequest, Encoding, EstablishedPeer, Hello, TransportKind,
+};
 use crate::turns::TurnOwner;
 
 /// Longest time that an app may give a connection attempt.
@@ -53,6 +56,7 @@ pub(crate) struct Connector {
     /// Those of apps that are under way.
     pub(crate) attempts: ConnectAttempts,
     pub(crate) authority: Rc<AppAuthority>,
+    pub(crate) callers: CallerTrust,
     /// Rotates over the endpoints of routes.
     pub(crate) turn: Cell<usize>,
 }
@@ -72,10 +76,11 @@ pub(crate) struct OpenedConnection {
     pub(crate) peer: String,
 }
 
-/// Where to go, and until when to try.
+/// Where to go for whom, and until when to try.
 pub(crate) struct ConnectTarget {
     pub(crate) over: TransportKind,
     pub(crate) endpoint: String,
+    pub(crate) caller: CallerAttestation,
     pub(crate) deadline: Instant,
 }
 
@@ -225,6 +230,7 @@ impl Connector {
             let target = ConnectTarget {
                 over,
                 endpoint: endpoint.clone(),
+                caller: self.callers.attestation(app),
                 deadline,
             };
             let owner = TurnOwner::App {
@@ -261,6 +267,7 @@ impl Connector {
                 schema_hash: schema.hash.0,
                 methods: services::methods(schema),
                 limits: self.services.limits(),
+                caller: Some(target.caller),
             },
             descriptor_set: Arc::clone(&schema.descriptor_set),
             tls: self.peers.tls_client(),
@@ -315,6 +322,7 @@ impl Connector {
                 identity: reached.identity.as_str().into(),
                 address: reached.address.to_string().into(),
                 app: None,
+                attested: self.callers.believed(&reached),
             },
             transport: reached.kind,
             transport_version: version,
@@ -329,10 +337,14 @@ impl Connector {
         };
         let peer = reached.identity.clone();
         let opening = self.opening(spec);
-        let chain = self.policies.chain(&opening.context).await?;
+        let context = Arc::clone(&opening.context);
+        let chain = self.policies.chain(&context).await?;
         let transport = reached.start(version, self.config.started.transport_options());
         let entered = opening.enter(&self.connections, chain, transport, None, permit);
         let entered = entered.map_err(|error| not_started(&error))?;
+        if let Some(offer) = offer {
+            self.describe_peer(offer.app, &context);
+        }
         let number = entered.open(&self.connections, &self.runtimes).await?;
         Ok(OpenedConnection { number, peer })
     }
@@ -362,7 +374,8 @@ impl Connector {
             &found,
         ));
         // Both before anything is made of them: no change of policies comes between the two.
-        let (client_chain, server_chain) = chains(&self.policies, &client.context, &server.context).await?;
+        let server_context = Arc::clone(&server.context);
+        let (client_chain, server_chain) = chains(&self.policies, &client.context, &server_context).await?;
         let (at_client, at_server) = provost_transport_local::connect(
             transport::local::end(&client.signals, &client.waker),
             transport::local::end(&server.signals, &server.waker),
@@ -379,6 +392,7 @@ impl Connector {
             Arc::clone(&permit),
         );
         let server = server.map_err(|error| not_started(&error))?;
+        self.describe_peer(offer.app, &server_context);
         let client = client.enter(
             connections,
             client_chain,
@@ -422,6 +436,7 @@ impl Connector {
                 identity: "".into(),
                 address: "".into(),
                 app: Some(Arc::clone(peer)),
+                attested: None,
             },
             transport: TransportKind::Local,
             transport_version: TransportKind::Local.first_version(),
@@ -430,6 +445,13 @@ impl Connector {
                 message_bytes_max: limits.message_bytes,
                 calls_max: limits.calls_in_flight as u32,
             },
+        }
+    }
+
+    /// Tells an app who is at the other end of a connection that it serves, before its runtime does.
+    fn describe_peer(&self, app: AppId, context: &DatapathContext) {
+        if let Some(app) = self.apps.find(app) {
+            app.tell_peer(peer_description(context));
         }
     }
 

@@ -15,6 +15,7 @@ mod apps;
 mod attempts;
 mod audit_log;
 mod authority;
+mod callers;
 mod certificates;
 mod compose;
 pub mod config;
@@ -51,6 +52,7 @@ mod sockets;
 mod transport;
 mod turns;
 mod upgrade;
+mod user_names;
 
 pub use admin::{Denied, Role};
 pub use config::{AdminConfig, Config};

@@ -111,8 +111,8 @@ async fn shake_hands(
     let given_up = Arc::clone(&is_given_up);
     let mut handshake = tokio::task::spawn_blocking(move || {
         let _entered = span.enter();
-        let mut found = None;
-        let established = (peer.handshake)(terms, &mut |hello, schema, identity| {
+        let (mut found, mut claimed) = (None, None);
+        let mut established = (peer.handshake)(terms, &mut |hello, schema, identity| {
             if let Some(refusal) = refuse_stranger(&allowed, identity) {
                 return refusal;
             }
@@ -124,8 +124,10 @@ async fn shake_hands(
                 is_given_up: &is_given_up,
             });
             found = with;
+            claimed.clone_from(&hello.caller);
             decision
         })?;
+        established.claimed = claimed;
         let found = found.ok_or("no service was agreed on")?;
         if log::may_tell(EventSubject::Peer(network)) {
             tracing::info!(

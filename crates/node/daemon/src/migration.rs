@@ -149,21 +149,19 @@ impl RouteFollower {
         endpoint: &str,
     ) -> Result<MigrationOutcome, String> {
         let connector = &self.connector;
-        let schema = connector
-            .connections
-            .find(id)
-            .map(|open| Arc::clone(&open.spec.schema));
-        let Some(schema) = schema else {
+        let spec = connector.connections.find(id).map(|open| Arc::clone(&open.spec));
+        let Some(spec) = spec else {
             return Ok(MigrationOutcome::Ended);
         };
         let connect_ms = connector.config.live().timeouts.connect_ms;
         let target = ConnectTarget {
             over,
             endpoint: endpoint.to_owned(),
+            caller: connector.callers.attestation(&spec.app.identity),
             deadline: Instant::now() + Duration::from_millis(connect_ms),
         };
         let reached = connector
-            .reach(&schema, target, TurnOwner::Node)
+            .reach(&spec.schema, target, TurnOwner::Node)
             .await
             .map_err(|refusal| refusal.message)?;
         // A policy that came meanwhile would know the connection as it was. (A process that takes over waits for both in

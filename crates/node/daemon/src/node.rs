@@ -1,6 +1,6 @@
 //! A node's service: its control plane, its runtimes, and how it starts and stops.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ use crate::apps::AppServer;
 use crate::attempts::{ATTEMPT_THREADS_MAX, ConnectAttempts};
 use crate::audit_log::{AuditLog, AuditLogError};
 use crate::authority::AppAuthority;
+use crate::callers::CallerTrust;
 use crate::config::{Config, Sources};
 use crate::configuration::Configuration;
 use crate::connect::Connector;
@@ -771,6 +772,12 @@ fn make(
         quiesce_barrier: Rc::clone(&quiesce_barrier),
         attempts: ConnectAttempts::new(),
         authority: Rc::clone(&authority),
+        callers: CallerTrust {
+            config: Rc::clone(&config),
+            peers: Rc::clone(&peers),
+            audit: Arc::clone(&audit),
+            reported: RefCell::default(),
+        },
         turn: Cell::new(0),
     });
     let changes = Rc::new(LiveChanges::new(

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use provost_transport_tcp::TlsConfigError;
+use provost_transport_tcp::{PeerIdentity, TlsConfigError};
 use tokio::sync::watch;
 
 use crate::certificates::NodeCertificates;
@@ -72,6 +72,14 @@ impl PeerAccess {
     pub(crate) fn tls_server(&self) -> Option<Arc<rustls::ServerConfig>> {
         let certificates = self.certificates.as_ref();
         certificates.map(|certificates| Arc::clone(&certificates.current().server))
+    }
+
+    /// The SPIFFE id of this node's certificate, if it has one.
+    pub(crate) fn spiffe_id(&self) -> Option<String> {
+        match &self.certificates.as_ref()?.current().identity {
+            PeerIdentity::Spiffe(id) => Some(id.clone()),
+            PeerIdentity::Dns(_) | PeerIdentity::Anonymous => None,
+        }
     }
 
     /// Counts a handshake, until what this returns is dropped.

@@ -107,8 +107,12 @@ impl PolledDatapath {
         }
         let mut delivered = false;
         if let Some(bind) = self.accepted_for {
-            let connection = self.number;
-            if !pushed(app.port.push_notice(Notice::Accepted { connection, bind }))? {
+            let accepted = Notice::Accepted {
+                connection: self.number,
+                bind,
+                peer: self.id,
+            };
+            if !pushed(app.port.push_notice(accepted))? {
                 return Ok(false);
             }
             self.accepted_for = None;

@@ -9,7 +9,9 @@ use std::task::{Context, Poll, Waker};
 use prost::Message;
 use provost_shm::{AsFd, BorrowedFd, Interest, OwnedFd, PacketSocket, Wait, wait_for};
 use provost_wire::Code;
-use provost_wire::control::{RegionReplaced, Reply, Request, SegmentAdded, ServiceUnbound, reply, request};
+use provost_wire::control::{
+    PeerDescription, RegionReplaced, Reply, Request, SegmentAdded, ServiceUnbound, reply, request,
+};
 use provost_wire::limits::CONTROL_MESSAGE_BYTES_MAX;
 
 use crate::status::Status;
@@ -47,6 +49,7 @@ const UNBOUND_MAX: usize = 1024;
 pub(crate) enum Notice {
     Segment(SegmentAdded, OwnedFd),
     Region(RegionReplaced, OwnedFd),
+    Peer(PeerDescription),
 }
 
 /// How long the service may take to make room for what it must be told.
@@ -180,6 +183,7 @@ impl Control {
                     notice(Notice::Region(replaced, region))?;
                 }
                 Some(reply::Body::Unbound(unbound)) => self.note_unbound(unbound),
+                Some(reply::Body::Peer(description)) => notice(Notice::Peer(description))?,
                 Some(reply::Body::Failed(failed)) if reply.id == 0 => {
                     let reason = Status::new(Code::from_number(failed.code), failed.message);
                     *self.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);

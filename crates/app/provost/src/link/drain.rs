@@ -278,6 +278,7 @@ impl Drain<'_> {
     fn accepted(&mut self, accepted: &Completion) {
         if let Some(server) = self.link.server_of_bind(accepted.call) {
             self.inbox.servers.insert(accepted.connection, server);
+            self.link.peer_accepted(accepted.connection, accepted.reserved[0]);
         }
     }
 
@@ -289,6 +290,7 @@ impl Drain<'_> {
         };
         if self.inbox.servers.remove(&connection).is_some() {
             let link = self.link;
+            link.forget_peer(connection);
             self.inbox.calls.retain(|wire, call| {
                 let is_over = wire.connection == connection;
                 if is_over {

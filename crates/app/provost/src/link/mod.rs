@@ -16,6 +16,7 @@ mod calls;
 mod control;
 mod drain;
 mod outgoing;
+mod peers;
 mod submit;
 mod wait;
 
@@ -53,6 +54,7 @@ use crate::status::Status;
 use calls::{CallTable, WireName};
 use control::{Control, Notice};
 use drain::{Drained, Inbox, Listener};
+use peers::PeerTable;
 use submit::Outbox;
 use wait::Waiting;
 
@@ -85,6 +87,8 @@ pub(crate) struct Link {
     segments: Mutex<Vec<Segment>>,
     /// Where a server waits for the calls of the peers that connect to it, by the id of its `Bind` request.
     binds: Mutex<HashMap<u64, Listener>>,
+    /// Who is at the other end of the connections of servers.
+    peers: Mutex<PeerTable>,
     /// What waits for room in the submission ring.
     room_waiters: Mutex<Vec<Waker>>,
     has_room_waiters: AtomicBool,
@@ -141,6 +145,7 @@ impl Link {
             range: attachment.range,
             segments: Mutex::default(),
             binds: Mutex::default(),
+            peers: Mutex::default(),
             room_waiters: Mutex::default(),
             has_room_waiters: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
@@ -340,6 +345,10 @@ impl Link {
         self.control.receive(|notice| match notice {
             Notice::Segment(added, memory) => self.take_segment(&added, memory),
             Notice::Region(replaced, memory) => self.take_region(&replaced, memory),
+            Notice::Peer(description) => {
+                self.note_peer(description);
+                Ok(())
+            }
         })
     }
 

@@ -15,6 +15,7 @@ use crate::codegen::Message;
 use crate::link::{CANCELLED, CallId, Link, LocalEnd, OutgoingMessage, WireCall};
 use crate::linked::LinkedCall;
 use crate::metadata::MetadataMap;
+use crate::peer::PeerSource;
 use crate::request::{CallLimits, Request, Response};
 use crate::shared::Received;
 use crate::status::Status;
@@ -112,7 +113,7 @@ impl ManagedCall {
         let metadata = step.metadata.take().unwrap_or_default();
         loop {
             if let Some(message) = step.message {
-                return Ok(Request::from_parts(message, metadata, self.limits()));
+                return Ok(Request::from_parts(message, metadata, self.limits()).with_peer(self.peer()));
             }
             if step.is_end {
                 return Err(Status::invalid_argument("the client sent no request"));
@@ -128,11 +129,8 @@ impl ManagedCall {
         let mut reader = self.reader();
         let mut first: Step<Req> = self.first_step(&mut reader)?;
         let metadata = first.metadata.take().unwrap_or_default();
-        Ok(Request::from_parts(
-            Streaming::of_server(reader, first),
-            metadata,
-            self.limits(),
-        ))
+        let requests = Streaming::of_server(reader, first);
+        Ok(Request::from_parts(requests, metadata, self.limits()).with_peer(self.peer()))
     }
 
     fn reader(&self) -> Reader {
@@ -145,6 +143,13 @@ impl ManagedCall {
             .take()
             .ok_or_else(|| Status::internal("the request was read twice"))?;
         reader.read(&begin).map_err(status_of)
+    }
+
+    fn peer(&self) -> PeerSource {
+        PeerSource {
+            link: self.link.clone(),
+            connection: self.wire.connection,
+        }
     }
 
     fn limits(&self) -> CallLimits {

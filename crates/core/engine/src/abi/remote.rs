@@ -239,6 +239,8 @@ impl<'a> Lent<'a> {
                     address: text(raw.peer_address),
                     transport: transport(&text(raw.transport)),
                     app: app(raw.peer_app),
+                    // The boundary has no place for it.
+                    attested: None,
                 },
                 connection: raw.connection,
                 runtime: usize::try_from(raw.runtime).unwrap_or(usize::MAX),
@@ -267,6 +269,9 @@ unsafe fn app(raw: *const super::types::App) -> Option<Arc<AppIdentity>> {
         pid: raw.pid,
         uid: raw.uid,
         gid: raw.gid,
+        // The boundary has no place for the two.
+        user: "".into(),
+        workload: "".into(),
     }))
 }
 

@@ -5,7 +5,10 @@ use provost_wire::frame::{FrameHeader, HEADER_BYTES, MAGIC, PROTOCOL_VERSION};
 use provost_wire::limits::{NAME_BYTES_MAX, SERVICE_METHODS_MAX};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Encoding, HandshakeError, Hello, Limits, Method, MethodKind, PREAMBLE_BYTES, REASON_BYTES_MAX};
+use super::{
+    CallerAttestation, Encoding, HandshakeError, Hello, Limits, Method, MethodKind, PREAMBLE_BYTES,
+    REASON_BYTES_MAX, WORKLOAD_BYTES_MAX,
+};
 
 /// Bytes that have come and were not yet used.
 #[derive(Debug)]
@@ -136,7 +139,24 @@ pub(super) fn encode_hello(hello: &Hello) -> Vec<u8> {
         out.push(u8::from(method.kind.client_streaming) | u8::from(method.kind.server_streaming) << 1);
         put_name(&mut out, &method.name);
     }
+    if let Some(caller) = &hello.caller {
+        put_caller(&mut out, caller);
+    }
     out
+}
+
+/// A text that is too long is left out: what is left of it when it is cut would be another's.
+fn put_caller(out: &mut Vec<u8>, caller: &CallerAttestation) {
+    out.extend_from_slice(&caller.uid.to_le_bytes());
+    for (text, bytes_max) in [
+        (&caller.node, NAME_BYTES_MAX),
+        (&caller.app, NAME_BYTES_MAX),
+        (&caller.user, NAME_BYTES_MAX),
+        (&caller.workload, WORKLOAD_BYTES_MAX),
+    ] {
+        let fits = text.len() <= bytes_max;
+        put_name(out, if fits { text } else { "" });
+    }
 }
 
 pub(super) fn encode_welcome(encoding: Encoding, limits: Limits) -> Vec<u8> {
@@ -187,6 +207,38 @@ impl<'a> Fields<'a> {
         String::from_utf8(name.to_vec()).map_err(|_| malformed("a name is not UTF-8"))
     }
 
+    /// A text of a caller, which may be empty.
+    fn caller_text(&mut self, what: &'static str, bytes_max: usize) -> Result<String, HandshakeError> {
+        let bytes = usize::from(u16::from_le_bytes(self.take()?));
+        if bytes > bytes_max {
+            return Err(HandshakeError::CallerTooLong {
+                what,
+                bytes,
+                bytes_max,
+            });
+        }
+        let (text, rest) = self
+            .0
+            .split_at_checked(bytes)
+            .ok_or(malformed("a frame is shorter than its fields"))?;
+        self.0 = rest;
+        String::from_utf8(text.to_vec()).map_err(|_| malformed("a text of the caller is not UTF-8"))
+    }
+
+    /// The caller, if the frame goes on behind the methods.
+    fn caller(&mut self) -> Result<Option<CallerAttestation>, HandshakeError> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(CallerAttestation {
+            uid: self.u32()?,
+            node: self.caller_text("node", NAME_BYTES_MAX)?,
+            app: self.caller_text("app", NAME_BYTES_MAX)?,
+            user: self.caller_text("user", NAME_BYTES_MAX)?,
+            workload: self.caller_text("workload", WORKLOAD_BYTES_MAX)?,
+        }))
+    }
+
     fn limits(&mut self) -> Result<Limits, HandshakeError> {
         let limits = Limits {
             message_bytes_max: self.u32()?,
@@ -227,12 +279,14 @@ pub(super) fn decode_hello(body: &[u8]) -> Result<Hello, HandshakeError> {
     let methods = (0..count)
         .map(|_| decode_method(&mut fields))
         .collect::<Result<_, _>>()?;
+    let caller = fields.caller()?;
     fields.end()?;
     Ok(Hello {
         service,
         schema_hash,
         methods,
         limits,
+        caller,
     })
 }
 

@@ -27,8 +27,13 @@ impl ContextPart {
         };
         text(&mut fields, address, &datapath_context.peer.address);
         text(&mut fields, identity, &datapath_context.peer.identity);
-        if let Some(app) = &datapath_context.peer.app {
-            text(&mut fields, "peer_app", &app.name);
+        if let Some(node) = datapath_context.peer_node() {
+            text(&mut fields, "peer_node", node);
+        }
+        if let Some(app) = datapath_context.peer.known_app() {
+            text(&mut fields, "peer_app", app.name);
+            text(&mut fields, "peer_user", app.user);
+            text(&mut fields, "peer_workload", app.workload);
         }
         let _ = write!(fields, ",\"connection_id\":{}", datapath_context.connection);
         ContextPart {

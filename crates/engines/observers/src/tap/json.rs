@@ -42,8 +42,11 @@ fn of_peer(datapath_context: &DatapathContext) -> Value {
             out[key] = Value::from(&**value);
         }
     }
-    if let Some(app) = &peer.app {
-        out["app"] = Value::from(&*app.name);
+    if let Some(node) = datapath_context.peer_node() {
+        out["node"] = Value::from(&**node);
+    }
+    if let Some(app) = peer.known_app() {
+        out["app"] = Value::from(&**app.name);
     }
     out
 }

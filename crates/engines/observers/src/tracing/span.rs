@@ -43,9 +43,7 @@ impl SpanContextPart {
         if !datapath_context.peer.identity.is_empty() {
             attributes.push(text("provost.peer.identity", &datapath_context.peer.identity));
         }
-        if let Some(app) = &datapath_context.peer.app {
-            attributes.push(text("provost.peer.app", &app.name));
-        }
+        attributes.extend(peer_app(datapath_context));
         SpanContextPart {
             app: Arc::clone(&datapath_context.app.name),
             side: datapath_context.side,
@@ -66,6 +64,22 @@ impl SpanContextPart {
             (SpanRole::Hop, _) => SpanKind::Internal,
         }
     }
+}
+
+/// The app at the other end and its node, as far as they are known.
+fn peer_app(datapath_context: &DatapathContext) -> Vec<KeyValue> {
+    let Some(app) = datapath_context.peer.known_app() else {
+        return Vec::new();
+    };
+    let node = datapath_context.peer_node().map_or("", |node| &**node);
+    let named = [
+        ("provost.peer.app", &**app.name),
+        ("provost.peer.node", node),
+        ("provost.peer.user", app.user),
+        ("provost.peer.workload", app.workload),
+    ];
+    let known = named.into_iter().filter(|(_, value)| !value.is_empty());
+    known.map(|(key, value)| text(key, value)).collect()
 }
 
 fn peer_address(datapath_context: &DatapathContext) -> Vec<KeyValue> {

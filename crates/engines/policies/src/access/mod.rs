@@ -120,14 +120,13 @@ fn reasons_of(policy: &str, rule: Option<&str>, config: &Config) -> Reasons {
     }
 }
 
-/// Who is at the other end: by what it has proved, else by where it is.
+/// Who is at the other end: by what it has proved, else by where it is. The app of another node stands before it.
 fn peer_name(datapath_context: &DatapathContext) -> Arc<str> {
-    match (
-        &datapath_context.peer.app,
-        datapath_context.peer.identity.is_empty(),
-    ) {
-        (_, false) => Arc::clone(&datapath_context.peer.identity),
-        (Some(app), true) => Arc::clone(&app.name),
-        (None, true) => Arc::clone(&datapath_context.peer.address),
+    let peer = &datapath_context.peer;
+    match (&peer.app, &peer.attested, peer.identity.is_empty()) {
+        (_, Some(app), _) => format!("app {:?} of {}", app.name, peer.identity).into(),
+        (_, None, false) => Arc::clone(&peer.identity),
+        (Some(app), None, true) => Arc::clone(&app.name),
+        (None, None, true) => Arc::clone(&peer.address),
     }
 }

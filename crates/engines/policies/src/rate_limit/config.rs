@@ -30,7 +30,8 @@ requests_per_second = "unlimited"
 # Calls that may begin at once after a pause, 1 to 1e9; 0: as many as a second gives, at least 1.
 burst = 0
 # Which calls share a bucket: those that are alike in all of these. [] is one bucket for all. Of
-# "app" (its name), "user" (its uid), "method", "peer" (identity or address), "metadata:KEY", "message:FIELD.FIELD".
+# "app" (its name), "user" (its uid), "method", "peer" (identity or address), "peer.app", "peer.user", "peer.node",
+# "peer.identity", "metadata:KEY", "message:FIELD.FIELD".
 per = []
 # What happens to a call over the limit: "reject" (RESOURCE_EXHAUSTED, with grpc-retry-pushback-ms) or "queue".
 on_limit = "reject"
@@ -99,6 +100,10 @@ pub(crate) enum KeyPart {
     User,
     Method,
     Peer,
+    PeerApp,
+    PeerUser,
+    PeerNode,
+    PeerIdentity,
     Metadata(String),
     Message(String),
 }
@@ -174,6 +179,10 @@ impl KeyPart {
             ("user", _) => Ok(KeyPart::User),
             ("method", _) => Ok(KeyPart::Method),
             ("peer", _) => Ok(KeyPart::Peer),
+            ("peer.app", _) => Ok(KeyPart::PeerApp),
+            ("peer.user", _) => Ok(KeyPart::PeerUser),
+            ("peer.node", _) => Ok(KeyPart::PeerNode),
+            ("peer.identity", _) => Ok(KeyPart::PeerIdentity),
             (_, Some(("metadata", key))) => match metadata::entry_bytes(key, b"") {
                 Ok(_) => Ok(KeyPart::Metadata(key.to_owned())),
                 Err(_) => Err(format!(
@@ -182,8 +191,8 @@ impl KeyPart {
             },
             (_, Some(("message", path))) if !path.is_empty() => Ok(KeyPart::Message(path.to_owned())),
             _ => Err(format!(
-                "{text:?} is unknown: use \"app\", \"user\", \"method\", \"peer\", \"metadata:KEY\" or \
-                 \"message:FIELD.FIELD\""
+                "{text:?} is unknown: use \"app\", \"user\", \"method\", \"peer\", \"peer.app\", \"peer.user\", \"peer.node\", \
+                 \"peer.identity\", \"metadata:KEY\" or \"message:FIELD.FIELD\""
             )),
         }
     }
@@ -196,6 +205,10 @@ impl fmt::Display for KeyPart {
             KeyPart::User => f.write_str("user"),
             KeyPart::Method => f.write_str("method"),
             KeyPart::Peer => f.write_str("peer"),
+            KeyPart::PeerApp => f.write_str("peer.app"),
+            KeyPart::PeerUser => f.write_str("peer.user"),
+            KeyPart::PeerNode => f.write_str("peer.node"),
+            KeyPart::PeerIdentity => f.write_str("peer.identity"),
             KeyPart::Metadata(key) => write!(f, "metadata:{key}"),
             KeyPart::Message(path) => write!(f, "message:{path}"),
         }

@@ -113,6 +113,18 @@ impl MethodKey {
                     hash_text(&mut begun, path);
                 }
                 KeyPart::Peer => hash_text(&mut begun, Some(peer(datapath_context).as_bytes())),
+                KeyPart::PeerApp => {
+                    let app = datapath_context.peer.known_app();
+                    hash_text(&mut begun, app.map(|app| app.name.as_bytes()));
+                }
+                KeyPart::PeerUser => hash_peer_user(&mut begun, datapath_context),
+                KeyPart::PeerNode => {
+                    let node = datapath_context.peer_node();
+                    hash_text(&mut begun, node.map(|node| node.as_bytes()));
+                }
+                KeyPart::PeerIdentity => {
+                    hash_text(&mut begun, Some(datapath_context.peer.identity.as_bytes()));
+                }
                 KeyPart::Metadata(key) => reads.push(Read::Metadata(key.as_str().into())),
                 // The policy is not there for calls of other methods: their messages may have other fields.
                 KeyPart::Message(_) if !datapath_context.applies_to(method) => {}
@@ -139,6 +151,16 @@ fn peer(datapath_context: &DatapathContext) -> &str {
         (false, _) => &peer.identity,
         (true, Some(app)) if host.is_empty() => &app.name,
         (true, _) => host,
+    }
+}
+
+/// A user is one of a node: the same number elsewhere is somebody else.
+fn hash_peer_user(hasher: &mut SipHasher13, datapath_context: &DatapathContext) {
+    let node = datapath_context.peer_node();
+    hash_text(hasher, node.map(|node| node.as_bytes()));
+    match datapath_context.peer.known_app() {
+        Some(app) => hash_number(hasher, u64::from(app.uid)),
+        None => hash_text(hasher, None),
     }
 }
 

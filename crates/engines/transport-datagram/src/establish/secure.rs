@@ -38,6 +38,7 @@ impl Channel {
         }
         let (key, peer) = self.agreed(&tls)?;
         self.stream = self.stream.sealed(key)?;
+        self.takes_callers = tls.takes_callers();
         Ok(peer)
     }
 

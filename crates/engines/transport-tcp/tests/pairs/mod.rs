@@ -26,6 +26,7 @@ pub(crate) fn established(tls: Option<&Tls>) -> (Established, Established) {
             schema_hash: [1; 32],
             methods: methods(),
             limits: Limits::default(),
+            caller: None,
         },
         descriptor_set: Arc::from([]),
         tls: tls.map(|(client, _)| client.clone()),

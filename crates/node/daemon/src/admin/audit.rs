@@ -2,21 +2,17 @@
 //!
 //! `docs/admin-api.md` has the shape. Records go where the node's audit log goes (`crate::audit_log`).
 
-use std::collections::HashMap;
-use std::time::SystemTime;
-
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::Credentials;
 use crate::audit_log::{AuditLog, cut};
+use crate::user_names::UserNames;
 
 use super::roles::Role;
 
 /// Lists in arguments are shown up to so many entries.
 const ENTRIES_MAX: usize = 64;
-/// As much of the user database is read, in bytes.
-const USERS_BYTES_MAX: u64 = 1 << 20;
 
 /// One record.
 #[derive(Clone, Debug, Serialize)]
@@ -63,7 +59,7 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    pub(crate) fn new(peer: &Credentials, role: Role, users: &mut Users) -> Who {
+    pub(crate) fn new(peer: &Credentials, role: Role, users: &mut UserNames) -> Who {
         Who {
             uid: peer.uid,
             gid: peer.gid,
@@ -119,63 +115,8 @@ fn shown(value: Value) -> Option<Value> {
     }
 }
 
-/// The local user database, and names that were found in it.
-const USERS_FILE: &str = "/etc/passwd";
-/// Names that are kept, at most.
-const NAMES_MAX: usize = 64;
-
-/// Names of users, read again when the local user database has changed. (Users from elsewhere have their number alone:
-/// asking for their names can take as long as a directory server does.)
-#[derive(Debug, Default)]
-pub(crate) struct Users {
-    changed_at: Option<SystemTime>,
-    names: HashMap<u32, String>,
-}
-
-impl Users {
-    /// The name of a user; empty for one that the database does not have.
-    pub(crate) fn name(&mut self, uid: u32) -> String {
-        let changed_at = std::fs::metadata(USERS_FILE).and_then(|file| file.modified());
-        self.name_at(changed_at.ok(), uid, read_users)
-    }
-
-    fn name_at(&mut self, changed_at: Option<SystemTime>, uid: u32, read: impl Fn() -> String) -> String {
-        if changed_at.is_none() || self.changed_at != changed_at || self.names.len() >= NAMES_MAX {
-            self.names.clear();
-            self.changed_at = changed_at;
-        }
-        let name = self
-            .names
-            .entry(uid)
-            .or_insert_with(|| find_user(&read(), uid).unwrap_or_default());
-        name.clone()
-    }
-}
-
-fn read_users() -> String {
-    use std::io::Read;
-    let mut users = String::new();
-    if let Ok(file) = std::fs::File::open(USERS_FILE) {
-        // What cannot be read has no names.
-        let _ = file.take(USERS_BYTES_MAX).read_to_string(&mut users);
-    }
-    users
-}
-
-fn find_user(users: &str, uid: u32) -> Option<String> {
-    users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        let number: u32 = fields.nth(1)?.parse().ok()?;
-        (number == uid).then(|| name.to_owned())
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::cell::{Cell, RefCell};
-    use std::time::{Duration, UNIX_EPOCH};
-
     use super::*;
     use crate::audit_log::TEXT_BYTES_MAX;
 
@@ -200,33 +141,5 @@ mod tests {
             descriptor_set: vec![7; 5000],
         };
         assert_eq!(arguments(&schema)["descriptor_set"], "5000 entries");
-    }
-
-    #[test]
-    fn users_are_found_by_number() {
-        let users = "root:x:0:0:root:/:/bin/sh\nbroken\nann:x:1000:1000::/:/bin/sh\n";
-        assert_eq!(find_user(users, 1000).as_deref(), Some("ann"));
-        assert_eq!(find_user(users, 1), None);
-    }
-
-    #[test]
-    fn the_user_database_is_read_again_when_it_has_changed() {
-        let text = RefCell::new("ann:x:1000:1000::/:/bin/sh\n");
-        let reads = Cell::new(0);
-        let read = || {
-            reads.set(reads.get() + 1);
-            text.borrow().to_string()
-        };
-        let mut users = Users::default();
-        let at = |seconds| Some(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(users.name_at(at(1), 1000, read), "ann");
-        text.replace("eve:x:1000:1000::/:/bin/sh\n");
-        assert_eq!(users.name_at(at(1), 1000, read), "ann");
-        assert_eq!(reads.get(), 1);
-        assert_eq!(users.name_at(at(2), 1000, read), "eve");
-        assert_eq!(users.name_at(at(2), 7, read), "");
-        // A database of unknown age is not relied on.
-        text.replace("bob:x:1000:1000::/:/bin/sh\n");
-        assert_eq!(users.name_at(None, 1000, read), "bob");
     }
 }

@@ -18,6 +18,7 @@ use crate::access::Credentials;
 use crate::audit_log::AuditLog;
 use crate::audit_log::cut;
 use crate::config::AdminConfig;
+use crate::user_names::UserNames;
 
 use super::audit::{self, Record, Who};
 use super::desk::{Counter, Desk};
@@ -58,7 +59,7 @@ pub(crate) struct Roles {
 pub(crate) struct Server {
     counter: Counter,
     roles: Roles,
-    users: Mutex<audit::Users>,
+    users: Mutex<UserNames>,
 }
 
 /// Who calls.

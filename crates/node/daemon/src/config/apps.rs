@@ -10,6 +10,8 @@ use crate::policies::matches;
 
 /// Tables of one configuration, at most.
 pub(super) const TABLES_MAX: usize = 4096;
+/// Longest workload identity, in bytes: that of a SPIFFE id, and what goes into a handshake between nodes.
+const WORKLOAD_BYTES_MAX: usize = 2048;
 /// Entries of a list in a table, at most.
 const ENTRIES_MAX: usize = 256;
 
@@ -40,6 +42,10 @@ pub struct AppTable {
     /// Services that it may connect to, by patterns as in `name`.
     #[serde(default = "all_services")]
     pub may_connect: Vec<String>,
+    /// Workload identity of its apps, such as a SPIFFE id, as other nodes and policies are told; none: the SPIFFE id of the
+    /// node's certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// Apps of this table that are attached at once; none: as `limits.apps` allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attachments: Option<usize>,
@@ -83,6 +89,14 @@ impl AppTable {
             let problem = format!("\"{unit}\" is not a unit such as \"kv.service\"");
             ("units", problem)
         }));
+        if let Some(workload) = &self.workload
+            && (workload.is_empty() || workload.len() > WORKLOAD_BYTES_MAX)
+        {
+            let problem = format!(
+                "write an identity of 1 to {WORKLOAD_BYTES_MAX} bytes, such as \"spiffe://example.org/kv\""
+            );
+            problems.push(("workload", problem));
+        }
         self.patterns_problems(&mut problems);
         self.numbers_problems(&mut problems);
         problems

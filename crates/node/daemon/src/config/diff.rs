@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Config;
 
 /// Keys that a reload changes, by their beginning. The rest waits for a restart, or for a replacement of the daemon.
-const LIVE: [&str; 18] = [
+const LIVE: [&str; 19] = [
     "app",
     "control.allow_",
     "engines",
@@ -24,6 +24,7 @@ const LIVE: [&str; 18] = [
     "timeouts.handshake_ms",
     "timeouts.hot_restart_ms",
     "tls.allow_peers",
+    "tls.attesting_peers",
 ];
 /// Lists whose entries are told apart by this key of theirs.
 const NAMED: [(&str, &str); 3] = [("app", "name"), ("policy", "name"), ("route", "service")];
@@ -105,6 +106,7 @@ impl Config {
         next.timeouts.handshake_ms = other.timeouts.handshake_ms;
         if let (Some(tls), Some(other)) = (&mut next.tls, &other.tls) {
             tls.allow_peers.clone_from(&other.allow_peers);
+            tls.attesting_peers.clone_from(&other.attesting_peers);
         }
         next
     }

@@ -168,6 +168,10 @@ pub struct TlsFiles {
     /// Identities that may connect here (`spiffe://…` or DNS names); empty: any that `ca` vouches for.
     #[serde(default)]
     pub allow_peers: Vec<String>,
+    /// Identities of peers whose word is taken on which of their apps calls; `*` stands for any run of characters, `?` for
+    /// one. Empty: nobody's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attesting_peers: Vec<String>,
 }
 
 /// `[datagram]`.

@@ -13,7 +13,7 @@ use provost_datapath::{
     ConnectionSignals, EngineStart, FieldReader, ForeignBytes, NotSaved, ReceivedBlock, RestoreError,
     Restorer, SavedDatapath, SavedEngine, SavedState, Step,
 };
-use provost_engine::{AppIdentity, DatapathContext};
+use provost_engine::{AppIdentity, AttestedApp, DatapathContext};
 use provost_frontend::{AppPort, CallQuota, PortRestoreError, PortSource, SendHeap};
 use provost_marshalling::Encoding;
 use provost_schema::SchemaHash;
@@ -266,6 +266,8 @@ impl RestoringApp {
                     pid: app.pid,
                     uid: app.uid,
                     gid: app.gid,
+                    user: plane.apps.name_of_user(app.uid),
+                    workload: plane.connector.callers.workload(&plane.config.live(), &app.name),
                 }),
                 runtime,
                 send_heap,
@@ -532,6 +534,7 @@ impl<'a> ConnectionBuilder<'a> {
                 identity: state.peer_identity.as_str().into(),
                 address: state.peer_address.as_str().into(),
                 app: peer_app.map(|at| Arc::clone(&self.apps[*at].endpoint.identity)),
+                attested: state.attested.as_ref().map(attested),
             },
             transport,
             transport_version: state
@@ -790,6 +793,16 @@ fn finish(
         restored.resumed.push(attached);
     }
     Ok(restored)
+}
+
+fn attested(state: &state::AttestedApp) -> Arc<AttestedApp> {
+    Arc::new(AttestedApp {
+        node: state.node.as_str().into(),
+        name: state.name.as_str().into(),
+        user: state.user.as_str().into(),
+        uid: state.uid,
+        workload: state.workload.as_str().into(),
+    })
 }
 
 /// A step as the app submitted it names neither blocks nor ranges.

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use provost_engine::AttestedApp;
 use provost_frontend::SendHeap;
 
 use super::state;
@@ -309,7 +310,18 @@ impl Writer<'_> {
             link: saved.link,
             engines,
             steps: saved.datapath.steps,
+            attested: peer.attested.as_deref().map(attested),
         }
+    }
+}
+
+fn attested(app: &AttestedApp) -> state::AttestedApp {
+    state::AttestedApp {
+        node: app.node.to_string(),
+        name: app.name.to_string(),
+        user: app.user.to_string(),
+        uid: app.uid,
+        workload: app.workload.to_string(),
     }
 }
 

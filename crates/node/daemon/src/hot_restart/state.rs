@@ -302,6 +302,28 @@ pub(super) struct Connection {
     /// The steps between them.
     #[prost(bytes = "vec", tag = "21")]
     pub(super) steps: Vec<u8>,
+    /// The app at the other end, on another node, as that node has said.
+    #[prost(message, optional, tag = "22")]
+    pub(super) attested: Option<AttestedApp>,
+}
+
+/// An app of another node, as that node has said.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AttestedApp {
+    /// The name of its node.
+    #[prost(string, tag = "1")]
+    pub(super) node: String,
+    /// Its own name.
+    #[prost(string, tag = "2")]
+    pub(super) name: String,
+    /// Its user there, by name and by number.
+    #[prost(string, tag = "3")]
+    pub(super) user: String,
+    #[prost(uint32, tag = "4")]
+    pub(super) uid: u32,
+    /// Its workload identity.
+    #[prost(string, tag = "5")]
+    pub(super) workload: String,
 }
 
 /// An engine.
@@ -374,6 +396,7 @@ mod tests {
             link: vec![0, 0],
             engines: vec![engine(1), engine(16)],
             steps: vec![1, 0, 0, 0, 0],
+            attested: None,
         };
         let app = App {
             id: 3,
@@ -449,11 +472,18 @@ mod tests {
         assert_eq!(Node::decode(newer.as_slice()).unwrap(), sample());
     }
 
-    /// The fixture's version did not know an app's program.
+    /// The fixture's version did not know an app's program, nor who calls from other nodes.
     #[test]
-    fn programs_of_apps_are_saved() {
+    fn programs_of_apps_and_callers_of_other_nodes_are_saved() {
         let mut node = sample();
         node.apps[0].program = b"/usr/bin/app".to_vec();
+        node.apps[0].connections[0].attested = Some(AttestedApp {
+            node: "a".into(),
+            name: "till".into(),
+            user: "shop".into(),
+            uid: 1001,
+            workload: "spiffe://example.org/till".into(),
+        });
         assert_eq!(Node::decode(node.encode_to_vec().as_slice()).unwrap(), node);
     }
 }

@@ -277,6 +277,7 @@ pub(crate) fn prepare_migration(
             identity: peer.identity.as_str().into(),
             address: peer.address.to_string().into(),
             app: None,
+            attested: None,
         },
         transport: peer.kind,
         transport_version,

@@ -134,6 +134,7 @@ fn peer(established: datagram::Established) -> EstablishedPeer {
         kind: TransportKind::Datagram,
         identity: established.peer.name().to_owned(),
         address: established.peer_address,
+        claimed: None,
         encoding: established.agreement.encoding,
         peer_limits: established.agreement.peer_limits,
         engine: Box::new(move |_version, options, signals| {

@@ -15,7 +15,9 @@ use std::time::Instant;
 use provost_datapath::{ConnectionSignals, Engine, EngineStart, Predecessor, RestoreError, SavedState};
 use provost_wire::Code;
 
-pub(crate) use provost_transport_tcp::{Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity};
+pub(crate) use provost_transport_tcp::{
+    CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity,
+};
 
 macro_rules! registry {
     ($($(#[$about:meta])* $kind:ident => $module:ident,)+) => {
@@ -223,6 +225,8 @@ pub(crate) struct EstablishedPeer {
     /// Who the peer has proved to be; empty for nobody.
     pub(crate) identity: String,
     pub(crate) address: SocketAddr,
+    /// What it says of the app that calls, which nobody has judged.
+    pub(crate) claimed: Option<CallerAttestation>,
     /// In which form messages travel.
     pub(crate) encoding: Encoding,
     /// What the peer is ready to receive.

@@ -125,6 +125,7 @@ fn peer(established: tcp::Established) -> EstablishedPeer {
         kind: TransportKind::Tcp,
         identity: established.peer.name().to_owned(),
         address: established.peer_address,
+        claimed: None,
         encoding: established.agreement.encoding,
         peer_limits: established.agreement.peer_limits,
         engine: Box::new(move |version, options, signals| {

@@ -281,6 +281,7 @@ impl TestApp {
             let (reply, mut descriptors) = receive(&self.control).expect("a reply");
             match reply.body.expect("a body") {
                 reply::Body::SegmentAdded(added) => self.keep_segment(added, descriptors.pop()),
+                reply::Body::Peer(_) => {}
                 body => {
                     assert_eq!(reply.id, id);
                     return body;
@@ -457,10 +458,11 @@ impl TestApp {
         if bytes == 0 {
             return Vec::new();
         }
-        if self.segment_of(at).is_none() {
+        while self.segment_of(at).is_none() {
             let (reply, mut descriptors) = receive(&self.control).expect("a segment");
             match reply.body {
                 Some(reply::Body::SegmentAdded(added)) => self.keep_segment(added, descriptors.pop()),
+                Some(reply::Body::Peer(_)) => {}
                 other => panic!("expected a segment, got {other:?}"),
             }
         }
@@ -489,7 +491,7 @@ impl TestApp {
                 None => return true,
                 Some((
                     Reply {
-                        body: Some(reply::Body::SegmentAdded(_)),
+                        body: Some(reply::Body::SegmentAdded(_) | reply::Body::Peer(_)),
                         ..
                     },
                     _,

@@ -71,21 +71,36 @@ fn constants(datapath_context: &DatapathContext, method: &MethodContext) -> BTre
         ),
         ("peer.transport", text(datapath_context.peer.transport)),
     ]);
-    let identity = |app: Option<&AppIdentity>| {
-        [
-            Constant::String(app.map_or("".into(), |app| Arc::clone(&app.name))),
-            Constant::Int(app.map_or(-1, |app| i64::from(app.uid))),
-            Constant::Int(app.map_or(-1, |app| i64::from(app.gid))),
-            Constant::Int(app.map_or(-1, |app| i64::from(app.pid))),
-        ]
-    };
-    let own = ["app.name", "app.uid", "app.gid", "app.pid"];
-    let peers = ["peer.app.name", "peer.app.uid", "peer.app.gid", "peer.app.pid"];
-    constants.extend(own.into_iter().zip(identity(Some(&datapath_context.app))));
-    constants.extend(
-        peers
-            .into_iter()
-            .zip(identity(datapath_context.peer.app.as_deref())),
-    );
+    constants.extend(own_app(&datapath_context.app));
+    constants.extend(peer_app(datapath_context));
     constants
+}
+
+fn own_app(app: &AppIdentity) -> [(&'static str, Constant); 6] {
+    [
+        ("app.name", Constant::String(Arc::clone(&app.name))),
+        ("app.user", Constant::String(Arc::clone(&app.user))),
+        ("app.workload", Constant::String(Arc::clone(&app.workload))),
+        ("app.uid", Constant::Int(i64::from(app.uid))),
+        ("app.gid", Constant::Int(i64::from(app.gid))),
+        ("app.pid", Constant::Int(i64::from(app.pid))),
+    ]
+}
+
+/// The app at the other end and its node, as far as they are known: processes and groups only on this node.
+fn peer_app(datapath_context: &DatapathContext) -> [(&'static str, Constant); 7] {
+    let peer = &datapath_context.peer;
+    let known = peer.known_app();
+    let text = |text: Option<&Arc<str>>| Constant::String(text.map_or("".into(), Arc::clone));
+    let number = |number: Option<i64>| Constant::Int(number.unwrap_or(-1));
+    let local = peer.app.as_deref();
+    [
+        ("peer.node", text(datapath_context.peer_node())),
+        ("peer.app.name", text(known.map(|app| app.name))),
+        ("peer.app.user", text(known.map(|app| app.user))),
+        ("peer.app.workload", text(known.map(|app| app.workload))),
+        ("peer.app.uid", number(known.map(|app| i64::from(app.uid)))),
+        ("peer.app.gid", number(local.map(|app| i64::from(app.gid)))),
+        ("peer.app.pid", number(local.map(|app| i64::from(app.pid)))),
+    ]
 }

@@ -62,6 +62,7 @@ impl Shop {
                 address: "192.0.2.7:4000".into(),
                 transport: "tcp",
                 app: None,
+                attested: None,
             },
             app: Arc::new(AppIdentity {
                 id: 1,
@@ -69,6 +70,8 @@ impl Shop {
                 pid: 100,
                 uid: 1000,
                 gid: 100,
+                user: "cashier".into(),
+                workload: "spiffe://example.org/till".into(),
             }),
             ..service.datapath_context(Side::Client)
         };

@@ -18,8 +18,8 @@ use provost_wire::Code;
 use crate::socket::{PACKET_BYTES_ETHERNET, Socket};
 use crate::stream::{Next, Reading, ResumableStream, ResumableStreamKey, Terms};
 use crate::{
-    AcceptError, ConnectError, ConnectParams, Decision, Encoding, Established, Greeting, Hello, Limits,
-    Listener, PacketOptions, Role, accept, connect,
+    AcceptError, CallerAttestation, ConnectError, ConnectParams, Decision, Encoding, Established, Greeting,
+    Hello, Limits, Listener, PacketOptions, Role, accept, connect,
 };
 
 const SERVICE: &str = "canary.Canary";
@@ -152,6 +152,7 @@ fn meet(ends: &Ends) -> Met {
             schema_hash: [1; 32],
             methods: Vec::new(),
             limits: Limits::default(),
+            caller: Some(CallerAttestation::default()),
         },
         descriptor_set: Arc::from([]),
         tls: ends.client.as_ref().map(|files| files.client().unwrap()),
@@ -165,10 +166,15 @@ fn meet(ends: &Ends) -> Met {
         assert!(Instant::now() < deadline, "no client comes");
         std::thread::sleep(Duration::from_millis(1));
     };
-    let welcome = |_: Greeting<'_>| Decision::Welcome {
-        encoding: Encoding::Native,
-        methods: Vec::new(),
-        limits: Limits::default(),
+    let is_secure = ends.client.is_some() && ends.server.is_some();
+    let welcome = |greeting: Greeting<'_>| {
+        // Word of who calls is for a server that has proved itself.
+        assert_eq!(greeting.hello.caller.is_some(), is_secure);
+        Decision::Welcome {
+            encoding: Encoding::Native,
+            methods: Vec::new(),
+            limits: Limits::default(),
+        }
     };
     let tls = ends.server.as_ref().map(|files| files.server().unwrap());
     let server = accept(

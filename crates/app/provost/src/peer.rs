@@ -1,0 +1,85 @@
+//! Who calls a server.
+
+use std::sync::Arc;
+
+use provost_wire::control::PeerDescription;
+
+use crate::link::Link;
+
+/// The other end of the connection by which a call has come, as the node's service knows it. Nothing here is the caller's
+/// own word: metadata is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peer(Arc<PeerDescription>);
+
+/// The app that calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerApp<'a> {
+    /// The name with which it has attached. On a node without `[[app]]` tables it chooses that itself.
+    pub name: &'a str,
+    /// The name of its user on its node; empty where the number has none.
+    pub user: &'a str,
+    /// The number of its user on its node.
+    pub uid: u32,
+    /// Its workload identity, such as a SPIFFE id; empty without one.
+    pub workload: &'a str,
+}
+
+impl Peer {
+    pub(crate) fn new(description: PeerDescription) -> Peer {
+        Peer(Arc::new(description))
+    }
+
+    /// What the certificate of the other node proves, such as a SPIFFE id; empty without mutual TLS, and on the same node.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.0.identity
+    }
+
+    /// Where the other node is, such as `192.0.2.7:4000`; empty on the same node.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.0.address
+    }
+
+    /// What carries the connection: `local`, `tcp`, `datagram`.
+    #[must_use]
+    pub fn transport(&self) -> &str {
+        &self.0.transport
+    }
+
+    /// The name of the node of the app that calls; empty where it is not known.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.0.node
+    }
+
+    /// The app that calls: on the same node, and on another one whose word on its apps the operator takes.
+    #[must_use]
+    pub fn app(&self) -> Option<PeerApp<'_>> {
+        self.0.app.as_ref().map(|app| PeerApp {
+            name: &app.name,
+            user: &app.user,
+            uid: app.uid,
+            workload: &app.workload,
+        })
+    }
+}
+
+/// Where a request looks its peer up when it is asked for it.
+#[derive(Clone)]
+pub(crate) struct PeerSource {
+    pub(crate) link: Arc<Link>,
+    pub(crate) connection: u32,
+}
+
+impl PeerSource {
+    pub(crate) fn find(&self) -> Option<Peer> {
+        self.link.peer_of(self.connection)
+    }
+}
+
+impl std::fmt::Debug for PeerSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "connection {}", self.connection)
+    }
+}
