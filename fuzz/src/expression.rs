@@ -76,6 +76,7 @@ pub(crate) fn expression(input: &[u8]) {
             tables: &subject.datapath_context.tables,
             metadata: &[],
             message: Some(View::linear(native)),
+            unix_s: i64::from_le_bytes(input.first_chunk().copied().unwrap_or_default()),
         });
     }
 }
@@ -88,6 +89,8 @@ pub(crate) fn expression_seeds() -> Vec<Vec<u8>> {
         "request.by_id[-1].name.startsWith(\"x\\n\") || request.color in ['RED', 'NONE'] || request.color == Color.RED",
         "request.numbers.exists_one(n, n * 2 + 1 == request.total % 7 - -3) && 1.5e3 < request.weight",
         "peer.app.uid == -1 && request.token == b'\\x00' && uint(request.size) / 2u != 0x1fu // why",
+        "cidr_contains(request.id, '10.0.0.0/8') || time_between('22:00', '06:00', '+02:00') && weekday() != 'sunday'",
+        "cidr_contains(peer.address, '2001:db8::/32') && unix_time() % 60 == 7 && weekday('-05:30').size() > 6",
         "request.numbers.all(a, request.numbers.all(b, request.numbers.all(c, a + b + c >= 0)))",
     ]
     .map(|text| text.as_bytes().to_vec())

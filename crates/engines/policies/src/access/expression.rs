@@ -15,9 +15,11 @@ mod error;
 mod evaluate;
 mod function;
 mod kind;
+mod network;
 mod node;
 mod scope;
 mod source;
+mod time;
 mod value;
 
 pub use error::ExpressionError;
@@ -43,6 +45,8 @@ pub struct Uses {
     pub request: bool,
     /// Fields of the response.
     pub response: bool,
+    /// The time of day, or the day.
+    pub time: bool,
     /// These metadata keys, each once.
     pub metadata: Vec<Box<str>>,
 }

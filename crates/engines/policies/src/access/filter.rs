@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use provost_engine::{
     AuditEvent, CallState, Code, Denial, Direction, EventSink, Filter, Parts, StepView, Tables, Verdict,
@@ -168,8 +169,12 @@ impl Access {
             default,
             may_copy: true,
         };
+        let unix_s = if rules.uses_time { unix_s() } else { 0 };
         loop {
-            let mut inputs = Inputs::of(tables, step.contents());
+            let mut inputs = Inputs {
+                unix_s,
+                ..Inputs::of(tables, step.contents())
+            };
             if !begins {
                 inputs.metadata = call.metadata.as_deref().unwrap_or_default();
             }
@@ -235,6 +240,12 @@ impl Access {
             },
         });
     }
+}
+
+/// The calendar's time, in seconds since 1970.
+fn unix_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as i64)
 }
 
 #[cfg(test)]

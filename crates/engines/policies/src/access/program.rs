@@ -24,6 +24,7 @@ pub(crate) struct Rules {
     rules: Vec<Compiled>,
     pub(crate) uses_metadata: bool,
     pub(crate) uses_message: bool,
+    pub(crate) uses_time: bool,
 }
 
 #[derive(Debug)]
@@ -139,6 +140,7 @@ impl Rules {
         }
         let uses = expression.uses();
         self.uses_metadata |= constant.is_none() && !uses.metadata.is_empty();
+        self.uses_time |= constant.is_none() && uses.time;
         self.uses_message |= constant.is_none() && (uses.request || uses.response);
         self.rules.push(Compiled {
             index,

@@ -1,6 +1,9 @@
 //! What expressions mean, by example; and what is said of those that are refused.
 
+use std::sync::Arc;
+
 use crate::shop::Shop;
+use provost_engine::AttestedApp;
 use provost_policies::access::expression::{EXPRESSION_BYTES_MAX, Failure, Source};
 
 const ORDER: &str = r#"{
@@ -15,7 +18,13 @@ const ORDER: &str = r#"{
 #[test]
 fn conditions_hold_or_do_not() {
     let shop = Shop::open();
-    let metadata = [("user", "ann"), ("twice", "a"), ("twice", "b"), ("x-bin", "raw")];
+    let metadata = [
+        ("user", "ann"),
+        ("twice", "a"),
+        ("twice", "b"),
+        ("x-bin", "raw"),
+        ("x-forwarded-for", "2001:db8::7"),
+    ];
     let check = |text: &str| shop.holds(text, ORDER, &metadata);
     for text in [
         // Comparisons.
@@ -153,7 +162,24 @@ fn conditions_hold_or_do_not() {
         "peer.transport == 'tcp'",
         "peer.app.name == ''",
         "peer.app.uid == -1",
+        "peer.node == '' && peer.app.user == '' && peer.app.workload == ''",
+        "app.user == 'cashier' && app.workload.startsWith('spiffe://example.org/')",
         "app.name == 'till' && app.uid == 1000 && app.gid < 101 && app.pid > 0",
+        // Addresses.
+        "cidr_contains(peer.address, '192.0.2.0/24')",
+        "peer.address.cidr_contains('192.0.2.7/32')",
+        "!cidr_contains(peer.address, '10.0.0.0/8')",
+        "!cidr_contains(peer.address, '::/0')",
+        "cidr_contains(metadata['x-forwarded-for'], '2001:db8::/32')",
+        // Time.
+        "time_between('10:51', '11:00')",
+        "!time_between('08:00', '10:51')",
+        "time_between('22:00', '10:52')",
+        "time_between('12:00', '13:00', '+02:00')",
+        "weekday() == 'saturday'",
+        "weekday('+14:00') == 'sunday'",
+        "weekday() in ['saturday', 'sunday']",
+        "unix_time() == 1795258260",
         // Value lists.
         "!(request.id in lists.blocked)",
         "'alpha' in lists.blocked",
@@ -170,6 +196,7 @@ fn conditions_hold_or_do_not() {
         ("request.tags[2] == ''", Failure::NoIndex),
         ("request.tags[-1] == ''", Failure::NoIndex),
         ("request.lines[2].sku == ''", Failure::NoIndex),
+        ("cidr_contains(request.id, '0.0.0.0/0')", Failure::NotAddress),
         ("request.total / 0 == 1", Failure::DivisionByZero),
         ("request.total % 0 == 1", Failure::DivisionByZero),
         ("request.size + 1u == 0u", Failure::Overflow),
@@ -229,6 +256,9 @@ fn what_is_known_at_attach_is_not_evaluated_again() {
         ),
         ("app.uid == 1000 && request.id == 'y'", None),
         ("1 / 0 == 1", None),
+        ("cidr_contains(peer.address, '192.0.2.0/24')", Some(true)),
+        ("time_between('00:00', '24:00')", None),
+        ("weekday() == 'saturday'", None),
         ("app.name in lists.blocked", Some(false)),
     ] {
         assert_eq!(shop.compile(text).unwrap().constant(), value, "{text}");
@@ -253,6 +283,7 @@ fn work_is_bounded_whatever_a_message_holds() {
         "request.id < request.id",
         "request.id.endsWith(request.id)",
         "request.id in ['y', request.id]",
+        "request.numbers.all(n, !cidr_contains('192.0.2.1', '10.0.0.0/8') || n < 0)",
     ] {
         assert_eq!(shop.holds(text, &order, &[]), Err(Failure::Steps), "{text}");
     }
@@ -326,6 +357,15 @@ fn bad_expressions_are_refused_with_their_place() {
         "int('5') == 5",
         "string(request.total) == '5'",
         "request.first == null",
+        "cidr_contains(peer.address, '10.0.0.1/8')",
+        "cidr_contains(peer.address, request.id)",
+        "cidr_contains(app.uid, '10.0.0.0/8')",
+        "cidr_contain(peer.address, '10.0.0.0/8')",
+        "time_between('8:00', '18:00')",
+        "time_between('08:00', request.id)",
+        "time_between('08:00', '18:00', 'UTC')",
+        "weekday() == 6",
+        "unix_time(1) > 0",
         "{'a': 1}['a'] == 1",
         "shop.v1.Line{sku: 'x'}.sku == 'x'",
         "response.id == 'x' && request.id == 'y'",
@@ -376,4 +416,25 @@ fn large_and_deep_expressions_are_refused() {
     }
     let many = "a".to_owned() + &"||a".repeat(1300);
     assert!(Source::parse(&many).is_ok());
+}
+
+#[test]
+fn who_calls_from_another_node_is_known_by_the_word_of_that_node() {
+    let mut shop = Shop::open();
+    shop.datapath_context.peer.attested = Some(Arc::new(AttestedApp {
+        node: "b".into(),
+        name: "courier".into(),
+        user: "post".into(),
+        uid: 1007,
+        workload: "spiffe://example.org/courier".into(),
+    }));
+    for text in [
+        "peer.app.name == 'courier' && peer.node == 'b'",
+        "peer.app.user == 'post' && peer.app.uid == 1007",
+        "peer.app.workload == 'spiffe://example.org/courier'",
+        // Groups and processes of other nodes are not known.
+        "peer.app.gid == -1 && peer.app.pid == -1",
+    ] {
+        assert_eq!(shop.holds(text, "{}", &[]), Ok(true), "{text}");
+    }
 }

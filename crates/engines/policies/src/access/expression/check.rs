@@ -45,7 +45,7 @@ pub(crate) struct Checker<'s> {
     pub(crate) scope: &'s Scope,
     /// Variables of the quantifiers around, by slot.
     pub(crate) bound: Vec<(String, Kind)>,
-    uses: Uses,
+    pub(crate) uses: Uses,
     nodes: usize,
 }
 

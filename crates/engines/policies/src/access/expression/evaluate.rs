@@ -28,6 +28,8 @@ pub struct Inputs<'a> {
     pub metadata: &'a [u8],
     /// The request or response; `None` without one.
     pub message: Option<View<'a>>,
+    /// The time, in seconds since 1970, for expressions that read it.
+    pub unix_s: i64,
 }
 
 impl<'a> Inputs<'a> {
@@ -38,6 +40,7 @@ impl<'a> Inputs<'a> {
             tables,
             metadata: contents.metadata,
             message: contents.message,
+            unix_s: 0,
         }
     }
 }
@@ -63,6 +66,9 @@ pub enum Failure {
     /// Metadata that is not text.
     #[error("a metadata value is not text")]
     NotText,
+    /// An address that is none.
+    #[error("a text is not an address")]
+    NotAddress,
     /// A list that is shorter.
     #[error("no such index in the list")]
     NoIndex,
@@ -97,6 +103,7 @@ pub(crate) fn fixed(root: &Node, tables: &Tables) -> Option<super::constant::Con
         tables,
         metadata: &[],
         message: None,
+        unix_s: 0,
     };
     let val = Evaluation::new(&inputs).val(root).ok()?;
     super::constant::Constant::of(val)
@@ -145,6 +152,8 @@ impl<'a> Evaluation<'a> {
             Node::Length(of) => self.length(of),
             Node::Count(of) => Ok(Val::Int(i64::from(self.count(of)?))),
             Node::Element(entry) => self.element(entry),
+            Node::Weekday(offset) => Ok(Val::String(offset.weekday(self.inputs.unix_s))),
+            Node::UnixTime => Ok(Val::Int(self.inputs.unix_s)),
             condition => self.bool(condition).map(Val::Bool),
         }
     }
@@ -169,6 +178,14 @@ impl<'a> Evaluation<'a> {
                 }
                 _ => Err(Failure::Type),
             },
+            Node::InNetwork(of, network) => match self.val(of)? {
+                Val::String(text) => {
+                    self.step()?;
+                    network.contains(text)
+                }
+                _ => Err(Failure::Type),
+            },
+            Node::InDayPart(part) => Ok(part.contains(self.inputs.unix_s)),
             // No longer than the constants, whatever the value's length.
             Node::InConstants(of, set) => Ok(set.contains(&self.val(of)?)),
             Node::InValueList(of, list) => {

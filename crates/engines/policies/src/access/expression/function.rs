@@ -10,18 +10,24 @@ use super::constant::{Constant, ConstantSet};
 use super::error::{ExpressionError, nearest};
 use super::evaluate::VARIABLES_MAX;
 use super::kind::Kind;
+use super::network::AddressNetwork;
 use super::node::{Comparison, Conversion, Node, Operation, Over, Quantified, Quantifier, TextTest};
+use super::time::{ClockOffset, DayPart};
 use super::value::Val;
 
 /// Memory that a compiled pattern may take, in bytes.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
-const FUNCTIONS: [&str; 13] = [
+const FUNCTIONS: [&str; 17] = [
     "size",
     "startsWith",
     "endsWith",
     "contains",
     "matches",
+    "cidr_contains",
+    "time_between",
+    "weekday",
+    "unix_time",
     "has",
     "all",
     "exists",
@@ -85,6 +91,15 @@ impl Checker<'_> {
             ("endsWith", [text, part]) => self.text_test(TextTest::EndsWith, text, part),
             ("contains", [text, part]) => self.text_test(TextTest::Contains, text, part),
             ("matches", [text, pattern]) => self.matches(text, pattern),
+            ("cidr_contains", [address, network]) => self.in_network(address, network),
+            ("time_between", [from, to]) if target.is_none() => self.day_part(from, to, None),
+            ("time_between", [from, to, offset]) if target.is_none() => self.day_part(from, to, Some(offset)),
+            ("weekday", []) => self.weekday(None),
+            ("weekday", [offset]) if target.is_none() => self.weekday(Some(offset)),
+            ("unix_time", []) => {
+                self.uses.time = true;
+                Ok(Typed::node(Kind::Int, Node::UnixTime))
+            }
             ("int", [of]) if target.is_none() => self.conversion(tree, Conversion::Int, Kind::Int, of),
             ("uint", [of]) if target.is_none() => self.conversion(tree, Conversion::Uint, Kind::Uint, of),
             ("double", [of]) if target.is_none() => {
@@ -244,6 +259,57 @@ impl Checker<'_> {
         let first = self.named(first, &second.kind, a)?;
         let second = self.named(second, &first.kind, b)?;
         Ok((first, second))
+    }
+}
+
+// Addresses and times.
+impl Checker<'_> {
+    fn in_network(&mut self, address: &Tree, network: &Tree) -> Checked {
+        let address = Box::new(self.text(address, "cidr_contains")?);
+        let written = self.written_out(network, "a network")?;
+        let network = AddressNetwork::parse(written)
+            .map_err(|problem| self.error(network, problem, "write it as \"10.0.0.0/8\""))?;
+        Ok(Typed::node(Kind::Bool, Node::InNetwork(address, network)))
+    }
+
+    fn day_part(&mut self, from: &Tree, to: &Tree, offset: Option<&Tree>) -> Checked {
+        self.uses.time = true;
+        let offset = self.clock_offset(offset)?;
+        let times = [self.written_out(from, "a time")?, self.written_out(to, "a time")?];
+        let part = DayPart::parse(times[0], times[1], offset).ok_or_else(|| {
+            let problem = format!("{:?} to {:?} is no part of a day", times[0], times[1]);
+            self.error(from, problem, "write times as \"08:00\", up to \"24:00\"")
+        })?;
+        Ok(Typed::node(Kind::Bool, Node::InDayPart(part)))
+    }
+
+    fn weekday(&mut self, offset: Option<&Tree>) -> Checked {
+        self.uses.time = true;
+        let offset = self.clock_offset(offset)?;
+        Ok(Typed::node(Kind::String, Node::Weekday(offset)))
+    }
+
+    fn clock_offset(&self, tree: Option<&Tree>) -> Result<ClockOffset, ExpressionError> {
+        let Some(tree) = tree else {
+            return Ok(ClockOffset::default());
+        };
+        let text = self.written_out(tree, "an offset")?;
+        ClockOffset::parse(text).ok_or_else(|| {
+            let problem = format!("{text:?} is no offset from UTC");
+            self.error(tree, problem, "write it as \"+02:00\", \"-05:30\" or \"Z\"")
+        })
+    }
+
+    /// A text that must be known now.
+    fn written_out<'t>(&self, tree: &'t Tree, what: &str) -> Result<&'t str, ExpressionError> {
+        match &tree.expr {
+            Expr::Literal(LiteralValue::String(text)) => Ok(text.inner()),
+            _ => Err(self.error(
+                tree,
+                format!("{what} is written out"),
+                "it is read once, when the policy is attached",
+            )),
+        }
     }
 }
 

@@ -6,6 +6,8 @@ use provost_marshal::FieldPath;
 use regex::Regex;
 
 use super::constant::{Constant, ConstantSet};
+use super::network::AddressNetwork;
+use super::time::{ClockOffset, DayPart};
 use super::value::Val;
 use crate::access::lists::ValueList;
 
@@ -34,6 +36,14 @@ pub(crate) enum Node {
     Length(Box<Node>),
     /// Elements of a list, pairs of a map, or bytes of a bytes field: known without looking at any of them.
     Count(Box<FieldOf>),
+    /// Whether an address lies in a network.
+    InNetwork(Box<Node>, AddressNetwork),
+    /// Whether it is now that part of the day.
+    InDayPart(DayPart),
+    /// The day of the week.
+    Weekday(ClockOffset),
+    /// Seconds since 1970.
+    UnixTime,
     InConstants(Box<Node>, ConstantSet),
     InValues(Box<Node>, Box<[Node]>),
     InValueList(Box<Node>, Arc<ValueList>),
@@ -185,6 +195,8 @@ impl Node {
         match self {
             Node::Constant(_) | Node::Variable(_) => true,
             Node::Field(..) | Node::Present(..) | Node::Metadata(_) | Node::HasMetadata(_) => false,
+            Node::InDayPart(_) | Node::Weekday(_) | Node::UnixTime => false,
+            Node::InNetwork(of, _) => of.is_fixed(),
             Node::Count(_) | Node::InElements(..) | Node::InKeys(..) | Node::Element(_) => false,
             Node::Not(of) | Node::Negate(of) | Node::Convert(_, of) | Node::Length(of) => of.is_fixed(),
             Node::Matches(of, _) | Node::InConstants(of, _) | Node::InValueList(of, _) => of.is_fixed(),

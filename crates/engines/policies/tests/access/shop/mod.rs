@@ -35,6 +35,9 @@ service Shop {
 }
 "#;
 
+/// When expressions are evaluated: 2026-11-21 10:51 UTC, a Saturday.
+pub(crate) const NOW_UNIX_S: i64 = 1_795_258_260;
+
 pub(crate) struct Shop {
     pub(crate) service: Service,
     pub(crate) datapath_context: DatapathContext,
@@ -135,6 +138,7 @@ impl Shop {
             tables: &self.datapath_context.tables,
             metadata,
             message: Some(View::linear(native)),
+            unix_s: NOW_UNIX_S,
         })
     }
 
