@@ -9,6 +9,7 @@ use provost_shm::now_ns;
 
 use crate::attach::{AttachConfig, attach};
 use crate::channel::ChannelInner;
+use crate::fork::refuse_child;
 use crate::link::{Link, Observer, SPIN_DEFAULT, Waits, block_on};
 use crate::status::Status;
 
@@ -148,6 +149,7 @@ impl AppBuilder {
 
     /// Attaches. Blocks for as long as the service takes to answer, usually well under a millisecond.
     pub fn attach(self) -> Result<App, Status> {
+        refuse_child()?;
         let inner = Arc::new(AppInner {
             config: self.config,
             state: Mutex::default(),

@@ -13,6 +13,7 @@ use crate::app::{App, AppInner};
 use crate::call::ClientCall;
 use crate::codegen::ServiceDescriptor;
 use crate::context::inherited_deadline_ns;
+use crate::fork::refuse_child;
 use crate::limit::{Limit, Permit};
 use crate::link::{Link, NewCall, OutgoingMessage, SubmitError};
 use crate::linked::Transport;
@@ -166,6 +167,7 @@ impl Channel {
         let Way::Managed(inner) = &self.way else {
             return Err(Status::internal("a linked transport begins its calls itself"));
         };
+        refuse_child()?;
         let deadline_ns = resolve_deadline(limits);
         let permit = match inner.limit.try_acquire() {
             Some(permit) => permit,
@@ -226,6 +228,7 @@ impl ChannelBuilder {
 
     /// Connects.
     pub async fn connect(self, target: impl Into<Target>) -> Result<Channel, Status> {
+        refuse_child()?;
         let app = self.app.map_or_else(App::global, Ok)?;
         let inner = Arc::new(ChannelInner {
             app: app.inner().clone(),

@@ -45,8 +45,11 @@
 //!
 //! # Forking
 //!
-//! A child of `fork` that does not `exec` must not use this library: it shares its parent's memory with the service,
-//! but has none of its threads.
+//! A child of `fork` that does not `exec` cannot use what its parent has used of this library: it has none of the parent's
+//! threads, and other memory in place of what the parent shares with the service. Its calls and attachments are refused with
+//! `FAILED_PRECONDITION`, making a message panics (or fails, by a method that begins with `try_`), and messages that it has
+//! from its parent are empty. The parent goes on as if nothing had been. Fork before the first use of the library, or run a
+//! program by `exec`.
 #![warn(missing_docs)]
 
 mod app;
@@ -57,6 +60,7 @@ mod channel;
 mod client;
 pub mod codegen;
 mod context;
+mod fork;
 mod limit;
 mod link;
 #[doc(hidden)]

@@ -8,6 +8,7 @@
 mod clock;
 mod doorbell;
 mod error;
+mod fork;
 mod mapping;
 mod memfd;
 mod packet;
@@ -18,6 +19,7 @@ mod window;
 pub use clock::{now_ns, yield_now};
 pub use doorbell::{Doorbell, Ringer};
 pub use error::ShmError;
+pub use fork::is_forked_child;
 pub use mapping::{Access, Mapping};
 pub use memfd::{Memfd, MemfdLimits, SEALS_FIXED_SIZE, SEALS_READ_ONLY_FOR_OTHERS, Seals, punch_hole};
 pub use packet::{
@@ -25,7 +27,7 @@ pub use packet::{
 };
 pub use poller::{Event, Interest, POLL_EVENTS_MAX, Poller, Wait, wait_for};
 pub use rings::{AppRings, RingIndices, ServiceRings};
-pub use window::{WINDOW_BYTES_MIN, Window};
+pub use window::{WINDOW_BYTES_MIN, Window, WindowKeeping};
 
 /// The seals and descriptors of the system's interface that this crate speaks of.
 pub use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -6,6 +6,7 @@ use provost_ring::{AtomicU32, Bell, Consumer, Producer, RingMemory, Sleeper};
 use provost_wire::limits::{RING_SLOTS_MAX, RING_SLOTS_MIN};
 use provost_wire::region::{HEAD_OFFSET, SLOTS_OFFSET, TAIL_OFFSET, WAKE_OFFSET, region_bytes};
 
+use crate::fork::KeptFromChildren;
 use crate::{
     Access, Mapping, Memfd, MemfdLimits, OwnedFd, SEALS_FIXED_SIZE, SEALS_READ_ONLY_FOR_OTHERS, ShmError,
 };
@@ -20,6 +21,8 @@ pub struct AppRings {
     pub sleeper: Sleeper,
     /// Says whether the service has to be woken.
     pub service: Bell,
+    /// A child of this process must neither submit nor take completions.
+    _kept: [KeptFromChildren; 2],
     // Dropped last: the ends above point into them.
     _submission: Mapping,
     completion: Arc<Mapping>,
@@ -58,6 +61,10 @@ impl AppRings {
     ) -> Result<AppRings, ShmError> {
         let submission_map = map_region(&submission, submission_slots, Access::ReadWrite)?;
         let completion_map = map_region(&completion, completion_slots, Access::ReadOnly)?;
+        let kept = [
+            KeptFromChildren::new(submission_map.address(), submission_map.bytes())?,
+            KeptFromChildren::new(completion_map.address(), completion_map.bytes())?,
+        ];
         let (submission, completion) = (submission_map.address(), completion_map.address());
         let outgoing = ring(submission, submission_slots, completion);
         let incoming = ring(completion, completion_slots, submission);
@@ -70,6 +77,7 @@ impl AppRings {
                 completions: Consumer::new(incoming),
                 sleeper: Sleeper::new(word(submission, WAKE_OFFSET)),
                 service: Bell::new(word(completion, WAKE_OFFSET)),
+                _kept: kept,
                 _submission: submission_map,
                 completion: Arc::new(completion_map),
             })

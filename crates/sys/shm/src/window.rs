@@ -2,13 +2,18 @@
 
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::fork::KeptFromChildren;
 use crate::mapping::out_of_address_space;
 use crate::{Access, Memfd, ShmError};
 
 /// A window smaller than this is of no use; reserving one fails instead.
 pub const WINDOW_BYTES_MIN: u64 = 64 << 20;
+
+/// A range of a window that is kept from children, until it is dropped.
+#[derive(Debug)]
+pub struct WindowKeeping(#[expect(dead_code, reason = "it is there to be dropped")] KeptFromChildren);
 
 /// A reserved range of addresses. What is not mapped in it faults. Dropping it unmaps everything.
 #[derive(Debug)]
@@ -76,6 +81,16 @@ impl Window {
         }
         .map(drop)
         .map_err(ShmError::kernel("mmap of a window's free range"))
+    }
+
+    /// Keeps a range that is mapped from children of this process, as long as it is mapped: see [`crate::is_forked_child`]. A
+    /// child that the C library does not make has nothing there.
+    pub fn keep_from_children(&self, at: u64, bytes: u64) -> Result<WindowKeeping, ShmError> {
+        let (address, bytes) = self.place(at, bytes)?;
+        // SAFETY: the range is in the window, and this process goes on with it as before.
+        unsafe { rustix::mm::madvise(address, bytes, Advice::LinuxDontFork) }
+            .map_err(ShmError::kernel("madvise of a segment of the window"))?;
+        KeptFromChildren::new(address.cast(), bytes).map(WindowKeeping)
     }
 
     fn place(&self, at: u64, bytes: u64) -> Result<(*mut std::ffi::c_void, usize), ShmError> {

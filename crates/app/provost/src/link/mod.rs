@@ -259,6 +259,9 @@ impl Link {
         &self,
         work: impl FnOnce(&mut Outbox, &mut Producer) -> Result<R, SubmitError>,
     ) -> Result<R, SubmitError> {
+        if provost_shm::is_forked_child() {
+            return Err(SubmitError::Dead);
+        }
         let mut outbox = self.outbox();
         // SAFETY: the `outbox` lock is held, which is what these two fields need (see `Sync`).
         let (ring, service): (&mut Producer, &mut Bell) = unsafe {
@@ -421,6 +424,10 @@ impl Link {
 
     /// Ends the link: every open call ends as unavailable. Only the first call does something.
     pub(crate) fn end(&self) {
+        // A child of `fork` has the link of its parent, and locks that may be held for ever.
+        if provost_shm::is_forked_child() {
+            return;
+        }
         let outgoing_messages = {
             let mut outbox = self.outbox();
             if outbox.is_dead {

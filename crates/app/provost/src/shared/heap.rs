@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use provost_heap::{Heap, Hysteresis};
+use provost_shm::is_forked_child;
 use provost_wire::limits::{BLOCK_ALIGN_BYTES, REGION_BYTES_MAX, SEND_WINDOW};
 
 use super::window::Window;
+use crate::fork;
 
 /// What the send heap may come to hold when `PROVOST_SEND_HEAP_BYTES` does not say otherwise.
 const HEAP_BYTES_DEFAULT: u64 = if cfg!(miri) { 4 << 20 } else { 1 << 30 };
@@ -35,12 +37,18 @@ const MAGAZINE_BLOCKS_MAX: usize = 64;
 
 /// The send heap has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the send heap has no room for {bytes} more bytes: raise PROVOST_SEND_HEAP_BYTES, or keep fewer messages at a time"
-)]
+#[error("the send heap has no room for {bytes} more bytes: {}", what_to_do())]
 pub struct HeapFull {
     /// How many bytes were asked for.
     pub bytes: usize,
+}
+
+fn what_to_do() -> &'static str {
+    if is_forked_child() {
+        fork::REFUSAL
+    } else {
+        "raise PROVOST_SEND_HEAP_BYTES, or keep fewer messages at a time"
+    }
 }
 
 impl HeapFull {
@@ -83,7 +91,8 @@ pub(crate) fn window() -> &'static Window {
 
 /// A block of at least `bytes` bytes, aligned to 8: its offset in the window.
 pub(crate) fn allocate(bytes: usize) -> Result<u32, HeapFull> {
-    if bytes as u64 > REGION_BYTES_MAX {
+    // The blocks that a child of `fork` takes for free may be its parent's.
+    if bytes as u64 > REGION_BYTES_MAX || is_forked_child() {
         return Err(HeapFull { bytes });
     }
     let class = class_of(bytes);
@@ -105,7 +114,7 @@ pub(crate) fn allocate(bytes: usize) -> Result<u32, HeapFull> {
 ///
 /// `at` must have come from [`allocate`] and not been freed since, and nobody may use the block after this.
 pub(crate) unsafe fn free(at: u32) {
-    if at == 0 {
+    if at == 0 || is_forked_child() {
         return;
     }
     let heap = SendHeap::get();

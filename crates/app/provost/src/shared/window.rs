@@ -25,6 +25,8 @@ pub(crate) struct Window {
 struct Memory {
     range: provost_shm::Window,
     send: Memfd,
+    /// What this process writes there, its service reads.
+    _kept: provost_shm::WindowKeeping,
 }
 
 /// Miri knows neither memfds nor fixed mappings; ordinary memory does for what it checks.
@@ -74,7 +76,8 @@ impl Window {
         let send = Memfd::create("provost-send-heap", send_bytes)?;
         send.seal(SEALS_FIXED_SIZE)?;
         range.map(SEND_WINDOW_BYTES, &send, Access::ReadWrite)?;
-        let (memory, taken) = (Memory { range, send }, Mutex::new(0));
+        let _kept = range.keep_from_children(SEND_WINDOW_BYTES, send_bytes)?;
+        let (memory, taken) = (Memory { range, send, _kept }, Mutex::new(0));
         Ok(Window {
             memory,
             send_bytes,
