@@ -44,6 +44,8 @@ pub struct NodeOptions {
     pub tables: String,
     /// How many descriptors the node may have.
     pub descriptors_max: Option<u64>,
+    /// The program and the arguments by which the node is started; none: it is started itself.
+    pub launcher: &'static [&'static str],
 }
 
 #[derive(Debug)]
@@ -221,7 +223,14 @@ impl NodePlan {
 
     fn start(&self, port: u16) -> Node {
         let (socket, config) = (self.socket(), self.write_config(port));
-        let mut command = Command::new(&self.role);
+        let mut command = match self.options.launcher {
+            [] => Command::new(&self.role),
+            [launcher, arguments @ ..] => {
+                let mut command = Command::new(launcher);
+                command.args(arguments).arg(&self.role);
+                command
+            }
+        };
         command.arg("provostd").arg(&config);
         command.env(SUCCESSOR, self.successor_file());
         if let Some(descriptors) = self.options.descriptors_max {

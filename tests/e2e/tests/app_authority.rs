@@ -273,3 +273,57 @@ fn a_hot_restart_keeps_what_an_app_was_found_to_run() {
         drop(place.serves("tool", HONEST));
     });
 }
+
+/// Starts a node where processes of this namespace have no number, as those of a sibling container have none.
+const OTHER_NAMESPACE: &[&str] = &[
+    "unshare",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "env",
+    "-u",
+    "E2E_PARENT",
+];
+
+#[test]
+fn apps_of_another_pid_namespace_attach_and_their_user_counts() {
+    let [unshare, arguments @ ..] = OTHER_NAMESPACE else {
+        unreachable!()
+    };
+    let tried = Command::new(unshare).args(arguments).arg("true").status();
+    if !tried.is_ok_and(|status| status.success()) {
+        return provost_skip::forbidden("no PID namespaces can be made here");
+    }
+    watched(|| {
+        let mut world = World::new(ROLE);
+        let user = rustix::process::geteuid().as_raw();
+        let node = world.node(
+            "a",
+            &NodeOptions {
+                tables: format!("[[app]]\nname = \"*\"\nusers = [{user}]\nmay_bind = [\"*\"]\n"),
+                launcher: OTHER_NAMESPACE,
+                ..NodeOptions::default()
+            },
+        );
+        let _server = world.server(&node);
+        world.agent(&node).calls_well();
+        let log = node.program.log();
+        let attached = log.lines().filter(|line| line.contains(" attached "));
+        assert_eq!(
+            attached.filter(|line| line.contains("pid=0 ")).count(),
+            2,
+            "{log}"
+        );
+        // What is known of a process by its number is not known of these.
+        let by_program = NodeOptions {
+            tables: "[[app]]\nname = \"*\"\nexecutables = [\"/bin/sh\"]\n".to_owned(),
+            launcher: OTHER_NAMESPACE,
+            ..NodeOptions::default()
+        };
+        let strict = world.node("b", &by_program);
+        let refused = world
+            .starting_agent(&strict, Executor::TokioCurrent)
+            .first_answer();
+        assert!(matches!(refused, Answer::Failed(_)), "{refused:?}");
+    });
+}
