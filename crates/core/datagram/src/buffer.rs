@@ -36,17 +36,20 @@ impl MsgBuf {
 
     /// How many bytes it can hold.
     #[must_use]
+    #[inline(always)]
     pub fn capacity(&self) -> usize {
         self.bytes.len()
     }
 
     /// Makes it so many bytes long; bytes that it grows by are what was there before. No more than the capacity.
+    #[inline(always)]
     pub fn set_length(&mut self, bytes: usize) {
         self.length = bytes.min(self.bytes.len());
     }
 
     /// Replaces what it holds, as far as there is room; says whether all of it fitted.
     #[must_use]
+    #[inline(always)]
     pub fn fill(&mut self, bytes: &[u8]) -> bool {
         self.set_length(bytes.len());
         let fits = self.length;

@@ -11,6 +11,8 @@ pub(crate) struct RoundTrips {
     timeout_ns: u64,
     timeout_ns_min: u64,
     timeout_ns_max: u64,
+    /// When the last one was measured.
+    sampled_ns: u64,
 }
 
 impl RoundTrips {
@@ -21,11 +23,19 @@ impl RoundTrips {
             timeout_ns: initial_ns,
             timeout_ns_min,
             timeout_ns_max,
+            sampled_ns: 0,
         }
     }
 
+    /// Whether one was measured at this time: of the packets of a batch, one tells as much as all.
+    #[inline(always)]
+    pub(crate) fn is_sampled(&self, now_ns: u64) -> bool {
+        self.sampled_ns == now_ns
+    }
+
     #[inline]
-    pub(crate) fn sample(&mut self, rtt_ns: u64) {
+    pub(crate) fn sample(&mut self, now_ns: u64, rtt_ns: u64) {
+        self.sampled_ns = now_ns;
         if self.smoothed_ns == 0 {
             self.smoothed_ns = rtt_ns.max(1);
             self.variation_ns = rtt_ns / 2;
@@ -73,11 +83,11 @@ mod tests {
         let mut trips = RoundTrips::new(5_000, 100, 1_000_000);
         assert_eq!(trips.timeout_ns(0), 5_000);
         for _ in 0..200 {
-            trips.sample(1_000);
+            trips.sample(1, 1_000);
         }
         assert!((900..1_200).contains(&trips.timeout_ns(0)), "{trips:?}");
         let steady_ns = trips.timeout_ns(0);
-        trips.sample(9_000);
+        trips.sample(2, 9_000);
         assert!(trips.timeout_ns(0) > 4 * steady_ns);
         assert_eq!(trips.timeout_ns(1), 2 * trips.timeout_ns(0));
         assert_eq!(trips.timeout_ns(200), 1_000_000);

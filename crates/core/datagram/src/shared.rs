@@ -73,7 +73,7 @@ impl Queue {
         self.length == 0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, outgoing: Outgoing) {
         if self.length == self.items.len() {
             self.grow();
@@ -94,7 +94,7 @@ impl Queue {
         self.items = items.into_boxed_slice();
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<Outgoing> {
         if self.length == 0 {
             return None;
@@ -188,7 +188,7 @@ impl<A: Copy> Shared<A> {
     }
 
     /// The next packet to send: one whose time has come, else the first of the queue.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next_outgoing(&mut self, now_ns: u64) -> Option<Outgoing> {
         match self.pacing.pop_due(now_ns) {
             Some(outgoing) => Some(outgoing),
@@ -378,7 +378,7 @@ impl Timers {
     }
 
     /// As [`Timers::arm`], for a call that most likely ends before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn watch(&mut self, session: u16, at_ns: u64) {
         let timer = &self.timers[usize::from(session)];
         if at_ns < timer.fine.at_ns && at_ns < timer.coarse.at_ns {

@@ -132,7 +132,7 @@ impl<T: Copy> Wheel<T> {
     }
 
     /// Something that is due, the earliest first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<T> {
         if self.length == 0 {
             return None;
@@ -146,6 +146,7 @@ impl<T: Copy> Wheel<T> {
         self.pop_first(now)
     }
 
+    #[inline(never)]
     fn pop_first(&mut self, now: u64) -> Option<T> {
         let Some(bucket) = self.first_occupied() else {
             self.earliest = u64::MAX;

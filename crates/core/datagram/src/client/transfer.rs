@@ -480,9 +480,12 @@ impl<A: Copy> ClientSession<A> {
     ) {
         let (now_ns, arrived_ns) = (shared.clock.now_ns(), shared.clock.arrived_ns());
         let sent_ns = sent_ns.filter(|sent_ns| !shared.clock.stalled_since(*sent_ns));
-        if let Some(sent_ns) = sent_ns {
+        if let Some(sent_ns) = sent_ns
+            && !self.trips.is_sampled(now_ns)
+        {
             // Time-outs have to allow for what this end takes to look; the network is not to blame for that.
-            self.trips.sample((now_ns - sent_ns).saturating_sub(held_ns));
+            let rtt_ns = (now_ns - sent_ns).saturating_sub(held_ns);
+            self.trips.sample(now_ns, rtt_ns);
             shared.statistics.round_trips += 1;
         }
         self.congestion.acknowledged(&Sample {
