@@ -13,8 +13,8 @@ use provost_packets::{Arrival, InProcess, Integrity, Wire};
 
 const SESSIONS: usize = 20;
 const CALLS_PER_SESSION: usize = 8;
-/// What a handler takes for one event. All of a turn's stay below what counts as a stall.
-const HANDLER_NS: u64 = 900;
+/// What a handler takes for one event. All of a turn of both ends stay below what counts as a stall.
+const HANDLER_NS: u64 = 550;
 const PACKETS_PER_BATCH: usize = 32;
 
 /// A clock that stands still but for what handlers take.
