@@ -11,6 +11,8 @@ pub struct Packets {
     pub received: u64,
     /// Sent again, among those that were sent.
     pub resent: u64,
+    /// Taken from the network and dropped, as their senders did not show what only the peer knows.
+    pub unproven: u64,
 }
 
 /// Packets of one connection, counted by its transport and read by whoever likes. Transports that leave packets to the
@@ -20,14 +22,15 @@ pub struct PacketCounts {
     sent: AtomicU64,
     received: AtomicU64,
     resent: AtomicU64,
+    unproven: AtomicU64,
     round_trip_ns: AtomicU64,
 }
 
 impl PacketCounts {
     /// Counts these, too.
     pub fn add(&self, packets: Packets) {
-        let counts = [&self.sent, &self.received, &self.resent];
-        let numbers = [packets.sent, packets.received, packets.resent];
+        let counts = [&self.sent, &self.received, &self.resent, &self.unproven];
+        let numbers = [packets.sent, packets.received, packets.resent, packets.unproven];
         for (count, number) in counts.into_iter().zip(numbers).filter(|(_, number)| *number > 0) {
             count.fetch_add(number, Ordering::Relaxed);
         }
@@ -40,6 +43,7 @@ impl PacketCounts {
             sent: self.sent.load(Ordering::Relaxed),
             received: self.received.load(Ordering::Relaxed),
             resent: self.resent.load(Ordering::Relaxed),
+            unproven: self.unproven.load(Ordering::Relaxed),
         }
     }
 
@@ -60,6 +64,7 @@ impl std::ops::AddAssign for Packets {
         self.sent += other.sent;
         self.received += other.received;
         self.resent += other.resent;
+        self.unproven += other.unproven;
     }
 }
 
@@ -72,6 +77,7 @@ impl std::ops::Sub for Packets {
             sent: self.sent.saturating_sub(earlier.sent),
             received: self.received.saturating_sub(earlier.received),
             resent: self.resent.saturating_sub(earlier.resent),
+            unproven: self.unproven.saturating_sub(earlier.unproven),
         }
     }
 }
@@ -87,6 +93,7 @@ mod tests {
             sent: 5,
             received: 3,
             resent: 1,
+            unproven: 2,
         };
         assert_eq!(
             (counts.read(), counts.round_trip_ns()),

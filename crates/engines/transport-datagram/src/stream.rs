@@ -425,10 +425,12 @@ impl ResumableStream {
     /// The packets since it was made here: those of a predecessor are not counted.
     pub(crate) fn packets(&self) -> Packets {
         let statistics = self.endpoint.statistics();
+        let dropped = &statistics.dropped;
         Packets {
             sent: statistics.packets_sent,
             received: statistics.packets_received,
             resent: statistics.packets_resent,
+            unproven: dropped.token + dropped.cookie + dropped.forged + dropped.unproven,
         }
     }
 

@@ -33,6 +33,7 @@ pub(crate) struct PacketsGone {
     pub(crate) sent: Count,
     pub(crate) received: Count,
     pub(crate) resent: Count,
+    pub(crate) unproven: Count,
 }
 
 impl PacketsGone {
@@ -40,6 +41,7 @@ impl PacketsGone {
         self.sent.add(packets.sent);
         self.received.add(packets.received);
         self.resent.add(packets.resent);
+        self.unproven.add(packets.unproven);
     }
 
     pub(crate) fn read(&self) -> Packets {
@@ -47,6 +49,7 @@ impl PacketsGone {
             sent: self.sent.get(),
             received: self.received.get(),
             resent: self.resent.get(),
+            unproven: self.unproven.get(),
         }
     }
 }

@@ -63,6 +63,8 @@ metrics! {
         "Packets that the datagram transport took from the network.";
     PACKETS_RESENT = "provost_datagram_packets_resent_total", Counter, "{packet}",
         "Packets that the datagram transport sent again, as they seemed lost or were not answered in time.";
+    PACKETS_UNPROVEN = "provost_datagram_packets_unproven_total", Counter, "{packet}",
+        "Packets that the datagram transport dropped because their senders did not show what only the peer knows: a session's token, a cookie, the tag of a sealed packet. Many of them are an attack.";
     ROUND_TRIP = "provost_datagram_round_trip_seconds", Gauge, "s",
         "The longest of the smoothed round trips of open connections over the datagram transport, as their clients measure them.";
     CERTIFICATE_ENDS = "provost_tls_certificate_expiry_seconds", Gauge, "s",
@@ -214,6 +216,7 @@ fn packets(plane: &ControlPlane, out: &mut Collected) {
     out.number(&PACKETS_SENT, &[], packets.sent as f64);
     out.number(&PACKETS_RECEIVED, &[], packets.received as f64);
     out.number(&PACKETS_RESENT, &[], packets.resent as f64);
+    out.number(&PACKETS_UNPROVEN, &[], packets.unproven as f64);
     let connections = plane.connections.all();
     let trip = |connection: &OpenConnection| connection.signals.packets().round_trip_ns();
     if let Some(longest_ns) = connections.values().filter_map(trip).max() {
