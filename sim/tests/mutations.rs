@@ -37,5 +37,5 @@ fn a_policy_that_is_bypassed_on_restore_is_found() {
 
 #[test]
 fn polling_without_end_is_found() {
-    find(Mutation::EndlessPolling, 12);
+    find(Mutation::EndlessPolling, 32);
 }

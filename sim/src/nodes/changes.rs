@@ -28,6 +28,8 @@ const ANSWER_NS_MAX: Nanos = 50_000_000;
 /// The source of changes.
 pub(super) struct Changes {
     random: Random,
+    /// Which of them are migrations; apart, so that worlds without one are as they were.
+    migrations: Random,
     next_at: Nanos,
     every_ns: u64,
     next_tag: u64,
@@ -49,6 +51,7 @@ impl Changes {
         let mut random = Random::new(seed);
         let every_ns = [0, 20_000_000, 5_000_000, 1_000_000][random.below(4) as usize];
         let mut changes = Changes {
+            migrations: Random::new(!seed),
             random,
             next_at: now,
             every_ns,
@@ -103,7 +106,7 @@ impl NodesWorld {
             return Ok(());
         };
         let id = *id;
-        let shape = if self.changes.random.one_in(MIGRATION_ONE_IN) {
+        let shape = if self.changes.migrations.one_in(MIGRATION_ONE_IN) {
             self.migration(node, id)?
         } else {
             shape(&mut self.changes, &end.tags, &end.spec, &end.transport)
