@@ -9,7 +9,7 @@ use provost_marshal::{Elements, Place, Scratch, Value, View};
 use provost_schema::MessageId;
 use sampling::app_heap::WINDOW_AT;
 use sampling::entropy::Entropy;
-use sampling::{Subject, messages, schemas};
+use sampling::{Subject, is_same, messages, schemas};
 
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
@@ -149,23 +149,6 @@ fn native_key(key: &MapKey) -> Value<'_> {
         MapKey::U32(key) => Value::Uint(u64::from(*key)),
         MapKey::U64(key) => Value::Uint(*key),
         MapKey::String(key) => Value::String(key),
-    }
-}
-
-fn is_same(read: Value<'_>, expected: &prost_reflect::Value) -> bool {
-    use prost_reflect::Value as Expected;
-    match (read, expected) {
-        (Value::Bool(a), Expected::Bool(b)) => a == *b,
-        (Value::Int(a), Expected::I32(b)) => a == i64::from(*b),
-        (Value::Int(a), Expected::I64(b)) => a == *b,
-        (Value::Uint(a), Expected::U32(b)) => a == u64::from(*b),
-        (Value::Uint(a), Expected::U64(b)) => a == *b,
-        (Value::Float(a), Expected::F32(b)) => a == *b,
-        (Value::Double(a), Expected::F64(b)) => a == *b,
-        (Value::Enum(a), Expected::EnumNumber(b)) => a == *b,
-        (Value::String(a), Expected::String(b)) => a == b,
-        (Value::Bytes(a), Expected::Bytes(b)) => a == &b[..],
-        _ => false,
     }
 }
 

@@ -9,7 +9,7 @@ use provost_marshal::{Leaf, MessageError, Scratch, Tables, Value, View, copy_for
 use provost_schema::MessageId;
 use sampling::app_heap::{AppHeap, WINDOW_AT};
 use sampling::entropy::Entropy;
-use sampling::{Subject, messages, schemas};
+use sampling::{Subject, is_same, messages, schemas};
 
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
@@ -301,25 +301,6 @@ fn check_paths(case: &Case, native: &[u8], message: &DynamicMessage, prefix: &st
         } else if let Some(read) = read {
             assert!(is_same(read, &value), "{path}: {read:?} is not {value:?}");
         }
-    }
-}
-
-fn is_same(read: Value<'_>, expected: &prost_reflect::Value) -> bool {
-    use prost_reflect::Value as Expected;
-    match (read, expected) {
-        (Value::Bool(a), Expected::Bool(b)) => a == *b,
-        (Value::Int(a), Expected::I32(b)) => a == i64::from(*b),
-        (Value::Int(a), Expected::I64(b)) => a == *b,
-        (Value::Uint(a), Expected::U32(b)) => a == u64::from(*b),
-        (Value::Uint(a), Expected::U64(b)) => a == *b,
-        (Value::Float(a), Expected::F32(b)) => a == *b,
-        (Value::Double(a), Expected::F64(b)) => a == *b,
-        (Value::Enum(a), Expected::EnumNumber(b)) => a == *b,
-        (Value::String(a), Expected::String(b)) => a == b,
-        (Value::Bytes(a), Expected::Bytes(b)) => a == &b[..],
-        (Value::List(a), Expected::List(b)) => a as usize == b.len(),
-        (Value::List(a), Expected::Map(b)) => a as usize == b.len(),
-        _ => false,
     }
 }
 

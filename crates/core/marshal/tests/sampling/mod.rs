@@ -8,7 +8,7 @@ pub(crate) mod schemas;
 
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, MessageDescriptor};
-use provost_marshal::Tables;
+use provost_marshal::{Tables, Value};
 use provost_schema::{MessageId, Schema};
 
 /// A schema in the forms that the tests need: for prost-reflect, and for the crate under test.
@@ -56,5 +56,25 @@ impl Subject {
         self.pool
             .get_message_by_name(name)
             .expect("the message is in the pool")
+    }
+}
+
+/// Whether a value that was read is the one that the message has. Of lists and maps it has their lengths.
+pub(crate) fn is_same(read: Value<'_>, expected: &prost_reflect::Value) -> bool {
+    use prost_reflect::Value as Expected;
+    match (read, expected) {
+        (Value::Bool(a), Expected::Bool(b)) => a == *b,
+        (Value::Int(a), Expected::I32(b)) => a == i64::from(*b),
+        (Value::Int(a), Expected::I64(b)) => a == *b,
+        (Value::Uint(a), Expected::U32(b)) => a == u64::from(*b),
+        (Value::Uint(a), Expected::U64(b)) => a == *b,
+        (Value::Float(a), Expected::F32(b)) => a == *b,
+        (Value::Double(a), Expected::F64(b)) => a == *b,
+        (Value::Enum(a), Expected::EnumNumber(b)) => a == *b,
+        (Value::String(a), Expected::String(b)) => a == b,
+        (Value::Bytes(a), Expected::Bytes(b)) => a == &b[..],
+        (Value::List(a), Expected::List(b)) => a as usize == b.len(),
+        (Value::List(a), Expected::Map(b)) => a as usize == b.len(),
+        _ => false,
     }
 }
