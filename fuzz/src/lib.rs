@@ -130,6 +130,21 @@ pub const TARGETS: &[Target] = &[
         seeds: provost_http2::fuzzing::saved_seeds,
     },
     Target {
+        name: "grpc_server",
+        run: provost_grpc::fuzzing::server,
+        seeds: provost_grpc::fuzzing::server_seeds,
+    },
+    Target {
+        name: "grpc_heads",
+        run: provost_grpc::fuzzing::heads,
+        seeds: provost_grpc::fuzzing::heads_seeds,
+    },
+    Target {
+        name: "grpc_messages",
+        run: provost_grpc::fuzzing::messages,
+        seeds: provost_grpc::fuzzing::messages_seeds,
+    },
+    Target {
         name: "submissions",
         run: submission::submissions,
         seeds: submission::submissions_seeds,

@@ -45,6 +45,7 @@ pub(crate) fn native_seeds() -> Vec<Vec<u8>> {
 pub(crate) fn protobuf(input: &[u8]) {
     let subject = Subject::get();
     fuzzing::decode(&subject.tables, subject.everything(), input);
+    fuzzing::paths(&subject.tables, subject.everything(), input);
 }
 
 pub(crate) fn protobuf_seeds() -> Vec<Vec<u8>> {
