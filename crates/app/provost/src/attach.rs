@@ -90,12 +90,14 @@ fn socket_path() -> PathBuf {
 }
 
 fn unreachable(path: &Path, error: &io::Error) -> Status {
-    let question = match error.kind() {
-        io::ErrorKind::PermissionDenied => "is the user of this process in the group that may open it?",
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "this user may not open the socket: is it in the group that may (control.mode)?"
+        }
         _ => "is provostd running, and PROVOST_SOCKET right?",
     };
     Status::unavailable(format!(
-        "the node's service at {} cannot be reached ({error}): {question}",
+        "the node's service at {} cannot be reached ({error}): {hint}",
         path.display()
     ))
 }

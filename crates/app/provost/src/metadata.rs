@@ -4,7 +4,29 @@ use std::fmt;
 
 use provost_wire::metadata as block;
 
-pub use provost_wire::metadata::MetadataError;
+/// Why a pair was not taken into a [`MetadataMap`]. Says which key it was, and never the value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetadataError {
+    key: String,
+    problem: block::MetadataError,
+}
+
+impl fmt::Display for MetadataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "metadata \"{}\": ", self.key.escape_debug())?;
+        match self.problem {
+            block::MetadataError::Key { .. } => {
+                f.write_str("a key has lower-case letters, digits, '_', '-' and '.', and nothing else")
+            }
+            block::MetadataError::Value { .. } => f.write_str(
+                "its value is not printable ASCII: give the key the suffix -bin to send any bytes",
+            ),
+            problem => problem.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for MetadataError {}
 
 /// Key-value pairs that travel beside messages: with a request, before a response, or after it.
 ///
@@ -54,13 +76,17 @@ impl MetadataMap {
 
     /// Adds a value of any bytes beside those that the key has.
     pub fn append_bin(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataError> {
+        let refused = |problem| MetadataError {
+            key: key.to_owned(),
+            problem,
+        };
         if key.starts_with(':') {
-            return Err(MetadataError::Key { at: self.block.len() });
+            return Err(refused(block::MetadataError::Key { at: self.block.len() }));
         }
         if self.len() >= provost_wire::limits::METADATA_ENTRIES_MAX {
-            return Err(MetadataError::TooMany);
+            return Err(refused(block::MetadataError::TooMany));
         }
-        block::append(&mut self.block, key, value)
+        block::append(&mut self.block, key, value).map_err(refused)
     }
 
     /// Removes all values of a key, and says whether there was one.
