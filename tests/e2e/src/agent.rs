@@ -168,6 +168,11 @@ impl Agent {
         match ask {
             Ask::Echo(echo) => self.echo(echo).await,
             Ask::EchoAs(schema) => other_schemas::echo_as(schema).await,
+            Ask::EchoAt(name) => {
+                let client = ProbeClient::connect(name.as_str()).await?;
+                client.echo(echo_message(1)).await?;
+                Ok(Done::default())
+            }
             Ask::BuildOnly { bytes } => {
                 let message = echo_message(bytes);
                 tell(ticket, Answer::At("built".to_owned()));

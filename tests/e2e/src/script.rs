@@ -29,6 +29,8 @@ pub enum Ask {
     Echo(Echo),
     /// Echo over a client built from a schema that differs from the server's.
     EchoAs(OtherSchema),
+    /// An echo call by a client of its own that connects under this name.
+    EchoAt(String),
     /// Builds a request, and then does nothing with it: ends `At("built")`.
     BuildOnly {
         /// Size of its payload.

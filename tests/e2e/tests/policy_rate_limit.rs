@@ -8,7 +8,7 @@ use provost_e2e::probe::probe_client::blocking::ProbeClient;
 use provost_e2e::probe::probe_service::SERVICE;
 use provost_e2e::scrape::{metrics, value};
 use provost_e2e::script::{Ask, Echo};
-use provost_e2e::{Node, NodeOptions, Setting, built, eventually, watched};
+use provost_e2e::{Node, NodeOptions, Setting, World, built, eventually, watched};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 
@@ -45,6 +45,24 @@ fn successes(client: &ProbeClient) -> usize {
         .take(10_000)
         .take_while(Result::is_ok)
         .count()
+}
+
+#[test]
+fn a_call_between_two_apps_of_one_node_is_charged_once() {
+    watched(|| {
+        let mut world = World::new(ROLE);
+        let node = world.node("one", &NodeOptions::default());
+        let _server = world.server(&node);
+        let client = client(&node);
+        for side in ["both", "client", "server"] {
+            let limit = "policy attach --kind rate-limit --service probe.Probe --set requests_per_second=0.01 --set burst=5";
+            let mut attach: Vec<&str> = limit.split(' ').collect();
+            attach.extend(["--side", side]);
+            node.operate(&attach);
+            assert_eq!(successes(&client), 5, "--side {side}");
+            node.operate(&["policy", "detach", "rate-limit"]);
+        }
+    });
 }
 
 #[test]

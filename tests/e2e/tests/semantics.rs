@@ -189,6 +189,23 @@ fn schemas_that_are_compatible_connect_and_others_are_refused_with_the_field() {
 }
 
 #[test]
+fn a_misspelt_service_is_refused_at_once_with_what_is_known() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        setting.agent.calls_well();
+        let failure = setting.agent.fails(Ask::EchoAt("probe.Prob".to_owned()));
+        assert_eq!(failure.code, Code::NotFound, "{failure:?}");
+        for part in ["there is no service probe.Prob:", "did you mean probe.Probe?"] {
+            assert!(failure.message.contains(part), "{failure:?}");
+        }
+        let log = setting.a.program.log();
+        let mut refusals = log.lines().filter(|line| line.contains("connection refused"));
+        assert!(refusals.any(|line| line.contains("probe.Prob:")), "{log}");
+        setting.agent.calls_well();
+    });
+}
+
+#[test]
 fn a_service_told_to_stop_finishes_the_calls_in_flight() {
     watched(|| {
         let mut setting = Setting::new(ROLE);

@@ -9,8 +9,8 @@ use provost_datapath::{Engine, RestoreError, SavedState};
 
 use crate::{
     AttachError, ConfigError, DatapathContext, Environment, Filter, FilterEngine, FilterEngineParts,
-    MethodCalls, MetricDescription, MetricSink, Policy, PolicyKind, SampleSource, SharedState, Start,
-    parse_config,
+    MethodCalls, MetricDescription, MetricSink, Policy, PolicyKind, SameNodeCalls, SampleSource, SharedState,
+    Start, parse_config,
 };
 
 /// A policy, declared. [`kind_of`] makes a built-in kind of it, [`crate::export_engine!`] a library to load.
@@ -19,6 +19,8 @@ pub trait FilterPolicy: Send + Sync + Sized + 'static {
     const KIND: &'static str;
     /// Version of the code: what an operator upgrades from and to.
     const VERSION: u32 = 1;
+    /// Which ends of a call between two apps of this node it judges, where it is attached to both.
+    const SAME_NODE_CALLS: SameNodeCalls = SameNodeCalls::AtEachEnd;
     /// What it does, in one line.
     const SUMMARY: &'static str;
     /// A commented configuration with every key and its default, in TOML.
@@ -115,6 +117,10 @@ impl<P: FilterPolicy> PolicyKind for DeclaredKind<P> {
 
     fn version(&self) -> u32 {
         P::VERSION
+    }
+
+    fn same_node_calls(&self) -> SameNodeCalls {
+        P::SAME_NODE_CALLS
     }
 
     fn summary(&self) -> &'static str {

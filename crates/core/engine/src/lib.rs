@@ -48,7 +48,8 @@ pub use filter_engine::{FilterEngine, FilterEngineParts, HELD_STEPS_MAX};
 pub use filter_policy::{DeclaredEngine, FilterPolicy, PolicyEngine, kind_of};
 pub use metric::{MetricDescription, MetricSink, MetricType};
 pub use policy::{
-    AttachError, ConfigError, Environment, Policy, PolicyKind, SharedState, Start, check_range, parse_config,
+    AttachError, ConfigError, Environment, Policy, PolicyKind, SameNodeCalls, SharedState, Start,
+    check_range, parse_config,
 };
 pub use sample::{Sample, SampleBatch, SampleSource, SampledStep};
 pub use trace_context::{TRACEPARENT, TRACEPARENT_BYTES, TraceContext};

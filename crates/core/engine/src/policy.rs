@@ -16,6 +16,11 @@ pub trait PolicyKind: Send + Sync {
         1
     }
 
+    /// Which ends of a call between two apps of this node it judges, where it is attached to both.
+    fn same_node_calls(&self) -> SameNodeCalls {
+        SameNodeCalls::AtEachEnd
+    }
+
     /// What it does, in one line.
     fn summary(&self) -> &'static str;
 
@@ -36,6 +41,15 @@ pub trait PolicyKind: Send + Sync {
         environment: &Environment,
         shared: Option<&SharedState>,
     ) -> Result<Arc<dyn Policy>, ConfigError>;
+}
+
+/// Which ends of a call between two apps of one node a policy judges that is attached to both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameNodeCalls {
+    /// Both, as on two nodes: to judge a call again does no harm, or each end is to be told of.
+    AtEachEnd,
+    /// The client's alone: what it does to a call would be done twice.
+    Once,
 }
 
 /// A policy that was attached: what its engines on all datapaths of the node share.

@@ -390,6 +390,9 @@ pub struct Change {
     pub before: ::prost::alloc::string::String,
     #[prost(string, tag = "7")]
     pub after: ::prost::alloc::string::String,
+    /// What was done and may not be what was meant, such as a policy that applies to nothing known.
+    #[prost(string, repeated, tag = "8")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]

@@ -1,5 +1,6 @@
 //! The audit log: what policies decided and what operators changed, one JSON object on a line.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::thread::JoinHandle;
@@ -24,6 +25,9 @@ const GATHERING: Duration = Duration::from_millis(20);
 const QUEUE_LONG: usize = QUEUE_MAX / 4;
 /// How long the writer sleeps when nobody wakes it. (No wake-up is lost; this is for the count of what was dropped.)
 const IDLE: Duration = Duration::from_secs(10);
+
+/// Paths that stand for the process's own streams.
+const STREAMS: [&str; 2] = ["/dev/stdout", "/dev/stderr"];
 
 /// Why there is no audit log.
 #[derive(Debug, thiserror::Error)]
@@ -161,6 +165,18 @@ impl AuditLog {
         })
     }
 
+    /// Whether a file could be appended to or made. Makes none.
+    pub(crate) fn check(path: &Path) -> std::io::Result<()> {
+        if STREAMS.iter().any(|stream| path == Path::new(stream)) {
+            return Ok(());
+        }
+        let opened = std::fs::OpenOptions::new().append(true).open(path);
+        match opened {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => check_folder_of(path),
+            opened => opened.map(drop),
+        }
+    }
+
     /// Writes a record that somebody else has put together: a JSON object without a line break.
     pub fn line(&self, record: String) {
         self.push(Entry::Line(record));
@@ -185,6 +201,16 @@ impl AuditLog {
             thread.thread().unpark();
         }
     }
+}
+
+/// Whether a file can be made in the folder of this one.
+fn check_folder_of(path: &Path) -> std::io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let wanted = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    Ok(rustix::fs::access(folder, wanted)?)
 }
 
 impl EventSink for AuditLog {

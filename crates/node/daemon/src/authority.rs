@@ -153,6 +153,11 @@ impl AppAuthority {
         outcome.inspect_err(|denial| self.record(AppAction::Connect, AskingApp::of(app), service, denial))
     }
 
+    /// Whether an app that may connect to a service may be told of it.
+    pub(crate) fn may_know(&self, app: &AttachedApp, service: &str) -> bool {
+        may_connect(&self.config.live(), app.name(), service).is_ok()
+    }
+
     /// Puts a refusal, or the end of what was allowed before, into the audit log.
     pub(crate) fn record(
         &self,

@@ -14,12 +14,13 @@ use provost_datapath::{
     ConnectionSignals, Datapath, Engine, EngineStart, ForeignBytes, NotSaved, Predecessor, ReceivedBlock,
     RestoreError, Restorer, SavedDatapath,
 };
-use provost_engine::{AppIdentity, AttestedApp, DatapathContext, MethodContext, PeerIdentity};
+use provost_engine::{AppIdentity, AttestedApp, DatapathContext, PeerIdentity};
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, MethodShape, SendHeap};
 use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
 use provost_schema::{Method, Service};
 
 use crate::policies::chain::PolicyEngine;
+use crate::policies::schema_context::method_contexts;
 use crate::runtime::{ConnectionId, Fitted, Guard, Planned, Tag};
 use crate::schemas::BoundSchema;
 use crate::transport::TransportKind;
@@ -271,18 +272,6 @@ impl Restorer for NamesNothing {
     fn foreign(&mut self, kept: u32) -> Result<ForeignBytes, NotSaved> {
         Err(NotSaved::Foreign { kept })
     }
-}
-
-fn method_contexts(service: &Service) -> Arc<[MethodContext]> {
-    let context = |method: &Method| MethodContext {
-        name: method.name.as_str().into(),
-        path: format!("/{}/{}", service.full_name, method.name).into(),
-        input: method.input,
-        output: method.output,
-        client_streaming: method.client_streaming,
-        server_streaming: method.server_streaming,
-    };
-    service.methods.iter().map(context).collect()
 }
 
 fn method_types(service: &Service) -> Arc<[MethodTypes]> {

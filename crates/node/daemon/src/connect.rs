@@ -32,6 +32,7 @@ use crate::runtime::{AppId, ConnectionId};
 use crate::runtimes::Runtimes;
 use crate::schemas::BoundSchema;
 use crate::services::{self, Match, Offer, Services};
+use crate::suggestion;
 use crate::transport::{
     self, CallerAttestation, ConnectRequest, Encoding, EstablishedPeer, Hello, TransportKind,
 };
@@ -145,14 +146,18 @@ impl Connector {
         let identity = &app.endpoint.identity;
         let finding = self.services.find_schema(&connect.service, hash, identity);
         let Some(schema) = app.unless_gone(finding).await? else {
-            return Ok(ConnectOutcome::SchemaUnknown);
+            return match self.services.service_of(hash) {
+                // To be asked for the schema again would not help the app.
+                Some(own_name) => Err(self.misnamed(app, &connect.service, &own_name)),
+                None => Ok(ConnectOutcome::SchemaUnknown),
+            };
         };
         if self.connections.is_draining() {
             let message = "the service on this node is shutting down";
             return Err(Refusal::new(Code::Unavailable, message));
         }
         let permit = self.connections.permits.take(&app.connections)?;
-        let opened = match self.route(connect)? {
+        let opened = match self.route(app, connect)? {
             ConnectionRoute::Local => {
                 let found = app
                     .unless_gone(self.services.match_local(&schema, identity))
@@ -172,7 +177,27 @@ impl Connector {
         Ok(ConnectOutcome::Connected(opened))
     }
 
-    fn route(&self, connect: &Connect) -> Result<ConnectionRoute, Refusal> {
+    /// Why an app cannot connect to a service under a name that its schema does not give it.
+    fn misnamed(&self, app: &AttachedApp, service: &str, own_name: &str) -> Refusal {
+        let message = format!(
+            "there is no service {service}: the schema that the app brings calls it {own_name}; {}",
+            self.known_services(app, service)
+        );
+        Refusal::new(Code::NotFound, message)
+    }
+
+    /// What is known here that an app may have meant by the name of a service.
+    fn known_services(&self, app: &AttachedApp, service: &str) -> String {
+        let config = self.config.live();
+        let routed = config.routes.iter().map(|route| route.service.clone());
+        let mut known: Vec<String> = self.services.bound().into_iter().chain(routed).collect();
+        known.retain(|known| known != "*" && self.authority.may_know(app, known));
+        known.sort();
+        known.dedup();
+        suggestion::what_is_known(service, "service", &known)
+    }
+
+    fn route(&self, app: &AttachedApp, connect: &Connect) -> Result<ConnectionRoute, Refusal> {
         let config = self.config.live();
         if !connect.address.is_empty() {
             if config.allows_app_addresses() {
@@ -196,8 +221,9 @@ impl Connector {
             None => Err(Refusal::new(
                 Code::Unavailable,
                 format!(
-                    "no app has bound {0} on this node, and no [[route]] of its configuration says where {0} is",
-                    connect.service
+                    "no app has bound {0} on this node, and no [[route]] of its configuration says where {0} is; {1}",
+                    connect.service,
+                    self.known_services(app, &connect.service)
                 ),
             )),
         }

@@ -163,14 +163,14 @@ pub(crate) fn cut(text: &str) -> Cow<'_, str> {
 
 /// A filter that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{origin}: \"{filter}\" is not a log filter ({source}); use a level or something like \"info,provostd=debug\""
-)]
+#[error("{origin}: {problem}")]
 pub struct FilterError {
     origin: &'static str,
-    filter: String,
-    source: tracing_subscriber::filter::ParseError,
+    problem: String,
 }
+
+/// What a part of a filter without `=` may be.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Starts logging for the whole process. A process that logs already keeps its logs.
 pub fn start(config: &LogConfig) -> Result<(), FilterError> {
@@ -197,9 +197,16 @@ pub fn start(config: &LogConfig) -> Result<(), FilterError> {
     Ok(())
 }
 
-/// Whether the level can be read.
+/// Whether the level can be read: the configured one, and the one of the environment that goes before it.
 pub fn check(config: &LogConfig) -> Result<(), FilterError> {
+    read_filter("log.level", &config.level)?;
     filter(config).map(drop)
+}
+
+/// What is wrong with a configured level, if something is.
+pub fn level_problem(config: &LogConfig) -> Option<String> {
+    let read = read_filter("log.level", &config.level);
+    read.err().map(|error| error.problem)
 }
 
 /// Logs at another level from now on, where the logs were started here. A level that cannot be read changes nothing.
@@ -218,15 +225,31 @@ fn keep(set: impl Fn(EnvFilter) + Send + Sync + 'static) {
 }
 
 fn filter(config: &LogConfig) -> Result<EnvFilter, FilterError> {
-    let (origin, filter) = match std::env::var(FILTER_VARIABLE) {
-        Ok(filter) if !filter.is_empty() => (FILTER_VARIABLE, filter),
-        _ => ("log.level", config.level.clone()),
-    };
-    EnvFilter::try_new(&filter).map_err(|source| FilterError {
+    match std::env::var(FILTER_VARIABLE) {
+        Ok(filter) if !filter.is_empty() => read_filter(FILTER_VARIABLE, &filter),
+        _ => read_filter("log.level", &config.level),
+    }
+}
+
+fn read_filter(origin: &'static str, filter: &str) -> Result<EnvFilter, FilterError> {
+    let refused = |why: String| FilterError {
         origin,
-        filter,
-        source,
-    })
+        problem: format!(
+            "\"{filter}\" is not a log filter ({why}); write a level ({}) or something like \"info,provostd=debug\"",
+            LEVELS.join(", ")
+        ),
+    };
+    // The library takes every word for a part of the program: a misspelt level would log nothing.
+    if let Some(word) = filter.split(',').map(str::trim).find(|part| !says_a_level(part)) {
+        return Err(refused(format!("\"{word}\" is no level")));
+    }
+    EnvFilter::try_new(filter).map_err(|error| refused(error.to_string()))
+}
+
+/// Whether a part of a filter is a level, or says one for a part of the program or a span.
+fn says_a_level(part: &str) -> bool {
+    let is_level = LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level));
+    is_level || part.contains(['=', '[', ']', '{', '}'])
 }
 
 #[cfg(test)]
@@ -298,11 +321,13 @@ mod tests {
             })
             .unwrap();
         }
-        let error = filter(&LogConfig {
-            level: "info,=,=".into(),
-            format: LogFormat::Text,
-        })
-        .unwrap_err();
-        assert!(error.to_string().contains("log.level"), "{error}");
+        for level in ["info,=,=", "inof", "info,debgu", "info,provostd=debgu", ""] {
+            let error = filter(&LogConfig {
+                level: level.into(),
+                format: LogFormat::Text,
+            })
+            .unwrap_err();
+            assert!(error.to_string().contains("log.level"), "{error}");
+        }
     }
 }

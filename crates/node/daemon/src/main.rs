@@ -112,10 +112,6 @@ fn main() -> ExitCode {
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    if let Err(error) = provostd::check_policies(&config, Registry::with_built_ins()) {
-        eprintln!("provostd: {error}");
-        return ExitCode::from(EXIT_USAGE);
-    }
     if only_check {
         println!("the configuration is good");
         return ExitCode::SUCCESS;
@@ -147,7 +143,7 @@ fn configure(options: Options) -> Result<(Config, Sources), ConfigError> {
         directory: options.config_dir.clone(),
         adjust: Arc::new(move |config| adjust(&options, config)),
     };
-    Ok((sources.read()?, sources))
+    Ok((provostd::read_configuration(&sources)?, sources))
 }
 
 /// What the options say instead of the files, or beside them.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use provost_engine::{EventSink, NoEvents};
+use provost_engine::EventSink;
 use provost_shm::PacketSocket;
 use provost_transport_tcp::TlsConfigError;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
@@ -160,13 +160,6 @@ pub enum Shutdown {
     Drain,
     /// End at once.
     Now,
-}
-
-/// Checks what [`Config::check`] cannot see: that engines load, and that policies take their configurations.
-pub fn check_policies(config: &Config, kinds: Registry) -> Result<(), StartError> {
-    let policies = Policies::new(Arc::new(kinds), &config.node.name, Arc::new(NoEvents));
-    policies::load_engines(policies.registry(), &config.engines).map_err(StartError::Engine)?;
-    Ok(policies.begin(config.all_attachments())?)
 }
 
 /// What a node's service is started with.

@@ -15,7 +15,8 @@ use crate::control_plane::ControlPlane;
 use crate::enforcement;
 use crate::migration::RouteFollower;
 use crate::permits::ConnectionBounds;
-use crate::policies::{Attachment, Change, ChangeError, Mode, Report, load_engines};
+use crate::policies::{Attachment, Change, ChangeError, Mode, Report};
+use crate::preflight::{self, LibraryCheck};
 
 /// File of a configuration directory into which policies are written back.
 const WRITTEN_FILE: &str = "90-policies.toml";
@@ -38,12 +39,6 @@ pub enum ReloadError {
     /// Its policies cannot be attached.
     #[error(transparent)]
     Policy(#[from] ChangeError),
-    /// Its log level is none.
-    #[error(transparent)]
-    Log(#[from] crate::log::FilterError),
-    /// A library of its list cannot be loaded.
-    #[error("engines: {0}")]
-    Engine(String),
     /// There are no files to write to.
     #[error(
         "the service was started without configuration files: start it with --config-dir DIR or --config FILE"
@@ -100,15 +95,8 @@ pub(crate) fn apply_configured(plane: &ControlPlane, before: &[Attachment]) {
 }
 
 async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
-    let sources = plane.config.sources();
-    let read = tokio::task::spawn_blocking(move || sources.read()).await;
-    let new = read.map_err(|_| ChangeError::Ending)??;
+    let new = read_whole(plane, LibraryCheck::Load).await?;
     let changes = diff(&effective(plane), &new);
-    crate::log::check(&new.log)?;
-    let (registry, engines) = (Arc::clone(&plane.policies.maker.registry), new.engines.clone());
-    let loading = tokio::task::spawn_blocking(move || load_engines(&registry, &engines));
-    let loaded = loading.await.map_err(|_| ChangeError::Ending)?;
-    loaded.map_err(ReloadError::Engine)?;
     let attachments = new.all_attachments();
     let change = Change::Apply {
         attachments: attachments.clone(),
@@ -147,17 +135,29 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     Ok(Reloaded { changes, policies })
 }
 
+/// Reads the files and checks them whole.
+async fn read_whole(plane: &ControlPlane, libraries: LibraryCheck) -> Result<Config, ReloadError> {
+    let sources = plane.config.sources();
+    let registry = Arc::clone(&plane.policies.maker.registry);
+    let read = move || sources.read_checked(&|config| preflight::problems(config, &registry, libraries));
+    let read = tokio::task::spawn_blocking(read).await;
+    Ok(read.map_err(|_| ChangeError::Ending)??)
+}
+
 /// What a reload would change: to the files that the node was started with, or to these in their place.
 pub(crate) async fn preview(
     plane: &ControlPlane,
     files: Option<BTreeMap<String, String>>,
 ) -> Result<Vec<ConfigChange>, ReloadError> {
-    let sources = plane.config.sources();
-    let read = tokio::task::spawn_blocking(move || match files {
-        Some(files) => sources.read_files(&files),
-        None => sources.read(),
-    });
-    let new = read.await.map_err(|_| ChangeError::Ending)??;
+    let new = match files {
+        None => read_whole(plane, LibraryCheck::Look).await?,
+        // Whoever brings these may not let the node open files for him: his own command has checked what they name.
+        Some(files) => {
+            let sources = plane.config.sources();
+            let read = tokio::task::spawn_blocking(move || sources.read_files(&files)).await;
+            read.map_err(|_| ChangeError::Ending)??
+        }
+    };
     Ok(diff(&effective(plane), &new))
 }
 

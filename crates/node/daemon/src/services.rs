@@ -117,6 +117,16 @@ impl Services {
         self.schemas.known(service, hash)
     }
 
+    /// What the service is called whose schema has this hash, if it is in memory.
+    pub(crate) fn service_of(&self, hash: SchemaHash) -> Option<String> {
+        self.schemas.of_hash(hash).map(|schema| schema.service.clone())
+    }
+
+    /// The services that apps of this node have bound.
+    pub(crate) fn bound(&self) -> Vec<String> {
+        self.lock().by_service.keys().cloned().collect()
+    }
+
     /// The schema of a service with this hash, from memory or from disk, for an app.
     pub(crate) async fn find_schema(
         self: &Arc<Self>,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use provost_admin::v1::admin_client::AdminClient;
+use provostd::AdminConfig;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
@@ -18,8 +19,8 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Which node, and how long it may take.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Target {
-    /// The node's admin socket
-    #[arg(long, value_name = "PATH", env = "PROVOST_ADMIN_SOCKET", default_value = SOCKET_DEFAULT)]
+    /// The node's admin socket; without it, the one beside the socket that PROVOST_SOCKET names for apps
+    #[arg(long, value_name = "PATH", env = "PROVOST_ADMIN_SOCKET", default_value_os_t = default_socket())]
     pub(crate) socket: PathBuf,
     /// How long an answer may take, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
@@ -27,6 +28,14 @@ pub(crate) struct Target {
     /// Print JSON: the messages of the admin API (docs/admin-api.md)
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The admin socket of the node that apps of this environment attach to.
+fn default_socket() -> PathBuf {
+    match std::env::var_os("PROVOST_SOCKET") {
+        Some(socket) if !socket.is_empty() => AdminConfig::default().socket_beside(Path::new(&socket)),
+        _ => SOCKET_DEFAULT.into(),
+    }
 }
 
 /// A length of time in seconds, above zero.
@@ -132,7 +141,7 @@ fn reason(error: &(dyn std::error::Error + 'static), socket: &Path) -> String {
     }
     match socket.exists() {
         true => error.to_string(),
-        false => "there is no such socket; see --socket and PROVOST_ADMIN_SOCKET".to_owned(),
+        false => "there is no such socket; see --socket, PROVOST_ADMIN_SOCKET and PROVOST_SOCKET".to_owned(),
     }
 }
 

@@ -8,6 +8,7 @@ use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::{
     DiffConfigRequest, DiffConfigResponse, GetConfigRequest, ReloadConfigRequest, WriteConfigRequest,
 };
+use provostd::config::{ConfigError, Sources};
 
 use crate::admin::{Node, Target};
 use crate::failure::{Exit, Failure};
@@ -117,7 +118,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 }
 
 fn check(path: &Path, json: bool) -> Result<(), Failure> {
-    let problem = provostd::Config::load(path).err().map(|error| error.to_string());
+    let read = provostd::read_configuration(&Sources::at(path));
+    let problem = read.err().map(|error| error.to_string());
     if json {
         let verdict = serde_json::json!({ "path": path, "good": problem.is_none(), "problem": problem });
         print(&json_document(&verdict)?)?;
@@ -131,6 +133,10 @@ fn check(path: &Path, json: bool) -> Result<(), Failure> {
 
 async fn diff(path: Option<&Path>, exit_code: bool, target: &Target) -> Result<(), Failure> {
     let files = path.map(read_files).transpose()?.unwrap_or_default();
+    if let Some(path) = path {
+        // What they name is opened with the caller's rights, not with the node's.
+        provostd::read_configuration(&Sources::at(path)).map_err(refused)?;
+    }
     let mut node = Node::connect(target).await?;
     let diff = node
         .call(DiffConfigRequest { files }, AdminClient::diff_config)
@@ -140,39 +146,26 @@ async fn diff(path: Option<&Path>, exit_code: bool, target: &Target) -> Result<(
         false => draw(&diff, Canvas::of_stdout()),
     })?;
     match exit_code && !diff.changes.is_empty() {
-        true => Err(Failure::failed(format!("{} keys differ", diff.changes.len()))),
+        true => Err(Failure::failed(match diff.changes.len() {
+            1 => "1 key differs".to_owned(),
+            keys => format!("{keys} keys differ"),
+        })),
         false => Ok(()),
     }
 }
 
-/// The TOML files of a directory by name, or one file.
+/// The files that a node would read, by their paths.
 fn read_files(path: &Path) -> Result<HashMap<String, String>, Failure> {
-    let wrong = |path: &Path, error: std::io::Error| Failure::usage(format!("{}: {error}", path.display()));
-    let paths = match path.is_dir() {
-        false => vec![path.to_path_buf()],
-        true => std::fs::read_dir(path)
-            .and_then(|entries| {
-                entries
-                    .map(|entry| Ok(entry?.path()))
-                    .collect::<std::io::Result<Vec<_>>>()
-            })
-            .map_err(|error| wrong(path, error))?
-            .into_iter()
-            .filter(|file| file.extension().is_some_and(|extension| extension == "toml"))
-            .collect(),
+    let texts = Sources::at(path).texts();
+    texts.map(HashMap::from_iter).map_err(refused)
+}
+
+fn refused(error: ConfigError) -> Failure {
+    let exit = match error {
+        ConfigError::Read { .. } => Exit::Usage,
+        _ => Exit::Refused,
     };
-    paths
-        .into_iter()
-        .map(|file| {
-            let text = std::fs::read_to_string(&file).map_err(|error| wrong(&file, error))?;
-            let name = file
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            Ok((name, text))
-        })
-        .collect()
+    Failure::new(exit, error.to_string())
 }
 
 fn draw(diff: &DiffConfigResponse, canvas: Canvas) -> String {

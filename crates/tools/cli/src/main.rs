@@ -42,8 +42,8 @@ Examples:
   provost check proto/kv.proto              is this schema one that provost takes?
   provost insight predict acg.yaml --profile envoy.json   what would a mesh cost this application?
 
-Commands about a node talk to its admin socket (--socket, PROVOST_ADMIN_SOCKET). With --json they print the messages of
-the admin API. Colours: only on a terminal, and not with NO_COLOR.
+Commands about a node talk to its admin socket (--socket, PROVOST_ADMIN_SOCKET, or beside the one of PROVOST_SOCKET). With
+--json they print the messages of the admin API. Colours: only on a terminal, and not with NO_COLOR.
 
 Exit status: 0 done; 1 failed; 2 wrong command line; 3 the daemon cannot be reached; 4 you may not do this; 5 refused or
 not valid, nothing was changed; 6 tried and undone; 7 no answer in time.";

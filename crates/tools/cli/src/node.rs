@@ -9,7 +9,7 @@ use provost_admin::v1::{
 };
 
 use crate::admin::{Node, Target};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::numbers;
 use crate::table::{Align, Canvas, Cell, Look, Table, clean};
 use crate::watch::{Listing, Shown, fact, json_document, print, show};
@@ -174,9 +174,31 @@ pub(crate) async fn datapaths(asked: &Datapaths) -> Result<(), Failure> {
             app: asked.app.clone(),
             service: asked.service.clone(),
         };
-        node.call(request, AdminClient::list_datapaths).await
+        let listed = node.call(request, AdminClient::list_datapaths).await?;
+        // Who watches may wait for one to come.
+        match listed.datapaths.is_empty() && asked.listing.watch.is_none() {
+            true => asked.nothing_found().map(|()| listed),
+            false => Ok(listed),
+        }
     })
     .await
+}
+
+impl Datapaths {
+    /// Nothing is an answer, unless something was named: the name may be misspelt.
+    fn nothing_found(&self) -> Result<(), Failure> {
+        let named = [("app", &self.app), ("service", &self.service)];
+        let named = named.iter().filter(|(_, name)| !name.is_empty());
+        let named: Vec<_> = named.map(|(what, name)| format!("{what} \"{name}\"")).collect();
+        if named.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "there is no datapath of {}: `provost datapath` lists all",
+            named.join(" and ")
+        );
+        Err(Failure::new(Exit::Refused, message))
+    }
 }
 
 impl Shown for ListDatapathsResponse {

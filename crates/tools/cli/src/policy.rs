@@ -407,6 +407,9 @@ fn merge(into: &mut toml::Table, from: toml::Table) {
 
 /// Prints what a change did.
 pub(crate) fn print_change(done: &Change, target: &Target) -> Result<(), Failure> {
+    for warning in done.warnings.iter().filter(|_| !target.json) {
+        eprintln!("warning: {}", clean(warning));
+    }
     print(&match target.json {
         true => json_document(done)?,
         false => describe_change(done, Canvas::of_stdout()),

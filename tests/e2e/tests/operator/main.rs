@@ -1,6 +1,7 @@
 //! The operator's command line against real nodes under real calls: what it shows, what it changes, who may, what it
 //! does with a terminal, and plans over two nodes.
 
+mod answers;
 mod changes;
 mod command;
 mod configuration;

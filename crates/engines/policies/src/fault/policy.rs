@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use provost_engine::{
     AttachError, ConfigError, Counter, DatapathContext, Environment, FilterPolicy, MetricDescription,
-    MetricSink, MetricType, SharedState,
+    MetricSink, MetricType, SameNodeCalls, SharedState,
 };
 
 use super::config::{EXAMPLE, FaultConfig, Rules};
@@ -105,6 +105,7 @@ impl Shared {
 
 impl FilterPolicy for Fault {
     const KIND: &'static str = "fault";
+    const SAME_NODE_CALLS: SameNodeCalls = SameNodeCalls::Once;
     const SUMMARY: &'static str = "delays and aborts calls by percentage and match, from a seed";
     const EXAMPLE: &'static str = EXAMPLE;
     const METRICS: &'static [&'static MetricDescription] = &[&ABORTS, &DELAYS, &ACTIVE, &OVERFLOW];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use provost_engine::{
     AttachError, ConfigError, Counter, DatapathContext, Environment, FilterPolicy, MetricDescription,
-    MetricSink, MetricType, Nanos, SharedState, TimeHistogram,
+    MetricSink, MetricType, Nanos, SameNodeCalls, SharedState, TimeHistogram,
 };
 
 use crate::rate_limit::KIND;
@@ -198,6 +198,7 @@ impl Shared {
 impl FilterPolicy for RateLimit {
     const KIND: &'static str = KIND;
     const VERSION: u32 = 2;
+    const SAME_NODE_CALLS: SameNodeCalls = SameNodeCalls::Once;
     const SUMMARY: &'static str =
         "lets so many calls a second begin, for each app, method, peer or value of a field";
     const EXAMPLE: &'static str = EXAMPLE;

@@ -10,8 +10,10 @@ use tonic::Status;
 
 use crate::policies::{
     AppliesTo, Attachment, Change, ChangeError, Mode, NotLoaded, OnFault, Position, Reach, Report, Upgrade,
+    fit,
 };
 
+use crate::suggestion::what_is_known;
 use crate::upgrade::{UpgradeError, UpgradeOrder, UpgradeRequest};
 
 use super::desk::Desk;
@@ -21,14 +23,43 @@ pub(crate) async fn attach(desk: &Desk, asked: v1::AttachPolicyRequest) -> Resul
     let policy = asked
         .policy
         .ok_or_else(|| Status::invalid_argument("policy: say what is to be attached"))?;
+    let attachment = attachment(policy)?;
+    let warnings = check_fit(desk, attachment.clone()).await?;
     let change = Change::Attach {
-        attachment: attachment(policy)?,
+        attachment,
         at: match asked.position {
             Some(position) => Position::At(position as usize),
             None => Position::Last,
         },
     };
-    make(desk, change, mode(asked.dry_run)).await
+    let done = make(desk, change, mode(asked.dry_run)).await?;
+    Ok(v1::Change { warnings, ..done })
+}
+
+/// Checks a policy against the schemas that the node knows, those of apps that are not connected too: one that fits none of
+/// what it is for is refused, and what else may not be meant is said.
+async fn check_fit(desk: &Desk, attachment: Attachment) -> Result<Vec<String>, Status> {
+    let known: Vec<_> = desk
+        .plane
+        .services
+        .schemas()
+        .into_iter()
+        .map(|(schema, _)| schema)
+        .collect();
+    let maker = desk.plane.policies.maker.for_trials();
+    let check = move || {
+        let instance = maker
+            .instance(&attachment, None)
+            .map_err(|error| refusal(&error))?;
+        let unfit = fit::unfit_for(&instance, &known).map_err(|error| {
+            let message = format!("policy \"{}\": {}", attachment.name, error.problem);
+            Status::failed_precondition(message)
+        })?;
+        let idle = fit::idle_because(&attachment, &known);
+        Ok(idle.into_iter().chain(unfit).collect())
+    };
+    let checked = tokio::task::spawn_blocking(check).await;
+    checked.map_err(|_| Status::internal("the policy could not be checked"))?
 }
 
 /// Takes a policy away.
@@ -39,11 +70,24 @@ pub(crate) async fn detach(desk: &Desk, asked: v1::DetachPolicyRequest) -> Resul
 
 /// Gives a policy another configuration, or says what that would do.
 pub(crate) async fn set(desk: &Desk, asked: v1::SetPolicyRequest) -> Result<v1::Change, Status> {
+    let config = table(&asked.config)?;
+    let attached = desk.plane.policies.table();
+    let warnings = match attached.find(&asked.name) {
+        None => Vec::new(),
+        Some(entry) => {
+            let attachment = Attachment {
+                config: config.clone(),
+                ..entry.attachment.clone()
+            };
+            check_fit(desk, attachment).await?
+        }
+    };
     let change = Change::Set {
         name: asked.name,
-        config: table(&asked.config)?,
+        config,
     };
-    make(desk, change, mode(asked.dry_run)).await
+    let done = make(desk, change, mode(asked.dry_run)).await?;
+    Ok(v1::Change { warnings, ..done })
 }
 
 /// Puts the policies into another order.
@@ -112,8 +156,8 @@ pub(crate) async fn replace(
 pub(crate) async fn upgrade(desk: &Desk, asked: v1::UpgradeEngineRequest) -> Result<v1::Change, Status> {
     let reach = match (asked.connection, asked.app.as_str()) {
         (0, "") => Reach::All,
-        (0, app) => Reach::App(app_name(desk, app)),
-        (connection, "") => Reach::Connection(connection),
+        (0, app) => Reach::App(app_name(desk, app)?),
+        (connection, "") => Reach::Connection(open_connection(desk, connection)?),
         _ => {
             return Err(Status::invalid_argument(
                 "name a connection or an app, not both: a connection is one app's",
@@ -150,6 +194,7 @@ pub(crate) fn answer(report: Report) -> v1::Change {
         number: report.number,
         before: report.before,
         after: report.after,
+        warnings: Vec::new(),
     }
 }
 
@@ -178,11 +223,28 @@ fn mode(dry_run: bool) -> Mode {
     }
 }
 
-/// The name of an app that was given by its number or its name.
-fn app_name(desk: &Desk, app: &str) -> String {
+/// The name of an app that was given by its number or its name, and that is attached.
+fn app_name(desk: &Desk, app: &str) -> Result<String, Status> {
     let apps = desk.plane.apps.all();
     let by_number = app.parse().ok().and_then(|number: u64| apps.get(&number));
-    by_number.map_or_else(|| app.to_owned(), |app| app.endpoint.identity.name.to_string())
+    let name = by_number.map_or_else(|| app.to_owned(), |app| app.name().to_owned());
+    let mut names: Vec<String> = apps.values().map(|app| app.name().to_owned()).collect();
+    if names.contains(&name) {
+        return Ok(name);
+    }
+    names.sort();
+    names.dedup();
+    let hint = what_is_known(app, "app", &names);
+    Err(Status::not_found(format!("no app \"{app}\" is attached; {hint}")))
+}
+
+/// A connection that there is.
+fn open_connection(desk: &Desk, connection: u64) -> Result<u64, Status> {
+    let found = desk.plane.connections.find(connection).is_some();
+    let message = || format!("there is no connection {connection}: `provost datapath` lists them");
+    found
+        .then_some(connection)
+        .ok_or_else(|| Status::not_found(message()))
 }
 
 /// A policy of the API as the table has it. Empty patterns are for everything.

@@ -39,9 +39,11 @@ pub(crate) async fn reload(desk: &Desk) -> Result<v1::Change, Status> {
     };
     let waiting = |change: &&ConfigChange| change.takes_effect == TakesEffect::Restarted;
     let summary = format!(
-        "read the configuration again: {} keys differ, of which {} wait for a restart",
-        reloaded.changes.len(),
-        reloaded.changes.iter().filter(waiting).count()
+        "read the configuration again: {}",
+        differing(
+            reloaded.changes.len(),
+            reloaded.changes.iter().filter(waiting).count()
+        )
     );
     let (before, after) = (lines(|change| &change.before), lines(|change| &change.after));
     Ok(v1::Change {
@@ -50,6 +52,19 @@ pub(crate) async fn reload(desk: &Desk) -> Result<v1::Change, Status> {
         after,
         ..changes::answer(reloaded.policies)
     })
+}
+
+/// How many keys differ, and how many of them wait for a restart.
+fn differing(keys: usize, waiting: usize) -> String {
+    let differ = match keys {
+        1 => "1 key differs".to_owned(),
+        keys => format!("{keys} keys differ"),
+    };
+    match waiting {
+        0 => differ,
+        1 => format!("{differ}, of which 1 waits for a restart"),
+        waiting => format!("{differ}, of which {waiting} wait for a restart"),
+    }
 }
 
 /// The configuration in effect.
@@ -71,10 +86,8 @@ pub(crate) async fn write(desk: &Desk) -> Result<v1::WriteConfigResponse, Status
 fn refusal(error: &ReloadError) -> Status {
     let message = error.to_string();
     match error {
-        ReloadError::Config(_) | ReloadError::Log(_) => Status::invalid_argument(message),
+        ReloadError::Config(_) => Status::invalid_argument(message),
         ReloadError::Policy(error) => changes::refusal(error),
-        ReloadError::Engine(_) | ReloadError::NoFiles | ReloadError::Write { .. } => {
-            Status::failed_precondition(message)
-        }
+        ReloadError::NoFiles | ReloadError::Write { .. } => Status::failed_precondition(message),
     }
 }

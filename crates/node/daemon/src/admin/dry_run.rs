@@ -98,7 +98,8 @@ fn dry_run(instance: &Arc<Instance>, samples: &[Arc<Sample>]) -> Result<v1::Test
             &datapath_context.app.name,
             &datapath_context.service,
         ) && method
-            .is_some_and(|method| instance.attachment.applies_to_method(&method.name, &method.path));
+            .is_some_and(|method| instance.attachment.applies_to_method(&method.name, &method.path))
+            && !instance.judges_at_other_end(datapath_context);
         if !applies || sample.messages_left_out > 0 || !sample.steps.iter().all(SampledStep::is_whole) {
             outcome.skipped += 1;
             continue;

@@ -10,6 +10,7 @@ use crate::authority::openness;
 use crate::control_plane::ControlPlane;
 use crate::counts::unix_ms;
 use crate::inspect;
+use crate::policies::fit;
 use crate::runtime::{Runtime, Spent};
 
 use super::Role;
@@ -55,8 +56,25 @@ fn warnings(plane: &ControlPlane) -> Vec<String> {
     let open = openness(&plane.config.live()).map(str::to_owned);
     let certificates = plane.peers.certificates.iter();
     open.into_iter()
+        .chain(idle_policies(plane))
         .chain(certificates.flat_map(|certificates| certificates.warnings()))
         .collect()
+}
+
+/// Policies that apply to nothing known.
+fn idle_policies(plane: &ControlPlane) -> Vec<String> {
+    let known: Vec<_> = plane
+        .services
+        .schemas()
+        .into_iter()
+        .map(|(schema, _)| schema)
+        .collect();
+    let table = plane.policies.table();
+    let idle = table.entries.iter().filter_map(|entry| {
+        let why = fit::idle_because(&entry.attachment, &known)?;
+        Some(format!("policy \"{}\": {why}", entry.attachment.name))
+    });
+    idle.collect()
 }
 
 fn state(plane: &ControlPlane) -> State {

@@ -25,6 +25,17 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 impl Config {
     /// Checks ranges and references, and lists everything that is wrong.
     pub fn check(&self, origin: &str) -> Result<(), ConfigError> {
+        match self.problems() {
+            problems if problems.is_empty() => Ok(()),
+            problems => Err(ConfigError::Invalid {
+                origin: origin.into(),
+                problems,
+            }),
+        }
+    }
+
+    /// Ranges and references that are wrong.
+    pub(super) fn problems(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         self.check_control(&mut problems);
         self.check_runtime(&mut problems);
@@ -38,14 +49,7 @@ impl Config {
         if let Err((key, problem)) = self.observe.collector() {
             problems.add(key, problem);
         }
-        if problems.0.is_empty() {
-            Ok(())
-        } else {
-            Err(ConfigError::Invalid {
-                origin: origin.into(),
-                problems: problems.0,
-            })
-        }
+        problems.0
     }
 
     fn check_control(&self, problems: &mut Problems) {

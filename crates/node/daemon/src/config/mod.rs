@@ -8,6 +8,7 @@ mod admin;
 mod apps;
 mod check;
 mod diff;
+mod lines;
 mod model;
 mod observe;
 mod sources;
@@ -23,7 +24,7 @@ pub use apps::AppTable;
 pub use diff::{ConfigChange, TakesEffect, diff};
 pub use model::*;
 pub use observe::{ListenAddress, ObserveConfig};
-pub use sources::{Adjust, Sources};
+pub use sources::{Adjust, FurtherCheck, Sources};
 
 /// Why a configuration was refused.
 #[derive(Debug, thiserror::Error)]

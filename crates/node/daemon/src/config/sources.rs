@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::lines::{KeyLines, enclosing};
 use super::{Config, ConfigError, Problem};
 
 /// Files of a directory that are read, at most.
@@ -25,6 +26,9 @@ pub struct Sources {
     pub adjust: Adjust,
 }
 
+/// What is wrong with a configuration beyond what [`Config::check`] sees.
+pub type FurtherCheck<'a> = &'a dyn Fn(&Config) -> Vec<Problem>;
+
 /// Changes a configuration that was read.
 pub type Adjust = Arc<dyn Fn(&mut Config) + Send + Sync>;
 
@@ -39,19 +43,39 @@ impl Default for Sources {
 }
 
 impl Sources {
-    /// Reads, merges and checks everything.
+    /// A file, or the `.toml` files of a directory.
+    #[must_use]
+    pub fn at(path: &Path) -> Sources {
+        let (file, directory) = if path.is_dir() {
+            (None, Some(path.to_path_buf()))
+        } else {
+            (Some(path.to_path_buf()), None)
+        };
+        Sources {
+            file,
+            directory,
+            ..Sources::default()
+        }
+    }
+
+    /// Reads, merges and checks everything that can be seen in the files alone.
     pub fn read(&self) -> Result<Config, ConfigError> {
-        self.read_these(&self.texts()?)
+        self.read_checked(&|_| Vec::new())
+    }
+
+    /// Reads and merges, and checks this as well. All problems are listed, each with its file and line.
+    pub fn read_checked(&self, further: FurtherCheck<'_>) -> Result<Config, ConfigError> {
+        self.read_these(&self.texts()?, further)
     }
 
     /// Checks these files as if they stood in the directory; nothing is read.
     pub fn read_files(&self, files: &BTreeMap<String, String>) -> Result<Config, ConfigError> {
         let texts = files.iter().map(|(name, text)| (name.clone(), text.clone()));
-        self.read_these(&texts.collect::<Vec<_>>())
+        self.read_these(&texts.collect::<Vec<_>>(), &|_| Vec::new())
     }
 
     /// The files' paths with what is in them, in order.
-    pub(crate) fn texts(&self) -> Result<Vec<(String, String)>, ConfigError> {
+    pub fn texts(&self) -> Result<Vec<(String, String)>, ConfigError> {
         let mut paths: Vec<PathBuf> = self.file.iter().cloned().collect();
         if let Some(directory) = &self.directory {
             paths.extend(files_of(directory)?);
@@ -77,7 +101,11 @@ impl Sources {
         }
     }
 
-    fn read_these(&self, texts: &[(String, String)]) -> Result<Config, ConfigError> {
+    fn read_these(
+        &self,
+        texts: &[(String, String)],
+        further: FurtherCheck<'_>,
+    ) -> Result<Config, ConfigError> {
         let origin = match texts {
             [(only, _)] => only.clone(),
             _ => self.describe(),
@@ -85,33 +113,23 @@ impl Sources {
         let merged = merge(texts)?;
         let mut config = Config::deserialize_from(toml::Value::Table(merged.table.clone()), &origin)?;
         (self.adjust)(&mut config);
-        match config.check(&origin) {
-            Err(ConfigError::Invalid { origin, problems }) if texts.len() > 1 => {
-                let problems = problems
-                    .into_iter()
-                    .map(|problem| merged.placed(problem))
-                    .collect();
-                Err(ConfigError::Invalid { origin, problems })
-            }
-            outcome => outcome.map(|()| config),
+        let mut problems = config.problems();
+        problems.extend(further(&config));
+        if problems.is_empty() {
+            return Ok(config);
         }
+        let problems = problems.into_iter();
+        Err(ConfigError::Invalid {
+            origin,
+            problems: problems.map(|problem| merged.placed(problem)).collect(),
+        })
     }
 }
 
 impl Config {
     /// Reads and checks a file, or the `.toml` files of a directory.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
-        let sources = match path.is_dir() {
-            true => Sources {
-                directory: Some(path.to_path_buf()),
-                ..Sources::default()
-            },
-            false => Sources {
-                file: Some(path.to_path_buf()),
-                ..Sources::default()
-            },
-        };
-        sources.read()
+        Sources::at(path).read()
     }
 
     fn deserialize_from(value: toml::Value, origin: &str) -> Result<Config, ConfigError> {
@@ -166,21 +184,38 @@ fn read(path: &Path) -> Result<String, ConfigError> {
     }
 }
 
-/// Files made one, and which of them each key comes from.
+/// Files made one, and where each key comes from.
 #[derive(Default)]
 struct Merged {
     table: toml::Table,
     /// By key with dots; entries of lists as `policy[0]`.
-    origins: HashMap<String, String>,
+    origins: HashMap<String, KeyOrigin>,
+    /// By the file's name.
+    lines: HashMap<String, KeyLines>,
+    files: usize,
+}
+
+/// Where a key comes from.
+#[derive(Clone, Default)]
+struct KeyOrigin {
+    file: String,
+    /// What it is called there: lists of several files are counted through.
+    key: String,
 }
 
 fn merge(texts: &[(String, String)]) -> Result<Merged, ConfigError> {
-    let mut merged = Merged::default();
+    let mut merged = Merged {
+        files: texts.len(),
+        ..Merged::default()
+    };
     for (name, text) in texts {
         // As a configuration of its own first: its errors have lines.
         let _: Config = toml::from_str(text).map_err(|source| syntax(name, source))?;
         let table: toml::Table = toml::from_str(text).map_err(|source| syntax(name, source))?;
-        let Merged { table: into, origins } = &mut merged;
+        merged.lines.insert(name.clone(), KeyLines::of(text));
+        let Merged {
+            table: into, origins, ..
+        } = &mut merged;
         merge_table(into, table, "", name, origins)?;
     }
     Ok(merged)
@@ -198,7 +233,7 @@ fn merge_table(
     from: toml::Table,
     prefix: &str,
     name: &str,
-    origins: &mut HashMap<String, String>,
+    origins: &mut HashMap<String, KeyOrigin>,
 ) -> Result<(), ConfigError> {
     for (key, value) in from {
         let path = match prefix {
@@ -210,14 +245,15 @@ fn merge_table(
                 merge_table(into, from, &path, name, origins)?;
             }
             (Some(toml::Value::Array(into)), toml::Value::Array(from)) => {
-                for value in from {
-                    origins.insert(format!("{path}[{}]", into.len()), name.to_owned());
+                for (at, value) in from.into_iter().enumerate() {
+                    let origin = KeyOrigin::new(name, format!("{path}[{at}]"));
+                    origins.insert(format!("{path}[{}]", into.len()), origin);
                     into.push(value);
                 }
             }
             (Some(_), _) => {
                 return Err(ConfigError::Twice {
-                    first: origins.get(&path).cloned().unwrap_or_default(),
+                    first: origins.get(&path).cloned().unwrap_or_default().file,
                     second: name.to_owned(),
                     key: path,
                 });
@@ -230,9 +266,10 @@ fn merge_table(
             (None, value) => {
                 let entries = value.as_array().map_or(0, Vec::len);
                 for at in 0..entries {
-                    origins.insert(format!("{path}[{at}]"), name.to_owned());
+                    let key = format!("{path}[{at}]");
+                    origins.insert(key.clone(), KeyOrigin::new(name, key));
                 }
-                origins.insert(path, name.to_owned());
+                origins.insert(path.clone(), KeyOrigin::new(name, path));
                 into.insert(key, value);
             }
         }
@@ -240,20 +277,31 @@ fn merge_table(
     Ok(())
 }
 
-impl Merged {
-    /// A problem with the file that its key comes from.
-    fn placed(&self, problem: Problem) -> Problem {
-        let mut key = problem.key.as_str();
-        loop {
-            if let Some(origin) = self.origins.get(key) {
-                let message = format!("{} (in {origin})", problem.message);
-                return Problem { message, ..problem };
-            }
-            match key.rsplit_once('.') {
-                Some((outer, _)) => key = outer,
-                None => return problem,
-            }
+impl KeyOrigin {
+    fn new(file: &str, key: String) -> KeyOrigin {
+        KeyOrigin {
+            file: file.to_owned(),
+            key,
         }
+    }
+}
+
+impl Merged {
+    /// A problem with the file and the line that its key comes from.
+    fn placed(&self, problem: Problem) -> Problem {
+        let found = enclosing(&problem.key)
+            .find_map(|outer| self.origins.get(outer).map(|origin| (outer.len(), origin)));
+        let Some((known, origin)) = found else {
+            return problem;
+        };
+        let key = format!("{}{}", origin.key, &problem.key[known..]);
+        let line = self.lines.get(&origin.file).and_then(|lines| lines.find(&key));
+        let mut place: Vec<String> = Vec::new();
+        // The file is named before the list of problems where there is only one.
+        place.extend((self.files > 1).then(|| format!("in {}", origin.file)));
+        place.extend(line.map(|line| format!("line {line}")));
+        let message = format!("{} ({})", problem.message, place.join(", "));
+        Problem { message, ..problem }
     }
 }
 
@@ -316,11 +364,11 @@ mod tests {
         ]);
         let text = out_of_range.unwrap_err().to_string();
         assert!(
-            text.contains("limits.message_bytes: 7 is out of range: 1024 to 67108864 (in b.toml)"),
+            text.contains("limits.message_bytes: 7 is out of range: 1024 to 67108864 (in b.toml, line 2)"),
             "{text}"
         );
         assert!(
-            text.contains("policy[1].name") && text.matches("(in b.toml)").count() == 2,
+            text.contains("policy[1].name") && text.contains("(in b.toml, line 4)"),
             "{text}"
         );
     }

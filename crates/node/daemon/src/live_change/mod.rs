@@ -181,6 +181,7 @@ impl LiveChanges {
             tracing::info!(change = id, %error, "refused a change");
         })?;
         let (before, after) = listing::differences(&old, &made.next);
+        let moves = listing::version_moves(&old, &made.next);
         let mut report = Report {
             before,
             after,
@@ -198,7 +199,7 @@ impl LiveChanges {
             }
         }
         report.took = began.elapsed();
-        report.summary = listing::summary(&change, mode, report.datapaths);
+        report.summary = listing::summary(&change, mode, report.datapaths, &moves);
         tracing::info!(
             change = id,
             number = report.number,

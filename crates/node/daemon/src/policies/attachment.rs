@@ -129,12 +129,17 @@ impl Attachment {
     /// Whether it applies to a datapath: to this side, app and service.
     #[must_use]
     pub fn applies_to(&self, side: Side, app: &str, service: &str) -> bool {
+        matches(&self.app, app) && self.applies_to_any_app(side, service)
+    }
+
+    /// Whether it applies to this side and service, of some app.
+    pub(crate) fn applies_to_any_app(&self, side: Side, service: &str) -> bool {
         let on_side = match self.side {
             AppliesTo::Client => side == Side::Client,
             AppliesTo::Server => side == Side::Server,
             AppliesTo::Both => true,
         };
-        on_side && matches(&self.app, app) && matches(&self.service, service)
+        on_side && matches(&self.service, service)
     }
 
     /// Whether it applies to a method, by its name and path.

@@ -206,7 +206,7 @@ pub enum ChangeError {
         problem: String,
     },
     /// There is no version before.
-    #[error("\"{engine}\" was not upgraded since the service began: there is nothing to go back to")]
+    #[error("\"{engine}\" was not upgraded, or was rolled back already: there is nothing to go back to")]
     NothingBefore {
         /// What was asked for.
         engine: String,

@@ -53,8 +53,34 @@ pub(crate) fn to_toml(attachments: Vec<Attachment>) -> String {
     toml::to_string(&Listing { policy: attachments }).unwrap_or_default()
 }
 
-/// What a change did, in one line.
-pub(crate) fn summary(change: &Change, mode: Mode, datapaths: usize) -> String {
+/// From which version to which each engine goes from one table to the next, such as `from version 1 to 2`.
+pub(crate) fn version_moves(old: &Table, next: &Table) -> String {
+    let before: Vec<(&str, u32)> = old.transports.all_current().collect();
+    let transports = next.transports.all_current().filter_map(|(engine, to)| {
+        let (_, from) = before.iter().find(|(other, _)| *other == engine)?;
+        Some((engine, *from, to))
+    });
+    let policies = next.entries.iter().filter_map(|entry| {
+        let from = old.find(&entry.attachment.name)?.live.kind.version();
+        Some((entry.attachment.name.as_str(), from, entry.live.kind.version()))
+    });
+    let moved: Vec<_> = transports
+        .chain(policies)
+        .filter(|(_, from, to)| from != to)
+        .collect();
+    match moved.as_slice() {
+        [(_, from, to)] => format!(" from version {from} to {to}"),
+        moved => {
+            let told = moved
+                .iter()
+                .map(|(name, from, to)| format!(" {name} from version {from} to {to}"));
+            told.collect::<Vec<_>>().join(",")
+        }
+    }
+}
+
+/// What a change did, in one line; `moves` is what [`version_moves`] says of it.
+pub(crate) fn summary(change: &Change, mode: Mode, datapaths: usize, moves: &str) -> String {
     let (done, would) = match change {
         Change::Attach { attachment, .. } => (
             format!("attached {}", attachment.name),
@@ -65,9 +91,10 @@ pub(crate) fn summary(change: &Change, mode: Mode, datapaths: usize) -> String {
         Change::Order { .. } => ("ordered policies".into(), "would order policies".into()),
         Change::Upgrade(upgrade) => {
             let what = upgrade.policy.as_ref().unwrap_or(&upgrade.kind);
-            let to = match upgrade.version {
-                Some(version) => format!("version {version}"),
-                None => "its newest version".to_owned(),
+            let to = match (upgrade.version, moves) {
+                (Some(version), "") => format!(" to version {version}"),
+                (None, "") => " to its newest version".to_owned(),
+                (_, moves) => moves.to_owned(),
             };
             let of = match &upgrade.reach {
                 Reach::All => String::new(),
@@ -75,13 +102,13 @@ pub(crate) fn summary(change: &Change, mode: Mode, datapaths: usize) -> String {
                 Reach::Connection(connection) => format!(" of connection {connection}"),
             };
             (
-                format!("upgraded {what}{of} to {to}"),
-                format!("would upgrade {what}{of} to {to}"),
+                format!("upgraded {what}{of}{to}"),
+                format!("would upgrade {what}{of}{to}"),
             )
         }
         Change::Rollback { engine } => (
-            format!("rolled {engine} back"),
-            format!("would roll {engine} back"),
+            format!("rolled {engine} back{}", rolled_back(moves)),
+            format!("would roll {engine} back{}", rolled_back(moves)),
         ),
         Change::Apply { attachments } => (
             format!("applied a table of {} policies", attachments.len()),
@@ -97,4 +124,11 @@ pub(crate) fn summary(change: &Change, mode: Mode, datapaths: usize) -> String {
         count => format!("{count} datapaths"),
     };
     format!("{text} on {on}")
+}
+
+fn rolled_back(moves: &str) -> &str {
+    match moves {
+        "" => ": connections and apps that had another version have the common one",
+        moves => moves,
+    }
 }

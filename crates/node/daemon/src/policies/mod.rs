@@ -32,9 +32,11 @@ mod built_in;
 pub(crate) mod chain;
 pub mod change;
 pub(crate) mod closed;
+pub(crate) mod fit;
 mod history;
 pub(crate) mod listing;
 pub mod registry;
+pub(crate) mod schema_context;
 pub(crate) mod state_transfer;
 pub(crate) mod table;
 #[cfg(test)]

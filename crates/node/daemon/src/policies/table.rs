@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use provost_engine::{
-    AttachError, DatapathContext, Environment, EventSink, Policy, PolicyKind, SharedState, Start,
-    VerdictLedger,
+    AttachError, DatapathContext, Environment, EventSink, NoEvents, Policy, PolicyKind, SameNodeCalls,
+    SharedState, Side, Start, VerdictLedger,
 };
 
-use super::attachment::{Attachment, OnFault};
+use super::attachment::{Attachment, OnFault, matches};
 use super::change::{Change, ChangeError, Position, Reach, Upgrade};
 use super::registry::Registry;
 use super::transport_versions::TransportVersions;
 use crate::runtime::Tag;
+use crate::suggestion::what_is_known;
 use crate::transport::TransportKind;
 
 /// Attachments of a node, at most.
@@ -68,8 +69,9 @@ impl Instance {
 
     /// The datapath, with what the attachment is for in it.
     pub(crate) fn datapath_context(&self, datapath_context: &DatapathContext) -> DatapathContext {
+        let is_judged_here = !self.judges_at_other_end(datapath_context);
         let in_scope = |method: &provost_engine::MethodContext| {
-            self.attachment.applies_to_method(&method.name, &method.path)
+            is_judged_here && self.attachment.applies_to_method(&method.name, &method.path)
         };
         DatapathContext {
             scope: datapath_context.methods.iter().map(in_scope).collect(),
@@ -78,20 +80,30 @@ impl Instance {
         }
     }
 
+    /// Whether it judges the calls of a server's datapath at the client's end alone, which is on this node too.
+    pub(crate) fn judges_at_other_end(&self, datapath_context: &DatapathContext) -> bool {
+        if self.kind.same_node_calls() != SameNodeCalls::Once || datapath_context.side != Side::Server {
+            return false;
+        }
+        let client = datapath_context.peer.app.as_ref();
+        client.is_some_and(|client| {
+            self.attachment
+                .applies_to(Side::Client, &client.name, &datapath_context.service)
+        })
+    }
+
     /// Whether it applies to a datapath, to any of its methods.
     fn applies_to(&self, datapath_context: &DatapathContext) -> bool {
+        matches(&self.attachment.app, &datapath_context.app.name) && self.may_apply_to(datapath_context)
+    }
+
+    /// Whether it applies to such a datapath, of whichever app.
+    pub(crate) fn may_apply_to(&self, datapath_context: &DatapathContext) -> bool {
         let attachment = &self.attachment;
-        let any_method = || {
-            let meant = |method: &provost_engine::MethodContext| {
-                attachment.applies_to_method(&method.name, &method.path)
-            };
-            datapath_context.methods.iter().any(meant)
-        };
-        attachment.applies_to(
-            datapath_context.side,
-            &datapath_context.app.name,
-            &datapath_context.service,
-        ) && any_method()
+        let is_meant =
+            |method: &provost_engine::MethodContext| attachment.applies_to_method(&method.name, &method.path);
+        attachment.applies_to_any_app(datapath_context.side, &datapath_context.service)
+            && datapath_context.methods.iter().any(is_meant)
     }
 
     pub(crate) fn on_fault(&self) -> OnFault {
@@ -196,6 +208,15 @@ impl Maker {
             events,
             next_tag: Arc::new(AtomicU64::new(Tag::FIRST_POLICY.0)),
         }
+    }
+
+    /// One whose instances are only tried: nobody hears what they say.
+    pub(crate) fn for_trials(&self) -> Maker {
+        Maker::new(
+            Arc::clone(&self.registry),
+            Arc::clone(&self.node),
+            Arc::new(NoEvents),
+        )
     }
 
     /// The table that a change makes of this one. Every configuration in it has been checked.
@@ -306,6 +327,14 @@ impl Maker {
         {
             return table.transports.upgrade(kind, upgrade.version, &upgrade.reach);
         }
+        if upgrade.policy.is_none() && self.is_name_only(table, &upgrade.kind) {
+            let named = Upgrade {
+                kind: String::new(),
+                policy: Some(upgrade.kind.clone()),
+                ..upgrade.clone()
+            };
+            return self.upgrade(table, &named);
+        }
         let kind = match &upgrade.policy {
             None => upgrade.kind.clone(),
             Some(name) => table.entries[table.position(name)?].attachment.kind.clone(),
@@ -327,12 +356,40 @@ impl Maker {
         }
         match count {
             0 => Err(ChangeError::NothingToUpgrade {
-                problem: format!(
-                    "no policy of the kind \"{kind}\" is attached, and no transport is called that"
-                ),
+                problem: self.not_upgradable(table, &kind),
             }),
             _ => Ok(()),
         }
+    }
+
+    /// Whether this is what a policy is called, and no kind.
+    fn is_name_only(&self, table: &Table, name: &str) -> bool {
+        self.registry.find(name, None).is_err() && table.find(name).is_some()
+    }
+
+    /// Why nothing of this kind can be upgraded.
+    fn not_upgradable(&self, table: &Table, kind: &str) -> String {
+        if self.registry.find(kind, None).is_ok() {
+            return format!("no policy of the kind \"{kind}\" is attached: there is nothing to upgrade");
+        }
+        let mut transports = TransportKind::ALL.iter().map(|transport| transport.description());
+        if let Some(transport) = transports.find(|transport| transport.engine == kind) {
+            return format!(
+                "\"{kind}\" has only version {:?}: there is none to upgrade to",
+                transport.versions.first().copied().unwrap_or(1)
+            );
+        }
+        let kinds = self.registry.list().into_iter().map(|kind| kind.name);
+        let names = table.entries.iter().map(|entry| entry.attachment.name.clone());
+        let transports = table
+            .transports
+            .all_current()
+            .map(|(engine, _)| engine.to_owned());
+        let mut known: Vec<String> = kinds.chain(names).chain(transports).collect();
+        known.sort();
+        known.dedup();
+        let hint = what_is_known(kind, "engine", &known);
+        format!("there is no engine and no policy \"{kind}\"; {hint}")
     }
 
     fn upgrade_entry(&self, entry: &mut Entry, upgrade: &Upgrade) -> Result<(), ChangeError> {
@@ -384,7 +441,9 @@ impl Maker {
             if !entry.exceptions.is_empty() {
                 entry.exceptions.clear();
                 undone = true;
-            } else if let Some(version) = entry.before {
+            } else if let Some(version) = entry.before
+                && version != entry.live.kind.version()
+            {
                 let all = Upgrade {
                     kind: entry.attachment.kind.clone(),
                     version: Some(version),
@@ -392,6 +451,8 @@ impl Maker {
                     reach: Reach::All,
                 };
                 self.upgrade_entry(entry, &all)?;
+                // It has itself before it: there is nothing further back.
+                entry.before = Some(version);
                 undone = true;
             }
         }

@@ -109,8 +109,13 @@ impl TransportVersions {
             versions.exceptions.clear();
             return Ok(());
         }
-        let version = versions.before.ok_or_else(nothing)?;
-        self.upgrade(kind, Some(version), &Reach::All)
+        // What was rolled back has itself before it: there is nothing further back.
+        let version = versions.before.filter(|before| *before != versions.current);
+        self.upgrade(kind, Some(version.ok_or_else(nothing)?), &Reach::All)?;
+        if let Some(versions) = self.0.get_mut(&kind) {
+            versions.before = Some(versions.current);
+        }
+        Ok(())
     }
 
     pub(crate) fn retain_exceptions(&mut self, stays: impl Fn(&Reach) -> bool) {
@@ -123,6 +128,20 @@ impl TransportVersions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_rollback_does_not_bring_back_what_the_first_took_away() {
+        let mut versions = TransportVersions::default();
+        versions.upgrade(TransportKind::Tcp, None, &Reach::All).unwrap();
+        versions.roll_back(TransportKind::Tcp).unwrap();
+        assert_eq!(versions.current(TransportKind::Tcp), 1);
+        let again = versions.roll_back(TransportKind::Tcp);
+        assert!(
+            matches!(again, Err(ChangeError::NothingBefore { .. })),
+            "{again:?}"
+        );
+        assert_eq!(versions.current(TransportKind::Tcp), 1);
+    }
 
     #[test]
     fn the_saved_form_is_that_of_earlier_versions() {

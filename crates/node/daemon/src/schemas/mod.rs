@@ -196,6 +196,12 @@ impl SchemaStore {
         (bound.service == service).then(|| Arc::clone(bound))
     }
 
+    /// The schema with this hash, of whichever service.
+    #[must_use]
+    pub fn of_hash(&self, hash: SchemaHash) -> Option<Arc<BoundSchema>> {
+        self.lock().by_hash.get(&hash).cloned()
+    }
+
     /// The length of the schema that was kept on disk under this hash: [`SchemaStore::load`] has it.
     pub fn bytes_on_disk(&self, hash: SchemaHash) -> Option<u64> {
         self.cache.as_ref()?.bytes(hash)

@@ -168,14 +168,23 @@ impl Execution {
     async fn run(mut self, resume: bool, keep: bool) -> Result<(), Failure> {
         let interrupted = interruption();
         match (resume, self.journal.settled) {
+            (false, true) if !self.journal.standing.is_empty() => {
+                let message = format!(
+                    "an earlier run has done this plan ({}), and `provost plan undo` could then undo only this run: undo \
+                     that one first, or move its journal {} away",
+                    steps_stand(self.journal.standing.len()),
+                    self.journal_path.display()
+                );
+                return Err(Failure::new(Exit::Refused, message));
+            }
             (false, true) => self
                 .journal
                 .write(Event::Begun, 0, None, &self.plan.name.clone())?,
             (false, false) => {
                 let message = format!(
-                    "an earlier run was cut short ({} steps stand): go on with --resume, or `provost plan undo` them \
+                    "an earlier run was cut short ({}): go on with --resume, or `provost plan undo` what it did \
                      (journal: {})",
-                    self.journal.standing.len(),
+                    steps_stand(self.journal.standing.len()),
                     self.journal_path.display()
                 );
                 return Err(Failure::new(Exit::Refused, message));
@@ -408,6 +417,13 @@ impl Execution {
             true => print(&json_line(&json!({ "event": "note", "message": text }))?),
             false => print(&format!("{}\n", look.paint(&clean(text), self.canvas))),
         }
+    }
+}
+
+fn steps_stand(count: usize) -> String {
+    match count {
+        1 => "1 step stands".to_owned(),
+        count => format!("{count} steps stand"),
     }
 }
 

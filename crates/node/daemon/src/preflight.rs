@@ -1,0 +1,183 @@
+//! Whether a configuration would work: everything that a start or a reload with it would find wrong outside its text, such
+//! as policies, libraries, certificates, schemas. Nothing is started.
+//!
+//! `provost config check`, `provostd --check-config`, `provost config diff`, a reload and a start all ask here, and so agree.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use provost_engine::NoEvents;
+use provost_transport_tcp::TlsConfigError;
+
+use crate::audit_log::AuditLog;
+use crate::certificates::NodeCertificates;
+use crate::config::{Config, ConfigError, Problem, Sources, TlsFiles};
+use crate::log;
+use crate::policies::{Attachment, ChangeError, Maker, Registry, fit};
+use crate::schemas::{BoundSchema, SchemaBounds, SchemaStore};
+
+/// What is done with libraries of engines that are not loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LibraryCheck {
+    /// They are loaded. That runs their code, and they stay in the process.
+    Load,
+    /// They must be there. Policies of kinds that nobody knows yet are not checked.
+    Look,
+}
+
+/// Reads a configuration and checks it whole, as a node would that starts with it.
+pub fn read_configuration(sources: &Sources) -> Result<Config, ConfigError> {
+    let registry = Arc::new(Registry::with_built_ins());
+    sources.read_checked(&|config| problems(config, &registry, LibraryCheck::Load))
+}
+
+/// What is wrong with a configuration beyond its text.
+pub(crate) fn problems(config: &Config, registry: &Arc<Registry>, libraries: LibraryCheck) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let mut add = |key: &str, message: String| {
+        let key = key.to_owned();
+        found.push(Problem { key, message });
+    };
+    if let Some(problem) = log::level_problem(&config.log) {
+        add("log.level", problem);
+    }
+    let audit_file = &config.observe.audit_file;
+    if !audit_file.is_empty()
+        && let Err(error) = AuditLog::check(audit_file.as_ref())
+    {
+        let message = format!(
+            "{audit_file} cannot be written: {error}{}",
+            permission_hint(&error)
+        );
+        add("observe.audit_file", message);
+    }
+    if let (Some(files), Err(error)) = (&config.tls, NodeCertificates::load(config)) {
+        add(tls_key(files, &error), error.to_string());
+    }
+    let mut unknown_kinds = UnknownKinds::Refused;
+    for (at, path) in config.engines.iter().enumerate() {
+        if let Err(problem) = check_library(registry, path, libraries, &mut unknown_kinds) {
+            add(&format!("engines[{at}]"), problem);
+        }
+    }
+    let schemas = check_schemas(config, &mut add);
+    let policies = PolicyCheck {
+        registry,
+        unknown_kinds,
+        schemas: &schemas,
+    };
+    policies.run(config, &mut add);
+    found
+}
+
+/// What is said of policies of kinds that are not known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum UnknownKinds {
+    Refused,
+    /// A library that is not loaded may have them.
+    Skipped,
+}
+
+fn check_library(
+    registry: &Registry,
+    path: &Path,
+    libraries: LibraryCheck,
+    unknown_kinds: &mut UnknownKinds,
+) -> Result<(), String> {
+    if libraries == LibraryCheck::Load {
+        return registry.load(path).map(drop).map_err(|error| error.to_string());
+    }
+    if registry
+        .libraries()
+        .iter()
+        .any(|loaded| Path::new(loaded) == path)
+    {
+        return Ok(());
+    }
+    *unknown_kinds = UnknownKinds::Skipped;
+    let opened = std::fs::File::open(path);
+    let problem = |error| format!("{}: {error}{}", path.display(), permission_hint(&error));
+    opened.map(drop).map_err(problem)
+}
+
+/// The schemas that the configuration names.
+fn check_schemas(config: &Config, add: &mut dyn FnMut(&str, String)) -> Vec<Arc<BoundSchema>> {
+    let bounds = SchemaBounds {
+        node: config.limits.schemas,
+        per_user: config.limits.schemas_per_user,
+    };
+    let store = SchemaStore::new(bounds, None);
+    for (at, path) in config.schemas.prefetch.iter().enumerate() {
+        if let Err(error) = store.prefetch(path) {
+            add(&format!("schemas.prefetch[{at}]"), error.to_string());
+        }
+    }
+    store.list()
+}
+
+/// What policies are checked with.
+struct PolicyCheck<'a> {
+    registry: &'a Arc<Registry>,
+    unknown_kinds: UnknownKinds,
+    schemas: &'a [Arc<BoundSchema>],
+}
+
+impl PolicyCheck<'_> {
+    fn run(&self, config: &Config, add: &mut dyn FnMut(&str, String)) {
+        let node = config.node.name.as_str().into();
+        let maker = Maker::new(Arc::clone(self.registry), node, Arc::new(NoEvents));
+        let named = config.policies.iter().enumerate();
+        let named = named.map(|(at, kind)| (format!("policies[{at}]"), Attachment::of_kind(kind)));
+        let attached = config.attachments.iter().enumerate();
+        let attached = attached.map(|(at, attachment)| (format!("policy[{at}]"), attachment.clone()));
+        for (key, attachment) in named.chain(attached) {
+            match maker.instance(&attachment, None) {
+                Ok(instance) => {
+                    if let Err(unfit) = fit::unfit_for(&instance, self.schemas) {
+                        add(&format!("{key}.config"), unfit.problem);
+                    }
+                }
+                Err(error) => self.refused(&key, &error, add),
+            }
+        }
+    }
+
+    fn refused(&self, key: &str, error: &ChangeError, add: &mut dyn FnMut(&str, String)) {
+        match error {
+            // `Config::check` has said so.
+            ChangeError::Invalid { .. } => {}
+            ChangeError::Kind { .. } if self.unknown_kinds == UnknownKinds::Skipped => {}
+            ChangeError::Kind { error, .. } => add(&format!("{key}.kind"), error.to_string()),
+            ChangeError::Config { error, .. } => {
+                add(&config_key(key, &error.key), error.problem.clone());
+            }
+            _ => add(key, error.to_string()),
+        }
+    }
+}
+
+fn config_key(policy: &str, key: &str) -> String {
+    match key {
+        "" => format!("{policy}.config"),
+        key => format!("{policy}.config.{key}"),
+    }
+}
+
+/// The key that names the file which is at fault.
+fn tls_key(files: &TlsFiles, error: &TlsConfigError) -> &'static str {
+    match error {
+        TlsConfigError::File { path, .. } if *path == files.ca => "tls.ca",
+        TlsConfigError::File { path, .. } if *path == files.cert => "tls.cert",
+        TlsConfigError::File { path, .. } if files.crls.contains(path) => "tls.crls",
+        TlsConfigError::File { .. } | TlsConfigError::Mismatch { .. } => "tls.key",
+    }
+}
+
+fn permission_hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            ": check as the user of the service, or change the permissions"
+        }
+        _ => "",
+    }
+}

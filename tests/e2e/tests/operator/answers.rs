@@ -1,0 +1,270 @@
+//! Answers to what is misspelt, typed twice, or meant for another node.
+
+use std::path::PathBuf;
+
+use provost_e2e::{NodeOptions, World, built};
+
+use crate::command::{Operator, ROLE, outcome, setting, tested};
+
+const PROBE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/probe.proto");
+
+/// Tables that cannot be, each with the key that is at fault, its line, and what is said of it.
+const FAULTS: [(&str, &str, usize, &str); 7] = [
+    (
+        "[log]\nlevel = \"inof\"\n",
+        "log.level",
+        2,
+        "\"inof\" is no level",
+    ),
+    (
+        "[[policy]]\nname = \"x\"\nkind = \"rate-limt\"\n",
+        "policy[0].kind",
+        3,
+        "there is no kind of policy \"rate-limt\"",
+    ),
+    (
+        "[[policy]]\nname = \"x\"\nkind = \"rate-limit\"\n[policy.config]\nbrust = 1\n",
+        "policy[0].config",
+        4,
+        "brust",
+    ),
+    (
+        "[[policy]]\nname = \"x\"\nkind = \"access\"\n[policy.config]\ndefault = \"allow\"\n\
+         [[policy.config.rule]]\nname = \"r\"\nwhen = 'request.key =='\naction = \"deny\"\n",
+        "policy[0].config.rule[0].when",
+        8,
+        "a value is expected here",
+    ),
+    (
+        "[observe]\naudit_file = \"/nowhere/audit.log\"\n",
+        "observe.audit_file",
+        2,
+        "/nowhere/audit.log cannot be written",
+    ),
+    (
+        "[schemas]\nprefetch = [\"/nowhere/a.pb\"]\n",
+        "schemas.prefetch[0]",
+        2,
+        "/nowhere/a.pb",
+    ),
+    (
+        "[tls]\nca = \"/nowhere/ca.pem\"\ncert = \"/nowhere/cert.pem\"\nkey = \"/nowhere/key.pem\"\n",
+        "tls.cert",
+        3,
+        "/nowhere/cert.pem",
+    ),
+];
+
+#[test]
+fn every_command_that_reads_a_configuration_finds_the_same_faults() {
+    tested(|| {
+        let daemon = built::program("provostd", "provostd", ROLE);
+        let setting = setting("");
+        let operator = Operator::of(&setting.a);
+        let file = setting.world.directory().join("a.toml");
+        let path = file.to_str().unwrap();
+        let original = std::fs::read_to_string(&file).unwrap();
+        for (table, key, line, problem) in FAULTS {
+            std::fs::write(&file, format!("{original}\n{table}")).unwrap();
+            let line = format!("line {})", original.lines().count() + 1 + line);
+            let mut start = std::process::Command::new(&daemon);
+            start
+                .args(["--check-config", "--config", path])
+                .env_remove("PROVOSTD_LOG");
+            let started = outcome(start);
+            assert_eq!(started.code, Some(2), "{started:?}");
+            let said = [
+                operator.fails(5, &["config", "check", path]),
+                started.stderr,
+                operator.fails(5, &["config", "diff"]),
+                operator.fails(5, &["config", "diff", path]),
+                operator.fails(5, &["config", "reload"]),
+            ];
+            for said in said {
+                for part in [path, key, problem, line.as_str()] {
+                    assert!(said.contains(part), "{table}does not say {part}: {said}");
+                }
+            }
+        }
+        std::fs::write(&file, original).unwrap();
+        operator.text(&["config", "reload"]);
+    });
+}
+
+#[test]
+fn a_policy_that_is_for_nothing_known_is_warned_of_with_what_may_be_meant() {
+    tested(|| {
+        let setting = setting("");
+        let operator = Operator::of(&setting.a);
+        let attach = |name: &str, more: &[&str]| {
+            let command = [&["policy", "attach", "--kind", "null", "--name", name][..], more].concat();
+            let done = operator.run(&command);
+            assert_eq!(done.code, Some(0), "{done:?}");
+            done.stderr
+        };
+        let said = attach("service-typo", &["--service", "probe.Prob"]);
+        assert!(
+            said.contains("no service \"probe.Prob\" is known") && said.contains("did you mean probe.Probe?"),
+            "{said}"
+        );
+        let said = attach("method-typo", &["--service", "probe.Probe", "--method", "Ecko"]);
+        assert!(
+            said.contains("no method \"Ecko\"") && said.contains("did you mean Echo?"),
+            "{said}"
+        );
+        assert_eq!(
+            attach(
+                "right",
+                &["--service", "probe.*", "--method", "/probe.Probe/Echo"]
+            ),
+            ""
+        );
+        let warnings = operator.json(&["status"])["warnings"].to_string();
+        for (name, is_told) in [("service-typo", true), ("method-typo", true), ("right", false)] {
+            assert_eq!(warnings.contains(name), is_told, "{name}: {warnings}");
+        }
+    });
+}
+
+#[test]
+fn a_policy_is_checked_against_a_schema_that_no_app_has_connected_with() {
+    tested(|| {
+        let mut world = World::new(ROLE);
+        let node = world.node("alone", &NodeOptions::default());
+        let operator = Operator::of(&node);
+        operator.text(&["schema", "prefetch", PROBE]);
+        let rules = world.directory().join("rules.toml");
+        let rule = |field: &str| {
+            let text = format!(
+                "default = \"allow\"\n[[rule]]\nname = \"r\"\nmethods = [\"/probe.Probe/Echo\"]\nwhen = 'request.{field} == \"a\"'\naction = \"deny\"\n"
+            );
+            std::fs::write(&rules, text).unwrap();
+        };
+        let attach = [
+            "policy",
+            "attach",
+            "--kind",
+            "access",
+            "--service",
+            "probe.Probe",
+            "--config",
+        ];
+        let attach = [&attach[..], &[rules.to_str().unwrap()][..]].concat();
+        rule("txet");
+        let said = operator.fails(5, &attach);
+        assert!(said.contains("probe.Probe") && said.contains("txet"), "{said}");
+        assert!(operator.policies().is_empty());
+        rule("text");
+        operator.text(&attach);
+    });
+}
+
+#[test]
+fn a_rollback_says_what_it_does_and_does_it_once() {
+    tested(|| {
+        let setting = setting("");
+        let operator = Operator::of(&setting.a);
+        let said = operator.text(&["engine", "upgrade", "transport-tcp"]);
+        assert!(
+            said.contains("upgraded transport-tcp from version 1 to 2"),
+            "{said}"
+        );
+        let said = operator.text(&["engine", "rollback", "transport-tcp"]);
+        assert!(
+            said.contains("rolled transport-tcp back from version 2 to 1"),
+            "{said}"
+        );
+        let said = operator.fails(5, &["engine", "rollback", "transport-tcp"]);
+        assert!(said.contains("nothing to go back to"), "{said}");
+    });
+}
+
+#[test]
+fn what_names_nothing_there_is_refused() {
+    tested(|| {
+        let setting = setting("");
+        let operator = Operator::of(&setting.a);
+        let table: [(&[&str], &str); 7] = [
+            (&["datapath", "--service", "probe.Prob"], "service \"probe.Prob\""),
+            (&["datapath", "--app", "nobody"], "app \"nobody\""),
+            (
+                &["engine", "upgrade", "transport-tcp", "--connection", "999"],
+                "no connection 999",
+            ),
+            (
+                &["engine", "upgrade", "transport-tcp", "--app", "nobody"],
+                "no app \"nobody\"",
+            ),
+            (
+                &["engine", "upgrade", "transport-tpc"],
+                "did you mean transport-tcp?",
+            ),
+            (
+                &["engine", "upgrade", "rate-limit"],
+                "no policy of the kind \"rate-limit\" is attached",
+            ),
+            (&["engine", "rollback", "rate-limit"], "nothing to go back to"),
+        ];
+        for (command, part) in table {
+            let said = operator.fails(5, command);
+            assert!(said.contains(part), "{command:?}: {said}");
+        }
+        // By its name as well as by its kind.
+        operator.text(&["policy", "attach", "--kind", "null", "--name", "mine"]);
+        operator.text(&["engine", "upgrade", "mine"]);
+        // Every name that is listed is known.
+        for engine in operator.json(&["engine", "list"])["engines"].as_array().unwrap() {
+            let kind = engine["kind"].as_str().unwrap();
+            let done = operator.run(&["engine", "upgrade", kind]);
+            assert!(!done.stderr.contains("there is no engine"), "{kind}: {done:?}");
+        }
+    });
+}
+
+#[test]
+fn a_plan_that_was_run_is_not_run_again_before_it_is_undone() {
+    tested(|| {
+        let setting = setting("");
+        let operator = Operator::of(&setting.a);
+        let plan = setting.world.directory().join("plan.toml");
+        let text = format!(
+            "[nodes.a]\nsocket = \"{}\"\n[[step]]\nnode = \"a\"\nattach = {{ kind = \"null\", name = \"one\" }}\n",
+            setting.a.admin_socket.display()
+        );
+        std::fs::write(&plan, text).unwrap();
+        let plan = plan.to_str().unwrap();
+        operator.text(&["plan", "run", plan]);
+        let said = operator.fails(5, &["plan", "run", plan]);
+        assert!(
+            said.contains("1 step stands") && said.contains("provost plan undo"),
+            "{said}"
+        );
+        assert_eq!(operator.policies(), ["one"]);
+        operator.text(&["plan", "undo", plan]);
+        assert!(operator.policies().is_empty());
+        operator.text(&["plan", "run", plan]);
+        assert_eq!(operator.policies(), ["one"]);
+    });
+}
+
+#[test]
+fn the_socket_of_apps_leads_the_command_to_the_same_node() {
+    tested(|| {
+        let setting = setting("");
+        let status = |socket: &PathBuf| {
+            let mut command = Operator::of(&setting.a).command(&["status"]);
+            command
+                .env_remove("PROVOST_ADMIN_SOCKET")
+                .env("PROVOST_SOCKET", socket);
+            outcome(command)
+        };
+        let found = status(&setting.b.socket);
+        assert!(found.code == Some(0) && found.stdout.contains(" b"), "{found:?}");
+        let missing = status(&PathBuf::from("/nowhere/other.sock"));
+        assert_eq!(missing.code, Some(3), "{missing:?}");
+        assert!(
+            missing.stderr.contains("/nowhere/other.admin.sock"),
+            "{missing:?}"
+        );
+    });
+}
