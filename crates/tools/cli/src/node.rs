@@ -176,10 +176,10 @@ pub(crate) async fn datapaths(asked: &Datapaths) -> Result<(), Failure> {
         };
         let listed = node.call(request, AdminClient::list_datapaths).await?;
         // Who watches may wait for one to come.
-        match listed.datapaths.is_empty() && asked.listing.watch.is_none() {
-            true => asked.nothing_found().map(|()| listed),
-            false => Ok(listed),
+        if listed.datapaths.is_empty() && asked.listing.watch.is_none() {
+            asked.nothing_found()?;
         }
+        Ok(listed)
     })
     .await
 }

@@ -71,12 +71,12 @@ pub(crate) fn unfit_for(instance: &Instance, known: &[Arc<BoundSchema>]) -> Resu
         }
     }
     problems.truncate(TOLD_MAX);
-    match problems.is_empty() || fits {
-        true => Ok(problems),
-        false => Err(FitsNothing {
-            problem: problems.join("; "),
-        }),
+    if problems.is_empty() || fits {
+        return Ok(problems);
     }
+    Err(FitsNothing {
+        problem: problems.join("; "),
+    })
 }
 
 /// Whether it fits a service; nothing if it is for none of its methods.
