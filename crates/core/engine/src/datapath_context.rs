@@ -137,11 +137,11 @@ pub struct PeerIdentity {
 pub struct AttestedApp {
     /// The name of its node.
     pub node: Arc<str>,
-    /// Its own name.
+    /// The name with which it attached there.
     pub name: Arc<str>,
     /// The name of its user there; empty where the number has none.
     pub user: Arc<str>,
-    /// Its user there.
+    /// The number of its user there.
     pub uid: u32,
     /// Its workload identity, such as a SPIFFE id; empty without one.
     pub workload: Arc<str>,
@@ -150,7 +150,7 @@ pub struct AttestedApp {
 /// The app at the other end of a connection, wherever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerApp<'a> {
-    /// Its name.
+    /// The name with which it attached.
     pub name: &'a Arc<str>,
     /// The name of its user on its own node.
     pub user: &'a Arc<str>,

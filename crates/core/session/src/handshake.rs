@@ -190,19 +190,19 @@ pub enum HandshakeError {
     /// A frame is longer than it may be.
     #[error("malformed handshake: a frame of {bytes} bytes, where at most {bytes_max} are allowed")]
     TooLong {
-        /// Its length.
+        /// Its length in bytes.
         bytes: u32,
-        /// The bound.
+        /// The most that is taken.
         bytes_max: u32,
     },
     /// A text of the caller is longer than it may be.
     #[error("malformed handshake: the caller's {what} has {bytes} bytes, at most {bytes_max} are allowed")]
     CallerTooLong {
-        /// Which text.
+        /// Which of the texts it is.
         what: &'static str,
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
-        /// The bound.
+        /// The most that is taken.
         bytes_max: usize,
     },
     /// This end refused the peer (server only); the refusal is in the output.

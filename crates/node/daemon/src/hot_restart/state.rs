@@ -313,7 +313,7 @@ pub(super) struct AttestedApp {
     /// The name of its node.
     #[prost(string, tag = "1")]
     pub(super) node: String,
-    /// Its own name.
+    /// The name with which it attached.
     #[prost(string, tag = "2")]
     pub(super) name: String,
     /// Its user there, by name and by number.
@@ -321,7 +321,7 @@ pub(super) struct AttestedApp {
     pub(super) user: String,
     #[prost(uint32, tag = "4")]
     pub(super) uid: u32,
-    /// Its workload identity.
+    /// Its workload identity; empty without one.
     #[prost(string, tag = "5")]
     pub(super) workload: String,
 }

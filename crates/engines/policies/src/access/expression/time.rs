@@ -78,7 +78,7 @@ impl DayPart {
     }
 }
 
-/// Reads `HH:MM`.
+/// Reads a time of day, `HH:MM`.
 fn minute_of_day(text: &str) -> Option<i64> {
     let [h, g, b':', m, n] = text.as_bytes() else {
         return None;
