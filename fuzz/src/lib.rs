@@ -245,6 +245,22 @@ mod tests {
     }
 
     #[test]
+    fn every_target_takes_its_kept_corpus() {
+        let corpora = concat!(env!("CARGO_MANIFEST_DIR"), "/corpora");
+        let mut inputs = 0;
+        for folder in std::fs::read_dir(corpora).unwrap() {
+            let folder = folder.unwrap();
+            let name = folder.file_name().into_string().unwrap();
+            let target = target(&name).expect("a folder for a target");
+            for file in std::fs::read_dir(folder.path()).unwrap() {
+                (target.run)(&std::fs::read(file.unwrap().path()).unwrap());
+                inputs += 1;
+            }
+        }
+        assert!(inputs > 0, "{corpora} is empty");
+    }
+
+    #[test]
     fn names_are_unique() {
         for target in TARGETS {
             let others = TARGETS.iter().filter(|other| other.name == target.name);

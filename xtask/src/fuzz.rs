@@ -19,6 +19,14 @@ pub(crate) enum DeepProfile {
     Dev,
 }
 
+/// How targets are run under libFuzzer.
+#[derive(Clone, Copy)]
+pub(crate) struct DeepRun {
+    pub(crate) profile: DeepProfile,
+    /// The seed of what libFuzzer tries; 0 has it choose one.
+    pub(crate) seed: u32,
+}
+
 /// Runs fuzz targets with the built-in driver.
 pub(crate) fn run_built_in(
     workspace: &Workspace,
@@ -37,9 +45,9 @@ pub(crate) fn run_deep(
     workspace: &Workspace,
     target: Option<&str>,
     seconds: u64,
-    profile: DeepProfile,
+    deep: DeepRun,
 ) -> Result<(), Complaints> {
-    let program = build_deep(workspace, profile)?;
+    let program = build_deep(workspace, deep.profile)?;
     let found = workspace.target.join("fuzz/corpora");
     let folder = found.display().to_string();
     let mut seeds = vec!["--write-seeds", &folder];
@@ -58,6 +66,7 @@ pub(crate) fn run_deep(
             .args(kept_corpus(workspace, &name))
             .args(LIMITS)
             .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-seed={}", deep.seed))
             .arg(format!(
                 "-artifact_prefix={}/fuzz/{name}-",
                 workspace.target.display()

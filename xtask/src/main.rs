@@ -65,6 +65,9 @@ enum Chore {
         /// How it is built for libFuzzer
         #[arg(long, value_enum, default_value = "release", requires = "deep")]
         profile: fuzz::DeepProfile,
+        /// Seed of what libFuzzer tries; 0: it chooses one
+        #[arg(long, default_value_t = 0, requires = "deep")]
+        seed: u32,
     },
     /// Builds and runs a benchmark: `bench call [--quick] [--json FILE]`, `bench bind`; `bench help` tells more
     Bench {
@@ -158,7 +161,13 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
             seconds,
             deep: true,
             profile,
-        } => fuzz::run_deep(workspace, target.as_deref(), seconds, profile),
+            seed,
+        } => fuzz::run_deep(
+            workspace,
+            target.as_deref(),
+            seconds,
+            fuzz::DeepRun { profile, seed },
+        ),
         Chore::Bench { arguments } => chores::bench(workspace, &arguments),
         Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
         Chore::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),

@@ -398,6 +398,11 @@ impl Connection {
         self.ending.is_some() && self.calls.len() == 0 && self.inbox.is_empty()
     }
 
+    /// Whether [`Connection::end`] was called.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ending.is_some()
+    }
+
     /// Begins no new call, on either side, and tells the peer so. Those in flight go on.
     pub fn drain(&mut self) {
         if !self.draining && self.ending.is_none() {

@@ -102,7 +102,8 @@ impl Connection {
     pub fn input(&mut self, mut bytes: &[u8], context: &mut Context<'_>) -> Result<(), ProtocolError> {
         self.heard(context.now);
         self.listening.resume(context.now);
-        while !bytes.is_empty() {
+        // What comes after the end is of no call, and must begin none.
+        while !bytes.is_empty() && !self.has_ended() {
             let used = match self.parser.state {
                 State::Header => self.take_header(bytes, context)?,
                 State::Body { slot, wire, left } => {

@@ -5,6 +5,7 @@
 //! the submission region, the completion region, the doorbell that wakes the app, and each segment in the state's order.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use provost_datapath::{
@@ -236,6 +237,9 @@ impl AppReceiveHeap {
         let mut heap = AppReceiveHeap::new(source.segments, limits);
         heap.segments_made = fields.u64()?;
         heap.next_place = fields.u64()?;
+        if !heap.next_place.is_multiple_of(UNIT) {
+            return Err(fields.damaged("the next segment's place is within a unit").into());
+        }
         let count = fields.count(INHERITED_SEGMENTS_MAX + SEGMENTS_MAX)?;
         if count != descriptors.len() {
             let (found, expected) = (FIXED_DESCRIPTORS + descriptors.len(), FIXED_DESCRIPTORS + count);
@@ -244,6 +248,11 @@ impl AppReceiveHeap {
         for descriptor in descriptors {
             let memfd = verify(descriptor, "a segment of the receive heap")?;
             let segment = restore_segment(fields, memfd, &mut heap.claims)?;
+            let place = &segment.place;
+            let overlaps = |other: Range<u64>| other.start < place.end && place.start < other.end;
+            if heap.inherited.places().any(overlaps) {
+                return Err(fields.damaged("two segments have a place in common").into());
+            }
             heap.inherited.add(segment);
         }
         Ok(heap)
@@ -331,6 +340,11 @@ fn restore_segment(
     let end = start
         .checked_add(length)
         .ok_or_else(|| fields.damaged("a segment past the end of all addresses"))?;
+    if !start.is_multiple_of(UNIT) || !length.is_multiple_of(UNIT) {
+        return Err(fields
+            .damaged("a segment that begins or ends within a unit")
+            .into());
+    }
     let place = start..end;
     if memfd.bytes() < length {
         let reason = format!("a segment of {length} bytes in memory of {}", memfd.bytes());
@@ -359,7 +373,10 @@ fn restore_segment(
             claims.note(&ReceivedBlock { at, bytes }, content);
         }
         let is_published = content.is_none();
-        blocks.insert(at, InheritedBlock { bytes, is_published });
+        let earlier = blocks.insert(at, InheritedBlock { bytes, is_published });
+        if earlier.is_some() {
+            return Err(fields.damaged(format!("block {at} is there twice")).into());
+        }
     }
     let memory = Mapping::new(&memfd, Access::ReadOnly).map_err(memory_error("a segment"))?;
     Ok(InheritedSegment {

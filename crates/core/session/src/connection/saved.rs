@@ -50,10 +50,14 @@ impl Connection {
         let role = config.role;
         let keepalive = Keepalive::restore(fields)?;
         let (draining, peer_drains) = (fields.flag()?, fields.flag()?);
-        let ending = SavedField::restore(fields)?;
+        let ending: Option<Ending> = SavedField::restore(fields)?;
         let mut parser = Parser::restore(fields)?;
         let mut calls = Calls::restore(fields, restorer, role, parser.highest())?;
         parser.join(&mut calls, fields)?;
+        let ended_slots = ending.as_ref().map_or(0, |ending| ending.next_slot);
+        if (0..ended_slots.min(calls.slots())).any(|slot| calls.get(slot).is_some()) {
+            return Err(fields.damaged("a call is there whose end the app was told of"));
+        }
         let outgoing = Outgoing::restore(fields, restorer, role, &mut calls)?;
         let inbox = Step::restore_all(fields, restorer, INBOX_STEPS_MAX)?;
         Ok(Connection {
