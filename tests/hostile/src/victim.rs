@@ -281,3 +281,24 @@ async fn echo(client: &ProbeClient, payload: &[u8], text: &str) -> Result<bool, 
     let reply = reply.get_ref();
     Ok(reply.payload.as_slice() == payload && reply.text.as_str() == text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_fail_are_none_or_are_slow_are_complained_of() {
+        let calls = |calls, failed, p99_us| Outcome {
+            calls,
+            failed,
+            p99_us,
+            ..Outcome::default()
+        };
+        let beside_loops = calls(100, 0, 1000);
+        let complaint = |outcome: Outcome| outcome.complaint(&beside_loops);
+        assert_eq!(complaint(calls(100, 0, P99_RATIO_MAX * 1000)), None);
+        assert!(complaint(calls(0, 0, 0)).is_some());
+        assert!(complaint(calls(100, 1, 10)).is_some());
+        assert!(complaint(calls(100, 0, P99_RATIO_MAX * 1000 + 1)).is_some());
+    }
+}

@@ -3,10 +3,11 @@
 mod kit;
 
 use kit::{Peer, Setup, frame, step};
+use provost_conformance::fixtures::{FromFixture, ToFixture};
 use provost_conformance::{BIDI, Content, UNARY, content};
-use provost_datapath::Step;
+use provost_datapath::{FieldReader, FieldWriter, Step};
 use provost_session::handshake::{Encoding, Limits};
-use provost_session::{ProtocolError, Role};
+use provost_session::{Connection, ProtocolError, Role};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::frame::{FrameHeader, frame_kind};
@@ -444,4 +445,27 @@ fn a_peer_that_made_a_mistake_is_told_which() {
         matches!(&found, ProtocolError::PeerClosed { reason } if reason.contains("99000000")),
         "{found:?}"
     );
+}
+
+#[test]
+fn an_end_that_has_come_takes_no_call_and_hides_none() {
+    const REASON: &str = "it is over";
+    let mut server = Peer::new(Role::Server, Setup::default());
+    server.input(&frame(&begin(1, BIDI))).unwrap();
+    server.end(Code::Unavailable, REASON);
+    server.input(&frame(&begin(2, BIDI))).unwrap();
+    assert_eq!(server.connection.calls_in_flight(), 1);
+
+    let mut saved = FieldWriter::new();
+    server.connection.save(&mut ToFixture, &mut saved);
+    let restored = |bytes: &[u8]| {
+        let restored = Connection::restore(&mut FieldReader::new("test", bytes), &mut FromFixture::default());
+        restored.map(|connection| connection.calls_in_flight())
+    };
+    assert_eq!(restored(&saved.bytes), Ok(1));
+    // As if the app knew already of the end of the call in the first slot.
+    let mut texts = saved.bytes.windows(REASON.len());
+    let told = texts.position(|bytes| bytes == REASON.as_bytes()).unwrap() + REASON.len();
+    saved.bytes[told] = 1;
+    assert!(restored(&saved.bytes).is_err());
 }

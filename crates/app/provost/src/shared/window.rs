@@ -23,10 +23,10 @@ pub(crate) struct Window {
 
 #[cfg(not(miri))]
 struct Memory {
+    /// What this process writes there, its service reads. Dropped before the range is unmapped.
+    _kept: provost_shm::WindowKeeping,
     range: provost_shm::Window,
     send: Memfd,
-    /// What this process writes there, its service reads.
-    _kept: provost_shm::WindowKeeping,
 }
 
 /// Miri knows neither memfds nor fixed mappings; ordinary memory does for what it checks.
