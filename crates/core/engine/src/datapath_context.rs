@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use provost_marshal::Tables;
-use provost_schema::{MessageId, Schema};
+use provost_schema::{MessageId, Method, Schema, Service};
 
 use crate::{Direction, Verdicts};
 
@@ -115,6 +115,22 @@ pub struct MethodContext {
     pub client_streaming: bool,
     /// Whether the server sends any number of messages.
     pub server_streaming: bool,
+}
+
+impl MethodContext {
+    /// All methods of a service, as its schema has them.
+    #[must_use]
+    pub fn of_service(service: &Service) -> Arc<[MethodContext]> {
+        let context = |method: &Method| MethodContext {
+            name: method.name.as_str().into(),
+            path: format!("/{}/{}", service.full_name, method.name).into(),
+            input: method.input,
+            output: method.output,
+            client_streaming: method.client_streaming,
+            server_streaming: method.server_streaming,
+        };
+        service.methods.iter().map(context).collect()
+    }
 }
 
 /// Who is at the other end of a connection.

@@ -90,18 +90,7 @@ impl Service {
     #[must_use]
     pub fn datapath_context(&self, side: Side) -> DatapathContext {
         let service = &self.schema.services[0];
-        let methods: Arc<[MethodContext]> = service
-            .methods
-            .iter()
-            .map(|method| MethodContext {
-                name: method.name.as_str().into(),
-                path: format!("/{}/{}", service.full_name, method.name).into(),
-                input: method.input,
-                output: method.output,
-                client_streaming: method.client_streaming,
-                server_streaming: method.server_streaming,
-            })
-            .collect();
+        let methods = MethodContext::of_service(service);
         DatapathContext {
             node: "node".into(),
             app: Arc::new(AppIdentity {

@@ -14,13 +14,12 @@ use provost_datapath::{
     ConnectionSignals, Datapath, Engine, EngineStart, ForeignBytes, NotSaved, Predecessor, ReceivedBlock,
     RestoreError, Restorer, SavedDatapath,
 };
-use provost_engine::{AppIdentity, AttestedApp, DatapathContext, PeerIdentity};
+use provost_engine::{AppIdentity, AttestedApp, DatapathContext, MethodContext, PeerIdentity};
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, MethodShape, SendHeap};
 use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
 use provost_schema::{Method, Service};
 
 use crate::policies::chain::PolicyEngine;
-use crate::policies::schema_context::method_contexts;
 use crate::runtime::{ConnectionId, Fitted, Guard, Planned, Tag};
 use crate::schemas::BoundSchema;
 use crate::transport::TransportKind;
@@ -114,7 +113,7 @@ impl ConnectionSpec {
                 AppRole::Server => provost_engine::Side::Server,
             },
             service: self.schema.service.as_str().into(),
-            methods: self.of_service(method_contexts),
+            methods: self.of_service(MethodContext::of_service),
             scope: Arc::from([]),
             schema: Arc::clone(&self.schema.schema),
             tables: Arc::clone(&self.schema.tables),

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use provost_engine::{AppIdentity, DatapathContext, MethodContext, PeerIdentity, Side};
-use provost_schema::{Method, Service};
 
 use crate::schemas::BoundSchema;
 use crate::transport::TransportKind;
@@ -11,7 +10,7 @@ use crate::transport::TransportKind;
 /// The methods of the service of a schema.
 pub(crate) fn methods_of(schema: &BoundSchema) -> Vec<MethodContext> {
     let service = schema.schema.service(&schema.service);
-    service.map_or_else(Vec::new, |service| method_contexts(service).to_vec())
+    service.map_or_else(Vec::new, |service| MethodContext::of_service(service).to_vec())
 }
 
 /// A datapath as there could be one for a schema, to try policies on.
@@ -44,17 +43,4 @@ pub(crate) fn context_of_schema(schema: &BoundSchema, side: Side) -> DatapathCon
         runtime: 0,
         verdicts: Arc::default(),
     }
-}
-
-/// The methods of a service, as policies are told of them.
-pub(crate) fn method_contexts(service: &Service) -> Arc<[MethodContext]> {
-    let context = |method: &Method| MethodContext {
-        name: method.name.as_str().into(),
-        path: format!("/{}/{}", service.full_name, method.name).into(),
-        input: method.input,
-        output: method.output,
-        client_streaming: method.client_streaming,
-        server_streaming: method.server_streaming,
-    };
-    service.methods.iter().map(context).collect()
 }
