@@ -49,6 +49,7 @@ fn successes(client: &ProbeClient) -> usize {
 
 #[test]
 fn a_call_between_two_apps_of_one_node_is_charged_once() {
+    built::program("provost", "provost-cli", ROLE);
     watched(|| {
         let mut world = World::new(ROLE);
         let node = world.node("one", &NodeOptions::default());
