@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Times are of the processor, where the kernel tells them, so that other programs on the machine count little. With a
-//! setup, only that is run, with so many calls at a time, by a clock that costs as much as the machine's and tells a time
-//! that does not depend on it: that is for counting instructions, by the difference of two runs, as
+//! setup, only that is run, with so many calls at a time, by a clock that is read as the machine's is and whose time does
+//! not depend on it: that is for counting instructions, by the difference of two runs, as
 //! `tests/instructions.rs` does.
 
 use std::io;
@@ -17,6 +17,7 @@ use provost_datagram::{
     ShortCut,
 };
 use provost_packets::{InProcess, Wire};
+use provost_ticks::{Counting, Source};
 
 /// Bytes of requests and responses.
 const MESSAGE_BYTES: usize = 32;
@@ -43,18 +44,36 @@ fn spent_ns(start: &Instant) -> u64 {
     running.unwrap_or_else(|| start.elapsed().as_nanos() as u64)
 }
 
-/// Looks at the machine's clock, and tells another time.
+/// Time between two looks at a clock of [`Ticks`].
+const LOOK_NS: u64 = 250;
+
+/// A counter and a kernel whose time goes on by being looked at, so that the kernel is asked as often in each run: the
+/// machine's clock asks it by the time that passes, which depends on what else runs.
 #[derive(Default)]
-struct Ticks {
-    machine: Monotonic,
-    now_ns: u64,
+struct LookCounter(u64);
+
+impl Source for LookCounter {
+    fn counting(&self) -> Counting {
+        Counting::Steady
+    }
+
+    fn ticks(&mut self) -> u64 {
+        self.0 += LOOK_NS;
+        self.0
+    }
+
+    fn kernel_ns(&mut self) -> u64 {
+        self.0
+    }
 }
+
+/// The machine's clock over that counter.
+#[derive(Default)]
+struct Ticks(provost_ticks::Clock<LookCounter>);
 
 impl Clock for Ticks {
     fn now_ns(&mut self) -> u64 {
-        std::hint::black_box(self.machine.now_ns());
-        self.now_ns += 250;
-        self.now_ns
+        self.0.now_ns()
     }
 }
 
