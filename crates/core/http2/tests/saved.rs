@@ -322,6 +322,16 @@ proptest! {
     }
 }
 
+/// Windows that new settings open are told in the order of the streams, wherever the streams are kept.
+#[test]
+fn windows_of_new_settings_are_told_in_one_order() {
+    let seed = 5_870_439_747_296_719_064;
+    let without = TwoEnds::new(seed, None).run();
+    for replacements in 0..40 {
+        assert_eq!(TwoEnds::new(seed, Some(replacements)).run(), without);
+    }
+}
+
 /// The scripts of the property do what they are meant to: calls complete, and heads, bodies, trailers and resets come.
 #[test]
 fn scripts_reach_everything() {

@@ -556,13 +556,17 @@ impl<C: DataChunk> Http2Connection<C> {
         if settings.header_table_bytes != self.local.header_table_bytes {
             self.decoder.acknowledge_table_bytes(settings.header_table_bytes);
         }
+        let mut owing = Vec::new();
         for stream in self.streams.iter_mut() {
             stream.receive_window.retarget(settings.stream_window_bytes);
             if stream.owes_update() {
                 stream.is_update_queued = true;
-                self.updates.push_back(stream.id);
+                owing.push(stream.id);
             }
         }
+        // By number: where a stream is kept is not the same once a connection was restored.
+        owing.sort_unstable();
+        self.updates.extend(owing);
         self.local = settings;
     }
 
