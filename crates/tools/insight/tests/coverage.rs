@@ -48,7 +48,9 @@ fn known_call(random: &mut SeededRandom, depth: usize, number: &mut usize) -> Kn
         if is_ordered && at > 0 {
             children[at].entry.after = vec![children[at - 1].entry.id.clone()];
         } else if !is_ordered && at == longest {
-            children[at].entry.app_us = provost_insight::acg::Amount::Fixed(1e6);
+            // Longer than all that may be within a sibling, where calls are ten times shorter.
+            let longest_us = 1e6 * 10f64.powi(2 - depth as i32);
+            children[at].entry.app_us = provost_insight::acg::Amount::Fixed(longest_us);
         }
     }
     KnownCall { entry, children }
@@ -187,7 +189,7 @@ fn no_prediction_is_far_off_whatever_the_application() {
     let check = |seed: u64| {
         let (application, prediction) = predicted(seed);
         let off = prediction.added_us.mean.value / application.added_us - 1.0;
-        prop_assert!(off.abs() < 0.2, "seed {seed}: off by {off}");
+        prop_assert!(off.abs() < 0.1, "seed {seed}: off by {off}");
         let components: f64 = prediction.requests[0]
             .components_us
             .iter()
