@@ -107,7 +107,7 @@ impl RawApp {
             busy_poll: false,
             takes_regions: false,
         };
-        let socket = PacketSocket::connect(socket)?;
+        let socket = PacketSocket::connect_within(socket, WAIT_MAX)?;
         let packet = Request {
             id: 1,
             body: Some(request::Body::Attach(request)),

@@ -49,7 +49,8 @@ pub(crate) fn attach(config: &AttachConfig) -> Result<Attachment, Status> {
     let range = window::window().receive_range().ok_or_else(|| {
         Status::resource_exhausted("this process has too many attachments: drop an `App` first")
     })?;
-    let socket = PacketSocket::connect(&path).map_err(|error| unreachable(&path, &error))?;
+    let socket =
+        PacketSocket::connect_within(&path, ATTACH_TIMEOUT).map_err(|error| unreachable(&path, &error))?;
     let attach = Attach {
         version: CONTROL_VERSION,
         name: config.name.clone(),

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
@@ -21,6 +22,8 @@ pub const DESCRIPTORS_BATCH_MAX: usize = 253;
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX));
 const ANCILLARY_BATCH_BYTES: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_BATCH_MAX));
 const BACKLOG: i32 = 128;
+/// Between two looks whether there is a place to wait in.
+const CONNECT_PAUSE: Duration = Duration::from_millis(1);
 
 /// Waits for peers at a path.
 #[derive(Debug)]
@@ -75,12 +78,27 @@ impl PacketListener {
 }
 
 impl PacketSocket {
-    /// Connects to a listener's path. Unix sockets connect at once or fail.
+    /// Connects to a listener's path at once, or fails: with [`io::ErrorKind::WouldBlock`] while as many as the listener lets wait
+    /// are waiting to be accepted.
     pub fn connect(path: &Path) -> io::Result<PacketSocket> {
         let address = SocketAddrUnix::new(path)?;
         let socket = new_socket()?;
         rustix::net::connect(&socket, &address)?;
         Ok(PacketSocket(socket))
+    }
+
+    /// As [`PacketSocket::connect`], but waits so long for a place among those who wait to be accepted.
+    pub fn connect_within(path: &Path, limit: Duration) -> io::Result<PacketSocket> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match PacketSocket::connect(path) {
+                // Nothing tells of a place that becomes free, other than a connect that blocks for ever.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                    std::thread::sleep(CONNECT_PAUSE);
+                }
+                connected => return connected,
+            }
+        }
     }
 
     /// Two ends that are connected to each other.

@@ -3,6 +3,8 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
 
 use provost_shm::{
     AppRings, DESCRIPTORS_MAX, Doorbell, Interest, Memfd, PacketListener, PacketSocket, Poller, Ringer,
@@ -126,6 +128,7 @@ fn a_listener_knows_its_peers_and_replaces_only_dead_sockets() {
 
     drop(listener);
     let listener = PacketListener::bind(&path, 0o600).unwrap();
+    who_connects_waits_for_a_place(&path, &listener);
     drop(listener);
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, b"not a socket").unwrap();
@@ -133,6 +136,27 @@ fn a_listener_knows_its_peers_and_replaces_only_dead_sockets() {
         PacketListener::bind(&path, 0o600).unwrap_err().kind(),
         ErrorKind::AddrInUse
     );
+}
+
+/// As many connect as may wait to be accepted: the next is told so, or waits until one of them is.
+fn who_connects_waits_for_a_place(path: &Path, listener: &PacketListener) {
+    let mut waiting = Vec::new();
+    let error = loop {
+        match PacketSocket::connect(path) {
+            Ok(socket) => waiting.push(socket),
+            Err(error) => break error,
+        }
+        assert!(waiting.len() < 10_000, "the listener has no bound");
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    let late = PacketSocket::connect_within(path, Duration::from_millis(5));
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::WouldBlock);
+    std::thread::scope(|scope| {
+        let newcomer = scope.spawn(|| PacketSocket::connect_within(path, Duration::from_secs(60)));
+        std::thread::sleep(Duration::from_millis(5));
+        listener.accept().unwrap();
+        newcomer.join().unwrap().unwrap();
+    });
 }
 
 #[test]
