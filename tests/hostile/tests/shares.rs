@@ -222,7 +222,7 @@ fn who_connects_to_the_admin_socket_and_is_silent_keeps_nobody_out() {
     assert_eq!(answer[3], 4, "SETTINGS come first");
     let peak = peak.stop();
     assert!(
-        peak.descriptors < before.descriptors + 100,
+        peak.descriptors < before.descriptors + 80,
         "{before:?} became {peak:?}"
     );
     pair.was_served();

@@ -40,7 +40,7 @@ use crate::connect::{ConnectOutcome, Connector};
 use crate::connections::ConnectionRegistry;
 use crate::log::{self, EventSubject};
 use crate::permits::AppConnections;
-use crate::places::{BoundedPlaces, HeldPlace, PlaceBounds};
+use crate::places::{BoundedPlaces, HeldPlace, PlaceBounds, let_losers_go};
 use crate::quiesce_barrier::{QuiesceBarrier, QuiesceGuard};
 use crate::refusal::{Refusal, schema_hash};
 use crate::runtime::{Command, NewApp, Waiting};
@@ -115,7 +115,11 @@ impl AppServer {
             };
             let (accepted, guard) = self.quiesce_barrier.enter_with(accepted).await;
             match accepted {
-                Ok(Some(socket)) => let_in(socket),
+                Ok(Some(socket)) => {
+                    let_in(socket);
+                    drop(guard);
+                    let_losers_go().await;
+                }
                 Ok(None) => {}
                 Err(error) => {
                     drop(guard);

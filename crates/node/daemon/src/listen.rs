@@ -11,7 +11,7 @@ use tracing::Instrument;
 
 use crate::connect::Connector;
 use crate::log::{self, EventSubject};
-use crate::places::{HeldPlace, network_of};
+use crate::places::{HeldPlace, let_losers_go, network_of};
 use crate::runtime::ConnectionId;
 use crate::services::{CallingPeer, Match};
 use crate::transport::{
@@ -47,6 +47,8 @@ pub(crate) async fn accept(connector: Rc<Connector>, listener: Box<dyn PeerListe
                     }
                 };
                 tokio::task::spawn_local(welcoming.instrument(span));
+                drop(guard);
+                let_losers_go().await;
             }
             Err(error) => {
                 drop(guard);

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tonic::transport::server::Connected;
 
 use crate::access::Credentials;
-use crate::places::{BoundedPlaces, PlaceBounds, PlacedStream};
+use crate::places::{BoundedPlaces, PlaceBounds, PlacedStream, let_losers_go};
 
 /// Connections of operators' tools. When there are more, one of the user who has most of them makes room.
 const CONNECTIONS: PlaceBounds = PlaceBounds {
@@ -137,11 +137,12 @@ impl Stream for Incoming {
                 continue;
             }
             match ready!(this.listener.poll_accept(context)) {
-                Ok((stream, _)) => match AdminStream::new(stream, &this.places) {
-                    Ok(Some(stream)) => return Poll::Ready(Some(Ok(stream))),
-                    Ok(None) => {}
-                    Err(error) => return Poll::Ready(Some(Err(error))),
-                },
+                Ok((stream, _)) => {
+                    this.waiting = Some(Box::pin(let_losers_go()));
+                    if let Some(placed) = AdminStream::new(stream, &this.places).transpose() {
+                        return Poll::Ready(Some(placed));
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection to the admin API");
                     this.waiting = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));

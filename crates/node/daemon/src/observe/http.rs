@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, UnixListener};
 use super::{ObserveError, exposition, node_metrics};
 use crate::config::ListenAddress;
 use crate::control_plane::ControlPlane;
-use crate::places::{BoundedPlaces, PlaceBounds, PlacedStream};
+use crate::places::{BoundedPlaces, PlaceBounds, PlacedStream, let_losers_go};
 
 /// Connections at once. When there are more, the one that was silent longest makes room.
 const CONNECTIONS: PlaceBounds = PlaceBounds {
@@ -143,6 +143,7 @@ pub(crate) async fn serve(plane: ControlPlane, listener: HttpListener) {
             };
             let _ = tokio::time::timeout(CONNECTION_TIME_MAX, served).await;
         });
+        let_losers_go().await;
     }
 }
 
