@@ -9,8 +9,8 @@ use provost::Code;
 use provost_e2e::agent::Executor;
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::script::{Answer, Ask, Echo, Pour};
-use provost_e2e::{Agent, Node, NodeOptions, Server, World, eventually, watched};
-use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams};
+use provost_e2e::{Agent, Node, NodeOptions, Server, World, built, eventually, watched};
+use rcgen::{CertificateParams, CertificateRevocationListParams, KeyIdMethod, RevokedCertParams};
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 
@@ -205,4 +205,119 @@ fn a_certificate_that_was_taken_back_lets_nobody_in() {
         assert!(is_refused(&first), "{first:?}");
         agent.calls_well();
     });
+}
+
+/// A route to a node, with these lines.
+fn routed(b: &Node, lines: &str) -> String {
+    format!(
+        "[[route]]\nservice = \"probe.Probe\"\nendpoints = [\"{}\"]\n{lines}\n",
+        b.address
+    )
+}
+
+/// An agent on a node with these tables, and what it says of its first connection.
+fn routed_client(world: &mut World, name: &str, tables: String) -> (Node, Agent, Answer) {
+    let a = world.node(name, &options(tables));
+    let mut agent = world.starting_agent(&a, Executor::TokioCurrent);
+    let answer = agent.first_answer();
+    (a, agent, answer)
+}
+
+#[test]
+fn a_server_that_names_a_workload_only_is_known_by_its_identity_as_configured() {
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        let authority = Authority::new();
+        let (mut world, b, _server) =
+            served(|world| authority.certify("b", "b", CertificateParams::default(), world.directory()));
+        let directory = world.directory().to_owned();
+        let tables = |name: &str| authority.certify(name, name, CertificateParams::default(), &directory);
+
+        // By the name of its host it is nobody, and the reason says who it is, and what to do.
+        let (_a, _agent, first) = routed_client(&mut world, "a", tables("a") + &routed(&b, ""));
+        assert!(is_refused(&first), "{first:?}");
+        let said = format!("{first:?}");
+        for part in [
+            "spiffe://test/b",
+            "not of the host 127.0.0.1",
+            "server_identities",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+
+        let node_wide = tables("c") + "server_identities = [\"spiffe://test/?\"]\n" + &routed(&b, "");
+        let (_c, mut agent, first) = routed_client(&mut world, "c", node_wide);
+        assert_eq!(first, Answer::Ready);
+        agent.calls_well();
+
+        // What a route says takes the place of what the node says, and a reload changes it for connections to come.
+        let other = tables("d") + "server_identities = [\"*\"]\n";
+        let wrong = routed(&b, "server_identities = [\"spiffe://test/somebody-else\"]");
+        let (mut d, _agent, first) = routed_client(&mut world, "d", other.clone() + &wrong);
+        assert!(is_refused(&first), "{first:?}");
+        assert!(format!("{first:?}").contains("none of server_identities (spiffe://test/somebody-else)"));
+        let right = routed(&b, "server_identities = [\"spiffe://test/b\"]");
+        d.reconfigure(&options(other + &right));
+        d.operate(&["config", "reload"]);
+        world.agent(&d).calls_well();
+    });
+}
+
+/// The blocks of commands under a heading of a document.
+fn commands_under<'a>(document: &'a str, heading: &str) -> Vec<&'a str> {
+    let (_, section) = document.split_once(heading).expect("the heading");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let blocks = section.split("```sh\n").skip(1);
+    blocks.filter_map(|block| block.split("```").next()).collect()
+}
+
+fn run_in(directory: &Path, script: &str) {
+    let ran = std::process::Command::new("sh")
+        .args(["-e", "-c", script])
+        .current_dir(directory)
+        .output()
+        .expect("a shell");
+    assert!(ran.status.success(), "{script}: {ran:?}");
+}
+
+#[test]
+fn certificates_made_as_the_documentation_says_are_taken() {
+    watched(|| {
+        let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        let document = std::fs::read_to_string(document).unwrap();
+        let commands = commands_under(&document, "### Making certificates");
+        let openssl: &str = commands.iter().find(|block| block.contains("openssl")).unwrap();
+        let (authority, node_b) = openssl.split_once("\n\n").expect("an authority, and a node");
+        let node_a = ["b.key", "b.csr", "b.ext", "b.pem", "node/b", "node b"]
+            .iter()
+            .fold(node_b.to_owned(), |script, name| {
+                script.replace(name, &name.replace('b', "a"))
+            });
+        let (mut world, b, _server) = served(|world| {
+            run_in(world.directory(), authority);
+            run_in(world.directory(), node_b);
+            files_in(world.directory(), "b")
+        });
+        let directory = world.directory().to_owned();
+        run_in(&directory, &node_a);
+        let own = files_in(&directory, "a");
+        let tables = own + "server_identities = [\"spiffe://example.org/node/*\"]\n" + &routed(&b, "");
+        let (a, mut agent, first) = routed_client(&mut world, "a", tables);
+        assert_eq!(first, Answer::Ready);
+        agent.calls_well();
+        logged(&a, "identity=\"spiffe://example.org/node/b\"", 1);
+        logged(&b, "identity=\"spiffe://example.org/node/a\"", 1);
+    });
+}
+
+/// The `[tls]` of a node whose files are called as the documentation calls them.
+fn files_in(directory: &Path, node: &str) -> String {
+    let file = |name: &str| directory.join(name).display().to_string();
+    let [ca, cert, key] = ["ca.pem".to_owned(), format!("{node}.pem"), format!("{node}.key")];
+    format!(
+        "[tls]\nca = \"{}\"\ncert = \"{}\"\nkey = \"{}\"\n",
+        file(&ca),
+        file(&cert),
+        file(&key)
+    )
 }

@@ -11,6 +11,7 @@ use provost_e2e::driver::{Ticket, WAIT_MAX};
 use provost_e2e::script::{Answer, Ask, Echo, Fill, Hold, Metadatum, Pour};
 use provost_e2e::{Agent, Node, NodeOptions, Server, World, built, eventually, scrape, watched};
 use provost_namespaces::Namespace;
+use rcgen::CertificateParams;
 use relay::Relay;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -532,5 +533,19 @@ fn an_encrypted_connection_stays_where_it_is_if_the_other_way_is_not_encrypted()
             a.reconfigure(&routed("tcp", b.address, &own));
             a.operate(&["config", "reload"]);
         }
+    });
+}
+
+#[test]
+fn a_server_that_names_a_workload_only_is_known_by_its_identity() {
+    watched(|| {
+        let (mut world, authority) = (World::new(ROLE), Authority::new());
+        let [own, tables_b] = ["a", "b"]
+            .map(|node| authority.certify(node, node, CertificateParams::default(), world.directory()));
+        let b = listening(&mut world, "b", &tables_b);
+        let _server = world.server(&b);
+        let tables = format!("{own}server_identities = [\"spiffe://test/b\"]\n");
+        let a = world.node("a", &routed("datagram", b.address, &tables));
+        world.agent(&a).calls_well();
     });
 }

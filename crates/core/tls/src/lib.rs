@@ -5,6 +5,7 @@ pub mod fuzzing;
 mod handshake;
 mod keys;
 mod saved;
+mod server_identity;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,8 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{CertificateError, ClientConfig, OtherError, RootCertStore, ServerConfig};
+use server_identity::IdentityVerifier;
 
 // Tests here and in other crates share what makes certificates.
 #[cfg(test)]
@@ -31,6 +33,12 @@ pub use validity::CertificateValidity;
 const ALPN: &[u8] = b"provost/1";
 /// TLS 1.3 alone: a connection that a successor can go on with keeps its own records, and those are of TLS 1.3.
 const VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
+
+/// How a SPIFFE id begins.
+const SPIFFE: &str = "spiffe://";
+/// What is said of a certificate that can name nobody.
+const VERSION_1: &str = "an X.509 certificate of version 1, which can name neither a SPIFFE id nor a host: make one of version 3, with a \
+                         subjectAltName (docs/configuration.md, \"Making certificates\", has the commands)";
 
 /// Who a peer has proved to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,8 +79,9 @@ pub struct TlsConfig {
 /// What the files come to.
 #[derive(Clone, Debug)]
 pub struct LoadedTls {
-    /// What connections are made with.
+    /// What connections are made with, to servers that their hosts' names are enough for ([`LoadedTls::client_for`]).
     pub client: Arc<ClientConfig>,
+    authorities: Arc<WebPkiServerVerifier>,
     /// What connections are accepted with.
     pub server: Arc<ServerConfig>,
     /// When this node's certificate is valid; none if its times cannot be read.
@@ -104,12 +113,35 @@ pub enum TlsConfigError {
     },
 }
 
+impl LoadedTls {
+    /// What connections are made with to servers that have one of these identities, whatever their hosts are called: SPIFFE ids or
+    /// DNS names, where `*` stands for any run of characters and `?` for one. Without any, the host's name counts.
+    #[must_use]
+    pub fn client_for(&self, identities: &[String]) -> Arc<ClientConfig> {
+        if identities.is_empty() {
+            return Arc::clone(&self.client);
+        }
+        let mut config = ClientConfig::clone(&self.client);
+        let verifier = IdentityVerifier {
+            authorities: Arc::clone(&self.authorities),
+            identities: identities.to_vec(),
+        };
+        config.dangerous().set_certificate_verifier(Arc::new(verifier));
+        Arc::new(config)
+    }
+}
+
 impl TlsConfig {
     /// Reads the files, for both directions.
     pub fn load(&self) -> Result<LoadedTls, TlsConfigError> {
         let own = self.chain()?.into_iter().next();
+        if own.as_ref().is_some_and(is_version_1) {
+            return Err(file_error(&self.cert, &VERSION_1));
+        }
+        let authorities = self.server_verifier()?;
         Ok(LoadedTls {
-            client: self.client()?,
+            client: self.client_with(&authorities)?,
+            authorities,
             server: self.server()?,
             identity: own.as_ref().map_or(PeerIdentity::Anonymous, identity_in),
             validity: own.and_then(|certificate| CertificateValidity::of(&certificate)),
@@ -124,15 +156,30 @@ impl TlsConfig {
 
     /// For connecting: proves this node to servers, and demands that they prove themselves.
     pub fn client(&self) -> Result<Arc<ClientConfig>, TlsConfigError> {
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(self.authorities()?), provider())
+        self.client_with(&self.server_verifier()?)
+    }
+
+    fn server_verifier(&self) -> Result<Arc<WebPkiServerVerifier>, TlsConfigError> {
+        WebPkiServerVerifier::builder_with_provider(Arc::new(self.authorities()?), provider())
             .with_crls(self.revocations()?)
             .allow_unknown_revocation_status()
             .build()
-            .map_err(|error| file_error(&self.ca, &error))?;
+            .map_err(|error| file_error(&self.ca, &error))
+    }
+
+    fn client_with(
+        &self,
+        authorities: &Arc<WebPkiServerVerifier>,
+    ) -> Result<Arc<ClientConfig>, TlsConfigError> {
+        let verifier = IdentityVerifier {
+            authorities: Arc::clone(authorities),
+            identities: Vec::new(),
+        };
         let config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)
             .map_err(|error| self.mismatch(&error))?
-            .with_webpki_verifier(verifier)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_auth_cert(self.chain()?, self.private_key()?)
             .map_err(|error| self.mismatch(&error))?;
         Ok(Arc::new(config))
@@ -202,6 +249,11 @@ impl TlsConfig {
     }
 }
 
+fn is_version_fault(other: &OtherError) -> bool {
+    let fault = other.0.downcast_ref::<webpki::Error>();
+    matches!(fault, Some(webpki::Error::UnsupportedCertVersion))
+}
+
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
@@ -234,18 +286,31 @@ pub fn identity(tls: &rustls::Connection) -> PeerIdentity {
     certificate.map_or(PeerIdentity::Anonymous, identity_in)
 }
 
-fn identity_in(certificate: &CertificateDer<'_>) -> PeerIdentity {
+/// A certificate of X.509's first version, which `openssl x509 -req` makes without a file of extensions.
+fn is_version_1(certificate: &CertificateDer<'_>) -> bool {
+    let read = webpki::EndEntityCert::try_from(certificate);
+    matches!(read, Err(webpki::Error::UnsupportedCertVersion))
+}
+
+/// Every identity in a certificate: SPIFFE ids, then DNS names.
+fn identities_in(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else {
-        return PeerIdentity::Anonymous;
+        return Vec::new();
     };
     let spiffe = certificate
         .valid_uri_names()
-        .find(|name| name.starts_with("spiffe://"))
-        .map(str::to_owned);
-    let dns = || certificate.valid_dns_names().next().map(str::to_owned);
-    match spiffe {
-        Some(name) => PeerIdentity::Spiffe(name),
-        None => dns().map_or(PeerIdentity::Anonymous, PeerIdentity::Dns),
+        .filter(|name| name.starts_with(SPIFFE));
+    spiffe
+        .chain(certificate.valid_dns_names())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn identity_in(certificate: &CertificateDer<'_>) -> PeerIdentity {
+    match identities_in(certificate).into_iter().next() {
+        Some(name) if name.starts_with(SPIFFE) => PeerIdentity::Spiffe(name),
+        Some(name) => PeerIdentity::Dns(name),
+        None => PeerIdentity::Anonymous,
     }
 }
 
@@ -253,6 +318,12 @@ fn identity_in(certificate: &CertificateDer<'_>) -> PeerIdentity {
 #[must_use]
 pub fn explain(error: &rustls::Error) -> String {
     match error {
+        rustls::Error::InvalidCertificate(CertificateError::Other(other)) if is_version_fault(other) => {
+            format!("the peer's certificate is {VERSION_1}")
+        }
+        rustls::Error::InvalidCertificate(CertificateError::Other(other)) => {
+            format!("the peer's certificate is not taken: {other}")
+        }
         rustls::Error::InvalidMessage(_) => {
             format!("{error}; the peer does not speak TLS: one end has TLS configured, the other has not")
         }

@@ -81,6 +81,8 @@ pub(crate) struct OpenedConnection {
 pub(crate) struct ConnectTarget {
     pub(crate) over: TransportKind,
     pub(crate) endpoint: String,
+    /// Of which one it has to prove; empty: its host's name counts.
+    pub(crate) server_identities: Vec<String>,
     pub(crate) caller: CallerAttestation,
     pub(crate) deadline: Instant,
 }
@@ -88,7 +90,14 @@ pub(crate) struct ConnectTarget {
 /// Where a connection leads.
 enum ConnectionRoute {
     Local,
-    Remote(TransportKind, Vec<String>),
+    Remote(RemoteRoute),
+}
+
+/// Where to look for a service on other nodes.
+struct RemoteRoute {
+    over: TransportKind,
+    endpoints: Vec<String>,
+    server_identities: Vec<String>,
 }
 
 impl Connector {
@@ -165,9 +174,9 @@ impl Connector {
                 *guard = Some(self.quiesce_barrier.enter().await);
                 self.connect_local(id, app, &schema, found, permit).await?
             }
-            ConnectionRoute::Remote(over, endpoints) => {
+            ConnectionRoute::Remote(route) => {
                 let _attempt = self.attempts.begin(identity.id, identity.uid)?;
-                let reaching = self.reach_any(&schema, over, &endpoints, identity, connect.timeout_ns);
+                let reaching = self.reach_any(&schema, &route, identity, connect.timeout_ns);
                 let reached = app.unless_gone(reaching).await??;
                 *guard = Some(self.quiesce_barrier.enter().await);
                 self.open_remote(id, &app.endpoint, &schema, None, reached, permit)
@@ -201,8 +210,11 @@ impl Connector {
         let config = self.config.live();
         if !connect.address.is_empty() {
             if config.allows_app_addresses() {
-                let address = vec![connect.address.clone()];
-                return Ok(ConnectionRoute::Remote(TransportKind::default(), address));
+                return Ok(ConnectionRoute::Remote(RemoteRoute {
+                    over: TransportKind::default(),
+                    endpoints: vec![connect.address.clone()],
+                    server_identities: config.server_identities(None),
+                }));
             }
             return Err(Refusal::new(
                 Code::PermissionDenied,
@@ -215,7 +227,11 @@ impl Connector {
             Some(route) => Ok(match route.transport {
                 RouteTransport::Auto if is_bound || route.endpoints.is_empty() => ConnectionRoute::Local,
                 RouteTransport::Over(TransportKind::Local) => ConnectionRoute::Local,
-                transport => ConnectionRoute::Remote(transport.network(), self.turned(&route.endpoints)),
+                transport => ConnectionRoute::Remote(RemoteRoute {
+                    over: transport.network(),
+                    endpoints: self.turned(&route.endpoints),
+                    server_identities: config.server_identities(Some(route)),
+                }),
             }),
             None if is_bound => Ok(ConnectionRoute::Local),
             None => Err(Refusal::new(
@@ -241,8 +257,7 @@ impl Connector {
     async fn reach_any(
         &self,
         schema: &Arc<BoundSchema>,
-        over: TransportKind,
-        endpoints: &[String],
+        route: &RemoteRoute,
         app: &AppIdentity,
         timeout_ns: u64,
     ) -> Result<EstablishedPeer, Refusal> {
@@ -252,10 +267,11 @@ impl Connector {
         };
         let deadline = Instant::now() + timeout;
         let mut failure = Refusal::new(Code::Unavailable, "the route has no endpoints");
-        for endpoint in endpoints {
+        for endpoint in &route.endpoints {
             let target = ConnectTarget {
-                over,
+                over: route.over,
                 endpoint: endpoint.clone(),
+                server_identities: route.server_identities.clone(),
                 caller: self.callers.attestation(app),
                 deadline,
             };
@@ -296,7 +312,7 @@ impl Connector {
                 caller: Some(target.caller),
             },
             descriptor_set: Arc::clone(&schema.descriptor_set),
-            tls: self.peers.tls_client(),
+            tls: self.peers.tls_client(&target.server_identities),
             options: self.config.started.transport_options(),
             deadline: target.deadline,
         };

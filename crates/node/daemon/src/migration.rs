@@ -153,10 +153,12 @@ impl RouteFollower {
         let Some(spec) = spec else {
             return Ok(MigrationOutcome::Ended);
         };
-        let connect_ms = connector.config.live().timeouts.connect_ms;
+        let live = connector.config.live();
+        let connect_ms = live.timeouts.connect_ms;
         let target = ConnectTarget {
             over,
             endpoint: endpoint.to_owned(),
+            server_identities: live.server_identities(live.route(&spec.schema.service)),
             caller: connector.callers.attestation(&spec.app.identity),
             deadline: Instant::now() + Duration::from_millis(connect_ms),
         };

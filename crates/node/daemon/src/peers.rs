@@ -62,10 +62,10 @@ impl PeerAccess {
         })
     }
 
-    /// For a connection that this node makes; none without TLS.
-    pub(crate) fn tls_client(&self) -> Option<Arc<rustls::ClientConfig>> {
+    /// For a connection that this node makes to a server that has one of these identities; none without TLS.
+    pub(crate) fn tls_client(&self, identities: &[String]) -> Option<Arc<rustls::ClientConfig>> {
         let certificates = self.certificates.as_ref();
-        certificates.map(|certificates| Arc::clone(&certificates.current().client))
+        certificates.map(|certificates| certificates.current().client_for(identities))
     }
 
     /// For one that it accepts.

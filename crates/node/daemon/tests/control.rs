@@ -149,6 +149,7 @@ fn a_connection_that_cannot_be_made_says_why() {
             service: SERVICE.into(),
             transport: RouteTransport::Over(TransportKind::Tcp),
             endpoints: vec![address],
+            server_identities: Vec::new(),
         });
     });
     let mut app = TestApp::attach(&node);

@@ -28,13 +28,24 @@ impl Authority {
     pub(crate) fn vouch_for_as(&self, node: &str, name: &str, directory: &Path, serial: u64) -> String {
         let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
         params.serial_number = Some(serial.into());
+        params
+            .subject_alt_names
+            .push(SanType::IpAddress([127, 0, 0, 1].into()));
+        self.certify(node, name, params, directory)
+    }
+
+    /// As [`Authority::vouch_for_as`], by a certificate of which this is said: without a host, it names the SPIFFE id only.
+    pub(crate) fn certify(
+        &self,
+        node: &str,
+        name: &str,
+        mut params: CertificateParams,
+        directory: &Path,
+    ) -> String {
         let identity = format!("spiffe://test/{name}");
         params
             .subject_alt_names
             .push(SanType::URI(identity.try_into().unwrap()));
-        params
-            .subject_alt_names
-            .push(SanType::IpAddress([127, 0, 0, 1].into()));
         let key = KeyPair::generate().unwrap();
         let certificate: Certificate = params.signed_by(&key, &self.issuer).unwrap();
         let file = |kind: &str, text: String| {

@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 
 /// An authority that lasts for a test.
 pub(crate) struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
+    pub(crate) issuer: CertifiedIssuer<'static, KeyPair>,
     folder: tempfile::TempDir,
 }
 
@@ -24,8 +24,17 @@ impl Authority {
 
     /// The files of a node with a certificate of this authority for these names.
     pub(crate) fn node(&self, file_name: &str, names: &[&str]) -> TlsConfig {
+        self.node_with(file_name, names, CertificateParams::default())
+    }
+
+    /// As [`Authority::node`], with a certificate of which this is said as well.
+    pub(crate) fn node_with(
+        &self,
+        file_name: &str,
+        names: &[&str],
+        mut params: CertificateParams,
+    ) -> TlsConfig {
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
         for name in names {
             let name = match name {
                 name if name.starts_with("spiffe://") => SanType::URI((*name).try_into().unwrap()),

@@ -19,6 +19,9 @@ const RUNTIMES_MAX: usize = 64;
 const ENTRIES_MAX: usize = 4096;
 /// Longest spin before sleep: past this a runtime should say `busy_poll`.
 const SPIN_US_MAX: u64 = 100_000;
+/// Entries of a list of peers' identities, at most, and bytes of each (SPIFFE-ID, section 2.3).
+const IDENTITIES_MAX: usize = 1024;
+const IDENTITY_BYTES_MAX: usize = 2048;
 /// What a Unix socket's address holds on Linux, in bytes, without the terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
@@ -43,6 +46,7 @@ impl Config {
         self.check_timeouts(&mut problems);
         self.check_paths_of_calls(&mut problems);
         self.check_datagram(&mut problems);
+        self.check_tls(&mut problems);
         if let Err(problem) = self.observe.address() {
             problems.add("observe.listen", problem);
         }
@@ -236,6 +240,14 @@ impl Config {
         }
     }
 
+    fn check_tls(&self, problems: &mut Problems) {
+        if let Some(tls) = &self.tls {
+            problems.identities("tls.allow_peers", &tls.allow_peers);
+            problems.identities("tls.attesting_peers", &tls.attesting_peers);
+            problems.identities("tls.server_identities", &tls.server_identities);
+        }
+    }
+
     fn check_datagram(&self, problems: &mut Problems) {
         let bytes = self.datagram.packet_bytes;
         problems.range("datagram.packet_bytes", bytes, PACKET_BYTES_MIN, PACKET_BYTES_MAX);
@@ -253,6 +265,14 @@ impl Config {
         problems.range("route", self.routes.len(), 0, ENTRIES_MAX);
         for (at, route) in self.routes.iter().enumerate() {
             check_route(&format!("route[{at}]"), route, problems);
+            if self.tls.is_none() && !route.server_identities.is_empty() {
+                let message = "without a [tls] table no server proves who it is: add one, or remove this key";
+                problems.add(format!("route[{at}].server_identities"), message.into());
+            }
+            problems.identities(
+                &format!("route[{at}].server_identities"),
+                &route.server_identities,
+            );
             if self.routes[..at]
                 .iter()
                 .any(|earlier| earlier.service == route.service)
@@ -305,6 +325,19 @@ fn check_route(key: &str, route: &RouteConfig, problems: &mut Problems) {
 struct Problems(Vec<Problem>);
 
 impl Problems {
+    /// Identities of peers, or patterns of them.
+    fn identities(&mut self, key: &str, identities: &[String]) {
+        self.range(key, identities.len(), 0, IDENTITIES_MAX);
+        let is_bad = |identity: &&String| identity.is_empty() || identity.len() > IDENTITY_BYTES_MAX;
+        if let Some(bad) = identities.iter().find(is_bad) {
+            let message = format!(
+                "an identity of {} bytes: give each 1 to {IDENTITY_BYTES_MAX}, such as \"spiffe://example.org/node/b\"",
+                bad.len()
+            );
+            self.add(key, message);
+        }
+    }
+
     fn add(&mut self, key: impl Into<String>, message: String) {
         self.0.push(Problem {
             key: key.into(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Config;
 
 /// Keys that a reload changes, by their beginning. The rest waits for a restart, or for a replacement of the daemon.
-const LIVE: [&str; 19] = [
+const LIVE: [&str; 20] = [
     "app",
     "control.allow_",
     "engines",
@@ -25,6 +25,7 @@ const LIVE: [&str; 19] = [
     "timeouts.hot_restart_ms",
     "tls.allow_peers",
     "tls.attesting_peers",
+    "tls.server_identities",
 ];
 /// Lists whose entries are told apart by this key of theirs.
 const NAMED: [(&str, &str); 3] = [("app", "name"), ("policy", "name"), ("route", "service")];
@@ -107,6 +108,7 @@ impl Config {
         if let (Some(tls), Some(other)) = (&mut next.tls, &other.tls) {
             tls.allow_peers.clone_from(&other.allow_peers);
             tls.attesting_peers.clone_from(&other.attesting_peers);
+            tls.server_identities.clone_from(&other.server_identities);
         }
         next
     }

@@ -225,6 +225,21 @@ mod tests {
     }
 
     #[test]
+    fn a_route_has_servers_of_its_own_else_those_of_the_node() {
+        let route = "[[route]]\nservice = \"a.B\"\nendpoints = [\"h:1\"]\n";
+        let own = format!("{route}server_identities = [\"spiffe://x/b\"]\n");
+        assert_eq!(problems(&own), ["route[0].server_identities"]);
+        let tls = "[tls]\nca = \"c\"\ncert = \"c\"\nkey = \"k\"\nserver_identities = [\"spiffe://x/*\"]\n";
+        let bad = format!("{tls}allow_peers = [\"\"]\n");
+        assert_eq!(problems(&bad), ["tls.allow_peers"]);
+        for (route, expected) in [(own.as_str(), "spiffe://x/b"), (route, "spiffe://x/*")] {
+            let config = Config::parse(&format!("{tls}{route}"), "test").unwrap();
+            assert_eq!(config.server_identities(config.route("a.B")), [expected]);
+            assert_eq!(config.server_identities(None), ["spiffe://x/*"]);
+        }
+    }
+
+    #[test]
     fn a_service_without_a_route_of_its_own_takes_the_star() {
         let text = "[[route]]\nservice = \"*\"\nendpoints = [\"h:1\"]\n[[route]]\nservice = \"a.B\"\n";
         let config = Config::parse(text, "test").unwrap();

@@ -172,6 +172,10 @@ pub struct TlsFiles {
     /// one. Empty: nobody's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attesting_peers: Vec<String>,
+    /// Identities of which a server has to prove one, with `*` and `?` as above; empty: its certificate has to be of the host that
+    /// is connected to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub server_identities: Vec<String>,
 }
 
 /// `[datagram]`.
@@ -247,6 +251,9 @@ pub struct RouteConfig {
     /// Where it is, each as `host:port`; tried in order from a rotating start.
     #[serde(default)]
     pub endpoints: Vec<String>,
+    /// Identities of which a server there has to prove one, instead of those of `[tls]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub server_identities: Vec<String>,
 }
 
 /// What a route says of the transport.
@@ -271,6 +278,14 @@ impl RouteTransport {
 }
 
 impl Config {
+    /// Identities of which a server has to prove one, where a route leads to it; empty: its host's name counts.
+    pub(crate) fn server_identities(&self, route: Option<&RouteConfig>) -> Vec<String> {
+        let of_route = route.map(|route| &route.server_identities);
+        let of_node = self.tls.as_ref().map(|tls| &tls.server_identities);
+        let first = of_route.filter(|identities| !identities.is_empty()).or(of_node);
+        first.cloned().unwrap_or_default()
+    }
+
     /// What it says to all transports.
     pub(crate) fn transport_options(&self) -> TransportOptions {
         TransportOptions {

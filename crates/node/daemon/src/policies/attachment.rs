@@ -3,6 +3,7 @@
 use provost_engine::Side;
 use provost_wire::limits::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
+use wildmatch::WildMatch;
 
 /// Method patterns of one attachment, at most.
 const METHOD_PATTERNS_MAX: usize = 256;
@@ -163,30 +164,7 @@ fn is_any(pattern: &str) -> bool {
 
 /// Whether a text is what a pattern describes; `*` stands for any run of characters, `?` for one.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    let (mut at, mut from) = (0, 0);
-    // Where the last star is, and up to where it stands for the text.
-    let mut star: Option<(usize, usize)> = None;
-    while from < text.len() {
-        match pattern.get(at) {
-            Some('*') => {
-                star = Some((at, from));
-                at += 1;
-            }
-            Some(expected) if *expected == '?' || *expected == text[from] => {
-                at += 1;
-                from += 1;
-            }
-            _ => match &mut star {
-                Some((star_at, covers)) => {
-                    *covers += 1;
-                    (at, from) = (*star_at + 1, *covers);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[at..].iter().all(|left| *left == '*')
+    WildMatch::new(pattern).matches(text)
 }
 
 #[cfg(test)]

@@ -81,6 +81,7 @@ fn config(options: Options) -> Config {
             service: "kv.Kv".to_owned(),
             transport: RouteTransport::Over(TransportKind::Tcp),
             endpoints: vec![peer],
+            server_identities: Vec::new(),
         }),
         None => config.listeners.push(ListenerConfig {
             transport: TransportKind::Tcp,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use provost_admin::v1::status::State;
 use provost_admin::v1::{MethodStats, Snapshot, Status};
 use tokio::time::Instant;
+use wildmatch::WildMatch;
 
 use crate::failure::{Exit, Failure};
 use crate::numbers;
@@ -122,20 +123,14 @@ fn judge(check: &Check, snapshot: &Snapshot) -> Result<(), Failure> {
 }
 
 fn concerns(check: &Check, row: &MethodStats) -> bool {
-    matches(check.app.as_bytes(), row.app.as_bytes())
-        && matches(check.service.as_bytes(), row.service.as_bytes())
-        && matches(check.method.as_bytes(), row.method.as_bytes())
+    matches(&check.app, &row.app)
+        && matches(&check.service, &row.service)
+        && matches(&check.method, &row.method)
 }
 
 /// Whether a text is what a pattern describes; `*` stands for any run of characters, `?` for one.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    match (pattern.split_first(), text.split_first()) {
-        (None, None) => true,
-        (Some((b'*', rest)), _) => matches(rest, text) || (!text.is_empty() && matches(pattern, &text[1..])),
-        (Some((b'?', rest)), Some((_, left))) => matches(rest, left),
-        (Some((expected, rest)), Some((found, left))) => expected == found && matches(rest, left),
-        _ => false,
-    }
+fn matches(pattern: &str, text: &str) -> bool {
+    WildMatch::new(pattern).matches(text)
 }
 
 #[cfg(test)]
