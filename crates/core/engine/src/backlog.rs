@@ -6,9 +6,10 @@
 //!                                        full: the record is dropped and counted
 //! ```
 
+use std::fmt::Display;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,8 @@ pub struct Backlog<R> {
     /// Records that the thread has taken and dealt with.
     done: AtomicU64,
     is_closing: AtomicBool,
+    /// Why the last batch was refused, if it was.
+    failure: Mutex<Option<String>>,
 }
 
 /// What became of records, since before there was this process.
@@ -66,6 +69,7 @@ impl<R> Backlog<R> {
             pushed: AtomicU64::new(0),
             done: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
+            failure: Mutex::new(None),
         })
     }
 
@@ -76,6 +80,14 @@ impl<R> Backlog<R> {
             dropped: self.dropped.load(Relaxed),
             failed: self.failed.load(Relaxed),
         }
+    }
+
+    /// Why what was delivered last was refused; none if it was taken.
+    pub fn failure(&self) -> Option<String> {
+        self.failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The counts, for a successor.
@@ -96,11 +108,13 @@ impl<R> Backlog<R> {
         };
     }
 
-    fn settle<E>(&self, count: usize, outcome: Result<(), E>) {
+    fn settle<E: Display>(&self, count: usize, outcome: Result<(), E>) {
         let to = match outcome {
             Ok(()) => &self.delivered,
             Err(_) => &self.failed,
         };
+        let failure = outcome.err().map(|error| error.to_string());
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
         to.fetch_add(count as u64, Relaxed);
         self.done.fetch_add(count as u64, Relaxed);
     }
@@ -153,7 +167,7 @@ impl<R: Send + 'static> Drain<R> {
     ///
     /// # Errors
     /// If the system has no thread.
-    pub fn start<E>(
+    pub fn start<E: Display>(
         backlog: Backlog<R>,
         options: DrainOptions,
         mut deliver: impl FnMut(&[R], &Backlog<R>) -> Result<(), E> + Send + 'static,
@@ -203,7 +217,7 @@ impl<R> Drop for Drain<R> {
     }
 }
 
-fn run<R, E>(
+fn run<R, E: Display>(
     backlog: &Arc<Backlog<R>>,
     options: DrainOptions,
     deliver: &mut impl FnMut(&[R], &Backlog<R>) -> Result<(), E>,
@@ -228,8 +242,6 @@ fn run<R, E>(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
 
     const OPTIONS: DrainOptions = DrainOptions {
@@ -251,7 +263,7 @@ mod tests {
         let drain = Drain::start(backlog(1024), OPTIONS, move |batch, _| {
             assert!((1..=4).contains(&batch.len()));
             to.lock().unwrap().extend_from_slice(batch);
-            Ok::<(), ()>(())
+            Ok::<(), &str>(())
         })
         .unwrap();
         let mut inlet = drain.inlet();
@@ -275,6 +287,7 @@ mod tests {
             failed: 2,
         };
         assert_eq!(counts(), expected);
+        assert_eq!(drain.backlog().failure().as_deref(), Some("refused"));
         let saved = drain.backlog().save();
         let next: Backlog<u32> = Backlog::start(2, Some(&saved)).unwrap();
         assert_eq!(next.counts(), expected);
@@ -294,7 +307,7 @@ mod tests {
                 std::thread::yield_now();
             }
             seen.store(true, Release);
-            Ok::<(), ()>(())
+            Ok::<(), &str>(())
         })
         .unwrap();
         let mut inlet = drain.inlet();

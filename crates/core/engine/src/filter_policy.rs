@@ -63,6 +63,12 @@ pub trait FilterPolicy: Send + Sync + Sized + 'static {
     fn calls(&self) -> Option<Vec<MethodCalls>> {
         None
     }
+
+    /// Why what it records is not taken where it is to go, while that is so: told to operators. (Only those that are built in
+    /// are asked.)
+    fn failure(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What becomes the engine of one datapath: every [`Filter`], by a [`FilterEngine`] around it. A built-in policy that
@@ -173,5 +179,9 @@ impl<P: FilterPolicy> Policy for ConfiguredPolicy<P> {
 
     fn calls(&self) -> Option<Vec<MethodCalls>> {
         self.0.calls()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.0.failure()
     }
 }

@@ -75,6 +75,11 @@ pub trait Policy: Send + Sync {
     fn calls(&self) -> Option<Vec<MethodCalls>> {
         None
     }
+
+    /// Why what it records is not taken where it is to go, while that is so: told to operators.
+    fn failure(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Starts a prepared engine on its runtime, between two polls: with the saved state of the engine whose place it

@@ -1,8 +1,8 @@
 //! The audit log: what policies decided and what operators changed, one JSON object on a line.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ struct Inner {
     closing: AtomicBool,
     /// The writer sleeps, or is about to, until it is woken.
     is_idle: AtomicBool,
+    /// Why the file did not take the last records, if it did not.
+    failure: Mutex<Option<String>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,6 +154,7 @@ impl AuditLog {
             dropped: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             is_idle: AtomicBool::new(false),
+            failure: Mutex::new(None),
         });
         let shared = Arc::clone(&inner);
         let thread = std::thread::Builder::new()
@@ -187,6 +190,11 @@ impl AuditLog {
     pub fn counts(&self) -> (u64, u64) {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (read(&self.inner.written), read(&self.inner.dropped))
+    }
+
+    /// Why the file did not take the last records; none if it did.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.inner.failure().clone()
     }
 
     fn push(&self, entry: Entry) {
@@ -297,6 +305,10 @@ impl Inner {
         serde_json::to_string(&line).unwrap_or_default()
     }
 
+    fn failure(&self) -> MutexGuard<'_, Option<String>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn gap(&self, dropped: u64) -> String {
         let time = rfc3339(WallClock::now(0).unix_ns(0));
         let record = serde_json::json!({
@@ -312,10 +324,11 @@ impl Inner {
                 .for_each(|line| tracing::info!(target: "audit", "{line}")),
             Target::File(file) => {
                 let text: String = lines.iter().flat_map(|line| [line, "\n"]).collect();
-                if let Err(error) = file.append(text.as_bytes()) {
-                    tracing::error!(%error, "the audit file takes no records: they follow here");
-                    self.write(&mut Target::Log, lines);
-                    return;
+                let failure = file.append(text.as_bytes()).err();
+                let is_taken = failure.is_none();
+                *self.failure() = failure.map(|error| error.to_string());
+                if !is_taken {
+                    return self.write(&mut Target::Log, lines);
                 }
             }
         }

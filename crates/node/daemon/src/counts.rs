@@ -1,6 +1,6 @@
 //! What the control plane counts of itself.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::SystemTime;
 
 use provost_datapath::Packets;
@@ -73,6 +73,8 @@ pub(crate) struct Counts {
     pub(crate) exports: Count,
     /// Those that it did not.
     pub(crate) exports_failed: Count,
+    /// Why the last one failed, if it did.
+    pub(crate) export_failure: RefCell<Option<String>>,
     /// When the service began, in whatever process, in milliseconds since 1970.
     pub(crate) began_unix_ms: Count,
 }

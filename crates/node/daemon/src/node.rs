@@ -568,6 +568,7 @@ impl ServingTasks {
         if let Some(certificates) = &plane.peers.certificates {
             tokio::task::spawn_local(Rc::clone(certificates).follow());
         }
+        tokio::task::spawn_local(observe::follow(plane.clone()));
         if let Ok(Some((collector, interval))) = plane.config.started.observe.collector() {
             tokio::task::spawn_local(observe::export(plane.clone(), collector, interval));
         }

@@ -6,6 +6,7 @@ mod changes;
 mod command;
 mod configuration;
 mod doctor;
+mod failures;
 mod listings;
 mod pages;
 mod plans;

@@ -93,6 +93,7 @@ impl Default for AccessLogConfig {
 pub(crate) struct AccessLogPolicy {
     node: Arc<str>,
     selection: Selection,
+    path: String,
     writer: Drain<Record>,
 }
 
@@ -129,6 +130,7 @@ impl FilterPolicy for AccessLogPolicy {
         Ok(AccessLogPolicy {
             node: Arc::clone(&environment.node),
             selection,
+            path: config.path,
             writer,
         })
     }
@@ -147,5 +149,10 @@ impl FilterPolicy for AccessLogPolicy {
         sink.number(&LINES, &[], counts.delivered as f64);
         sink.number(&DROPPED, &[], counts.dropped as f64);
         sink.number(&FAILED, &[], counts.failed as f64);
+    }
+
+    fn failure(&self) -> Option<String> {
+        let failure = self.writer.backlog().failure();
+        failure.map(|failure| format!("{} takes no lines: {failure}", self.path))
     }
 }

@@ -119,6 +119,7 @@ impl Default for TracingConfig {
 pub(crate) struct TracingPolicy {
     sampler: Sampler,
     role: SpanRole,
+    endpoint: String,
     exporter: Drain<Record>,
 }
 
@@ -156,6 +157,7 @@ impl FilterPolicy for TracingPolicy {
         Ok(TracingPolicy {
             sampler: Sampler::new(config.sampling_ratio, config.parent_based),
             role: config.span,
+            endpoint: config.endpoint,
             exporter,
         })
     }
@@ -174,5 +176,10 @@ impl FilterPolicy for TracingPolicy {
         sink.number(&EXPORTED, &[], counts.delivered as f64);
         sink.number(&DROPPED, &[], counts.dropped as f64);
         sink.number(&FAILED, &[], counts.failed as f64);
+    }
+
+    fn failure(&self) -> Option<String> {
+        let failure = self.exporter.backlog().failure();
+        failure.map(|failure| format!("the collector at {} takes no spans: {failure}", self.endpoint))
     }
 }

@@ -10,6 +10,7 @@ use crate::authority::openness;
 use crate::control_plane::ControlPlane;
 use crate::counts::unix_ms;
 use crate::inspect;
+use crate::observe;
 use crate::policies::fit;
 use crate::runtime::{Runtime, Spent};
 
@@ -55,8 +56,10 @@ pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
 fn warnings(plane: &ControlPlane) -> Vec<String> {
     let open = openness(&plane.config.live()).map(str::to_owned);
     let certificates = plane.peers.certificates.iter();
+    let failures = observe::failures(plane).into_iter();
     open.into_iter()
         .chain(idle_policies(plane))
+        .chain(failures.map(|(what, why)| format!("{what}: {why}")))
         .chain(certificates.flat_map(|certificates| certificates.warnings()))
         .collect()
 }

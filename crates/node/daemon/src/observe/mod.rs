@@ -10,6 +10,7 @@
 
 mod collected;
 mod exposition;
+mod failures;
 mod http;
 mod node_metrics;
 mod otlp;
@@ -25,6 +26,7 @@ use crate::control_plane::ControlPlane;
 
 pub use crate::audit_log::{AuditLog, AuditLogError};
 pub use crate::config::{ListenAddress, ObserveConfig};
+pub(crate) use failures::{failures, follow};
 pub(crate) use http::{HttpListener, serve};
 pub use node_metrics::NODE_METRICS;
 pub(crate) use otlp::export;

@@ -30,7 +30,6 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 /// Sends metrics, for ever.
 pub(crate) async fn export(plane: ControlPlane, collector: Endpoint, interval: Duration) {
     let mut client = MetricsServiceClient::new(collector.connect_lazy());
-    let mut was_taken = true;
     loop {
         tokio::time::sleep(interval).await;
         let outcome = send(&plane, &mut client).await;
@@ -39,13 +38,7 @@ pub(crate) async fn export(plane: ControlPlane, collector: Endpoint, interval: D
             Ok(()) => counts.exports.add_one(),
             Err(_) => counts.exports_failed.add_one(),
         }
-        // Once for a collector that stays away, not at each interval.
-        match &outcome {
-            Err(reason) if was_taken => tracing::warn!(reason, "the collector does not take metrics"),
-            Ok(()) if !was_taken => tracing::info!("the collector takes metrics again"),
-            _ => {}
-        }
-        was_taken = outcome.is_ok();
+        counts.export_failure.replace(outcome.err());
     }
 }
 
