@@ -137,7 +137,7 @@ impl Connection {
         let is_asked_for = self.peer_drains() || signals.drain_requested();
         match (self.is_between_frames(), self.is_at_rest()) {
             (true, true) if is_asked_for => (Code::Ok, "the connection was drained"),
-            (true, true) => (Code::Unavailable, "the peer closed the connection"),
+            (true, true) => (Code::Ok, "the peer closed the connection"),
             (true, false) => (
                 Code::Unavailable,
                 "the peer closed the connection while calls were in flight",

@@ -525,8 +525,9 @@ impl Frontend {
     /// The connection is gone: ends every call, those among them that only just begin.
     fn end(&mut self, directions: &mut Directions<'_>, context: &mut Context<'_>) -> Progress {
         let failure = match self.parts.link.ended() {
-            Some(end) if end.code != Code::Ok => Failure::new(end.code, end.reason.clone()),
-            _ => Failure::new(Code::Unavailable, "the connection was closed"),
+            Some(end) if end.code == Code::Ok => Failure::new(Code::Unavailable, end.reason.clone()),
+            Some(end) => Failure::new(end.code, end.reason.clone()),
+            None => Failure::new(Code::Unavailable, "the connection was closed"),
         };
         self.pending.clear();
         let mut progress = Progress::Idle;

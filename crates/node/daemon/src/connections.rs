@@ -65,13 +65,12 @@ impl OpenConnection {
 
     /// Logs that it is open, as the app's connection of this number, or that it goes on after a hot restart. (Both ends of a
     /// connection within the node do, each with its own number.)
-    fn report(&self, what: &str, number: Option<u32>) {
+    fn report(&self, what: &str) {
         if !log::may_tell(EventSubject::App(self.app())) {
             return;
         }
         tracing::info!(
             connection = self.spec.id,
-            number,
             app = self.app(),
             service = %self.context.service,
             side = self.context.side.name(),
@@ -141,7 +140,7 @@ impl ConnectionRegistry {
     pub(crate) fn report_restored(&self) {
         let open = self.open.borrow();
         open.values()
-            .for_each(|connection| connection.report("connection restored", None));
+            .for_each(|connection| connection.report("connection restored"));
     }
 
     /// How many there are.
@@ -308,9 +307,9 @@ impl EnteredConnection {
             Err(overloaded) => Err(Refusal::new(Code::ResourceExhausted, overloaded.to_string())),
         };
         match &opened {
-            Ok(number) => {
+            Ok(_number) => {
                 if let Some(open) = connections.find(id) {
-                    open.report("connection opened", Some(*number));
+                    open.report("connection opened");
                 }
             }
             Err(_) => drop(connections.forget(id)),

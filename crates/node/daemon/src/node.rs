@@ -837,18 +837,12 @@ async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
                     }
                 }
             }
-            RuntimeEvent::Closed {
-                id,
-                app,
-                connection,
-                end,
-            } => {
+            RuntimeEvent::Closed { id, app, end, .. } => {
                 plane.connections.forget(id);
                 if log::may_tell(EventSubject::App(app)) {
                     tracing::info!(
                         app,
                         connection = id,
-                        number = connection,
                         code = %end.code,
                         reason = &*log::cut(&end.reason),
                         "connection closed"

@@ -60,7 +60,7 @@ struct ToldFailure {
     is_over: bool,
 }
 
-/// Something to log.
+/// Something that the log is to say.
 #[derive(Debug, PartialEq, Eq)]
 enum FailureNews {
     Fails {
