@@ -37,7 +37,7 @@ use crate::name_lookup::LOOKUP_THREADS_MAX;
 use crate::observe::ObserveError;
 use crate::peers::PeerAccess;
 use crate::permits::{ConnectionBounds, Permits};
-use crate::policies::{Change, ChangeError, Mode, Policies, Registry, Report};
+use crate::policies::{Change, ChangeError, KeptPolicies, Mode, Policies, Registry, Report};
 use crate::quiesce_barrier::QuiesceBarrier;
 use crate::reload::{ReloadError, Reloaded};
 use crate::runtime::{Command, Overloaded, RuntimeEvent};
@@ -542,6 +542,9 @@ impl ServingTasks {
             unattached,
             resumed,
         } = begun;
+        let config = &plane.config.started;
+        let path = config.admin.policies_file_beside(&config.control.socket);
+        plane.policies.keep_in(path);
         let paths = listeners.paths();
         let server = Rc::new(AppServer {
             config: Rc::clone(&plane.config),
@@ -679,6 +682,8 @@ fn start(parts: NodeParts, upgrades: UpgradeSender) -> Result<(StartedNode, Even
     let (peers, addresses) = sockets::open_peers(&parts.config)?;
     let (plane, events) = make(parts, addresses, upgrades)?;
     let listeners = Listeners::open(&plane.config.started, peers)?;
+    // Nobody else has the sockets: the file is this process's as well.
+    take_up_policies(&plane);
     plane.restarts.keep(listeners.duplicate(&plane.config.started)?);
     let begun = StartedNode {
         plane,
@@ -687,6 +692,19 @@ fn start(parts: NodeParts, upgrades: UpgradeSender) -> Result<(StartedNode, Even
         resumed: Vec::new(),
     };
     Ok((begun, events))
+}
+
+/// Goes on with what operators had made of the policies, or says what was lost of it.
+fn take_up_policies(plane: &ControlPlane) {
+    let config = &plane.config.started;
+    let path = config.admin.policies_file_beside(&config.control.socket);
+    match KeptPolicies::read(&path) {
+        Ok(Some(kept)) => plane.policies.begin_with(kept, config.admin.persist),
+        Ok(None) => {}
+        Err(error) => {
+            tracing::error!(path = %path.display(), %error, "what operators had made of the policies cannot be read");
+        }
+    }
 }
 
 /// Begins in the place of another process.

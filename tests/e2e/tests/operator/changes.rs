@@ -2,10 +2,10 @@
 
 use provost::Code;
 use provost_e2e::driver::WAIT_MAX;
-use provost_e2e::eventually;
 use provost_e2e::script::{Answer, Ask, Echo};
+use provost_e2e::{NodeOptions, World, eventually};
 
-use crate::command::{Operator, echo, setting, tested};
+use crate::command::{Operator, ROLE, echo, setting, tested};
 
 #[test]
 fn policies_are_attached_set_ordered_and_detached_while_calls_go_on() {
@@ -133,4 +133,46 @@ impl Drop for Successor {
             let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
         }
     }
+}
+
+#[test]
+fn what_was_attached_at_run_time_is_said_to_be_lost_at_the_next_start_or_is_there_again() {
+    tested(|| {
+        let mut world = World::new(ROLE);
+        let options = |tables: &str| NodeOptions {
+            tables: format!("{tables}[[policy]]\nname = \"always\"\nkind = \"null\"\n"),
+            ..NodeOptions::default()
+        };
+        let mut node = world.node("a", &options(""));
+        let operator = Operator::of(&node);
+        let change = || {
+            operator.text(&["policy", "attach", "--kind", "null", "--name", "mine"]);
+            operator.text(&["policy", "detach", "always"]);
+        };
+        change();
+        node.restart();
+        assert_eq!(operator.policies(), ["always"]);
+        let said = "lost what operators had done at run time (attached \"mine\", detached \"always\")";
+        assert!(operator.text(&["status"]).contains(said));
+        assert!(node.program.log().contains("as configured again"));
+        // Once: it is no news to those who change something, nor at the start after.
+        node.restart();
+        assert!(!operator.text(&["status"]).contains("lost"));
+
+        node.reconfigure(&options("[admin]\npersist = true\n"));
+        node.restart();
+        change();
+        for _ in 0..2 {
+            node.restart();
+            assert_eq!(operator.policies(), ["mine"]);
+        }
+        assert!(!operator.text(&["status"]).contains("lost"));
+        // Where the configuration says something else by now, that counts.
+        node.reconfigure(&options(
+            "[admin]\npersist = true\n[[policy]]\nname = \"newer\"\nkind = \"null\"\n",
+        ));
+        node.restart();
+        assert_eq!(operator.policies(), ["newer", "always"]);
+        assert!(operator.text(&["status"]).contains("attached \"mine\""));
+    });
 }

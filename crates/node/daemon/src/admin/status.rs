@@ -57,7 +57,14 @@ fn warnings(plane: &ControlPlane) -> Vec<String> {
     let open = openness(&plane.config.live()).map(str::to_owned);
     let certificates = plane.peers.certificates.iter();
     let failures = observe::failures(plane).into_iter();
+    let lost = plane.policies.lost().map(|done| {
+        format!(
+            "policies: the last end of the service has lost what operators had done at run time ({done}): `provost config \
+             write` keeps such changes, or admin.persist = true"
+        )
+    });
     open.into_iter()
+        .chain(lost)
         .chain(idle_policies(plane))
         .chain(failures.map(|(what, why)| format!("{what}: {why}")))
         .chain(certificates.flat_map(|certificates| certificates.warnings()))

@@ -29,6 +29,11 @@ pub struct AdminConfig {
     pub admin_uids: Vec<UserAccount>,
     /// Groups whose members may.
     pub admin_gids: Vec<GroupAccount>,
+    /// File for policies that are not what the configuration says; none: beside the control socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policies_file: Option<PathBuf>,
+    /// Whether a start goes on with what that file has; else it says what was lost.
+    pub persist: bool,
 }
 
 impl Default for AdminConfig {
@@ -43,11 +48,21 @@ impl Default for AdminConfig {
             operate_gids: Vec::new(),
             admin_uids: Vec::new(),
             admin_gids: Vec::new(),
+            policies_file: None,
+            persist: false,
         }
     }
 }
 
 impl AdminConfig {
+    /// Where policies are kept that operators have changed: as configured, else `NAME.policies.toml` beside the control
+    /// socket `NAME.sock`.
+    #[must_use]
+    pub fn policies_file_beside(&self, control: &Path) -> PathBuf {
+        let beside = || control.with_extension("policies.toml");
+        self.policies_file.clone().unwrap_or_else(beside)
+    }
+
     /// Where the socket is: as configured, else in the control socket's directory, `admin.sock` beside
     /// `provostd.sock` and `NAME.admin.sock` beside any other `NAME.sock`, so that nodes that share a directory do not
     /// meet.

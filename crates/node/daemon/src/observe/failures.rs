@@ -24,11 +24,18 @@ pub(crate) fn failures(plane: &ControlPlane) -> BTreeMap<String, String> {
         let why = format!("{} takes no metrics: {failure}", observe.otlp_endpoint);
         ("observe.otlp_endpoint".to_owned(), why)
     });
+    let kept = plane.policies.keep_failure();
+    let kept = kept.map(|failure| ("admin.policies_file".to_owned(), failure));
     let policies = plane.policies.live().into_iter().filter_map(|live| {
         let failure = live.policy.failure()?;
         Some((format!("policy \"{}\"", live.name), failure))
     });
-    audit.into_iter().chain(metrics).chain(policies).collect()
+    audit
+        .into_iter()
+        .chain(metrics)
+        .chain(kept)
+        .chain(policies)
+        .collect()
 }
 
 /// Logs what fails, for ever.

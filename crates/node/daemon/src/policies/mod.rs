@@ -34,6 +34,7 @@ pub mod change;
 pub(crate) mod closed;
 pub(crate) mod fit;
 mod history;
+mod kept;
 pub(crate) mod listing;
 pub mod registry;
 pub(crate) mod schema_context;
@@ -57,6 +58,7 @@ pub(crate) use attachment::matches;
 pub use attachment::{AppliesTo, Attachment, OnFault};
 pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
 pub(crate) use history::ChangeHistory;
+pub(crate) use kept::KeptPolicies;
 pub(crate) use listing::to_toml;
 pub use registry::{KindDescription, NoSuchKind, NotAdded, NotLoaded, Origin, Registry};
 pub use table::ATTACHMENTS_MAX;
@@ -70,10 +72,19 @@ pub(crate) struct Policies {
     configured: RefCell<Rc<Vec<Attachment>>>,
     /// How often the table was changed.
     generation: Cell<u64>,
+    keeping: RefCell<PolicyKeeping>,
     /// Held by the change that is under way.
     turn: tokio::sync::Mutex<()>,
     /// What changes have brought lately.
     pub(crate) history: ChangeHistory,
+}
+
+/// Where policies that operators have changed are kept, and what came of that.
+#[derive(Default)]
+struct PolicyKeeping {
+    path: Option<PathBuf>,
+    failure: Option<String>,
+    lost: Option<String>,
 }
 
 /// A policy that is attached, for those who read what it has counted.
@@ -93,6 +104,7 @@ impl Policies {
             table: RefCell::default(),
             configured: RefCell::default(),
             generation: Cell::new(0),
+            keeping: RefCell::default(),
             turn: tokio::sync::Mutex::new(()),
             history: ChangeHistory::new(),
         }
@@ -113,6 +125,57 @@ impl Policies {
 
     pub(crate) fn set_configured(&self, attachments: Vec<Attachment>) {
         self.configured.replace(Rc::new(attachments));
+        self.keep();
+    }
+
+    /// From now on, keeps what operators make of the policies in this file.
+    pub(crate) fn keep_in(&self, path: PathBuf) {
+        self.keeping.borrow_mut().path = Some(path);
+        self.keep();
+    }
+
+    /// Goes on with what the process before has kept in a file, where that is wanted and the configuration is still the same; else
+    /// says what was lost.
+    pub(crate) fn begin_with(&self, kept: KeptPolicies, is_wanted: bool) {
+        let done = kept.differences();
+        if is_wanted && *self.configured() == kept.configured {
+            let attachments = kept.policy;
+            match self.maker.changed(&self.table(), &Change::Apply { attachments }) {
+                Ok(table) => {
+                    tracing::info!(done, "policies are as operators had made them at run time");
+                    return self.commit(table);
+                }
+                Err(error) => tracing::error!(%error, "policies of before cannot be attached again"),
+            }
+        }
+        tracing::warn!(
+            done,
+            "policies that operators had changed at run time are as configured again"
+        );
+        self.keeping.borrow_mut().lost = Some(done);
+    }
+
+    /// What a start has lost of what operators had made of the policies, until they change them again.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.keeping.borrow().lost.clone()
+    }
+
+    /// Why what operators make of the policies is not kept, if it is not.
+    pub(crate) fn keep_failure(&self) -> Option<String> {
+        self.keeping.borrow().failure.clone()
+    }
+
+    fn keep(&self) {
+        let Some(path) = self.keeping.borrow().path.clone() else {
+            return;
+        };
+        let now = KeptPolicies {
+            configured: self.configured().to_vec(),
+            policy: self.effective(),
+        };
+        let written = now.write(&path);
+        let failure = written.err().map(|error| format!("{}: {error}", path.display()));
+        self.keeping.borrow_mut().failure = failure;
     }
 
     /// The attachments as they are now, as a configuration would have them: where an upgrade has changed a version, with
@@ -163,6 +226,8 @@ impl Policies {
     pub(crate) fn commit(&self, table: Table) {
         self.table.replace(Rc::new(table));
         self.generation.set(self.generation.get() + 1);
+        self.keeping.borrow_mut().lost = None;
+        self.keep();
     }
 }
 
