@@ -11,6 +11,8 @@
 -- Which sessions are sealed, their Open and Accept say; of a capture that begins later, the preference
 -- `provost_datagram.sealed` does, or the packet's length where its kind has but one.
 --
+-- Whether a CRC32C follows each header, no packet says: the preference `provost_datagram.crc32c` does.
+--
 -- A host that lets its kernel or network card cut up what it sends (UDP_SEGMENT) shows several packets as one in a
 -- capture of its own: capture at the receiver, or turn segmentation off.
 
@@ -19,6 +21,7 @@ local protocol = Proto("provost_datagram", "Provost datagram transport")
 local HEADER_BYTES = 16
 local PREFIX_BYTES = 8
 local BITMAP_BYTES = 8
+local CRC_BYTES = 4
 local HELD_UNIT_NS = 64
 local MAGIC = "PVDG"
 local NUMBER_BYTES = 8
@@ -56,6 +59,7 @@ local f = {
   call = ProtoField.uint32("provost_datagram.call", "Call", base.DEC_HEX),
   packet = ProtoField.uint16("provost_datagram.packet", "Packet", base.DEC_HEX),
   check = ProtoField.uint16("provost_datagram.check", "Check", base.HEX),
+  crc = ProtoField.uint32("provost_datagram.crc", "CRC32C", base.HEX),
   message_bytes = ProtoField.uint32("provost_datagram.message_bytes", "Bytes of the message"),
   method = ProtoField.uint16("provost_datagram.method", "Method"),
   status = ProtoField.uint16("provost_datagram.status", "Status"),
@@ -93,6 +97,7 @@ local malformed = ProtoExpert.new(
 protocol.experts = { malformed }
 protocol.prefs.port = Pref.uint("UDP port", 0, "The server's port; 0 for none: Open packets are recognized anyway")
 protocol.prefs.sealed = Pref.bool("Sealed", false, "Take sessions whose beginning was not captured for sealed ones")
+protocol.prefs.crc32c = Pref.bool("CRC32C", false, "A CRC32C follows the header of each packet")
 
 -- Sessions whose beginning was captured, by the end that receives: whether they are sealed.
 local sealed_sessions = {}
@@ -225,9 +230,19 @@ local function add_body(tree, tvb, kind)
   return ""
 end
 
-function protocol.dissector(tvb, pinfo, root)
+-- The packet as it would be without a CRC, and the CRC, if there is one.
+local function without_crc(tvb)
+  local begin = HEADER_BYTES + CRC_BYTES
+  if not protocol.prefs.crc32c or tvb:len() < begin then return tvb, nil end
+  local bytes = tvb(0, HEADER_BYTES):bytes()
+  if tvb:len() > begin then bytes:append(tvb(begin):bytes()) end
+  return bytes:tvb("Packet without its CRC"), tvb(HEADER_BYTES, CRC_BYTES)
+end
+
+function protocol.dissector(whole, pinfo, root)
   pinfo.cols.protocol = "PVDG"
-  local tree = root:add(protocol, tvb())
+  local tree = root:add(protocol, whole())
+  local tvb, crc = without_crc(whole)
   if not is_plausible(tvb, pinfo) then
     tree:add_proto_expert_info(malformed)
     pinfo.cols.info = "Malformed"
@@ -242,6 +257,7 @@ function protocol.dissector(tvb, pinfo, root)
   tree:add_le(f.call, tvb(8, 4))
   tree:add_le(f.packet, tvb(12, 2))
   tree:add_le(f.check, tvb(14, 2))
+  if crc then tree:add_le(f.crc, crc) end
   local info = string.format("%s session=%d", KINDS[kind], tvb(2, 2):le_uint())
   if kind <= RESPONSE then
     info = info .. string.format(
@@ -256,11 +272,12 @@ function protocol.dissector(tvb, pinfo, root)
 end
 
 -- An Open packet makes its conversation ours.
-local function is_ours(tvb, pinfo, root)
+local function is_ours(whole, pinfo, root)
+  local tvb = without_crc(whole)
   if not is_plausible(tvb, pinfo) or bit.band(tvb(0, 1):uint(), 0x0f) ~= OPEN then return false end
   if tvb(HEADER_BYTES, #MAGIC):string() ~= MAGIC then return false end
   pinfo.conversation = protocol
-  protocol.dissector(tvb, pinfo, root)
+  protocol.dissector(whole, pinfo, root)
   return true
 end
 protocol:register_heuristic("udp", is_ours)

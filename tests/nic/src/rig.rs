@@ -125,8 +125,7 @@ impl NicRig {
             code: method,
             held: 0,
         };
-        let mut head = Head::of_data(&header, &prefix);
-        head.seal(payload, checking);
+        let head = Head::of_data(&header, &prefix).seal(payload, checking);
         [head.bytes(), payload].concat()
     }
 

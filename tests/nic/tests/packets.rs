@@ -133,9 +133,8 @@ fn header(kind: Kind, flags: Flags, slot: u8, call: u32, packet: u16) -> Header 
     }
 }
 
-fn sealed(mut head: Head, payload: &[u8], checking: Checking) -> Vec<u8> {
-    head.seal(payload, checking);
-    [head.bytes(), payload].concat()
+fn sealed(head: Head, payload: &[u8], checking: Checking) -> Vec<u8> {
+    [head.seal(payload, checking).bytes(), payload].concat()
 }
 
 #[test]

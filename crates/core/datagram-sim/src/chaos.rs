@@ -56,9 +56,14 @@ impl Chaos {
         } else {
             Recovery::GoBackN
         };
+        let checking = if random.chance(0.5) {
+            Checking::Crc32c
+        } else {
+            Checking::Packets
+        };
         let config = Config {
             recovery,
-            checking: Checking::Packets,
+            checking,
             slots: 1 + random.below(8) as u8,
             credits: 1 + random.below(64) as u16,
             message_bytes_max: 1 << 20,
@@ -240,9 +245,9 @@ fn faults(random: &mut Random, config: &Config) -> Faults {
         delay: probability(0.2),
         corruption: probability(0.05),
         delay_ns_max: 1 + random.below(300_000),
-        damage: match config.security {
-            Security::Plain => PacketDamage::Word,
-            Security::Sealed(_) => PacketDamage::Scattered(16),
+        damage: match (&config.security, config.checking) {
+            (Security::Plain, Checking::Wire | Checking::Packets) => PacketDamage::Word,
+            (Security::Sealed(_), _) | (_, Checking::Crc32c) => PacketDamage::Scattered(16),
         },
     }
 }

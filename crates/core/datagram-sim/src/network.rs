@@ -56,7 +56,7 @@ pub enum PacketDamage {
     /// One or both of a 16-bit word: the check of a packet always notices that.
     #[default]
     Word,
-    /// So many at most, anywhere. Only the tag of a sealed packet notices all of that.
+    /// So many at most, anywhere. A CRC32C and the tag of a sealed packet notice that.
     Scattered(u8),
 }
 

@@ -13,8 +13,8 @@ use std::io;
 use std::time::Instant;
 
 use provost_datagram::{
-    Algorithm, Call, Clock, Config, CongestionConfig, Driver, Event, Monotonic, MsgBuf, Recovery, SessionId,
-    ShortCut,
+    Algorithm, Call, Checking, Clock, Config, CongestionConfig, Driver, Event, Monotonic, MsgBuf, Recovery,
+    SessionId, ShortCut,
 };
 use provost_packets::{InProcess, Wire};
 use provost_ticks::{Counting, Source};
@@ -240,6 +240,22 @@ fn main() -> io::Result<()> {
             ShortCut::On,
         ),
         ("no batched clock", base(), ShortCut::Off),
+        (
+            "checked by packets",
+            Config {
+                checking: Checking::Packets,
+                ..base()
+            },
+            ShortCut::On,
+        ),
+        (
+            "checked by CRC32C",
+            Config {
+                checking: Checking::Crc32c,
+                ..base()
+            },
+            ShortCut::On,
+        ),
         (
             "go-back-N",
             Config {

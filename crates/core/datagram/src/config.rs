@@ -11,7 +11,7 @@ use crate::seal::{SEAL_BYTES, Security};
 pub const SLOTS_MAX: u8 = 16;
 /// Sessions of an endpoint at most.
 pub const SESSIONS_MAX: usize = 65_000;
-/// The smallest packet that a wire must be able to carry, in bytes.
+/// The smallest packet that a wire must be able to carry, in bytes; with [`Checking::Crc32c`] four more.
 pub const PACKET_BYTES_MIN: usize = 128;
 const _: () = assert!(HEADER_BYTES + CONTROL_BYTES_MAX <= PACKET_BYTES_MIN);
 
@@ -40,7 +40,7 @@ pub enum ShortCut {
 pub struct Config {
     /// What the wire can carry in one packet, all headers of ours included, in bytes.
     pub packet_bytes_max: usize,
-    /// Who notices damaged packets.
+    /// Who notices damaged packets. A wire that notices none itself has packets checked ([`Checking::Packets`]) at least.
     pub checking: Checking,
     /// Calls of one session that are on their way at once; more wait.
     pub slots: u8,
@@ -158,7 +158,7 @@ impl Config {
         within(
             "packet_bytes_max",
             self.packet_bytes_max as u64,
-            PACKET_BYTES_MIN as u64,
+            self.packet_bytes_min() as u64,
             u16::MAX.into(),
         )?;
         within("slots", self.slots.into(), 1, SLOTS_MAX.into())?;
@@ -188,10 +188,16 @@ impl Config {
 
     /// Bytes of a packet with message data that are not message data.
     pub(crate) fn overhead_bytes(&self) -> usize {
+        let head_bytes = DATA_HEADER_BYTES + self.checking.bytes();
         match self.security {
-            Security::Plain => DATA_HEADER_BYTES,
-            Security::Sealed(_) => DATA_HEADER_BYTES + SEAL_BYTES,
+            Security::Plain => head_bytes,
+            Security::Sealed(_) => head_bytes + SEAL_BYTES,
         }
+    }
+
+    /// Bytes that every packet must be able to have, so that those of session management fit.
+    pub(crate) fn packet_bytes_min(&self) -> usize {
+        PACKET_BYTES_MIN + self.checking.bytes()
     }
 
     /// Bytes of a message that packet numbers can count at this packet size.

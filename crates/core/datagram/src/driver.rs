@@ -53,7 +53,8 @@ pub enum Turn {
 }
 
 impl<W: Wire> Driver<W> {
-    /// An endpoint on this wire, by the machine's clock. What the wire determines, it determines in the configuration.
+    /// An endpoint on this wire, by the machine's clock. What the wire determines, it determines in the configuration; packets
+    /// are checked by what notices more of what the wire needs and the configuration asks for.
     ///
     /// # Errors
     /// If the configuration, so changed, cannot be.
@@ -68,7 +69,7 @@ impl<W: Wire, C: Clock> Driver<W, C> {
     /// # Errors
     /// As [`Driver::new`].
     pub fn with_clock(config: Config, wire: W, mut clock: C) -> Result<Self, ConfigError> {
-        let checking = match wire.integrity() {
+        let needed = match wire.integrity() {
             Integrity::Checked => Checking::Wire,
             Integrity::Unchecked => Checking::Packets,
         };
@@ -77,7 +78,7 @@ impl<W: Wire, C: Clock> Driver<W, C> {
             receive_ring_packets: config
                 .receive_ring_packets
                 .min(wire.receive_ring_packets() as u32),
-            checking,
+            checking: config.checking.max(needed),
             ..config
         };
         Ok(Self {

@@ -18,10 +18,13 @@ use std::hash::Hash;
 use provost_registered::One;
 
 use crate::buffer::MsgBuf;
+use crate::checksum::Checking;
 use crate::client::ClientSession;
 use crate::config::{Config, ConfigError};
 use crate::event::{Call, CallError, CallRefused, EndReason, Event, RequestHandle, SessionId};
-use crate::packet::{Body, HEADER_BYTES, Head, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Piece, Prefix};
+use crate::packet::{
+    Body, CheckedHead, HEADER_BYTES, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Piece, Prefix,
+};
 use crate::seal::{Broken, KEY_BYTES, LossProof};
 use crate::server::{self, ServerSession};
 use crate::shared::{Control, Outgoing, Shared, What};
@@ -47,7 +50,7 @@ pub struct Transmit<'e, A> {
     /// Where to.
     pub to: A,
     /// What goes first.
-    pub head: Head,
+    pub head: CheckedHead,
     /// What follows, where the application put it.
     pub payload: &'e [u8],
 }
@@ -543,8 +546,7 @@ impl<A: Address> Endpoint<A> {
     fn transmit_control(&mut self, control: Control<A>) -> Transmit<'_, A> {
         let control = self.current.insert(control);
         let payload = &control.payload[..control.payload_bytes];
-        let mut head = control.head;
-        head.seal(payload, self.shared.config.checking);
+        let head = control.head.seal(payload, self.shared.config.checking);
         Transmit {
             to: control.to,
             head,
@@ -617,9 +619,13 @@ fn send<A: Address>(
         Some(Session::Server(server)) if server.seal.is_none() => server.transmit_whole(shared, outgoing),
         _ => None,
     };
-    if let Some((to, mut head, payload)) = whole {
-        head.seal(payload, shared.config.checking);
-        send_packet(to, head.bytes(), payload);
+    if let Some((to, head, payload)) = whole {
+        let checking = shared.config.checking;
+        if checking == Checking::Wire {
+            send_packet(to, head.bytes(), payload);
+        } else {
+            send_packet(to, head.seal(payload, checking).bytes(), payload);
+        }
         return true;
     }
     send_part(shared, sessions, outgoing, send_packet)
@@ -646,7 +652,7 @@ type PacketSink<'h, A> = &'h mut dyn FnMut(A, &[u8], &[u8]);
 /// A packet that goes out now, but for its payload.
 struct Leaving<A> {
     to: A,
-    head: Head,
+    head: CheckedHead,
     /// The part of the message; `None` if the packet was sealed.
     source: Option<std::ops::Range<usize>>,
 }
@@ -658,7 +664,7 @@ fn leaving<A: Address>(
     sessions: &mut [Session<A>],
     outgoing: &Outgoing,
 ) -> Option<Leaving<A>> {
-    let (to, mut head, source, whole, seal) = match sessions.get_mut(usize::from(outgoing.session))? {
+    let (to, head, source, whole, seal) = match sessions.get_mut(usize::from(outgoing.session))? {
         Session::Client(client) => {
             let (head, source) = client.transmit(shared, outgoing)?;
             let to = client.remote;
@@ -676,15 +682,14 @@ fn leaving<A: Address>(
     let payload = whole.get(source.clone()).unwrap_or_default();
     let checking = shared.config.checking;
     let Some(seal) = seal else {
-        head.seal(payload, checking);
+        let head = head.seal(payload, checking);
         let source = Some(source);
         return Some(Leaving { to, head, source });
     };
     let (header, prefix) = head.bytes().split_at(HEADER_BYTES);
     shared.sealing.clear();
     seal.seal(header, prefix, payload, &mut shared.sealing);
-    let mut head = head.header_alone();
-    head.seal(&shared.sealing, checking);
+    let head = head.header_alone().seal(&shared.sealing, checking);
     let source = None;
     Some(Leaving { to, head, source })
 }

@@ -13,7 +13,7 @@
 //!
 //! All integers are little-endian.
 
-use crate::checksum::{Checking, check_of, verify};
+use crate::checksum::{CRC_BYTES, CRC_FOLLOWS, Checking, check_of, crc_of, verify};
 use crate::seal::LOSS_PROOF_BYTES;
 
 /// Bytes of the header that every packet begins with.
@@ -28,6 +28,10 @@ pub const BITMAP_BYTES: usize = 8;
 pub const MESSAGE_PACKETS_MAX: u32 = 1 << 16;
 /// Response packets that one request-for-response can ask for.
 pub const RANGE_PACKETS_MAX: u8 = 16;
+/// Where in a header the check is.
+const CHECK_AT: std::ops::Range<usize> = 14..HEADER_BYTES;
+/// Where behind a header the CRC is.
+const CRC_AT: std::ops::Range<usize> = HEADER_BYTES..HEADER_BYTES + CRC_BYTES;
 /// One unit of [`Prefix::held`], in nanoseconds.
 pub const HELD_UNIT_NS: u64 = 64;
 
@@ -188,7 +192,7 @@ impl Header {
         let (head, rest) = bytes
             .split_first_chunk::<HEADER_BYTES>()
             .ok_or(Malformed::Short)?;
-        verify(bytes, [head[14], head[15]], checking)?;
+        let rest = verify(head, rest, checking)?;
         let header = Header::decode(head).ok_or(Malformed::Kind)?;
         Ok((header, rest))
     }
@@ -312,13 +316,48 @@ impl Head {
         self
     }
 
-    /// Writes the check over this head and the payload that follows, where the wire has none of its own.
-    #[inline]
-    pub fn seal(&mut self, payload: &[u8], checking: Checking) {
-        if checking == Checking::Packets {
-            let check = check_of(self.bytes(), payload);
-            self.bytes[14..16].copy_from_slice(&check.to_le_bytes());
+    /// This head with the check over it and the payload that follows, where the wire has none of its own.
+    #[inline(never)]
+    pub fn seal(mut self, payload: &[u8], checking: Checking) -> CheckedHead {
+        let check = match checking {
+            Checking::Wire => return self.with_room_for_crc(0),
+            Checking::Packets => check_of(self.bytes(), payload),
+            Checking::Crc32c => CRC_FOLLOWS,
+        };
+        self.bytes[CHECK_AT].copy_from_slice(&check.to_le_bytes());
+        let mut head = self.with_room_for_crc(checking.bytes());
+        if checking == Checking::Crc32c {
+            head.bytes[CRC_AT].copy_from_slice(&crc_of(self.bytes(), payload));
         }
+        head
+    }
+
+    /// The same with so many bytes between header and prefix.
+    #[inline]
+    fn with_room_for_crc(&self, crc_bytes: usize) -> CheckedHead {
+        let mut bytes = [0; DATA_HEADER_BYTES + CRC_BYTES];
+        bytes[..HEADER_BYTES].copy_from_slice(&self.bytes[..HEADER_BYTES]);
+        bytes[HEADER_BYTES + crc_bytes..][..PREFIX_BYTES].copy_from_slice(&self.bytes[HEADER_BYTES..]);
+        CheckedHead {
+            bytes,
+            length: self.length + crc_bytes as u8,
+        }
+    }
+}
+
+/// What stands before a packet's payload, with its check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckedHead {
+    bytes: [u8; DATA_HEADER_BYTES + CRC_BYTES],
+    length: u8,
+}
+
+impl CheckedHead {
+    /// The bytes that go before the payload.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
 }
 
@@ -448,7 +487,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-            for checking in [Checking::Wire, Checking::Packets] {
+            for checking in [Checking::Wire, Checking::Packets, Checking::Crc32c] {
                 if let Ok(packet) = Packet::parse(&bytes, checking) {
                     let again = match packet.body {
                         Body::Data(prefix, _) => Head::of_data(&packet.header, &prefix),
@@ -467,13 +506,34 @@ mod tests {
             flip in 1u8..,
         ) {
             let prefix = Prefix { message_bytes: payload.len() as u32, code: 3, held: 0 };
-            let mut head = Head::of_data(&header(Kind::Request), &prefix);
-            head.seal(&payload, Checking::Packets);
-            let mut bytes = [head.bytes(), &payload].concat();
-            prop_assert!(Packet::parse(&bytes, Checking::Packets).is_ok());
-            let at = at.index(bytes.len());
-            bytes[at] ^= flip;
-            prop_assert!(Packet::parse(&bytes, Checking::Packets).is_err());
+            for checking in [Checking::Packets, Checking::Crc32c] {
+                let head = Head::of_data(&header(Kind::Request), &prefix).seal(&payload, checking);
+                let mut bytes = [head.bytes(), &payload].concat();
+                let read = Packet::parse(&bytes, checking).map(|packet| packet.body);
+                prop_assert_eq!(read, Ok(Body::Data(prefix, &payload[..])));
+                let at = at.index(bytes.len());
+                bytes[at] ^= flip;
+                prop_assert!(Packet::parse(&bytes, checking).is_err());
+            }
+        }
+
+        #[test]
+        fn a_crc_notices_words_that_changed_places_and_damage_that_cancels_itself_out(
+            payload in prop::collection::vec(any::<u8>(), 4..2000),
+            (one, other) in any::<(prop::sample::Index, prop::sample::Index)>(),
+        ) {
+            let prefix = Prefix { message_bytes: payload.len() as u32, code: 3, held: 0 };
+            let words = payload.len() / 2;
+            let (one, other) = (one.index(words) * 2, other.index(words) * 2);
+            let mut swapped = payload.clone();
+            swapped.swap(one, other);
+            swapped.swap(one + 1, other + 1);
+            for checking in [Checking::Packets, Checking::Crc32c] {
+                let head = Head::of_data(&header(Kind::Request), &prefix).seal(&payload, checking);
+                let bytes = [head.bytes(), &swapped].concat();
+                let noticed = Packet::parse(&bytes, checking).is_err();
+                prop_assert_eq!(noticed, checking == Checking::Crc32c && swapped != payload);
+            }
         }
     }
 }

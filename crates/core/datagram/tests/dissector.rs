@@ -13,6 +13,7 @@ use provost_packets::Wire;
 use provost_udp::{UdpOptions, UdpWire, Use};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/packets.txt");
+const GOLDEN_CRC32C: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/crc32c.txt");
 const GOLDEN_SEALED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sealed.txt");
 const DISSECTOR: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -129,10 +130,19 @@ fn capture_of(packets: &[Golden]) -> Vec<u8> {
 
 #[test]
 fn golden_packets_are_dissected_field_by_field() {
+    golden_packets_are_dissected(GOLDEN, &[]);
+}
+
+#[test]
+fn golden_packets_with_a_crc_are_dissected_field_by_field() {
+    golden_packets_are_dissected(GOLDEN_CRC32C, &["-o", "provost_datagram.crc32c:TRUE"]);
+}
+
+fn golden_packets_are_dissected(file: &str, preferences: &[&str]) {
     if !has_tshark() {
         return provost_skip::missing("tshark", "Debian package tshark");
     }
-    let packets = golden_packets(GOLDEN);
+    let packets = golden_packets(file);
     assert!(packets.len() > 10);
     let folder = Folder::new("golden");
     let capture = folder.0.join("golden.pcap");
@@ -147,7 +157,8 @@ fn golden_packets_are_dissected_field_by_field() {
         "provost_datagram.packet",
         "provost_datagram.malformed",
     ];
-    let lines = fields(&capture, &["-d", &decode], &names);
+    let more = [&["-d", &decode], preferences].concat();
+    let lines = fields(&capture, &more, &names);
     assert_eq!(lines.len(), packets.len());
     for (line, packet) in lines.iter().zip(&packets) {
         let (malformed, values) = line.split_last().unwrap();
@@ -169,7 +180,7 @@ fn golden_packets_are_dissected_field_by_field() {
         ("accept", "provost_datagram.request_bytes_max", 64 << 20),
         ("refuse", "provost_datagram.refusal", 2),
     ] {
-        let lines = fields(&capture, &["-d", &decode], &[field]);
+        let lines = fields(&capture, &more, &[field]);
         assert_eq!(number(&lines[find(name)][0]), value, "{name}: {field}");
     }
 }

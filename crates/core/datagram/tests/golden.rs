@@ -1,5 +1,5 @@
 //! The packets of `docs/datagram.md`, byte by byte, as in `tests/golden/packets.txt`, and those of sealed sessions as in
-//! `tests/golden/sealed.txt`.
+//! `tests/golden/sealed.txt`; `tests/golden/crc32c.txt` has the first ones with a CRC32C.
 //!
 //! A golden packet never changes within a version of the protocol. `GOLDEN=write` writes the files anew.
 
@@ -13,6 +13,7 @@ use provost_datagram::{
 };
 
 const PACKETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/packets.txt");
+const CRC32C: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/crc32c.txt");
 const SEALED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sealed.txt");
 
 fn header(kind: Kind, flags: Flags) -> Header {
@@ -117,14 +118,27 @@ fn packets() -> Vec<(&'static str, Head, Vec<u8>, Checking)> {
 
 #[test]
 fn packets_are_the_golden_ones() {
+    assert_golden(&written(packets()), PACKETS);
+}
+
+#[test]
+fn packets_with_a_crc_are_the_golden_ones() {
+    let packets = packets()
+        .into_iter()
+        .filter(|(.., checking)| *checking == Checking::Wire)
+        .map(|(name, head, payload, _)| (name, head, payload, Checking::Crc32c));
+    assert_golden(&written(packets.collect()), CRC32C);
+}
+
+/// Packets with their fields, as a golden file has them.
+fn written(packets: Vec<(&'static str, Head, Vec<u8>, Checking)>) -> String {
     let mut text = String::new();
-    for (name, mut head, payload, checking) in packets() {
-        head.seal(&payload, checking);
-        let bytes = [head.bytes(), &payload].concat();
+    for (name, head, payload, checking) in packets {
+        let bytes = [head.seal(&payload, checking).bytes(), &payload].concat();
         let header = Packet::parse(&bytes, checking).unwrap().header;
         write_packet(&mut text, name, &header, &bytes);
     }
-    assert_golden(&text, PACKETS);
+    text
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use provost_datagram::{Call, Config, Driver, Event, MsgBuf, Turn};
+use provost_datagram::{Call, Checking, Config, Driver, Event, MsgBuf, Turn};
 use provost_packets::{InProcess, Wire};
 use provost_udp::UdpWire;
 
@@ -81,37 +81,37 @@ fn call_all<W: Wire>(mut driver: Driver<W>, server: W::Address) {
     assert_eq!(done, CALLS);
 }
 
-fn calls_go_over<W: Wire<Address: Send> + Send>(client: W, server: W) {
+fn calls_go_over<W: Wire<Address: Send> + Send>(client: W, server: W, checking: Checking) {
     let address = server.address();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let server = Driver::new(config([1, 2]), server).unwrap();
+        let server = Driver::new(config([1, 2], checking), server).unwrap();
         scope.spawn(|| serve(server, &stop));
-        let config = Config {
-            secret: [3, 4],
-            ..Config::default()
-        };
-        call_all(Driver::new(config, client).unwrap(), address);
+        call_all(Driver::new(config([3, 4], checking), client).unwrap(), address);
         stop.store(true, Ordering::Relaxed);
     });
 }
 
 #[test]
 fn calls_go_over_the_wire_within_a_process() {
-    let (client, server) = InProcess::pair(1500, 512);
-    calls_go_over(client, server);
+    for checking in [Checking::Wire, Checking::Packets, Checking::Crc32c] {
+        let (client, server) = InProcess::pair(1500, 512);
+        calls_go_over(client, server, checking);
+    }
 }
 
 #[test]
 fn calls_go_over_udp_sockets() {
     let bind = || UdpWire::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1472).unwrap();
-    calls_go_over(bind(), bind());
+    calls_go_over(bind(), bind(), Checking::Wire);
+    calls_go_over(bind(), bind(), Checking::Crc32c);
 }
 
-/// The default configuration, with this secret.
-fn config(secret: [u64; 2]) -> Config {
+/// The default configuration, with this secret, and packets checked so.
+fn config(secret: [u64; 2], checking: Checking) -> Config {
     Config {
         secret,
+        checking,
         ..Config::default()
     }
 }

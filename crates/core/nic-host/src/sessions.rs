@@ -34,7 +34,7 @@ pub struct HostConfig {
     pub sessions_max: u16,
     /// Bytes of the largest packet.
     pub packet_bytes_max: u16,
-    /// Whether packets carry a check.
+    /// Whether packets carry a check. The NIC knows that of 16 bits alone.
     pub checking: Checking,
     /// Ticks of 64 ns until the NIC sends a request again.
     pub timeout_ticks: u32,
@@ -52,6 +52,9 @@ pub enum HostError {
     /// The board has no NIC that this driver knows.
     #[error("no NIC answers at these registers: the identity reads as {0:#x}")]
     Identity(u32),
+    /// The NIC cannot check packets so.
+    #[error("the NIC does not know {0:?}: choose Checking::Wire or Checking::Packets, at all ends alike")]
+    Checking(Checking),
     /// The NIC does not do what it is told.
     #[error("the NIC has not done a command in time")]
     NicSilent,
@@ -175,6 +178,11 @@ impl NicHost {
         if identity != IDENTITY {
             return Err(HostError::Identity(identity));
         }
+        let checking = match config.checking {
+            Checking::Wire => 0,
+            Checking::Packets => CONTROL_CHECKING,
+            Checking::Crc32c => return Err(HostError::Checking(config.checking)),
+        };
         board.write_register(registers::TABLE_BASE, config.table_base);
         for line in 0..u32::from(config.sessions_max) {
             board.write_line(config.table_base + line, &ConnectionLine::CLOSED);
@@ -187,11 +195,6 @@ impl NicHost {
         }
         let first = config.flows.first().map_or(0, |shape| shape.flow);
         board.write_register(registers::CONTROL_FLOW, first.into());
-        let checking = if config.checking == Checking::Packets {
-            CONTROL_CHECKING
-        } else {
-            0
-        };
         board.write_register(registers::CONTROL, CONTROL_ENABLE | checking);
         Ok(NicHost {
             secrets: HostSecrets::new(config.secret),

@@ -4,7 +4,7 @@ use provost_registered::{Array, One};
 
 use super::*;
 use crate::client::State;
-use crate::config::{PACKET_BYTES_MIN, Recovery, SLOTS_MAX};
+use crate::config::{Recovery, SLOTS_MAX};
 use crate::event::{ConnectError, Refusal};
 use crate::handshake::{
     ACCEPT_BYTES, Accept, OPEN_BYTES, Open, Sealed, VERSION, decode_challenge, decode_refuse,
@@ -226,7 +226,7 @@ impl<A: Address> Endpoint<A> {
         let room = self.credits_free();
         let slots = open.slots.min(config.slots).min(SLOTS_MAX);
         let packet_bytes = usize::from(open.packet_bytes).min(config.packet_bytes_max);
-        if credits == 0 || slots == 0 || packet_bytes < PACKET_BYTES_MIN {
+        if credits == 0 || slots == 0 || packet_bytes < config.packet_bytes_min() {
             return Err(Refusal::Parameters);
         }
         let credits = room.ok_or(Refusal::RingFull)?.min(credits);
@@ -400,7 +400,7 @@ impl<A: Address> Endpoint<A> {
         let possible = accept.version == VERSION
             && (1..=config.slots).contains(&accept.slots)
             && (1..=wished).contains(&accept.credits)
-            && (PACKET_BYTES_MIN..=config.packet_bytes_max).contains(&accept.packet_bytes.into());
+            && (config.packet_bytes_min()..=config.packet_bytes_max).contains(&accept.packet_bytes.into());
         if !possible {
             self.shared.statistics.dropped.protocol += 1;
             return None;
