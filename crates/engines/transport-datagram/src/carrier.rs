@@ -13,8 +13,9 @@ use provost_datapath::{
 use provost_marshal::{copy_foreign, copy_foreign_to};
 use provost_session::{Connection, Piece, Waiting};
 use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress, take_socket};
+use provost_udp::PacketBatches;
 
-use crate::socket::PACKET_BYTES_MAX;
+use crate::socket::packet_batches;
 use crate::stream::{Lost, Next, Reading, ResumableStream, SEGMENT_BYTES_MAX};
 
 /// What a segment is filled from: frames of many calls, or pieces of large messages in turn.
@@ -28,8 +29,8 @@ const WRITE_BYTES_MAX: usize = 512 << 10;
 const FOREIGN_ALIGN: usize = 8;
 
 thread_local! {
-    /// Where packets are read. One buffer serves all connections of a thread.
-    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; PACKET_BYTES_MAX as usize]);
+    /// Where packets are put together and read. They serve all connections of a thread.
+    static BATCHES: RefCell<PacketBatches> = RefCell::new(packet_batches());
 }
 
 /// One end of a stream, and what its connection is told of it.
@@ -112,7 +113,7 @@ impl DatagramCarrier {
         } else {
             Reading::Skip
         };
-        match SCRATCH.with_borrow_mut(|scratch| self.stream.poll(now, reading, scratch)) {
+        match BATCHES.with_borrow_mut(|batches| self.stream.poll(now, reading, batches)) {
             Ok(polled) => {
                 if polled.moved {
                     self.count_packets();

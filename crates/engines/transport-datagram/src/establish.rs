@@ -12,13 +12,14 @@ use provost_transport::{
     AcceptError, Agreed, ConnectError, ConnectParams, Decision, EstablishError, Greeting, HandshakeChannel,
     PeerIdentity, agree_as_client, agree_as_server,
 };
+use provost_udp::PacketBatches;
 use provost_wire::Code;
 use rustls::ServerConfig;
 
 use crate::Established;
 use crate::carrier::DatagramCarrier;
 use crate::listener::Caller;
-use crate::socket::{PACKET_BYTES_MAX, PacketOptions, Socket};
+use crate::socket::{PacketOptions, Socket, packet_batches};
 use crate::stream::{Next, Reading, ResumableStream, SEGMENT_BYTES_MAX, Terms};
 
 /// How long a peer that was refused may take to hear it.
@@ -168,7 +169,7 @@ fn establish(
         began: Instant::now(),
         until,
         takes_callers: false,
-        scratch: vec![0; PACKET_BYTES_MAX as usize],
+        batches: packet_batches(),
     };
     match agree(&mut channel) {
         Ok((agreed, peer)) => {
@@ -190,7 +191,7 @@ struct Channel {
     until: HandshakeLimit,
     /// What the TLS handshake said, if there was one.
     takes_callers: bool,
-    scratch: Vec<u8>,
+    batches: PacketBatches,
 }
 
 impl HandshakeChannel for Channel {
@@ -252,7 +253,7 @@ impl Channel {
 
     fn poll(&mut self) -> Result<(), EstablishError> {
         let now_ns = self.now_ns();
-        let polled = self.stream.poll(now_ns, Reading::Try, &mut self.scratch);
+        let polled = self.stream.poll(now_ns, Reading::Try, &mut self.batches);
         polled.map(drop).map_err(EstablishError::from)
     }
 

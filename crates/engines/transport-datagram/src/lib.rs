@@ -29,6 +29,7 @@ pub use provost_transport::{
     EstablishError, Greeting, Hello, Limits, Method, MethodKind, PeerIdentity, Role, StateTransfer,
     TransportConfig,
 };
+pub use provost_udp::UdpOffer;
 pub use socket::{PACKET_BYTES_ETHERNET, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PacketOptions};
 
 /// What kind of engine it is.

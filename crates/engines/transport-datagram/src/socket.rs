@@ -1,12 +1,14 @@
 //! A UDP socket that speaks to one peer.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use provost_datagram::Mark;
+use provost_udp::{PacketBatches, PeerSocket, Use};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, sendmsg, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// What IPv4 and UDP leave of an Ethernet frame of 1500 bytes.
 pub const PACKET_BYTES_ETHERNET: u32 = 1472;
@@ -36,16 +38,14 @@ impl Default for PacketOptions {
 
 #[derive(Debug)]
 pub(crate) struct Socket {
-    socket: UdpSocket,
-    peer: SocketAddr,
-    /// Since the last look, the peer's host said that nobody listens at its port.
-    refused: bool,
+    peer: PeerSocket,
+    /// How often the peer's host had said that nobody listens at its port, at the last look.
+    refusals_seen: u64,
 }
 
-/// What a socket gave.
-pub(crate) enum Received {
-    Packet(usize),
-    Nothing,
+/// Batches for the packets of a socket, one after the other.
+pub(crate) fn packet_batches() -> PacketBatches {
+    PacketBatches::new(PACKET_BYTES_MAX as usize)
 }
 
 impl Socket {
@@ -71,80 +71,77 @@ impl Socket {
     /// A socket that was a predecessor's.
     pub(crate) fn resumed(socket: UdpSocket, peer: SocketAddr) -> Socket {
         Socket {
-            socket,
-            peer,
-            refused: false,
+            peer: PeerSocket::new(socket, peer, Use::IfOffered),
+            refusals_seen: 0,
         }
     }
 
     /// The same socket once more.
     pub(crate) fn duplicate(&self) -> io::Result<Socket> {
-        Ok(Socket::resumed(self.socket.try_clone()?, self.peer))
+        Ok(Socket::resumed(self.peer.socket().try_clone()?, self.peer()))
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {
-        self.peer
+        self.peer.peer()
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.peer.socket().as_fd()
+    }
+
+    /// Leaves the socket to a successor of whatever version: those of before batches take one packet at a time.
+    pub(crate) fn leave_plain(&self) {
+        // Where it fails the socket is of no use, which whoever reads it is told.
+        let _ = self.peer.leave_plain();
     }
 
     /// How many packets of so many bytes the socket holds.
     pub(crate) fn ring_packets(&self, packet_bytes: usize) -> u32 {
-        let granted = sockopt::socket_recv_buffer_size(&self.socket).unwrap_or(0);
+        let granted = sockopt::socket_recv_buffer_size(self.peer.socket()).unwrap_or(0);
         (granted / (packet_bytes + PACKET_OVERHEAD_BYTES).next_power_of_two()) as u32
     }
 
-    /// Takes the next packet of the peer.
-    pub(crate) fn receive(&mut self, into: &mut [u8]) -> io::Result<Received> {
-        loop {
-            match self.socket.recv_from(into) {
-                // Before it was connected, it may have got what was for others.
-                Ok((_, from)) if from != self.peer => {}
-                Ok((bytes, _)) => return Ok(Received::Packet(bytes)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
-                Err(error) => self.note(error)?,
-            }
-        }
+    /// Takes packets of the socket into the batches; says whether there may be more.
+    pub(crate) fn receive(&mut self, batches: &mut PacketBatches) -> io::Result<bool> {
+        self.peer.receive(batches)
     }
 
-    /// Sends a packet, put together from two pieces. One that the socket has no room for is lost, as it may be further on.
-    pub(crate) fn send(&mut self, head: &[u8], payload: &[u8]) -> io::Result<()> {
-        let pieces = [IoSlice::new(head), IoSlice::new(payload)];
-        let nothing = &mut SendAncillaryBuffer::default();
-        match sendmsg(&self.socket, &pieces, nothing, SendFlags::DONTWAIT) {
-            Ok(_) => Ok(()),
-            Err(error) => self.note(error.into()),
-        }
-    }
-
-    /// Errors that speak of one packet, or of the peer at this moment, and not of the socket, are noted.
-    fn note(&mut self, error: io::Error) -> io::Result<()> {
-        use io::ErrorKind::{
-            ConnectionRefused, ConnectionReset, HostUnreachable, Interrupted, NetworkUnreachable,
-            PermissionDenied, WouldBlock,
+    /// The next packet of the peer that was taken.
+    pub(crate) fn next<'b>(&mut self, batches: &'b mut PacketBatches) -> Option<(Mark, &'b [u8])> {
+        let arrival = batches.next(&mut self.peer)?;
+        let mark = if arrival.congested {
+            Mark::Congested
+        } else {
+            Mark::None
         };
-        match error.kind() {
-            ConnectionRefused => self.refused = true,
-            // A packet filter that drops what is sent says so (EPERM).
-            ConnectionReset | HostUnreachable | Interrupted | NetworkUnreachable | PermissionDenied
-            | WouldBlock => {}
-            // No buffer is free at this moment (ENOBUFS).
-            _ if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
-            _ => return Err(error),
-        }
-        Ok(())
+        Some((mark, arrival.bytes))
+    }
+
+    /// Takes a packet, put together from two pieces, that goes with the next flush.
+    pub(crate) fn push(&mut self, batches: &mut PacketBatches, head: &[u8], payload: &[u8]) {
+        self.peer.push(batches, head, payload);
+    }
+
+    /// Sends what was pushed. What the socket has no room for is lost, as it may be further on.
+    pub(crate) fn flush(&mut self, batches: &mut PacketBatches) -> io::Result<()> {
+        self.peer.flush(batches)
     }
 
     /// Whether the peer's host has said that nobody listens there since this was asked last.
     pub(crate) fn take_refused(&mut self) -> bool {
-        std::mem::take(&mut self.refused)
+        let refusals = self.peer.statistics().refused;
+        std::mem::replace(&mut self.refusals_seen, refusals) < refusals
+    }
+
+    /// What was counted of this socket.
+    #[cfg(test)]
+    pub(crate) fn statistics(&self) -> &provost_udp::UdpStatistics {
+        self.peer.statistics()
     }
 
     /// Sleeps until a packet may have come, or so long.
     pub(crate) fn wait(&self, at_most: Duration) -> io::Result<()> {
-        wait_readable(self.socket.as_fd(), at_most)
+        wait_readable(self.descriptor(), at_most)
     }
 }
 

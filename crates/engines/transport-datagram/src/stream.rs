@@ -24,6 +24,8 @@ mod poll;
 mod pool;
 mod saved;
 mod server;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -36,8 +38,9 @@ use provost_datagram::{
 };
 use provost_datapath::Packets;
 use provost_session::Role;
+use provost_udp::PacketBatches;
 
-use crate::socket::{Received, Socket};
+use crate::socket::Socket;
 
 pub(crate) use form::SEGMENT_BYTES_MAX;
 use form::{ATTACH_BYTES, Attach, BUSY, FINISHED, HEAD_BYTES, Head, MORE};

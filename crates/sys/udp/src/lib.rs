@@ -6,11 +6,13 @@
 
 mod address;
 mod options;
+mod peer;
 mod receive;
 mod send;
 mod stable;
 
-pub use options::{Ecn, UdpOptions, UdpStatistics, Use};
+pub use options::{Ecn, UdpOffer, UdpOptions, UdpStatistics, Use};
+pub use peer::{PacketBatches, PeerSocket};
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -122,7 +124,9 @@ impl Wire for UdpWire {
                     break;
                 }
                 // A call that brought less than it could has emptied the socket: another would bring nothing.
-                let more = self.arriving.fill(&self.socket, &mut self.statistics)?;
+                let more = self
+                    .arriving
+                    .fill(&self.socket, RECEIVE_MESSAGES_MAX, &mut self.statistics)?;
                 calls_left = if more { calls_left - 1 } else { 0 };
                 continue;
             };

@@ -79,6 +79,34 @@ pub struct UdpStatistics {
     pub malformed: u64,
     /// Messages of many packets that the kernel did not take as one. After the first, none is tried again.
     pub segmentation_refused: u64,
+    /// How often the peer's host has said that nobody listens there. Only connected sockets are told.
+    pub refused: u64,
+}
+
+/// What the kernel offers to sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpOffer {
+    /// One message for many packets to one destination (UDP_SEGMENT, Linux 4.18).
+    pub segmentation: bool,
+    /// One message for many packets from one source (UDP_GRO, Linux 5.0).
+    pub coalescing: bool,
+}
+
+impl UdpOffer {
+    /// What it offers to this socket, which stays as it is.
+    #[must_use]
+    pub fn of(socket: &UdpSocket) -> UdpOffer {
+        let knows = |option| get(socket, libc::SOL_UDP, option).is_ok();
+        UdpOffer {
+            segmentation: knows(libc::UDP_SEGMENT),
+            coalescing: knows(libc::UDP_GRO),
+        }
+    }
+}
+
+/// Has the kernel put packets together for a socket, or not.
+pub(crate) fn set_coalescing(socket: &UdpSocket, value: c_int) -> io::Result<()> {
+    set(socket, libc::SOL_UDP, libc::UDP_GRO, value)
 }
 
 /// What the kernel granted.
@@ -155,6 +183,25 @@ fn set(socket: &UdpSocket, level: c_int, option: c_int, value: c_int) -> io::Res
     };
     if outcome == 0 {
         Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn get(socket: &UdpSocket, level: c_int, option: c_int) -> io::Result<c_int> {
+    let (mut value, mut bytes) = (0, size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes one `int` at most to where `value` is, and its length to where `bytes` is.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw mut value).cast(),
+            &raw mut bytes,
+        )
+    };
+    if outcome == 0 {
+        Ok(value)
     } else {
         Err(io::Error::last_os_error())
     }

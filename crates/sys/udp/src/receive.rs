@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use provost_packets::Arrival;
@@ -124,8 +125,21 @@ impl ReceiveBatch {
         self.next < self.filled || self.current.at < self.current.end
     }
 
-    /// Takes messages from the socket, once all of the last batch are handed on, and says whether there may be more.
-    pub(crate) fn fill(&mut self, socket: &UdpSocket, statistics: &mut UdpStatistics) -> io::Result<bool> {
+    /// Forgets packets that were not handed on.
+    pub(crate) fn abandon(&mut self) {
+        self.next = self.filled;
+        self.current = Message::NONE;
+    }
+
+    /// Takes messages from the socket, so many at most, once all of the last batch are handed on, and says whether there may
+    /// be more.
+    pub(crate) fn fill(
+        &mut self,
+        socket: &UdpSocket,
+        messages_max: usize,
+        statistics: &mut UdpStatistics,
+    ) -> io::Result<bool> {
+        let messages_max = messages_max.min(RECEIVE_MESSAGES_MAX);
         self.renew();
         statistics.receive_calls += 1;
         // SAFETY: the headers point to memory of ours, of the lengths that they say, which nobody else has a reference to.
@@ -133,18 +147,23 @@ impl ReceiveBatch {
             libc::recvmmsg(
                 socket.as_raw_fd(),
                 self.headers.place(0),
-                RECEIVE_MESSAGES_MAX as libc::c_uint,
+                messages_max as libc::c_uint,
                 libc::MSG_DONTWAIT as _,
                 std::ptr::null_mut(),
             )
         };
         if let Ok(taken) = usize::try_from(taken) {
-            self.filled = taken.min(RECEIVE_MESSAGES_MAX);
-            return Ok(self.filled == RECEIVE_MESSAGES_MAX);
+            self.filled = taken.min(messages_max);
+            return Ok(self.filled == messages_max);
         }
         let error = io::Error::last_os_error();
         match error.kind() {
             io::ErrorKind::WouldBlock => Ok(false),
+            // It speaks of what was sent; packets may wait behind it.
+            io::ErrorKind::ConnectionRefused => {
+                statistics.refused += 1;
+                Ok(true)
+            }
             _ if is_lasting(&error) => Err(error),
             // It speaks of one packet or one peer; the next call will do.
             _ => Ok(false),
@@ -165,6 +184,37 @@ impl ReceiveBatch {
     /// The next packet of the batch.
     #[inline]
     pub(crate) fn next(&mut self, statistics: &mut UdpStatistics) -> Option<Arrival<'_, SocketAddr>> {
+        let packet = self.advance(statistics)?;
+        Some(self.arrival(packet))
+    }
+
+    /// The next packet of the batch that came from there; others are passed over.
+    #[inline]
+    pub(crate) fn next_from(
+        &mut self,
+        from: SocketAddr,
+        statistics: &mut UdpStatistics,
+    ) -> Option<Arrival<'_, SocketAddr>> {
+        let mut packet = self.advance(statistics)?;
+        while self.current.from != from {
+            packet = self.advance(statistics)?;
+        }
+        Some(self.arrival(packet))
+    }
+
+    /// A packet of the present message.
+    #[inline]
+    fn arrival(&self, packet: Range<usize>) -> Arrival<'_, SocketAddr> {
+        Arrival {
+            from: self.current.from,
+            bytes: &self.bytes.items()[packet],
+            congested: self.current.congested,
+        }
+    }
+
+    /// Where the next packet is, which is one of the present message then.
+    #[inline]
+    fn advance(&mut self, statistics: &mut UdpStatistics) -> Option<Range<usize>> {
         loop {
             while self.current.at >= self.current.end {
                 if self.next >= self.filled {
@@ -175,15 +225,10 @@ impl ReceiveBatch {
             let message = &mut self.current;
             let begin = message.at;
             message.at = message.end.min(begin + message.segment_bytes);
-            if message.at - begin > self.packet_bytes_max {
-                statistics.too_long += 1;
-                continue;
+            if message.at - begin <= self.packet_bytes_max {
+                return Some(begin..message.at);
             }
-            return Some(Arrival {
-                from: message.from,
-                bytes: &self.bytes.items()[begin..message.at],
-                congested: message.congested,
-            });
+            statistics.too_long += 1;
         }
     }
 

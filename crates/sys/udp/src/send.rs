@@ -155,9 +155,25 @@ impl SendBatch {
         true
     }
 
+    /// Whether packets that are taken next may go many in a message.
+    #[inline]
+    pub(crate) fn use_segmentation(&mut self, segmentation: Use) {
+        self.segmentation = segmentation;
+    }
+
+    /// Forgets what was not sent; says how many packets that were.
+    #[inline]
+    pub(crate) fn abandon(&mut self) -> usize {
+        let waiting = self.runs.iter().skip(self.runs_sent);
+        let packets = waiting.map(|run| run.packets).sum();
+        self.clear();
+        packets
+    }
+
     /// Sends what was taken. What the socket has no room for stays.
     #[inline]
     pub(crate) fn send(&mut self, socket: &UdpSocket, statistics: &mut UdpStatistics) -> io::Result<()> {
+        let mut refused_at = None;
         while self.runs_sent < self.runs.len() {
             match self.send_some(socket, statistics) {
                 Ok(messages) => {
@@ -167,6 +183,14 @@ impl SendBatch {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // It speaks of what was sent before, and nothing of this was looked at: it is tried once more.
+                Err(error)
+                    if error.kind() == io::ErrorKind::ConnectionRefused
+                        && refused_at != Some(self.runs_sent) =>
+                {
+                    statistics.refused += 1;
+                    refused_at = Some(self.runs_sent);
+                }
                 Err(error) if is_lasting(&error) => return Err(error),
                 Err(error) => self.pass_over(&error, statistics),
             }

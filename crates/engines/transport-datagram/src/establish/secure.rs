@@ -82,8 +82,8 @@ impl Channel {
     fn await_sealed(&mut self, mut sealed: ResumableStream) -> Result<(), EstablishError> {
         loop {
             let now_ns = self.now_ns();
-            let scratch = &mut self.scratch;
-            if self.stream.poll_until_asked_for(&mut sealed, now_ns, scratch)? {
+            let batches = &mut self.batches;
+            if self.stream.poll_until_asked_for(&mut sealed, now_ns, batches)? {
                 self.stream = sealed;
                 return Ok(());
             }

@@ -3,8 +3,13 @@
 use super::*;
 
 impl ResumableStream {
-    /// Takes what has come, does what is due, sends what is to be sent. `scratch` is where packets are read.
-    pub(crate) fn poll(&mut self, now_ns: u64, reading: Reading, scratch: &mut [u8]) -> Result<Polled, Lost> {
+    /// Takes what has come, does what is due, sends what is to be sent, by these batches.
+    pub(crate) fn poll(
+        &mut self,
+        now_ns: u64,
+        reading: Reading,
+        batches: &mut PacketBatches,
+    ) -> Result<Polled, Lost> {
         let now_ns = self.time(now_ns);
         self.attach(now_ns)?;
         let mut polled = Polled {
@@ -12,7 +17,7 @@ impl ResumableStream {
             left_some: false,
         };
         if reading == Reading::Try {
-            polled = self.receive(now_ns, scratch)?;
+            polled = self.receive(now_ns, batches)?;
         }
         self.endpoint.handle_timers(now_ns);
         self.hear(now_ns)?;
@@ -23,7 +28,7 @@ impl ResumableStream {
             Role::Client => self.ask(now_ns),
             Role::Server => self.answer(now_ns),
         }
-        polled.moved |= self.transmit(now_ns)?;
+        polled.moved |= self.transmit(now_ns, batches)?;
         self.wake_ns = self.next_wake();
         Ok(polled)
     }
@@ -40,27 +45,28 @@ impl ResumableStream {
         }
     }
 
-    pub(super) fn receive(&mut self, now_ns: u64, scratch: &mut [u8]) -> Result<Polled, Lost> {
+    pub(super) fn receive(&mut self, now_ns: u64, batches: &mut PacketBatches) -> Result<Polled, Lost> {
         self.endpoint.begin_receiving(now_ns, self.emptied_ns);
-        for packets in 0..PACKETS_MAX {
-            let Received::Packet(bytes) = self.socket.receive(scratch)? else {
-                self.emptied_ns = now_ns;
-                return Ok(Polled {
-                    moved: packets > 0,
-                    left_some: false,
-                });
-            };
-            self.take_in(now_ns, scratch.get(..bytes).unwrap_or_default())?;
+        let (mut packets, mut left_some) = (0, true);
+        while left_some && packets < PACKETS_MAX {
+            left_some = self.socket.receive(batches)?;
+            while let Some((mark, packet)) = self.socket.next(batches) {
+                self.take_in(now_ns, mark, packet)?;
+                packets += 1;
+            }
+        }
+        if !left_some {
+            self.emptied_ns = now_ns;
         }
         Ok(Polled {
-            moved: true,
-            left_some: true,
+            moved: packets > 0,
+            left_some,
         })
     }
 
-    fn take_in(&mut self, now_ns: u64, packet: &[u8]) -> Result<(), Lost> {
+    fn take_in(&mut self, now_ns: u64, mark: Mark, packet: &[u8]) -> Result<(), Lost> {
         let peer = self.socket.peer();
-        if let Some(event) = self.endpoint.receive_next(peer, Mark::None, packet) {
+        if let Some(event) = self.endpoint.receive_next(peer, mark, packet) {
             self.handle(now_ns, event)?;
         }
         // That nobody there knows a sealed session is no proof that somebody is there who does.
@@ -75,24 +81,34 @@ impl ResumableStream {
         &mut self,
         other: &mut ResumableStream,
         now_ns: u64,
-        scratch: &mut [u8],
+        batches: &mut PacketBatches,
     ) -> Result<bool, Lost> {
         self.endpoint.begin_receiving(now_ns, self.emptied_ns);
-        for _ in 0..PACKETS_MAX {
-            let Received::Packet(bytes) = self.socket.receive(scratch)? else {
-                self.emptied_ns = now_ns;
-                break;
-            };
-            let packet = scratch.get(..bytes).unwrap_or_default();
-            if other.is_asked_for_by(packet) {
+        let (mut asked, mut left_some, mut packets) = (false, true, 0);
+        while left_some && packets < PACKETS_MAX && !asked {
+            left_some = self.socket.receive(batches)?;
+            while let Some((mark, packet)) = self.socket.next(batches) {
+                packets += 1;
+                if !asked && !other.is_asked_for_by(packet) {
+                    self.take_in(now_ns, mark, packet)?;
+                    continue;
+                }
+                // What comes after it in the same batch, too, is for whoever reads the socket from now on.
                 let now_ns = other.time(now_ns);
-                other.endpoint.begin_receiving(now_ns, now_ns);
-                other.take_in(now_ns, packet)?;
-                return Ok(true);
+                if !asked {
+                    other.endpoint.begin_receiving(now_ns, now_ns);
+                }
+                asked = true;
+                other.take_in(now_ns, mark, packet)?;
             }
-            self.take_in(now_ns, packet)?;
         }
-        self.poll(now_ns, Reading::Skip, scratch).map(|_| false)
+        if asked {
+            return Ok(true);
+        }
+        if !left_some {
+            self.emptied_ns = now_ns;
+        }
+        self.poll(now_ns, Reading::Skip, batches).map(|_| false)
     }
 
     /// Hears what the endpoint has to tell.
@@ -264,13 +280,19 @@ impl ResumableStream {
         Ok(())
     }
 
-    pub(super) fn transmit(&mut self, now_ns: u64) -> Result<bool, Lost> {
+    pub(super) fn transmit(&mut self, now_ns: u64, batches: &mut PacketBatches) -> Result<bool, Lost> {
         let mut sent = false;
-        while let Some(transmit) = self.endpoint.poll_transmit(now_ns) {
-            self.socket.send(transmit.head.bytes(), transmit.payload)?;
+        loop {
+            let (socket, room) = (&mut self.socket, batches.room());
+            let packets = self.endpoint.transmit(now_ns, room, |_, head, payload| {
+                socket.push(batches, head, payload)
+            });
+            if packets == 0 {
+                return Ok(sent);
+            }
             sent = true;
+            self.socket.flush(batches)?;
         }
-        Ok(sent)
     }
 
     pub(super) fn is_busy(&self) -> bool {

@@ -19,6 +19,7 @@ const SEGMENTS_MAX: usize = 4096;
 
 impl ResumableStream {
     pub(crate) fn save(&self, out: &mut FieldWriter) {
+        self.socket.leave_plain();
         out.flag(self.role == Role::Server);
         out.run(&self.id);
         out.text(&self.socket.peer().to_string());

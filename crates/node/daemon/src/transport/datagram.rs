@@ -68,9 +68,16 @@ fn bind(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
 }
 
 fn listen(socket: OwnedFd) -> io::Result<Box<dyn PeerListener>> {
+    let socket = UdpSocket::from(socket);
+    let datagram::UdpOffer {
+        segmentation,
+        coalescing,
+    } = datagram::UdpOffer::of(&socket);
+    let address = socket.local_addr()?;
+    tracing::info!(%address, segmentation, coalescing, "listens for datagrams: what the kernel offers for many in one");
     Ok(Box::new(DatagramPeers {
-        ready: tokio::net::UdpSocket::from_std(UdpSocket::from(socket.try_clone()?))?,
-        listener: RefCell::new(datagram::Listener::listening(UdpSocket::from(socket))?),
+        ready: tokio::net::UdpSocket::from_std(socket.try_clone()?)?,
+        listener: RefCell::new(datagram::Listener::listening(socket)?),
     }))
 }
 

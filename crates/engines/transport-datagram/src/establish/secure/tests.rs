@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use certificates::Authority;
 use provost_datapath::{FieldReader, FieldWriter};
 use provost_tls::PeerIdentity;
+use provost_udp::PacketBatches;
 use provost_wire::Code;
 
-use crate::socket::{PACKET_BYTES_ETHERNET, Socket};
+use crate::socket::{PACKET_BYTES_ETHERNET, Socket, packet_batches};
 use crate::stream::{Next, Reading, ResumableStream, ResumableStreamKey, Terms};
 use crate::{
     AcceptError, CallerAttestation, ConnectError, ConnectParams, Decision, Encoding, Established, Greeting,
@@ -191,7 +192,7 @@ fn meet(ends: &Ends) -> Met {
 struct Pair {
     streams: [ResumableStream; 2],
     began: Instant,
-    scratch: Vec<u8>,
+    batches: PacketBatches,
 }
 
 impl Pair {
@@ -199,7 +200,7 @@ impl Pair {
         Pair {
             streams: [client.carrier.into_stream(), server.carrier.into_stream()],
             began: Instant::now(),
-            scratch: vec![0; 65_536],
+            batches: packet_batches(),
         }
     }
 
@@ -213,7 +214,7 @@ impl Pair {
             assert!(self.began.elapsed() < WAIT_MAX, "nothing arrives");
             let now_ns = self.began.elapsed().as_nanos() as u64;
             for stream in &mut self.streams {
-                stream.poll(now_ns, Reading::Try, &mut self.scratch).unwrap();
+                stream.poll(now_ns, Reading::Try, &mut self.batches).unwrap();
             }
             while let Next::Bytes(bytes) = self.streams[1 - from].next() {
                 came.extend_from_slice(bytes);
@@ -378,8 +379,8 @@ fn a_forged_refusal_does_not_end_a_sealed_stream() {
         };
         let socket = Socket::connect(stranger.local_addr().unwrap()).unwrap();
         let mut stream = ResumableStream::open(socket, terms).unwrap();
-        let mut bytes = vec![0; 2048];
-        stream.poll(1, Reading::Try, &mut bytes).unwrap();
+        let (mut bytes, mut batches) = (vec![0; 2048], packet_batches());
+        stream.poll(1, Reading::Try, &mut batches).unwrap();
         let (length, client) = stranger.recv_from(&mut bytes).unwrap();
         let open = bytes[..length].to_vec();
         // To the session's number and token, with its nonce; the version is not spoken there.
@@ -393,7 +394,7 @@ fn a_forged_refusal_does_not_end_a_sealed_stream() {
         ];
         let refusal = [&refusal.concat()[..], &[0; 7]].concat();
         stranger.send_to(&refusal, client).unwrap();
-        let polled = stream.poll(2, Reading::Try, &mut bytes);
+        let polled = stream.poll(2, Reading::Try, &mut batches);
         assert_eq!(polled.is_err(), key.is_none(), "{polled:?}");
         if key.is_some() {
             let (length, _) = stranger.recv_from(&mut bytes).unwrap();
