@@ -13,6 +13,7 @@ struct IncastLoad {
     request_bytes: usize,
     /// Rates find their level first.
     settle_ns: u64,
+    links: Links,
 }
 
 #[derive(Debug)]
@@ -31,6 +32,7 @@ fn incast(
         senders,
         request_bytes,
         settle_ns,
+        links,
     }: &IncastLoad,
     algorithm: Algorithm,
 ) -> Outcome {
@@ -39,7 +41,6 @@ fn incast(
         response_bytes: 32,
         answer: Answer::AtOnce,
     };
-    let links = Links::default();
     let congestion = CongestionConfig {
         algorithm,
         ..CongestionConfig::default()
@@ -96,6 +97,7 @@ fn congestion_control_keeps_queues_short_and_the_link_busy() {
             senders,
             request_bytes: 256 << 10,
             settle_ns: 20 * MS_NS,
+            links: Links::default(),
         };
         let off = incast(&load, Algorithm::Off);
         println!("{senders:3} off    {off:.2?}");
@@ -132,6 +134,7 @@ fn hundreds_of_senders_send_less_than_a_packet_in_a_round_trip() {
             senders,
             request_bytes: 32 << 10,
             settle_ns,
+            links: Links::default(),
         };
         let outcome = incast(&load, Algorithm::Swift(SwiftConfig::default()));
         println!("{senders:4} swift {outcome:.2?}");
@@ -141,5 +144,35 @@ fn hundreds_of_senders_send_less_than_a_packet_in_a_round_trip() {
         assert!(outcome.utilization > 0.9, "with {senders}: {outcome:?}");
         assert!(outcome.fairness > 0.6, "with {senders}: {outcome:?}");
         assert_eq!(outcome.dropped, 0);
+    }
+}
+
+/// A switch whose buffer holds less than what delay targets let wait there: without marks it drops.
+#[test]
+fn marks_of_a_small_switch_take_the_place_of_losses() {
+    let load = |mark_bytes| IncastLoad {
+        senders: 50,
+        request_bytes: 256 << 10,
+        settle_ns: 20 * MS_NS,
+        links: Links {
+            buffer_bytes: 128 << 10,
+            mark_bytes,
+            ..Links::default()
+        },
+    };
+    for (name, algorithm) in [
+        ("timely", Algorithm::Timely(TimelyConfig::default())),
+        ("swift", Algorithm::Swift(SwiftConfig::default())),
+    ] {
+        let unmarked = incast(&load(usize::MAX), algorithm);
+        let marked = incast(&load(16 << 10), algorithm);
+        println!("{name:6} without marks {unmarked:.2?}");
+        println!("{name:6} with marks    {marked:.2?}");
+        assert!(unmarked.dropped > 100, "{name}: {unmarked:?}");
+        assert!(
+            marked.dropped < unmarked.dropped / 2,
+            "{name}: {marked:?} {unmarked:?}"
+        );
+        assert!(marked.utilization > 0.85, "{name}: {marked:?}");
     }
 }

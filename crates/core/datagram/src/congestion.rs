@@ -29,6 +29,10 @@ pub struct Sample {
     pub packets: u32,
 }
 
+/// What a round trip with marked packets leaves of a rate or window where nothing tells how many they are: packets that say that
+/// their sender understands marks must not go on as if there were none (RFC 3168 section 5; RFC 8511 section 3.1 has the factor).
+const MARKED_LEAVES: f64 = 0.85;
+
 /// An algorithm that decides how fast to send.
 pub trait CongestionControl {
     /// Packets have arrived.
@@ -41,7 +45,7 @@ pub trait CongestionControl {
     fn rate(&self) -> f64;
     /// How many packets may be out at once.
     fn window_packets(&self) -> u32;
-    /// A sample with a shorter round trip than this, or without one, would change nothing; zero if any may.
+    /// A sample without marks and with a shorter round trip than this, or without one, would change nothing; zero if any may.
     fn indifferent_below_ns(&self) -> u64;
 }
 
@@ -187,6 +191,7 @@ impl Controller {
     #[inline]
     pub(crate) fn acknowledged(&mut self, sample: &Sample) {
         let changes_nothing = match sample.rtt_ns {
+            _ if sample.marked => false,
             Some(rtt_ns) => rtt_ns < self.indifferent_below_ns,
             None => self.indifferent_below_ns > 0,
         };

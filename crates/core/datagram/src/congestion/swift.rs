@@ -2,7 +2,7 @@
 //! and shrinks by how far they are above. A window of less than one packet becomes a pause between packets, so that
 //! hundreds of senders can share one link.
 
-use super::{CongestionControl, Sample};
+use super::{CongestionControl, MARKED_LEAVES, Sample};
 
 /// Packets added to the window in one round trip.
 const INCREASE: f64 = 1.0;
@@ -78,6 +78,12 @@ impl Swift {
         }
     }
 
+    fn shrink_if(&mut self, now_ns: u64, to: f64) {
+        if to < 1.0 {
+            self.shrink(now_ns, to);
+        }
+    }
+
     fn bound(&mut self) {
         let most = f64::from(self.config.window_packets_max);
         self.window = self.window.clamp(WINDOW_MIN, most);
@@ -86,16 +92,25 @@ impl Swift {
 
 impl CongestionControl for Swift {
     fn acknowledged(&mut self, sample: &Sample) {
+        // Windows below a packet give way by how large they are, which makes flows fair; the delay bounds them.
+        let of_marks = if sample.marked {
+            1.0 - (1.0 - MARKED_LEAVES) * self.window.min(1.0)
+        } else {
+            1.0
+        };
         let Some(rtt_ns) = sample.rtt_ns else {
-            return;
+            self.shrink_if(sample.now_ns, of_marks);
+            return self.bound();
         };
         let rtt = (rtt_ns as f64).max(1.0);
         self.rtt_ns += (rtt - self.rtt_ns) / 8.0;
         let target_ns = self.target_ns();
-        if rtt < target_ns {
+        if rtt < target_ns && !sample.marked {
             self.grow(sample.packets);
         } else {
-            self.shrink(sample.now_ns, 1.0 - DECREASE * (rtt - target_ns) / rtt);
+            // What asks for more counts: both speak of one queue.
+            let of_delay = 1.0 - DECREASE * (rtt - target_ns).max(0.0) / rtt;
+            self.shrink_if(sample.now_ns, of_delay.min(of_marks));
         }
         self.bound();
     }
@@ -137,15 +152,34 @@ mod tests {
 
     /// Acknowledgements with this round trip, one after the other.
     fn feed(swift: &mut Swift, now_ns: &mut u64, rtt_ns: u64, rounds: u32) {
+        feed_marked(swift, now_ns, rtt_ns, rounds, false);
+    }
+
+    fn feed_marked(swift: &mut Swift, now_ns: &mut u64, rtt_ns: u64, rounds: u32, marked: bool) {
         for _ in 0..rounds {
             *now_ns += rtt_ns;
             swift.acknowledged(&Sample {
                 now_ns: *now_ns,
                 rtt_ns: Some(rtt_ns),
-                marked: false,
+                marked,
                 packets: 1,
             });
         }
+    }
+
+    #[test]
+    fn marks_shrink_the_window_once_in_a_round_trip_however_short_round_trips_are() {
+        let mut swift = Swift::new(SwiftConfig::default(), 3.0, 1472);
+        let mut now_ns = 1_000_000;
+        feed_marked(&mut swift, &mut now_ns, 10_000, 100, true);
+        assert!(swift.window_packets() < 128, "{}", swift.window_packets());
+        let before = swift.window;
+        for _ in 0..50 {
+            feed_marked(&mut swift, &mut now_ns, 1, 1, true);
+        }
+        assert!(swift.window > before * 0.7, "many marks of one round trip");
+        feed(&mut swift, &mut now_ns, 10_000, 40_000);
+        assert_eq!(swift.window_packets(), 256);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Timely (Mittal et al., SIGCOMM '15): the rate follows the gradient of round trips; corrected as by Zhu et al.
 //! (CoNEXT '16), so that it has one equilibrium, which is the form that eRPC uses.
 
-use super::{CongestionControl, Sample};
+use super::{CongestionControl, MARKED_LEAVES, Sample};
 
 /// After so many round trips in a row, each shorter than the one before, the rate grows by many steps at once.
 const HYPERACTIVE_AFTER: u32 = 5;
@@ -56,6 +56,8 @@ pub(crate) struct Timely {
     negative_in_a_row: u32,
     updated_ns: u64,
     decreased_ns: u64,
+    /// When marks decreased the rate last.
+    marked_ns: u64,
 }
 
 impl Timely {
@@ -70,6 +72,15 @@ impl Timely {
             negative_in_a_row: 0,
             updated_ns: 0,
             decreased_ns: 0,
+            marked_ns: 0,
+        }
+    }
+
+    /// Packets were marked: an answer to that takes a round trip.
+    fn marked(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.marked_ns) as f64 >= self.rtt_ns_before {
+            self.marked_ns = now_ns;
+            self.set(now_ns, self.rate * MARKED_LEAVES);
         }
     }
 
@@ -130,6 +141,9 @@ fn gradient_weight(gradient: f64) -> f64 {
 
 impl CongestionControl for Timely {
     fn acknowledged(&mut self, sample: &Sample) {
+        if sample.marked {
+            return self.marked(sample.now_ns);
+        }
         if let Some(rtt_ns) = sample.rtt_ns {
             self.update(sample.now_ns, rtt_ns);
         }
