@@ -18,6 +18,18 @@ impl Tables {
     /// scalars packed where the schema says so. The message should have been validated; of one that was not, the
     /// outcome is an error or some message, and takes no longer. After an error `out` is as before.
     pub fn encode(&self, message: MessageId, linear: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.encode_in_window(message, linear, 0, out)
+    }
+
+    /// As [`Tables::encode`], of a message whose references were made relative to a window in which its first byte is at
+    /// `window_at` (see [`Tables::validate_and_relocate`]).
+    pub fn encode_in_window(
+        &self,
+        message: MessageId,
+        linear: &[u8],
+        window_at: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
         let index = self.message(message).ok_or(MessageError::Unknown(message))?;
         if linear.len() > MESSAGE_BYTES_MAX as usize {
             return Err(MessageError::TooLong {
@@ -29,6 +41,7 @@ impl Tables {
         let mut encoder = Encoder {
             tables: self,
             linear,
+            window_at,
             budget: (linear.len() as u64).next_multiple_of(u64::from(UNIT)),
             out: Backward::new(out, linear.len()),
         };
@@ -44,6 +57,8 @@ impl Tables {
 struct Encoder<'a> {
     tables: &'a Tables,
     linear: &'a [u8],
+    /// What was added to its offsets, in units of 8 bytes.
+    window_at: u32,
     /// Bytes of blocks that may still be visited: each of a valid message is visited once.
     budget: u64,
     out: Backward<'a>,
@@ -205,7 +220,7 @@ impl Encoder<'_> {
     }
 
     fn boxed(&mut self, index: StructIndex, at: u32) -> Result<u32, EncodeError> {
-        let place = native::place(self.word(at)?, 0).ok_or(misplaced(at))?;
+        let place = native::place(self.word(at)?, self.window_at).ok_or(misplaced(at))?;
         self.spend(place, u64::from(self.tables.of(index).size))?;
         Ok(place)
     }
@@ -216,7 +231,7 @@ impl Encoder<'_> {
         if count == 0 {
             return Ok((0, 0));
         }
-        let place = native::place(off8, 0).ok_or(misplaced(at))?;
+        let place = native::place(off8, self.window_at).ok_or(misplaced(at))?;
         self.spend(place, u64::from(count) * u64::from(element_bytes))?;
         Ok((place, count))
     }

@@ -154,6 +154,17 @@ fn golden_vectors_hold_in_both_directions() {
             "{name}: native to protobuf"
         );
         assert_eq!(subject.tables.validate(id, &native), Ok(()), "{name}");
+        let (mut relocated, window_at) = (native, 1_000_003);
+        let tables = &subject.tables;
+        let done = tables.validate_and_relocate(id, &mut relocated, window_at);
+        assert_eq!(done, Ok(()), "{name}");
+        let mut encoded = vec![];
+        let done = tables.encode_in_window(id, &relocated, window_at, &mut encoded);
+        assert_eq!(
+            (done, hex(&encoded)),
+            (Ok(()), hex(&protobuf)),
+            "{name}: from a window"
+        );
     }
 }
 

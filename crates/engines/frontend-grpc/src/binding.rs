@@ -1,0 +1,183 @@
+//! The services that the calls of a connection are for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use provost_datapath::Nanos;
+use provost_marshal::Tables;
+use provost_schema::{MessageId, Service};
+use provost_wire::Code;
+
+/// Services of one connection that are known, asked for or refused, at most.
+pub(crate) const SERVICES_MAX: usize = 256;
+/// For how long a refusal answers further calls, before the service is asked for again.
+const REFUSED_NS: Nanos = 1_000_000_000;
+
+/// A service that calls of a connection go to: over which connection of the node, and in which form its messages are.
+#[derive(Clone, Debug)]
+pub struct ServiceBinding {
+    /// The number of the connection at the port.
+    pub connection: u32,
+    /// Tables of the schema of the service.
+    pub tables: Arc<Tables>,
+    /// Its methods by their names.
+    pub methods: Arc<HashMap<String, MethodBinding>>,
+    /// Largest native message that the connection takes, in bytes.
+    pub message_bytes_max: u32,
+}
+
+/// One method of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MethodBinding {
+    /// Its number in the schema.
+    pub index: u16,
+    /// The message of its requests.
+    pub input: MessageId,
+    /// The message of its responses.
+    pub output: MessageId,
+    /// Whether the client sends any number of messages.
+    pub client_streaming: bool,
+    /// Whether the server sends any number of messages.
+    pub server_streaming: bool,
+}
+
+impl MethodBinding {
+    /// The methods of a service by their names.
+    #[must_use]
+    pub fn of_service(service: &Service) -> HashMap<String, MethodBinding> {
+        let methods = (0..).zip(&service.methods);
+        let binding = |(index, method): (u16, &provost_schema::Method)| {
+            let binding = MethodBinding {
+                index,
+                input: method.input,
+                output: method.output,
+                client_streaming: method.client_streaming,
+                server_streaming: method.server_streaming,
+            };
+            (method.name.clone(), binding)
+        };
+        methods.map(binding).collect()
+    }
+}
+
+/// Why a service cannot be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceRefusal {
+    /// The status of its calls.
+    pub code: Code,
+    /// Why, and what to do about it.
+    pub message: String,
+}
+
+/// What is known of a service.
+#[derive(Debug)]
+pub(crate) enum ServiceState {
+    /// The control plane was asked; these calls wait.
+    Wanted { waiting: Vec<u32> },
+    /// Calls go to it.
+    Bound {
+        binding: Arc<ServiceBinding>,
+        /// The number that the last call had on its connection.
+        last_call: u64,
+    },
+    /// Calls are refused for a while.
+    Refused { refusal: ServiceRefusal, until: Nanos },
+}
+
+/// What becomes of a call of a service.
+#[derive(Debug)]
+pub(crate) enum ServiceLookup {
+    /// It goes there, under this number.
+    Bound(Arc<ServiceBinding>, u64),
+    /// It waits; the control plane is to be asked now, if it was not already.
+    Waits {
+        asks: bool,
+    },
+    Refused(ServiceRefusal),
+}
+
+/// The services of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceTable(HashMap<String, ServiceState>);
+
+impl ServiceTable {
+    /// What becomes of a call, whose stream is noted if it waits.
+    pub(crate) fn look_up(&mut self, service: &str, stream: u32, now: Nanos) -> ServiceLookup {
+        match self.0.get_mut(service) {
+            Some(ServiceState::Bound { binding, last_call }) => {
+                *last_call += 1;
+                return ServiceLookup::Bound(Arc::clone(binding), *last_call);
+            }
+            Some(ServiceState::Wanted { waiting }) => {
+                waiting.push(stream);
+                return ServiceLookup::Waits { asks: false };
+            }
+            Some(ServiceState::Refused { refusal, until }) if now < *until => {
+                return ServiceLookup::Refused(refusal.clone());
+            }
+            Some(ServiceState::Refused { .. }) | None => {}
+        }
+        if self.0.len() >= SERVICES_MAX && !self.0.contains_key(service) {
+            self.0
+                .retain(|_, state| !matches!(state, ServiceState::Refused { .. }));
+        }
+        if self.0.len() >= SERVICES_MAX {
+            return ServiceLookup::Refused(ServiceRefusal {
+                code: Code::ResourceExhausted,
+                message: format!(
+                    "this connection has called {SERVICES_MAX} services, which is its limit: call others over \
+                     another connection"
+                ),
+            });
+        }
+        let waiting = vec![stream];
+        self.0
+            .insert(service.to_owned(), ServiceState::Wanted { waiting });
+        ServiceLookup::Waits { asks: true }
+    }
+
+    /// A call that waits has ended.
+    pub(crate) fn forget_waiting(&mut self, service: &str, stream: u32) {
+        if let Some(ServiceState::Wanted { waiting }) = self.0.get_mut(service) {
+            waiting.retain(|waiting| *waiting != stream);
+        }
+    }
+
+    /// The control plane's answer; the calls that waited for it.
+    pub(crate) fn answer(
+        &mut self,
+        service: &str,
+        answer: &Result<Arc<ServiceBinding>, ServiceRefusal>,
+        now: Nanos,
+    ) -> Vec<u32> {
+        let Some(state) = self.0.get_mut(service) else {
+            return Vec::new();
+        };
+        let next = match answer {
+            Ok(binding) => ServiceState::Bound {
+                binding: Arc::clone(binding),
+                last_call: 0,
+            },
+            Err(refusal) => ServiceState::Refused {
+                refusal: refusal.clone(),
+                until: now + REFUSED_NS,
+            },
+        };
+        match std::mem::replace(state, next) {
+            ServiceState::Wanted { waiting } => waiting,
+            // Nobody had asked: what was known stays.
+            other => {
+                *state = other;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Calls go to this connection no more.
+    pub(crate) fn forget_connection(&mut self, connection: u32) {
+        self.0.retain(|_, state| match state {
+            ServiceState::Bound { binding, .. } => binding.connection != connection,
+            ServiceState::Wanted { .. } | ServiceState::Refused { .. } => true,
+        });
+    }
+}

@@ -1,0 +1,122 @@
+//! What a port knows of a call.
+//!
+//! ```text
+//! Waiting (its service was asked for) ──► Ready (it has a number, nothing was said of it) ──► Begun ──► gone
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use provost_datapath::{Nanos, PrivateCharge};
+use provost_grpc::{GrpcMessage, GrpcStatus, MessageEncoding};
+use provost_wire::limits::STREAM_WINDOW_BYTES;
+
+use crate::binding::{MethodBinding, ServiceBinding};
+
+/// How far a call is on its way into its datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallPhase {
+    /// Its service was asked for.
+    Waiting,
+    /// It has a number, and its datapath has not heard of it.
+    Ready,
+    /// Its datapath knows of it.
+    Begun,
+}
+
+/// A call of the client.
+#[derive(Debug)]
+pub(crate) struct PortCall {
+    pub(crate) phase: CallPhase,
+    pub(crate) service: String,
+    pub(crate) method_name: String,
+    /// Once its service is known.
+    pub(crate) target: Option<CallTarget>,
+    /// The request's metadata, until the call begins.
+    pub(crate) metadata: Vec<u8>,
+    /// When it must end; 0 for never.
+    pub(crate) deadline: Nanos,
+    /// How the client compresses its messages.
+    pub(crate) encoding: MessageEncoding,
+    /// What came of the client and was not passed on.
+    pub(crate) incoming: VecDeque<GrpcMessage>,
+    pub(crate) is_half_closed: bool,
+    pub(crate) has_ended_requests: bool,
+    /// What may be sent into the datapath of a stream.
+    pub(crate) send_window: i64,
+    /// What is to be given back of the server's stream.
+    pub(crate) window_due: u32,
+    pub(crate) is_ready: bool,
+    pub(crate) replies: VecDeque<PortReply>,
+    pub(crate) waits_for_output: bool,
+    /// Its datapath has ended it.
+    pub(crate) is_over_behind: bool,
+}
+
+/// Where a call goes.
+#[derive(Clone, Debug)]
+pub(crate) struct CallTarget {
+    pub(crate) binding: Arc<ServiceBinding>,
+    pub(crate) method: MethodBinding,
+    /// The call's number on its connection.
+    pub(crate) number: u64,
+}
+
+/// What the client is to be told of a call, in order.
+#[derive(Debug)]
+pub(crate) enum PortReply {
+    Head {
+        metadata: Vec<u8>,
+    },
+    Message {
+        bytes: Arc<Vec<u8>>,
+        /// What its stream's window gets back once it was taken.
+        window_bytes: u32,
+        charge: Option<PrivateCharge>,
+    },
+    End {
+        status: GrpcStatus,
+        metadata: Vec<u8>,
+    },
+}
+
+impl PortCall {
+    pub(crate) fn new(service: &str, method: &str) -> PortCall {
+        PortCall {
+            phase: CallPhase::Waiting,
+            service: service.to_owned(),
+            method_name: method.to_owned(),
+            target: None,
+            metadata: Vec::new(),
+            deadline: 0,
+            encoding: MessageEncoding::Identity,
+            incoming: VecDeque::new(),
+            is_half_closed: false,
+            has_ended_requests: false,
+            send_window: i64::from(STREAM_WINDOW_BYTES),
+            window_due: 0,
+            is_ready: false,
+            replies: VecDeque::new(),
+            waits_for_output: false,
+            is_over_behind: false,
+        }
+    }
+
+    /// Whether a step can be made of what is there. One with a single request is begun when that is whole.
+    pub(crate) fn has_step(&self) -> bool {
+        let Some(target) = &self.target else {
+            return false;
+        };
+        let streams = target.method.client_streaming;
+        match self.phase {
+            CallPhase::Waiting => false,
+            CallPhase::Ready => streams || self.is_half_closed || self.incoming.len() > 1,
+            CallPhase::Begun => {
+                let window = self.window_due > 0;
+                let message = streams && !self.incoming.is_empty() && self.send_window > 0;
+                let end = self.incoming.is_empty() && self.is_half_closed && !self.has_ended_requests;
+                window || message || end
+            }
+        }
+    }
+}

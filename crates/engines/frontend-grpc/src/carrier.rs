@@ -1,0 +1,52 @@
+//! What carries the bytes of a connection.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+/// A socket that does not block, or what stands for one in a test.
+pub trait ByteCarrier: Send {
+    /// Reads what there is.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is nothing yet.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes as much as there is room for.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is no room.
+    fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// What a poller watches; the carrier owns it.
+    fn descriptor(&self) -> RawFd;
+}
+
+impl ByteCarrier for TcpStream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Read::read(self, into)
+    }
+
+    fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.write_vectored(pieces)
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+}
+
+impl ByteCarrier for UnixStream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Read::read(self, into)
+    }
+
+    fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.write_vectored(pieces)
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+}

@@ -1,0 +1,113 @@
+//! A receive heap in private memory: what a reply lies in between its transport and its encoding for the client.
+
+use provost_datapath::{HeapFull, ReceiveHeap, ReceivedBlock};
+
+/// What a block costs of the heap beside its bytes: bounds the number of blocks.
+const BLOCK_COST_BYTES: u64 = 64;
+
+/// Blocks of the service's own memory. A block's place in the window is its number: nobody maps it.
+#[derive(Debug)]
+pub struct PrivateHeap {
+    /// By number, from 1 on; free ones are empty.
+    blocks: Vec<Option<Vec<u8>>>,
+    free: Vec<u32>,
+    held_bytes: u64,
+    bytes_max: u64,
+}
+
+impl PrivateHeap {
+    /// An empty heap that grows to so many bytes.
+    #[must_use]
+    pub fn new(bytes_max: u64) -> PrivateHeap {
+        PrivateHeap {
+            blocks: Vec::new(),
+            free: Vec::new(),
+            held_bytes: 0,
+            bytes_max,
+        }
+    }
+
+    /// Bytes of all blocks, with what they cost beside.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// Whether no block is live.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.free.len() == self.blocks.len()
+    }
+}
+
+impl ReceiveHeap for PrivateHeap {
+    fn allocate(&mut self, bytes: u32) -> Result<ReceivedBlock, HeapFull> {
+        let cost = u64::from(bytes) + BLOCK_COST_BYTES;
+        if self.held_bytes + cost > self.bytes_max {
+            return Err(HeapFull);
+        }
+        self.held_bytes += cost;
+        let block = Some(vec![0; bytes as usize]);
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.blocks[slot as usize] = block;
+                slot
+            }
+            None => {
+                self.blocks.push(block);
+                (self.blocks.len() - 1) as u32
+            }
+        };
+        Ok(ReceivedBlock { at: slot + 1, bytes })
+    }
+
+    fn bytes_mut(&mut self, block: &mut ReceivedBlock) -> &mut [u8] {
+        let slot = block.at.wrapping_sub(1) as usize;
+        let found = self.blocks.get_mut(slot).and_then(Option::as_mut);
+        found.map_or(&mut [], Vec::as_mut_slice)
+    }
+
+    fn free(&mut self, block: ReceivedBlock) {
+        let slot = block.at.wrapping_sub(1);
+        let Some(bytes) = self.blocks.get_mut(slot as usize).and_then(Option::take) else {
+            debug_assert!(false, "a block was freed twice");
+            return;
+        };
+        self.held_bytes -= bytes.len() as u64 + BLOCK_COST_BYTES;
+        self.free.push(slot);
+        if self.is_empty() {
+            // What a burst needed is not kept.
+            self.blocks = Vec::new();
+            self.free = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heap_is_bounded_and_forgets_bursts() {
+        let mut heap = PrivateHeap::new(10_000);
+        let first = heap.allocate(9_000).unwrap();
+        assert_eq!(heap.allocate(1_000), Err(HeapFull));
+        let mut second = heap.allocate(16).unwrap();
+        heap.bytes_mut(&mut second).copy_from_slice(b"0123456789abcdef");
+        heap.free(first);
+        let third = heap.allocate(9_000).unwrap();
+        assert_eq!(heap.bytes(&second), b"0123456789abcdef");
+        assert!(heap.bytes(&third).iter().all(|byte| *byte == 0));
+        heap.free(second);
+        heap.free(third);
+        assert!(heap.is_empty());
+        assert_eq!((heap.held_bytes(), heap.blocks.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn blocks_without_bytes_are_bounded_too() {
+        let mut heap = PrivateHeap::new(10 * BLOCK_COST_BYTES);
+        let blocks = std::iter::from_fn(|| heap.allocate(0).ok()).count();
+        assert_eq!(blocks, 10);
+    }
+}

@@ -1,0 +1,29 @@
+//! The port of a gRPC client: one HTTP/2 connection, whose calls become steps of datapaths.
+//!
+//! ```text
+//! socket ─► GrpcPort::poll ─► next_request ─► Frontend (tx) ─► policies, marshalling, transport
+//! socket ◄─ GrpcPort::flush ◄─ push_step ◄── Frontend (rx) ◄─
+//! ```
+//!
+//! It stands where an app's port stands, and gives the first engine of a datapath what that would make of an app's
+//! submissions: messages in the native form, in private memory. So the engines behind it do not know whose calls they carry.
+//! A message is decoded when the datapath has room for it, and a reply is encoded when it comes; what the client may send
+//! ahead is bounded by the windows of HTTP/2, which open only as messages go on.
+//!
+//! The client is a stranger: whatever it sends is read by the protocol's own checks ([`provost_grpc`]), and what breaks
+//! them ends its connection, or the call.
+#![forbid(unsafe_code)]
+
+mod binding;
+mod bodies;
+mod calls;
+mod carrier;
+mod heap;
+mod port;
+mod replies;
+mod requests;
+
+pub use binding::{MethodBinding, ServiceBinding, ServiceRefusal};
+pub use carrier::ByteCarrier;
+pub use heap::PrivateHeap;
+pub use port::{GrpcPort, GrpcPortParts, GrpcRequest, PortProgress};

@@ -1,0 +1,440 @@
+//! The port: a connection, its calls, and where both are.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use provost_datapath::{BufferPool, Interest, Nanos, PrivateBytes, ReceiveHeap, Step};
+use provost_grpc::{GrpcConfig, GrpcConnection};
+
+use crate::binding::{ServiceBinding, ServiceRefusal, ServiceTable};
+use crate::calls::PortCall;
+use crate::carrier::ByteCarrier;
+use crate::heap::PrivateHeap;
+
+/// Bytes that are read at a time. One such buffer serves all connections of a thread.
+const READ_BYTES: usize = 64 << 10;
+/// Reads of one poll, at most.
+const POLL_READS: usize = 4;
+/// Bytes that one flush writes, at most.
+const FLUSH_BYTES_MAX: usize = 1 << 20;
+/// Pieces that one write names.
+const WRITE_PIECES: usize = 64;
+/// Calls with steps, and cancellations, that wait to be taken; past it the connection is not read.
+pub(crate) const WAITING_MAX: usize = 1_024;
+/// How soon room for a message is looked for again where others hold it.
+pub(crate) const ROOM_RETRY_NS: Nanos = 1_000_000;
+
+thread_local! {
+    static READ: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+/// What a port is made of.
+pub struct GrpcPortParts {
+    /// What carries the connection's bytes.
+    pub carrier: Box<dyn ByteCarrier>,
+    /// The bounds of the connection.
+    pub config: GrpcConfig,
+    /// The share of private memory that the client's messages take.
+    pub share: Arc<PrivateBytes>,
+    /// Bytes of replies that have come in part, at most.
+    pub receive_heap_bytes: u64,
+}
+
+/// A step of a call of the client.
+#[derive(Debug)]
+pub struct GrpcRequest {
+    /// On which connection of the node.
+    pub connection: u32,
+    /// What is said of the call.
+    pub step: Step,
+}
+
+/// Whether a poll did anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortProgress {
+    /// Nothing has come or gone.
+    Idle,
+    /// Something came or went.
+    Busy,
+}
+
+/// One connection of a gRPC client. It belongs to one runtime thread.
+pub struct GrpcPort {
+    carrier: Box<dyn ByteCarrier>,
+    pub(crate) grpc: GrpcConnection<Arc<Vec<u8>>>,
+    /// What was read and not taken, because output has to leave first, or steps have to be taken.
+    input: Vec<u8>,
+    pub(crate) message_bytes_max: u32,
+    pub(crate) services: ServiceTable,
+    /// Services that the control plane is to be asked for.
+    pub(crate) wanted: VecDeque<String>,
+    /// By the number of the stream.
+    pub(crate) calls: BTreeMap<u32, PortCall>,
+    /// Streams by connection and number of the call.
+    pub(crate) streams: HashMap<(u32, u64), u32>,
+    /// Streams with steps to be taken.
+    pub(crate) ready: VecDeque<u32>,
+    pub(crate) cancels: VecDeque<GrpcRequest>,
+    /// Streams whose replies wait for output to leave.
+    pub(crate) waiting_for_output: VecDeque<u32>,
+    pub(crate) heap: PrivateHeap,
+    /// Tokens that nobody has asked for.
+    sent: Vec<u64>,
+    pub(crate) share: Arc<PrivateBytes>,
+    pub(crate) now: Nanos,
+    /// When room for a message is looked for again.
+    pub(crate) retry_at: Option<Nanos>,
+    /// Since when replies find no room.
+    pub(crate) blocked_since: Option<Nanos>,
+    /// The carrier may have something to read.
+    is_readable: bool,
+    /// The carrier took all that it was given last.
+    is_writable: bool,
+    life: PortLife,
+}
+
+/// ```text
+/// Open ──the peer, or an error, ends it──► Closing (what waits is sent) ──► Ended
+/// ```
+#[derive(Debug)]
+enum PortLife {
+    Open,
+    Closing(String),
+    Ended(String),
+}
+
+impl GrpcPort {
+    /// A port for a connection that has just come.
+    #[must_use]
+    pub fn new(parts: GrpcPortParts, now: Nanos) -> GrpcPort {
+        GrpcPort {
+            carrier: parts.carrier,
+            grpc: GrpcConnection::server(parts.config, now),
+            input: Vec::new(),
+            message_bytes_max: parts.config.received_message_bytes_max,
+            services: ServiceTable::default(),
+            wanted: VecDeque::new(),
+            calls: BTreeMap::new(),
+            streams: HashMap::new(),
+            ready: VecDeque::new(),
+            cancels: VecDeque::new(),
+            waiting_for_output: VecDeque::new(),
+            heap: PrivateHeap::new(parts.receive_heap_bytes),
+            sent: Vec::new(),
+            share: parts.share,
+            now,
+            retry_at: None,
+            blocked_since: None,
+            is_readable: true,
+            is_writable: true,
+            life: PortLife::Open,
+        }
+    }
+
+    /// Reads what there is, and does what is due.
+    pub fn poll(&mut self, now: Nanos) -> PortProgress {
+        self.now = now;
+        // Nobody waits for acknowledgements of private memory.
+        self.sent.clear();
+        if !matches!(self.life, PortLife::Open) {
+            return PortProgress::Idle;
+        }
+        let mut moved = self.keep_time();
+        moved |= self.take_kept_input();
+        for _ in 0..POLL_READS {
+            if !self.may_read() {
+                break;
+            }
+            moved |= self.read();
+        }
+        self.pump_waiting();
+        if moved {
+            PortProgress::Busy
+        } else {
+            PortProgress::Idle
+        }
+    }
+
+    /// The poller says that there may be something to read, or room to write.
+    pub fn note_ready(&mut self) {
+        self.is_readable = true;
+        self.is_writable = true;
+    }
+
+    /// The next service that the control plane is to be asked for ([`GrpcPort::answer_service`]).
+    pub fn take_wanted(&mut self) -> Option<String> {
+        self.wanted.pop_front()
+    }
+
+    /// What the control plane found of a service: its calls go there, or are refused.
+    pub fn answer_service(
+        &mut self,
+        service: &str,
+        answer: Result<ServiceBinding, ServiceRefusal>,
+        now: Nanos,
+    ) {
+        self.now = now;
+        let answer = answer.map(Arc::new);
+        for stream in self.services.answer(service, &answer, now) {
+            match &answer {
+                Ok(_) => self.find_target(stream),
+                Err(refusal) => self.refuse(stream, refusal),
+            }
+        }
+    }
+
+    /// Writes what waits, as far as there is room.
+    pub fn flush(&mut self, now: Nanos) -> PortProgress {
+        self.now = now;
+        if matches!(self.life, PortLife::Ended(_)) {
+            return PortProgress::Idle;
+        }
+        let mut written = 0;
+        while self.is_writable && written < FLUSH_BYTES_MAX {
+            self.grpc.fill(now);
+            match self.write() {
+                0 => break,
+                bytes => written += bytes,
+            }
+            // Streams that have room again are among the events.
+            self.take_input(&[]);
+            self.pump_waiting();
+        }
+        self.end_when_done();
+        match written {
+            0 => PortProgress::Idle,
+            _ => PortProgress::Busy,
+        }
+    }
+
+    /// No more calls are taken; those under way go on, and then the connection ends.
+    pub fn drain(&mut self, now: Nanos) {
+        self.now = now;
+        self.grpc.drain(now);
+    }
+
+    /// What is to be watched; nothing, once it has ended.
+    #[must_use]
+    pub fn interest(&self) -> Option<Interest> {
+        let is_over = matches!(self.life, PortLife::Ended(_));
+        (!is_over).then(|| Interest {
+            socket: self.carrier.descriptor(),
+            write: !self.is_writable,
+        })
+    }
+
+    /// Whether input is not to be looked for: steps are to be taken, or output to be read first.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        !self.input.is_empty()
+    }
+
+    /// When it wants to be polled though nothing comes.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Nanos> {
+        let is_open = matches!(self.life, PortLife::Open);
+        let timeout = self.grpc.next_timeout().filter(|_| is_open);
+        [timeout, self.retry_at].into_iter().flatten().min()
+    }
+
+    /// Whether there is nothing to do before something comes.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let is_quiet = self.cancels.is_empty() && self.wanted.is_empty();
+        let takes_none = self.ready.is_empty() || self.retry_at.is_some();
+        is_quiet && takes_none && !self.may_read() && !self.has_output()
+    }
+
+    /// Why the connection has ended, if it has, and all steps of its calls were taken.
+    #[must_use]
+    pub fn ended(&self) -> Option<&str> {
+        match &self.life {
+            PortLife::Ended(reason) if self.cancels.is_empty() => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Since when replies find no room, because the client does not read them.
+    #[must_use]
+    pub fn blocked_since(&self) -> Option<Nanos> {
+        self.blocked_since
+    }
+
+    /// How many calls are under way.
+    #[must_use]
+    pub fn open_calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Bytes of replies that have come in part.
+    #[must_use]
+    pub fn receive_heap_bytes(&self) -> u64 {
+        self.heap.held_bytes()
+    }
+
+    /// What engines of this client's datapaths are lent.
+    pub fn lend(&mut self) -> (&mut dyn ReceiveHeap, &mut Vec<u64>) {
+        (&mut self.heap, &mut self.sent)
+    }
+
+    /// Gives back what a request holds that no datapath takes any more.
+    pub fn discard(&mut self, step: Step, buffers: &mut BufferPool) {
+        if let provost_datapath::Body::Gathered(body) = step.body {
+            buffers.give(body.buffer);
+        }
+    }
+}
+
+// Reading and writing.
+impl GrpcPort {
+    fn may_read(&self) -> bool {
+        self.is_readable
+            && self.input.is_empty()
+            && !self.is_crowded()
+            && !self.grpc.is_blocked()
+            && matches!(self.life, PortLife::Open)
+    }
+
+    /// Steps are to be taken before more is read.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.cancels.len() + self.ready.len() >= WAITING_MAX
+    }
+
+    fn has_output(&self) -> bool {
+        self.is_writable && self.grpc.output_bytes() > 0
+    }
+
+    fn keep_time(&mut self) -> bool {
+        if self.grpc.next_timeout().is_none_or(|at| at > self.now) {
+            return false;
+        }
+        if let Err(error) = self.grpc.on_time(self.now) {
+            self.close(&error.to_string());
+        }
+        // What came of it is told by the next input, even by none.
+        self.take_input(&[]);
+        true
+    }
+
+    fn take_kept_input(&mut self) -> bool {
+        if self.input.is_empty() || self.is_crowded() || self.grpc.is_blocked() {
+            return false;
+        }
+        let input = std::mem::take(&mut self.input);
+        let taken = self.take_input(&input);
+        self.input = input;
+        self.input.drain(..taken);
+        self.input.shrink_to_fit();
+        taken > 0
+    }
+
+    fn read(&mut self) -> bool {
+        READ.with_borrow_mut(|bytes| match self.carrier.read(bytes) {
+            Ok(0) => {
+                self.lose("the client has closed the connection");
+                true
+            }
+            Ok(count) => {
+                self.is_readable = count == bytes.len();
+                let taken = self.take_input(&bytes[..count]);
+                self.input.extend_from_slice(&bytes[taken..count]);
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.is_readable = false;
+                false
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
+            Err(error) => {
+                self.lose(&format!("the connection broke: {error}"));
+                true
+            }
+        })
+    }
+
+    /// Takes bytes until no more are to be taken; how many.
+    fn take_input(&mut self, input: &[u8]) -> usize {
+        let mut taken = 0;
+        loop {
+            if self.is_crowded() {
+                return taken;
+            }
+            match self.grpc.receive(&input[taken..], self.now) {
+                Ok(received) => {
+                    taken += received.consumed;
+                    match received.event {
+                        Some(event) => self.on_event(event),
+                        None => return taken,
+                    }
+                }
+                Err(error) => {
+                    self.close(&format!("the client broke a rule of HTTP/2: {error}"));
+                    return input.len();
+                }
+            }
+        }
+    }
+
+    fn write(&mut self) -> usize {
+        let mut slices = [IoSlice::new(&[]); WRITE_PIECES];
+        let count = self.grpc.output(&mut slices);
+        if count == 0 {
+            return 0;
+        }
+        match self.carrier.write(&slices[..count]) {
+            Ok(bytes) => {
+                self.grpc.advance(bytes, self.now);
+                bytes
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => {
+                self.is_writable = false;
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    self.lose(&format!("the connection broke: {error}"));
+                }
+                0
+            }
+        }
+    }
+
+    /// Nothing more is taken, and what waits is sent.
+    fn close(&mut self, reason: &str) {
+        if matches!(self.life, PortLife::Open) {
+            self.end_calls();
+            self.life = PortLife::Closing(reason.to_owned());
+        }
+    }
+
+    /// The carrier is gone, and nobody hears what waits.
+    fn lose(&mut self, reason: &str) {
+        if !matches!(self.life, PortLife::Ended(_)) {
+            self.grpc.lose(self.now);
+            self.end_calls();
+            self.life = PortLife::Ended(reason.to_owned());
+        }
+    }
+
+    fn end_calls(&mut self) {
+        let streams: Vec<u32> = self.calls.keys().copied().collect();
+        for stream in streams {
+            self.cancel(stream, provost_wire::Code::Cancelled);
+        }
+        self.input = Vec::new();
+    }
+
+    fn end_when_done(&mut self) {
+        let has_output = self.grpc.output_bytes() > 0;
+        match &self.life {
+            PortLife::Closing(reason) if !has_output || !self.is_writable => {
+                let reason = reason.clone();
+                self.lose(&reason);
+            }
+            PortLife::Open if self.grpc.is_over() && !has_output => {
+                self.lose("the connection was drained");
+            }
+            _ => {}
+        }
+    }
+}

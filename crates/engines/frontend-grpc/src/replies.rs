@@ -1,0 +1,263 @@
+//! From datapaths to the client.
+
+use std::sync::Arc;
+
+use provost_datapath::{Body, Step, UNCOUNTED_BYTES_MAX};
+use provost_grpc::{CallFault, GrpcStatus, MessageForm, ResponseHead};
+use provost_http2::SendError;
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+
+use crate::bodies::{protobuf_of, status_of, without_reserved};
+use crate::calls::{CallTarget, PortReply};
+use crate::port::GrpcPort;
+
+/// What became of a reply at the protocol.
+enum ReplyOutcome {
+    Sent,
+    /// It comes again when output has left, or the stream has room.
+    Waits(PortReply),
+    /// The call is over.
+    Over,
+}
+
+impl GrpcPort {
+    /// Takes a step of a datapath for the client. It comes back while the client's share of memory is used up by replies that
+    /// the client has not read.
+    ///
+    /// # Errors
+    /// The step, to be given again later.
+    pub fn push_step(&mut self, connection: u32, step: Step) -> Result<(), Step> {
+        if step.parts.contains(Parts::MESSAGE) && !self.has_room_for_reply(&step) {
+            self.blocked_since.get_or_insert(self.now);
+            return Err(step);
+        }
+        self.blocked_since = None;
+        let stream = self.streams.get(&(connection, step.call)).copied();
+        let target = stream.and_then(|stream| self.calls.get(&stream)?.target.clone());
+        let (Some(stream), Some(target)) = (stream, target) else {
+            // The client has given the call up meanwhile.
+            self.free(step.body);
+            return Ok(());
+        };
+        self.take_reply(stream, &target, step);
+        self.pump(stream);
+        Ok(())
+    }
+
+    /// The connection takes no more calls: further calls of its service ask for another.
+    pub fn going_away(&mut self, connection: u32) {
+        self.services.forget_connection(connection);
+    }
+
+    /// The connection has ended; the calls that it had were answered before.
+    pub fn closed(&mut self, connection: u32, code: Code) {
+        self.services.forget_connection(connection);
+        let on_it = self.streams.iter().filter(|((of, _), _)| *of == connection);
+        let left: Vec<u32> = on_it.map(|(_, stream)| *stream).collect();
+        for stream in left {
+            let code = match code {
+                Code::Ok => Code::Unavailable,
+                code => code,
+            };
+            let status = GrpcStatus::new(code, "the connection to the service ended");
+            if let Some(call) = self.calls.get_mut(&stream)
+                && !matches!(call.replies.back(), Some(PortReply::End { .. }))
+            {
+                let metadata = Vec::new();
+                call.is_over_behind = true;
+                call.replies.push_back(PortReply::End { status, metadata });
+                self.pump(stream);
+            }
+        }
+    }
+
+    fn has_room_for_reply(&self, step: &Step) -> bool {
+        let bytes = match &step.body {
+            Body::Received(body) => u64::from(body.message_bytes),
+            _ => 0,
+        };
+        bytes <= UNCOUNTED_BYTES_MAX || self.share.message_bytes_now() > bytes
+    }
+
+    fn take_reply(&mut self, stream: u32, target: &CallTarget, step: Step) {
+        let Some(call) = self.calls.get_mut(&stream) else {
+            return;
+        };
+        if step.parts.contains(Parts::WINDOW) {
+            call.send_window += i64::from(step.window_bytes);
+            self.note_step(stream);
+            return;
+        }
+        let block = match &step.body {
+            Body::Received(body) => {
+                let bytes = provost_datapath::ReceiveHeap::bytes(&mut self.heap, &body.block);
+                bytes
+                    .get(..body.metadata_bytes as usize)
+                    .unwrap_or_default()
+                    .to_vec()
+            }
+            _ => Vec::new(),
+        };
+        if step.parts.contains(Parts::HEADERS) {
+            let metadata = without_reserved(&block);
+            call.replies.push_back(PortReply::Head { metadata });
+        }
+        let message = match (&step.body, step.parts.contains(Parts::MESSAGE)) {
+            (Body::Received(body), true) => Some(protobuf_of(
+                &target.binding,
+                target.method.output,
+                body,
+                &mut self.heap,
+            )),
+            _ => None,
+        };
+        let mut failed = None;
+        match message {
+            None => {}
+            Some(Ok(bytes)) => {
+                let held = bytes.capacity() as u64;
+                let charge = (held > UNCOUNTED_BYTES_MAX).then(|| self.share.charge(held));
+                call.replies.push_back(PortReply::Message {
+                    bytes: Arc::new(bytes),
+                    window_bytes: if target.method.server_streaming {
+                        step.window_bytes
+                    } else {
+                        0
+                    },
+                    charge,
+                });
+            }
+            Some(Err(status)) => failed = Some(status),
+        }
+        if let Some(status) = failed {
+            let metadata = Vec::new();
+            call.replies.push_back(PortReply::End { status, metadata });
+        } else if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+            let (status, metadata) = status_of(step.status, &block);
+            call.is_over_behind = true;
+            call.replies.push_back(PortReply::End { status, metadata });
+        }
+        self.free(step.body);
+    }
+
+    fn free(&mut self, body: Body) {
+        if let Body::Received(body) = body {
+            provost_datapath::ReceiveHeap::free(&mut self.heap, body.block);
+        }
+    }
+
+    /// Hands replies to the protocol that had no room before.
+    pub(crate) fn pump_waiting(&mut self) {
+        for _ in 0..self.waiting_for_output.len() {
+            if let Some(stream) = self.waiting_for_output.pop_front() {
+                if let Some(call) = self.calls.get_mut(&stream) {
+                    call.waits_for_output = false;
+                }
+                self.pump(stream);
+            }
+        }
+    }
+
+    /// Hands a call's replies to the protocol, as far as it takes them.
+    pub(crate) fn pump(&mut self, stream: u32) {
+        loop {
+            let Some(call) = self.calls.get_mut(&stream) else {
+                return;
+            };
+            let Some(reply) = call.replies.pop_front() else {
+                return self.note_step(stream);
+            };
+            match self.send(stream, reply) {
+                ReplyOutcome::Sent => {}
+                ReplyOutcome::Waits(reply) => {
+                    if let Some(call) = self.calls.get_mut(&stream) {
+                        call.replies.push_front(reply);
+                    }
+                    return self.note_step(stream);
+                }
+                ReplyOutcome::Over => return self.cancel(stream, Code::Cancelled),
+            }
+        }
+    }
+
+    fn send(&mut self, stream: u32, reply: PortReply) -> ReplyOutcome {
+        match reply {
+            PortReply::Head { metadata } => self.send_head(stream, metadata),
+            PortReply::Message {
+                bytes,
+                window_bytes,
+                charge,
+            } => {
+                // A message is preceded by a head; one that was sent already stays.
+                if let ReplyOutcome::Waits(_) = self.send_head(stream, Vec::new()) {
+                    return ReplyOutcome::Waits(PortReply::Message {
+                        bytes,
+                        window_bytes,
+                        charge,
+                    });
+                }
+                match self
+                    .grpc
+                    .send_message(stream, MessageForm::Plain, bytes, self.now)
+                {
+                    Ok(()) => {
+                        if let Some(call) = self.calls.get_mut(&stream) {
+                            call.window_due = call.window_due.saturating_add(window_bytes);
+                        }
+                        ReplyOutcome::Sent
+                    }
+                    Err((CallFault::Http2(SendError::QueueFull), bytes)) => {
+                        ReplyOutcome::Waits(PortReply::Message {
+                            bytes,
+                            window_bytes,
+                            charge,
+                        })
+                    }
+                    Err((fault, _)) => self.fail_reply(stream, &fault),
+                }
+            }
+            PortReply::End { status, metadata } => {
+                let finished = self.grpc.finish(stream, &status, &metadata, self.now);
+                match finished {
+                    Ok(()) => ReplyOutcome::Over,
+                    Err(fault) => self.fail_reply(stream, &fault),
+                }
+            }
+        }
+    }
+
+    fn send_head(&mut self, stream: u32, metadata: Vec<u8>) -> ReplyOutcome {
+        let head = ResponseHead {
+            metadata,
+            ..ResponseHead::default()
+        };
+        match self.grpc.respond(stream, &head, self.now) {
+            Ok(()) | Err(CallFault::State(_)) => ReplyOutcome::Sent,
+            Err(CallFault::Http2(SendError::OutputFull)) => {
+                self.wait_for_output(stream);
+                ReplyOutcome::Waits(PortReply::Head {
+                    metadata: head.metadata,
+                })
+            }
+            Err(fault) => self.fail_reply(stream, &fault),
+        }
+    }
+
+    fn wait_for_output(&mut self, stream: u32) {
+        if let Some(call) = self.calls.get_mut(&stream)
+            && !call.waits_for_output
+        {
+            call.waits_for_output = true;
+            self.waiting_for_output.push_back(stream);
+        }
+    }
+
+    /// What the service has answered cannot be said to the client.
+    fn fail_reply(&mut self, stream: u32, fault: &CallFault) -> ReplyOutcome {
+        let status = GrpcStatus::new(Code::Internal, format!("the reply cannot be sent: {fault}"));
+        // The call may be over already.
+        let _ = self.grpc.finish(stream, &status, &[], self.now);
+        ReplyOutcome::Over
+    }
+}

@@ -1,0 +1,291 @@
+//! From the client into datapaths.
+
+use provost_datapath::{BufferPool, Step};
+use provost_grpc::{EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageCodec, RequestHead};
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
+
+use crate::binding::{ServiceLookup, ServiceRefusal};
+use crate::bodies::{native_body, without_reserved};
+use crate::calls::{CallPhase, CallTarget, PortCall};
+use crate::port::{GrpcPort, GrpcRequest, ROOM_RETRY_NS};
+
+/// A call's bytes, whatever its service, that are not counted in a share.
+const SMALL_MESSAGE_BYTES: usize = 2 << 10;
+
+// What comes of the client.
+impl GrpcPort {
+    pub(crate) fn on_event(&mut self, event: GrpcEvent) {
+        match event {
+            GrpcEvent::Request { call, head } => self.begin(call, head),
+            GrpcEvent::Message { call, message } => {
+                if let Some(known) = self.calls.get_mut(&call) {
+                    known.incoming.push_back(message);
+                    self.note_step(call);
+                } else {
+                    self.grpc.consume(call, message.bytes.len());
+                }
+            }
+            GrpcEvent::HalfClosed { call } => {
+                if let Some(known) = self.calls.get_mut(&call) {
+                    known.is_half_closed = true;
+                    self.note_step(call);
+                }
+            }
+            GrpcEvent::Ended {
+                call, status, cause, ..
+            } => {
+                let code = match (cause, status.code) {
+                    (EndCause::Local, Code::DeadlineExceeded) => Code::DeadlineExceeded,
+                    _ => Code::Cancelled,
+                };
+                self.cancel(call, code);
+            }
+            GrpcEvent::Writable { call } => self.pump(call),
+            // A server has none of the first, and the others change nothing for calls under way.
+            GrpcEvent::Response { .. } | GrpcEvent::PeerSettings | GrpcEvent::Draining => {}
+        }
+    }
+
+    fn begin(&mut self, stream: u32, head: RequestHead) {
+        let Some((service, method)) = head.service_and_method() else {
+            let path = head.path.chars().take(200).collect::<String>();
+            let message = format!("the path {path:?} is not of the form /package.Service/Method");
+            return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, message));
+        };
+        if let MessageCodec::Named(codec) = &head.codec
+            && codec != "proto"
+        {
+            let message = format!("messages as {codec:?} are not understood: send application/grpc+proto");
+            return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, message));
+        }
+        let mut call = PortCall::new(service, method);
+        // Reserved keys say what a status is, and come of no client.
+        call.metadata = without_reserved(&head.metadata);
+        call.deadline = head
+            .timeout_ns
+            .map_or(0, |timeout_ns| self.now.saturating_add(timeout_ns).max(1));
+        call.encoding = head.encoding;
+        self.calls.insert(stream, call);
+        self.find_target(stream);
+    }
+
+    /// Gives a call its number, or has it wait for its service.
+    pub(crate) fn find_target(&mut self, stream: u32) {
+        let Some(call) = self.calls.get_mut(&stream) else {
+            return;
+        };
+        match self.services.look_up(&call.service, stream, self.now) {
+            ServiceLookup::Bound(binding, number) => {
+                let Some(method) = binding.methods.get(&call.method_name).copied() else {
+                    let message = format!("the service {} has no method {}", call.service, call.method_name);
+                    return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, message));
+                };
+                self.streams.insert((binding.connection, number), stream);
+                call.target = Some(CallTarget {
+                    binding,
+                    method,
+                    number,
+                });
+                call.phase = CallPhase::Ready;
+                self.note_step(stream);
+            }
+            ServiceLookup::Waits { asks } => {
+                if asks {
+                    self.wanted.push_back(call.service.clone());
+                }
+            }
+            ServiceLookup::Refused(refusal) => self.refuse(stream, &refusal),
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, stream: u32, refusal: &ServiceRefusal) {
+        self.answer(stream, &GrpcStatus::new(refusal.code, refusal.message.clone()));
+    }
+
+    /// Ends a call at once, and its datapath's part of it.
+    fn answer(&mut self, stream: u32, status: &GrpcStatus) {
+        // A call that is not there any more needs no answer.
+        let _ = self.grpc.finish(stream, status, &[], self.now);
+        self.cancel(stream, Code::Cancelled);
+    }
+
+    /// Forgets a call, whose datapath is told if it knows of it.
+    pub(crate) fn cancel(&mut self, stream: u32, code: Code) {
+        let Some(call) = self.forget(stream) else {
+            return;
+        };
+        if let (CallPhase::Begun, Some(target), false) = (call.phase, &call.target, call.is_over_behind) {
+            self.cancels.push_back(GrpcRequest {
+                connection: target.binding.connection,
+                step: Step::cancel(target.number, code),
+            });
+        }
+    }
+
+    pub(crate) fn forget(&mut self, stream: u32) -> Option<PortCall> {
+        let call = self.calls.remove(&stream)?;
+        match &call.target {
+            Some(target) => {
+                self.streams.remove(&(target.binding.connection, target.number));
+            }
+            None => self.services.forget_waiting(&call.service, stream),
+        }
+        Some(call)
+    }
+
+    /// Puts a call among those that have steps, if it has one.
+    pub(crate) fn note_step(&mut self, stream: u32) {
+        if let Some(call) = self.calls.get_mut(&stream)
+            && !call.is_ready
+            && call.has_step()
+        {
+            call.is_ready = true;
+            self.ready.push_back(stream);
+        }
+    }
+}
+
+// What goes into datapaths.
+impl GrpcPort {
+    /// The next step of a call, if there is one and room for it.
+    pub fn next_request(&mut self, buffers: &mut BufferPool) -> Option<GrpcRequest> {
+        if let Some(cancel) = self.cancels.pop_front() {
+            return Some(cancel);
+        }
+        self.retry_at = None;
+        // Each is looked at once: one that has no room goes behind the others.
+        for _ in 0..self.ready.len() {
+            let stream = self.ready.pop_front()?;
+            if let Some(call) = self.calls.get_mut(&stream) {
+                call.is_ready = false;
+                match self.make_step(stream, buffers) {
+                    Ok(Some(request)) => {
+                        self.note_step(stream);
+                        return Some(request);
+                    }
+                    Ok(None) => self.note_step(stream),
+                    Err(status) => self.answer(stream, &status),
+                }
+            }
+        }
+        None
+    }
+
+    fn make_step(
+        &mut self,
+        stream: u32,
+        buffers: &mut BufferPool,
+    ) -> Result<Option<GrpcRequest>, GrpcStatus> {
+        let Some(call) = self.calls.get_mut(&stream).filter(|call| call.has_step()) else {
+            return Ok(None);
+        };
+        let Some(target) = call.target.clone() else {
+            return Ok(None);
+        };
+        let connection = target.binding.connection;
+        if call.window_due > 0 && call.phase == CallPhase::Begun {
+            let window_bytes = std::mem::take(&mut call.window_due);
+            let step = Step {
+                window_bytes,
+                ..Step::new(target.number, Parts::WINDOW)
+            };
+            return Ok(Some(GrpcRequest { connection, step }));
+        }
+        if !target.method.client_streaming {
+            check_single(call)?;
+        }
+        let takes_message = !call.incoming.is_empty() && call.send_window > 0;
+        if takes_message && !self.has_room(stream) {
+            self.retry_at = Some(self.now + ROOM_RETRY_NS);
+            return Ok(None);
+        }
+        let step = self.request_step(stream, &target, takes_message, buffers)?;
+        Ok(step.map(|step| GrpcRequest { connection, step }))
+    }
+
+    /// Whether the client's share has room for the first message of a call.
+    fn has_room(&self, stream: u32) -> bool {
+        let call = self.calls.get(&stream);
+        let bytes = call
+            .and_then(|call| call.incoming.front())
+            .map_or(0, |message| message.bytes.len());
+        bytes <= SMALL_MESSAGE_BYTES || self.share.message_bytes_now() > bytes as u64
+    }
+
+    fn request_step(
+        &mut self,
+        stream: u32,
+        target: &CallTarget,
+        takes_message: bool,
+        buffers: &mut BufferPool,
+    ) -> Result<Option<Step>, GrpcStatus> {
+        let Some(call) = self.calls.get_mut(&stream) else {
+            return Ok(None);
+        };
+        let mut step = Step::new(target.number, Parts::NONE);
+        step.method = target.method.index;
+        let mut metadata = Vec::new();
+        if call.phase == CallPhase::Ready {
+            step.parts = step.parts | Parts::BEGIN;
+            step.deadline = call.deadline;
+            metadata = std::mem::take(&mut call.metadata);
+        }
+        let message = if takes_message {
+            call.incoming.pop_front()
+        } else {
+            None
+        };
+        let plain = match message {
+            None => None,
+            Some(message) => {
+                step.parts = step.parts | Parts::MESSAGE;
+                self.grpc.consume(stream, message.bytes.len());
+                Some(plain(message, call, self.message_bytes_max)?)
+            }
+        };
+        let typed = plain.as_deref().map(|bytes| (target.method.input, bytes));
+        step.body = native_body(&target.binding, &metadata, typed, &self.share, buffers)?;
+        if call.incoming.is_empty() && call.is_half_closed && !call.has_ended_requests {
+            call.has_ended_requests = true;
+            step.parts = step.parts | Parts::END;
+        }
+        if plain.is_some() && target.method.client_streaming {
+            step.window_bytes = native_bytes(&step).saturating_add(STREAM_MESSAGE_COST_BYTES);
+            call.send_window -= i64::from(step.window_bytes);
+        }
+        call.phase = CallPhase::Begun;
+        Ok(Some(step))
+    }
+}
+
+/// A call whose method takes one message has just that.
+fn check_single(call: &PortCall) -> Result<(), GrpcStatus> {
+    let wrong = |message: &str| Err(GrpcStatus::new(Code::Internal, message));
+    match (call.phase, call.incoming.len()) {
+        (CallPhase::Ready, 0) => wrong("the request has no message, and the method takes one"),
+        (CallPhase::Ready, 1) | (CallPhase::Begun, 0) => Ok(()),
+        _ => wrong("the request has more than one message, and the method takes one"),
+    }
+}
+
+fn plain(message: GrpcMessage, call: &PortCall, bytes_max: u32) -> Result<Vec<u8>, GrpcStatus> {
+    message
+        .into_plain(call.encoding, bytes_max)
+        .map_err(|fault| GrpcStatus::new(fault_code(&fault), fault.to_string()))
+}
+
+fn fault_code(fault: &provost_grpc::CompressionFault) -> Code {
+    match fault {
+        provost_grpc::CompressionFault::TooLarge { .. } => Code::ResourceExhausted,
+        _ => Code::Internal,
+    }
+}
+
+fn native_bytes(step: &Step) -> u32 {
+    match &step.body {
+        provost_datapath::Body::Gathered(body) => body.message_bytes,
+        _ => 0,
+    }
+}
