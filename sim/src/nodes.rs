@@ -614,6 +614,9 @@ impl NodesWorld {
                 self.nodes[node].ends.remove(&id);
                 Ok(())
             }
+            RuntimeEvent::ServiceWanted { app, .. } | RuntimeEvent::CallerEnded { app, .. } => {
+                Err(format!("{app} is said to be a gRPC client, and there is none"))
+            }
             RuntimeEvent::EngineFailed(failed) => {
                 self.report.engines_failed += 1;
                 self.trace.note(&[6, now, failed.connection, failed.tag.0]);

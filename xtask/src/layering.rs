@@ -54,14 +54,14 @@ const LINKED_SIMULATION: &str = "provost-datagram-sim";
 const MARSHALLING: [&str; 2] = ["provost", "provost-marshal"];
 
 /// The threads of the data plane. They know engines by tag and start function, and nothing of policies, configuration or
-/// the control plane: beside the rooms below, only the engine through whose port they poll an app's rings.
+/// the control plane: beside the rooms below, only the engines through whose ports they poll apps and gRPC clients.
 const RUNTIME: &str = "provost-runtime";
 /// The rooms below the runtime.
 const RUNTIME_ROOMS: [Room; 3] = [Base, Sys, Core];
 /// What it must not depend on although it is in one of them: what policies are written against.
 const RUNTIME_IGNORES: [&str; 2] = ["provost-engine", "provost-plugin"];
-/// An app's port is not an engine: the runtime polls it itself, ahead of all datapaths of the app.
-const RUNTIME_PORT: &str = "provost-frontend";
+/// A caller's port is not an engine: the runtime polls it itself, ahead of all datapaths of the caller.
+const RUNTIME_PORTS: [&str; 2] = ["provost-frontend", "provost-frontend-grpc"];
 /// A runtime that waits on an executor of its own would be part of the control plane.
 const EXECUTORS: [&str; 3] = ["tokio", "async-io", "futures-executor"];
 /// What predicts a mesh's cost: it performs no I/O and knows no other crate.
@@ -143,7 +143,7 @@ fn runtime_complaints(member: &Member, members: &[Member]) -> Complaints {
         let room = target.and_then(|target| room(&target.folder));
         let is_above = room.is_some_and(|(_, room, _)| !RUNTIME_ROOMS.contains(room));
         let is_ignored = RUNTIME_IGNORES.contains(&name.as_str()) || EXECUTORS.contains(&name.as_str());
-        is_ignored || is_above && name != RUNTIME_PORT
+        is_ignored || is_above && !RUNTIME_PORTS.contains(&name.as_str())
     };
     let normal = member.dependencies.iter().filter(|(_, kind)| kind != "dev");
     normal

@@ -150,7 +150,7 @@ impl GrpcPort {
             moved |= self.read();
         }
         self.pump_waiting();
-        if moved {
+        if moved || self.has_output() {
             PortProgress::Busy
         } else {
             PortProgress::Idle
@@ -202,6 +202,8 @@ impl GrpcPort {
             self.take_input(&[]);
             self.pump_waiting();
         }
+        // What is left goes in the next round.
+        self.grpc.fill(now);
         self.end_when_done();
         match written {
             0 => PortProgress::Idle,

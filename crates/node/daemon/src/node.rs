@@ -867,6 +867,8 @@ async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
                     );
                 }
             }
+            // No gRPC client is let in yet.
+            RuntimeEvent::ServiceWanted { .. } | RuntimeEvent::CallerEnded { .. } => {}
             RuntimeEvent::EngineFailed(failed) => plane.changes.engine_failed(*failed),
         }
     }

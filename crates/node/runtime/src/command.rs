@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use provost_datapath::{ConnectionEnd, Datapath};
 use provost_frontend::{AppFault, AppPort};
+use provost_frontend_grpc::{GrpcPort, ServiceBinding, ServiceRefusal};
 use provost_shm::Doorbell;
 use provost_wire::Code;
 
@@ -23,6 +24,12 @@ pub type ConnectionId = u64;
 pub enum RuntimeCommand {
     /// An app is there.
     Attach(Box<NewApp>),
+    /// A gRPC client is there.
+    AttachCaller(Box<NewCaller>),
+    /// What was found of a service that a gRPC client calls.
+    AnswerService(Box<ServiceAnswer>),
+    /// A gRPC client is to end its calls, and to begin no others.
+    DrainCaller(AppId),
     /// An app is gone: what it submitted before still goes out, then its connections end.
     Detach(AppId),
     /// A connection of an app is there.
@@ -56,6 +63,24 @@ pub struct NewApp {
     pub doorbell: Doorbell,
     /// How long the runtime polls for it after its last work.
     pub waiting: WaitMode,
+}
+
+/// A gRPC client that is to be polled. What holds of apps holds of it, under its number.
+pub struct NewCaller {
+    /// Its number, unlike that of every app.
+    pub app: AppId,
+    /// Its connection, and the calls on it.
+    pub port: GrpcPort,
+}
+
+/// What was found of a service that a gRPC client calls.
+pub struct ServiceAnswer {
+    /// Which client, by its number.
+    pub app: AppId,
+    /// The name of the service.
+    pub service: String,
+    /// Where calls go, or why they do not.
+    pub found: Result<ServiceBinding, ServiceRefusal>,
 }
 
 /// How a runtime waits for an app.
@@ -112,6 +137,20 @@ pub enum RuntimeEvent {
         connection: u32,
         /// Why.
         end: ConnectionEnd,
+    },
+    /// A gRPC client calls a service that it has not called before ([`RuntimeCommand::AnswerService`]).
+    ServiceWanted {
+        /// Which client, by its number.
+        app: AppId,
+        /// The name of the service, as the client has it.
+        service: String,
+    },
+    /// A gRPC client's connection has ended. The connections behind it are ending.
+    CallerEnded {
+        /// Which client, by its number.
+        app: AppId,
+        /// Why the connection has ended.
+        reason: String,
     },
     /// An engine failed, and something else has taken its place.
     EngineFailed(Box<EngineFailed>),

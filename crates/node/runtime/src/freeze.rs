@@ -18,9 +18,10 @@ use std::sync::{Arc, mpsc};
 use provost_datapath::{
     BlockContent, FieldWriter, ForeignBytes, Nanos, ReceivedBlock, SavedDatapath, Saver, Stage, Step,
 };
-use provost_frontend::{SavedBlocks, SendHeap};
+use provost_frontend::{AppPort, SavedBlocks, SendHeap};
 use provost_marshal::copy_foreign;
 
+use crate::caller_port::CallerPort;
 use crate::command::{AppId, ConnectionId, NewApp, NewConnection, WaitMode};
 use crate::engines::{EngineTag, FittedEngine};
 use crate::mutation::Mutation;
@@ -220,7 +221,8 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             if app.leaving.is_some() {
                 continue;
             }
-            if let Err(fault) = app.port.settle() {
+            let settled = app.port.app().map_or(Ok(()), AppPort::settle);
+            if let Err(fault) = settled {
                 self.fault(number, fault);
             }
         }
@@ -320,7 +322,9 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         if let Some(number) = self.app_numbers.get(&app).copied()
             && let Some(app) = self.apps.get_mut(number)
         {
-            app.port.region_mapped(generation);
+            if let Some(port) = app.port.app() {
+                port.region_mapped(generation);
+            }
             app.heat(number, &mut self.hot_apps, self.now);
         }
     }
@@ -359,15 +363,24 @@ fn save_app(
         step.save(&mut saver, &mut out);
         (*connection, out.bytes)
     });
+    let CallerPort::App {
+        port: app_port,
+        doorbell,
+    } = &app.port
+    else {
+        return Err(io::Error::other(
+            "a gRPC client is connected, and its connection cannot be saved",
+        ));
+    };
     let mut port = FieldWriter::new();
-    app.port.save(&saver.blocks, &mut port);
-    let ends = app.doorbell.ends();
+    app_port.save(&saver.blocks, &mut port);
+    let ends = doorbell.ends();
     let [read, write] = ends.ok_or_else(|| io::Error::other("the doorbell of an app is not whole"))?;
     Ok(SavedApp {
         app: app.id,
         waiting: app.waiting,
         port: port.bytes,
-        port_descriptors: duplicates(app.port.descriptors())?,
+        port_descriptors: duplicates(app_port.descriptors())?,
         doorbell: [read.try_clone_to_owned()?, write.try_clone_to_owned()?],
         places: app.connections.iter().map(|place| place.number).collect(),
         stuck,

@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+mod caller_port;
+mod callers;
 mod command;
 mod engines;
 mod events;
@@ -33,7 +35,10 @@ use std::time::Duration;
 use provost_datapath::Nanos;
 use provost_shm::{Doorbell, now_ns};
 
-pub use command::{AppId, ConnectionId, NewApp, NewConnection, RuntimeCommand, RuntimeEvent, WaitMode};
+pub use command::{
+    AppId, ConnectionId, NewApp, NewCaller, NewConnection, RuntimeCommand, RuntimeEvent, ServiceAnswer,
+    WaitMode,
+};
 pub use engines::{
     EngineProbation, EngineTag, FallbackEngine, FaultPlan, FittedEngine, PROBATION_NS, PROBATIONS_KEPT_MAX,
     StandIn, StartStandIn,

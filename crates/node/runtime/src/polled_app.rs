@@ -1,19 +1,18 @@
 //! An app as its runtime sees it.
 
 use provost_datapath::{Nanos, Step};
-use provost_frontend::AppPort;
 use provost_ring::AdaptiveSpin;
-use provost_shm::Doorbell;
 use provost_wire::limits::CONNECTION_PLACE_BITS;
 
+use crate::caller_port::CallerPort;
 use crate::command::{AppId, WaitMode};
+use crate::platform::RuntimePlatform;
 use crate::timers::{TimerQueue, add_timer};
 use crate::worker::{BLOCKED_RETRY_NS, KIND_APP, token};
 
 pub(crate) struct PolledApp {
     pub(crate) id: AppId,
-    pub(crate) port: AppPort,
-    pub(crate) doorbell: Doorbell,
+    pub(crate) port: CallerPort,
     pub(crate) waiting: WaitMode,
     /// By place: the connection's number and its datapath.
     pub(crate) connections: Vec<ConnectionPlace>,
@@ -73,7 +72,7 @@ impl PolledApp {
         // A fault is found again, and dealt with, by the next poll.
         match self.port.arm() {
             Ok(true) => {
-                if let Some(at) = self.port.wake_at() {
+                if let Some(at) = self.port.wake_at(now) {
                     add_timer(timers, &mut self.timer, at.max(now + 1), token(KIND_APP, number));
                 }
                 true
@@ -82,6 +81,14 @@ impl PolledApp {
                 self.port.disarm();
                 false
             }
+        }
+    }
+
+    /// A socket is watched for what its connection waits for now.
+    pub(crate) fn watch_again(&mut self, platform: &mut impl RuntimePlatform, number: u32) {
+        if self.port.grpc().is_some() && self.leaving.is_none() {
+            // One that cannot be watched is tried as long as it is polled, and by its timer.
+            let _ = self.port.watch(platform, number);
         }
     }
 

@@ -10,6 +10,7 @@ use provost_frontend::{AppFault, AppRequest, NotPushed, Notice};
 use provost_ring::{AdaptiveSpin, ContentionBackoff, TURN_NS};
 use provost_shm::{Doorbell, Interest, Wait};
 
+use crate::caller_port::CallerPort;
 use crate::command::{AppId, ConnectionId, NewApp, NewConnection, RuntimeCommand, RuntimeEvent, WaitMode};
 use crate::events::{EventQueue, EventSink};
 use crate::freeze::FrozenOrder;
@@ -25,7 +26,7 @@ use crate::timers::{TimerQueue, add_timer};
 use crate::{RuntimeCounters, RuntimeOptions};
 
 /// Submissions of one app that a round takes, at most.
-const BATCH_SUBMISSIONS: usize = 64;
+pub(crate) const BATCH_SUBMISSIONS: usize = 64;
 /// While at most so many polled datapaths have sockets, each round tries each of them; past it, the poller says which.
 const SOCKETS_TRIED_MAX: usize = 4;
 /// Rounds between two looks at the poller while something is polled.
@@ -34,8 +35,6 @@ const ROUNDS_PER_POLL: u32 = 16;
 pub(crate) const BLOCKED_RETRY_NS: Nanos = 1_000_000;
 /// How often an app's port is looked after while the app is active.
 const MAINTENANCE_NS: Nanos = 1_000_000_000;
-/// How long the connections of an app that is gone may take to end.
-const DETACH_LINGER_NS: Nanos = 3_000_000_000;
 /// Polls in which a datapath whose transport has ended comes to its own end, unless the app's ring is full.
 const POLLS_TO_END_MAX: usize = 6;
 
@@ -56,7 +55,7 @@ pub struct RuntimeWorker<P: RuntimePlatform> {
     pub(crate) options: RuntimeOptions,
     pub(crate) events: EventQueue,
     pub(crate) platform: P,
-    buffers: BufferPool,
+    pub(crate) buffers: BufferPool,
     pub(crate) apps: NumberedSlots<PolledApp>,
     pub(crate) app_numbers: HashMap<AppId, u32>,
     pub(crate) paths: NumberedSlots<PolledDatapath>,
@@ -300,9 +299,11 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             match token >> KIND_SHIFT {
                 KIND_APP => {
                     if let Some(app) = apps.get_mut(number) {
-                        // An app that can ring no more is detached by the end of its control socket.
-                        let _ = app.doorbell.drain();
-                        app.heat(number, hot_apps, woken_at);
+                        app.port.note_ready();
+                        // A socket's event may be stale, as below.
+                        if !app.is_hot || app.port.app().is_some() {
+                            app.heat(number, hot_apps, woken_at);
+                        }
                     }
                 }
                 KIND_PATH => {
@@ -336,6 +337,9 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         while let Some(command) = self.inbox.pop_command() {
             match command {
                 RuntimeCommand::Attach(app) => self.attach(*app),
+                RuntimeCommand::AttachCaller(caller) => self.attach_caller(*caller),
+                RuntimeCommand::AnswerService(answer) => self.answer_service(*answer),
+                RuntimeCommand::DrainCaller(app) => self.drain_caller(app),
                 RuntimeCommand::Detach(app) => self.detach(app),
                 RuntimeCommand::Open(connection) => self.open(*connection),
                 RuntimeCommand::Reconfigure(reconfigure) => self.reconfigurations.push_back(*reconfigure),
@@ -361,11 +365,15 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
     }
 
     pub(crate) fn attach(&mut self, new: NewApp) {
+        let port = CallerPort::of_app(new.port, new.doorbell);
+        self.attach_port(new.app, port, new.waiting);
+    }
+
+    pub(crate) fn attach_port(&mut self, id: AppId, port: CallerPort, waiting: WaitMode) {
         let app = PolledApp {
-            id: new.app,
-            port: new.port,
-            doorbell: new.doorbell,
-            waiting: new.waiting,
+            id,
+            port,
+            waiting,
             connections: Vec::new(),
             free_places: Vec::new(),
             stuck: None,
@@ -378,17 +386,12 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             maintain_at: self.now,
             leaving: None,
         };
-        let id = new.app;
         let number = self.apps.insert(app);
         self.app_numbers.insert(id, number);
         let Some(app) = self.apps.get_mut(number) else {
             return;
         };
-        let source = WatchedSource::Doorbell(&app.doorbell);
-        let watched = self
-            .platform
-            .watch(source, token(KIND_APP, number), Interest::Readable);
-        if watched.is_err() {
+        if !app.port.watch(&mut self.platform, number) {
             // Without the poller nobody would hear the doorbell: poll the app for ever.
             app.waiting = WaitMode::BusyPolls;
         }
@@ -446,44 +449,6 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         new.opened.send(number);
         at
     }
-
-    fn detach(&mut self, app: AppId) {
-        let Some(number) = self.app_numbers.get(&app).copied() else {
-            return;
-        };
-        let capacity = provost_wire::limits::RING_SLOTS_MAX as usize;
-        let rounds = capacity / BATCH_SUBMISSIONS;
-        // What the app submitted before it left is carried out, as far as there is room for it now.
-        for _ in 0..rounds {
-            // What is long in copying is not waited for: others have calls under way.
-            if !self.poll_app(number) || self.buffers.has_copied_enough(self.now) {
-                break;
-            }
-            self.poll_paths();
-        }
-        self.leave(number);
-    }
-
-    /// The app's connections end from now on; nothing more is read from it or told to it.
-    fn leave(&mut self, number: u32) {
-        let Some(app) = self.apps.get_mut(number) else {
-            return;
-        };
-        if app.leaving.is_some() {
-            return;
-        }
-        app.leaving = Some(self.now + DETACH_LINGER_NS);
-        app.stuck = None;
-        self.timers
-            .add(self.now + DETACH_LINGER_NS, token(KIND_APP, number));
-        app.touch(number, &mut self.touched);
-        for path in app.connections.iter().filter_map(|place| place.path) {
-            if let Some(open) = self.paths.get_mut(path) {
-                open.is_closing = true;
-                open.heat(path, &mut self.hot_paths, self.now);
-            }
-        }
-    }
 }
 
 // Apps.
@@ -497,7 +462,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
     }
 
     /// Takes submissions of an app to their datapaths.
-    fn poll_app(&mut self, number: u32) -> bool {
+    pub(crate) fn poll_app(&mut self, number: u32) -> bool {
         match self.take_submissions(number) {
             Ok(busy) => busy,
             Err(fault) => {
@@ -514,6 +479,8 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         if app.leaving.is_some() {
             return Ok(false);
         }
+        let try_socket = self.hot_apps.len() <= SOCKETS_TRIED_MAX;
+        let came = app.port.poll(self.now, try_socket);
         let mut taken = 0;
         if let Some((connection, step)) = app.stuck.take() {
             app.stuck = submit(
@@ -526,7 +493,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             );
         }
         while taken < BATCH_SUBMISSIONS && app.stuck.is_none() {
-            match app.port.next_request()? {
+            match app.port.next_request(&mut self.buffers)? {
                 Some(AppRequest::Step { connection, step }) => {
                     app.stuck = submit(
                         app,
@@ -549,12 +516,17 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             }
             taken += 1;
         }
-        if taken > 0 {
+        let busy = came || taken > 0;
+        if busy {
             app.last_work = self.now;
             app.touch(number, &mut self.touched);
+            if app.port.grpc().is_some() {
+                app.heat(number, &mut self.hot_apps, self.now);
+            }
         }
         app.port.release();
-        Ok(taken > 0)
+        self.hear_caller(number);
+        Ok(busy)
     }
 
     pub(crate) fn fault(&mut self, number: u32, fault: AppFault) {
@@ -585,7 +557,8 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             self.remove_if_done(number);
             return Ok(());
         }
-        app.port.flush()?;
+        app.port.flush(self.now)?;
+        app.watch_again(&mut self.platform, number);
         if app.port.is_blocked() || app.maintain_at <= self.now {
             self.maintain(number)?;
         }
@@ -605,7 +578,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             .load
             .heap_resized(heap_bytes, load.receive_heap_bytes);
         let retry = app.port.is_blocked().then_some(self.now + BLOCKED_RETRY_NS);
-        let wanted = [retry, app.port.wake_at()];
+        let wanted = [retry, app.port.wake_at(self.now)];
         if let Some(at) = wanted.into_iter().flatten().min() {
             add_timer(
                 &mut self.timers,
@@ -630,9 +603,9 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         for path in open {
             self.remove_path(path);
         }
-        if let Some(app) = self.apps.remove(number) {
+        if let Some(mut app) = self.apps.remove(number) {
             self.counters.load.heap_resized(app.heap_bytes, 0);
-            self.platform.unwatch(WatchedSource::Doorbell(&app.doorbell));
+            app.port.unwatch(&mut self.platform);
             self.hot_apps.retain(|hot| *hot != number);
             self.app_numbers.remove(&app.id);
             self.events.send(RuntimeEvent::Detached { app: app.id });
@@ -642,7 +615,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
 
 // Datapaths.
 impl<P: RuntimePlatform> RuntimeWorker<P> {
-    fn poll_paths(&mut self) -> bool {
+    pub(crate) fn poll_paths(&mut self) -> bool {
         if self.is_copying_much && !self.hot_paths.is_empty() {
             // Another one is the first to copy in this round.
             self.hot_paths.rotate_left(1);

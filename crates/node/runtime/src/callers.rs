@@ -1,0 +1,106 @@
+//! How callers leave a runtime, and what gRPC clients and the control plane have to say to each other.
+
+use provost_datapath::Nanos;
+
+use crate::caller_port::CallerPort;
+use crate::command::{AppId, NewCaller, RuntimeEvent, ServiceAnswer, WaitMode};
+use crate::platform::RuntimePlatform;
+use crate::worker::{BATCH_SUBMISSIONS, KIND_APP, RuntimeWorker, token};
+
+/// How long the connections of an app that is gone may take to end.
+const DETACH_LINGER_NS: Nanos = 3_000_000_000;
+
+impl<P: RuntimePlatform> RuntimeWorker<P> {
+    pub(crate) fn attach_caller(&mut self, new: NewCaller) {
+        self.attach_port(new.app, CallerPort::of_grpc(new.port), WaitMode::Sleeps);
+    }
+
+    pub(crate) fn answer_service(&mut self, answer: ServiceAnswer) {
+        let Some(number) = self.app_numbers.get(&answer.app).copied() else {
+            return;
+        };
+        let now = self.now;
+        if let Some(app) = self.apps.get_mut(number)
+            && let Some(port) = app.port.grpc()
+        {
+            port.answer_service(&answer.service, answer.found, now);
+            app.heat(number, &mut self.hot_apps, now);
+            app.touch(number, &mut self.touched);
+        }
+    }
+
+    pub(crate) fn drain_caller(&mut self, app: AppId) {
+        let Some(number) = self.app_numbers.get(&app).copied() else {
+            return;
+        };
+        let now = self.now;
+        if let Some(app) = self.apps.get_mut(number)
+            && let Some(port) = app.port.grpc()
+        {
+            port.drain(now);
+            app.heat(number, &mut self.hot_apps, now);
+            app.touch(number, &mut self.touched);
+        }
+    }
+
+    /// Tells the control plane what a gRPC client wants, and that it has gone. Of an app there is nothing to be told.
+    pub(crate) fn hear_caller(&mut self, number: u32) {
+        let Some(app) = self.apps.get_mut(number) else {
+            return;
+        };
+        let (id, is_stuck) = (app.id, app.stuck.is_some());
+        let Some(port) = app.port.grpc() else {
+            return;
+        };
+        while let Some(service) = port.take_wanted() {
+            self.events.send(RuntimeEvent::ServiceWanted { app: id, service });
+        }
+        if let Some(reason) = port.ended().filter(|_| !is_stuck) {
+            let reason = reason.to_owned();
+            self.events.send(RuntimeEvent::CallerEnded { app: id, reason });
+            self.leave(number);
+        }
+    }
+
+    pub(crate) fn detach(&mut self, app: AppId) {
+        let Some(number) = self.app_numbers.get(&app).copied() else {
+            return;
+        };
+        let capacity = provost_wire::limits::RING_SLOTS_MAX as usize;
+        let rounds = capacity / BATCH_SUBMISSIONS;
+        // What the app submitted before it left is carried out, as far as there is room for it now.
+        for _ in 0..rounds {
+            // What is long in copying is not waited for: others have calls under way.
+            if !self.poll_app(number) || self.buffers.has_copied_enough(self.now) {
+                break;
+            }
+            self.poll_paths();
+        }
+        self.leave(number);
+    }
+
+    /// The app's connections end from now on; nothing more is read from it or told to it.
+    pub(crate) fn leave(&mut self, number: u32) {
+        let Some(app) = self.apps.get_mut(number) else {
+            return;
+        };
+        if app.leaving.is_some() {
+            return;
+        }
+        app.leaving = Some(self.now + DETACH_LINGER_NS);
+        if app.port.grpc().is_some() {
+            // What it says from now on wakes nobody.
+            app.port.unwatch(&mut self.platform);
+        }
+        app.stuck = None;
+        self.timers
+            .add(self.now + DETACH_LINGER_NS, token(KIND_APP, number));
+        app.touch(number, &mut self.touched);
+        for path in app.connections.iter().filter_map(|place| place.path) {
+            if let Some(open) = self.paths.get_mut(path) {
+                open.is_closing = true;
+                open.heat(path, &mut self.hot_paths, self.now);
+            }
+        }
+    }
+}
