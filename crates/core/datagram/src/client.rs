@@ -17,6 +17,7 @@ use crate::config::{Recovery, SLOTS_MAX, ShortCut};
 use crate::congestion::{Controller, Sample};
 use crate::event::{Call, CallError, Completion, EndReason, Event, SessionId};
 use crate::flight::{Flight, WINDOW_PACKETS, Window};
+use crate::handshake::MarkUse;
 use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, MESSAGE_PACKETS_MAX, Piece, Prefix};
 use crate::rtt::RoundTrips;
 use crate::seal::{Seal, Share};
@@ -73,6 +74,8 @@ pub(crate) struct ClientSession<A> {
     pub(crate) asked_ns: u64,
     /// Of the keys of a sealed session that is asked for.
     pub(crate) share: Option<Box<Share>>,
+    /// Whether the server tells of marks; it has not said so before it has accepted the session.
+    pub(crate) marks: MarkUse,
 }
 
 /// One of the session's concurrent calls: a cache line of buffers, and one of what is known of them.
@@ -148,6 +151,7 @@ impl<A: Copy> ClientSession<A> {
             },
             nonce,
             share: None,
+            marks: MarkUse::Unread,
             seal: None,
             payload_bytes: 0,
             message_bytes_max: u32::MAX,

@@ -3,7 +3,7 @@
 use crate::checksum::Checking;
 use crate::congestion::CongestionConfig;
 use crate::flight::WINDOW_PACKETS;
-use crate::handshake::CONTROL_BYTES_MAX;
+use crate::handshake::{CONTROL_BYTES_MAX, MarkUse};
 use crate::packet::{DATA_HEADER_BYTES, HEADER_BYTES, MESSAGE_PACKETS_MAX};
 use crate::seal::{SEAL_BYTES, Security};
 
@@ -64,6 +64,9 @@ pub struct Config {
     pub recovery: Recovery,
     /// How this end, as a client, keeps off a congested network.
     pub congestion: CongestionConfig,
+    /// Whether this end is told of the network's marks of congestion, with [`Endpoint::receive`](crate::Endpoint::receive). Its
+    /// peers learn it when a session begins.
+    pub marks: MarkUse,
     /// Send at once, past the timing wheel, what need not be paced.
     pub pacing_bypass: ShortCut,
     /// The retransmission time-out before anything was measured.
@@ -104,6 +107,7 @@ impl Default for Config {
             transmit_queue_packets: 8192,
             recovery: Recovery::Selective,
             congestion: CongestionConfig::default(),
+            marks: MarkUse::Unread,
             pacing_bypass: ShortCut::On,
             timeout_ns_initial: 5_000_000,
             timeout_ns_min: 500_000,

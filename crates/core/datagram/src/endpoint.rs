@@ -22,6 +22,7 @@ use crate::checksum::Checking;
 use crate::client::ClientSession;
 use crate::config::{Config, ConfigError};
 use crate::event::{Call, CallError, CallRefused, EndReason, Event, RequestHandle, SessionId};
+use crate::handshake::MarkUse;
 use crate::packet::{
     Body, CheckedHead, HEADER_BYTES, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Piece, Prefix,
 };
@@ -584,6 +585,17 @@ impl<A: Address> Endpoint<A> {
     #[must_use]
     pub fn rate(&self, session: SessionId) -> Option<f64> {
         Some(self.client_of(session)?.rate())
+    }
+
+    /// Whether the peer of a session, once that has begun, heeds the network's marks of congestion, or tells who does: packets to it
+    /// may say that they can be marked (RFC 3168: ECT).
+    #[must_use]
+    pub fn peer_marks(&self, session: SessionId) -> MarkUse {
+        match self.sessions.get(usize::from(session.number)) {
+            Some(Session::Server(server)) if server.local_token == session.token => server.marks,
+            Some(Session::Client(client)) if client.id == session => client.marks,
+            _ => MarkUse::Unread,
+        }
     }
 
     /// The smoothed round trip of a client session, in nanoseconds; zero before the first.

@@ -60,6 +60,29 @@ pub struct Open {
     pub cookie: u64,
     /// What the session is to be sealed with ([`Cipher`](crate::Cipher)); zero if it is not.
     pub cipher: u8,
+    /// Whether it heeds the network's marks of congestion.
+    pub marks: MarkUse,
+}
+
+/// Whether an end is told of packets that the network has marked as having met congestion, so that they may be marked: a client
+/// heeds marks, a server tells its client of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MarkUse {
+    /// It is not, or does not say so. Versions that knew no marks send this.
+    #[default]
+    Unread,
+    /// It is told, and says so.
+    Read,
+}
+
+impl MarkUse {
+    fn parse(value: u8) -> MarkUse {
+        if value == 1 {
+            MarkUse::Read
+        } else {
+            MarkUse::Unread
+        }
+    }
 }
 
 /// What a server agrees to.
@@ -81,6 +104,8 @@ pub struct Accept {
     pub packet_bytes: u16,
     /// Bytes of the largest request.
     pub message_bytes_max: u32,
+    /// Whether it tells of the network's marks of congestion.
+    pub marks: MarkUse,
 }
 
 /// Bytes written or read in order. Reading past the end gives zeros; lengths are checked before.
@@ -125,7 +150,7 @@ impl Open {
         fields.put(self.nonce.to_le_bytes());
         fields.put(self.cookie.to_le_bytes());
         fields.put(self.packet_bytes.to_le_bytes());
-        fields.put([self.cipher]);
+        fields.put([self.cipher, self.marks as u8]);
         fields.bytes
     }
 
@@ -149,6 +174,7 @@ impl Open {
             cookie: u64::from_le_bytes(fields.get()),
             packet_bytes: u16::from_le_bytes(fields.get()),
             cipher: u8::from_le_bytes(fields.get()),
+            marks: MarkUse::parse(u8::from_le_bytes(fields.get())),
         })
         .filter(|open| sealing.len() == open.sealing_bytes())
     }
@@ -180,6 +206,7 @@ impl Accept {
         fields.put(self.credits.to_le_bytes());
         fields.put(self.packet_bytes.to_le_bytes());
         fields.put(self.message_bytes_max.to_le_bytes());
+        fields.put([self.marks as u8]);
         fields.bytes
     }
 
@@ -199,6 +226,7 @@ impl Accept {
             credits: u16::from_le_bytes(fields.get()),
             packet_bytes: u16::from_le_bytes(fields.get()),
             message_bytes_max: u32::from_le_bytes(fields.get()),
+            marks: MarkUse::parse(u8::from_le_bytes(fields.get())),
         })
     }
 }
@@ -338,6 +366,7 @@ mod tests {
             nonce: 9,
             cookie: 0,
             cipher: 0,
+            marks: MarkUse::Read,
         }
     }
 
@@ -362,6 +391,7 @@ mod tests {
             credits: 6,
             packet_bytes: 7,
             message_bytes_max: 8,
+            marks: MarkUse::Read,
         };
         assert_eq!(Accept::decode(&accept.encode()), Some(accept));
         assert_eq!(decode_challenge(&encode_challenge(3, 4)), Some((3, 4)));

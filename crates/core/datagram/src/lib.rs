@@ -48,5 +48,6 @@ pub use event::{
     Call, CallError, CallRefused, Completion, ConnectError, EndReason, Event, Payload, Refusal,
     RequestHandle, SessionId,
 };
+pub use handshake::MarkUse;
 pub use seal::{Cipher, LossProof, Sealing, Security};
 pub use statistics::{Drops, Statistics};

@@ -14,7 +14,7 @@ use crate::buffer::MsgBuf;
 use crate::config::{Config, Recovery};
 use crate::event::{EndReason, Event, Payload, RequestHandle, SessionId};
 use crate::flight::{WINDOW_PACKETS, Window};
-use crate::handshake::Sealed;
+use crate::handshake::{MarkUse, Sealed};
 use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, Piece, Prefix};
 use crate::seal::{KEY_BYTES, Seal};
 use crate::shared::{NEVER, Outgoing, Shared, What};
@@ -45,6 +45,8 @@ pub(crate) struct ServerSession<A> {
     pub(crate) opened_ns: u64,
     pub(crate) credits: u16,
     pub(crate) recovery: Recovery,
+    /// Whether the client heeds marks.
+    pub(crate) marks: MarkUse,
 }
 
 /// One of the session's concurrent calls. A call of one packet each way needs its first cache line.

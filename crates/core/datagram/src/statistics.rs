@@ -27,6 +27,8 @@ pub struct Statistics {
     pub stalls: u64,
     /// Packets that went through the timing wheel.
     pub packets_paced: u64,
+    /// Acknowledgements that said that the network had marked packets.
+    pub marks: u64,
     /// Round trips measured.
     pub round_trips: u64,
     /// Requests handed over where the wire had put them, without a copy.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use provost_datagram::handshake::{Accept, Open, VERSION};
+use provost_datagram::handshake::{Accept, MarkUse, Open, VERSION};
 use provost_datagram::packet::{Body, DATA_HEADER_BYTES, Kind, NO_SESSION, Packet};
 use provost_datagram::{Checking, PACKET_BYTES_MIN, Refusal, SessionId};
 use provost_nic::{
@@ -640,6 +640,7 @@ impl NicHost {
             packet_bytes: session.packet_bytes,
             // A message is one packet: this is what the NIC can take.
             message_bytes_max: u32::from(session.packet_bytes) - DATA_HEADER_BYTES as u32,
+            marks: MarkUse::Unread,
         };
         let packet = control(
             Kind::Accept,
@@ -742,6 +743,7 @@ impl NicHost {
                         nonce: session.nonce,
                         cookie: *cookie,
                         cipher: 0,
+                        marks: MarkUse::Unread,
                     };
                     packets.push((session.remote, control(Kind::Open, NO_SESSION, 0, &open.encode())));
                 }

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use provost_datagram::Mark;
-use provost_udp::{PacketBatches, PeerSocket, Use};
+use provost_datagram::{Mark, MarkUse};
+use provost_udp::{Ecn, PacketBatches, PeerSocket, Use};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -115,6 +115,15 @@ impl Socket {
             Mark::None
         };
         Some((mark, arrival.bytes))
+    }
+
+    /// Whether packets say that the network may mark them, as this peer reads marks or not.
+    pub(crate) fn heed(&self, marks: MarkUse) -> io::Result<()> {
+        let ecn = match marks {
+            MarkUse::Read => Ecn::Capable,
+            MarkUse::Unread => Ecn::Off,
+        };
+        self.peer.use_ecn(ecn)
     }
 
     /// Takes a packet, put together from two pieces, that goes with the next flush.

@@ -33,8 +33,8 @@ use std::net::SocketAddr;
 
 use provost_datagram::{
     Algorithm, Call, CallError, Cipher, Completion, Config, ConfigError, CongestionConfig, EndReason,
-    Endpoint, Event, LossProof, Mark, MsgBuf, Payload, Refusal, RequestHandle, Sealing, Security, SessionId,
-    TimelyConfig,
+    Endpoint, Event, LossProof, Mark, MarkUse, MsgBuf, Payload, Refusal, RequestHandle, Sealing, Security,
+    SessionId, TimelyConfig,
 };
 use provost_datapath::Packets;
 use provost_session::Role;
@@ -154,6 +154,7 @@ pub(crate) fn endpoint(shape: Shape) -> io::Result<Endpoint<SocketAddr>> {
         timeout_ns_max: PROBE_NS_MAX,
         peer_timeout_ns: shape.silence_ns,
         secret,
+        marks: MarkUse::Read,
         security: security(shape.key)?,
         congestion: CongestionConfig {
             algorithm: Algorithm::Timely(TimelyConfig::default()),
@@ -441,6 +442,12 @@ impl ResumableStream {
     #[cfg(test)]
     pub(crate) fn dropped(&self) -> provost_datagram::Drops {
         self.endpoint.statistics().dropped
+    }
+
+    /// A client's: how often it heard that packets were marked.
+    #[cfg(test)]
+    pub(crate) fn marks(&self) -> u64 {
+        self.endpoint.statistics().marks
     }
 
     /// A client's: how long a packet and its answer take, in nanoseconds, once that was measured in this session.

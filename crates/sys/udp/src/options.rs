@@ -159,7 +159,7 @@ fn set_busy_poll(socket: &UdpSocket, busy_poll: Duration) -> io::Result<()> {
 }
 
 /// A socket of IPv6 may carry IPv4 too, so it gets the options of both; its own must work.
-fn set_ecn(socket: &UdpSocket, ecn: Ecn) -> io::Result<()> {
+pub(crate) fn set_ecn(socket: &UdpSocket, ecn: Ecn) -> io::Result<()> {
     let class = if ecn == Ecn::Capable { ECT_0 } else { 0 };
     let v4 = set(socket, libc::IPPROTO_IP, libc::IP_TOS, class)
         .and_then(|()| set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1));

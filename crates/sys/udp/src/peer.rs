@@ -7,7 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use provost_packets::Arrival;
 
-use crate::options::{self, UdpStatistics, Use};
+use crate::options::{self, Ecn, UdpStatistics, Use};
 use crate::receive::ReceiveBatch;
 use crate::send::SendBatch;
 use crate::{PACKET_BYTES_MAX, UdpOffer};
@@ -67,6 +67,7 @@ pub struct PeerSocket {
     segmentation: Use,
     coalescing: Cell<CoalescingState>,
     wanted: Use,
+    ecn: Cell<Ecn>,
     statistics: UdpStatistics,
 }
 
@@ -88,6 +89,7 @@ impl PeerSocket {
             peer,
             coalescing: Cell::new(CoalescingState::Unasked),
             wanted,
+            ecn: Cell::new(Ecn::Off),
             statistics: UdpStatistics::default(),
         }
     }
@@ -119,7 +121,24 @@ impl PeerSocket {
         if self.coalescing.replace(CoalescingState::Unasked) == CoalescingState::Unasked {
             return Ok(());
         }
+        if self.ecn.replace(Ecn::Off) == Ecn::Capable {
+            options::set_ecn(&self.socket, Ecn::Off)?;
+        }
         options::set_coalescing(&self.socket, 0)
+    }
+
+    /// Whether packets say from now on that the network may mark them: only if the peer heeds marks, or tells who does.
+    ///
+    /// # Errors
+    /// If the kernel refuses that.
+    #[inline]
+    pub fn use_ecn(&self, ecn: Ecn) -> io::Result<()> {
+        if self.ecn.get() == ecn {
+            return Ok(());
+        }
+        options::set_ecn(&self.socket, ecn)?;
+        self.ecn.set(ecn);
+        Ok(())
     }
 
     /// Takes a packet, put together from two pieces, that goes with the next [`PeerSocket::flush`]. Without room it is lost.
@@ -151,11 +170,13 @@ impl PeerSocket {
     /// # Errors
     /// If the socket is of no use any more.
     pub fn receive(&mut self, batches: &mut PacketBatches) -> io::Result<bool> {
-        if self.coalescing.replace(CoalescingState::Asked) == CoalescingState::Unasked
-            && self.wanted == Use::IfOffered
-        {
-            // A kernel that does not offer it gives packets one by one.
-            let _ = options::set_coalescing(&self.socket, 1);
+        if self.coalescing.replace(CoalescingState::Asked) == CoalescingState::Unasked {
+            // Marks are told from now on.
+            options::set_ecn(&self.socket, self.ecn.get())?;
+            if self.wanted == Use::IfOffered {
+                // A kernel that does not offer it gives packets one by one.
+                let _ = options::set_coalescing(&self.socket, 1);
+            }
         }
         let arriving = &mut batches.arriving;
         arriving.abandon();

@@ -488,6 +488,7 @@ impl<A: Copy> ClientSession<A> {
             self.trips.sample(now_ns, rtt_ns);
             shared.statistics.round_trips += 1;
         }
+        shared.statistics.marks += u64::from(marked);
         self.congestion.acknowledged(&Sample {
             now_ns,
             rtt_ns: sent_ns.map(|sent_ns| arrived_ns.saturating_sub(sent_ns + held_ns)),

@@ -249,6 +249,7 @@ impl<A: Address> Endpoint<A> {
             credits,
             payload_bytes: (packet_bytes - self.shared.config.overhead_bytes()) as u32,
             recovery,
+            marks: open.marks,
             opened_ns: now_ns,
             heard_ns: NEVER,
             slots: Array::new((0..slots).map(|_| server::ServerSlot::default())),
@@ -430,6 +431,7 @@ impl<A: Address> Endpoint<A> {
         let bytes_possible = u64::from(client.payload_bytes) * u64::from(MESSAGE_PACKETS_MAX);
         let bytes_possible = u32::try_from(bytes_possible).unwrap_or(u32::MAX);
         client.message_bytes_max = accept.message_bytes_max.min(bytes_possible);
+        client.marks = accept.marks;
         client.heard_ns = now_ns;
         self.connected
             .insert((client.remote, accept.session, accept.token), number);
@@ -530,6 +532,7 @@ fn open_of<A>(shared: &Shared<A>, client: &ClientSession<A>, cookie: u64) -> Ope
             .keyring
             .as_ref()
             .map_or(0, |keyring| keyring.cipher() as u8),
+        marks: shared.config.marks,
     }
 }
 
@@ -544,6 +547,7 @@ fn accept_of<A>(config: &Config, number: u16, server: &ServerSession<A>, nonce: 
         credits: server.credits,
         packet_bytes: (server.payload_bytes as usize + config.overhead_bytes()) as u16,
         message_bytes_max: config.message_bytes_max,
+        marks: config.marks,
     }
 }
 

@@ -281,6 +281,8 @@ impl ResumableStream {
     }
 
     pub(super) fn transmit(&mut self, now_ns: u64, batches: &mut PacketBatches) -> Result<bool, Lost> {
+        let marks = self.session().map(|session| self.endpoint.peer_marks(session));
+        self.socket.heed(marks.unwrap_or_default())?;
         let mut sent = false;
         loop {
             let (socket, room) = (&mut self.socket, batches.room());

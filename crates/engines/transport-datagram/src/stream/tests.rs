@@ -1,5 +1,6 @@
 //! Two ends of a stream in one thread, over sockets of the loopback interface.
 
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use provost_udp::UdpStatistics;
@@ -25,11 +26,18 @@ impl StreamEnds {
     /// A client's end and a server's.
     fn new() -> StreamEnds {
         let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.address();
+        StreamEnds::through(&mut listener, address, || {})
+    }
+
+    /// The same; the client finds the server at this address, where `pass` passes packets on.
+    fn through(listener: &mut Listener, address: SocketAddr, mut pass: impl FnMut()) -> StreamEnds {
         let (began, mut batches) = (Instant::now(), packet_batches());
-        let socket = Socket::connect(listener.address()).unwrap();
+        let socket = Socket::connect(address).unwrap();
         let mut client = ResumableStream::open(socket, TERMS).unwrap();
         let caller = loop {
             client.poll(now_ns(began), Reading::Try, &mut batches).unwrap();
+            pass();
             if let Some(caller) = listener.next_caller().unwrap() {
                 break caller;
             }
@@ -45,6 +53,11 @@ impl StreamEnds {
 
     /// Has the client send so many segments of so many bytes, one after the other.
     fn carry(&mut self, segments: usize, bytes: usize) {
+        self.carry_while(segments, bytes, || {});
+    }
+
+    /// The same, with something to do between polls.
+    fn carry_while(&mut self, segments: usize, bytes: usize, mut pass: impl FnMut()) {
         for number in 0..segments {
             let mut segment = self.streams[0].segment(bytes);
             ResumableStream::content(&mut segment).fill(number as u8);
@@ -55,6 +68,7 @@ impl StreamEnds {
                     "segment {number} does not arrive"
                 );
                 self.poll();
+                pass();
             }
             assert_eq!(self.streams[1].next(), Next::Bytes(&vec![number as u8; bytes]));
             self.streams[1].taken();
@@ -96,4 +110,122 @@ fn a_segment_of_many_packets_takes_few_system_calls() {
     println!("{SEGMENTS} segments of 64 KiB: {packets} packets, {calls} system calls of both ends");
     assert!(packets >= 45 * SEGMENTS as u64, "{packets} packets");
     assert!(calls < packets / 3, "{calls} calls for {packets} packets");
+}
+
+/// ECT(0) and CE of RFC 3168.
+const CAPABLE: u8 = 0b10;
+const CONGESTED: u8 = 0b11;
+/// Where a packet says whether its sender reads marks: in an Open, and in an Accept.
+const OPEN_MARKS_AT: usize = 16 + 35;
+const ACCEPT_MARKS_AT: usize = 16 + 24;
+
+/// Somebody between a client and a server, in the thread of both, who passes packets on.
+struct MarkingRelay {
+    front: UdpSocket,
+    back: UdpSocket,
+    client: Option<SocketAddr>,
+    /// Whether what begins sessions is changed to what versions without marks say.
+    hides_marks: bool,
+}
+
+impl MarkingRelay {
+    fn before(server: SocketAddr, hides_marks: bool) -> MarkingRelay {
+        let bind = || {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        };
+        let (front, back) = (bind(), bind());
+        back.connect(server).unwrap();
+        MarkingRelay {
+            front,
+            back,
+            client: None,
+            hides_marks,
+        }
+    }
+
+    /// Marks all packets from now on, to the server or to the client.
+    fn mark(&self, to: Role) {
+        let socket = if to == Role::Server {
+            &self.back
+        } else {
+            &self.front
+        };
+        rustix::net::sockopt::set_ip_tos(socket, CONGESTED).unwrap();
+    }
+
+    fn pass(&mut self) {
+        let mut bytes = [0; 2048];
+        while let Ok((length, client)) = self.front.recv_from(&mut bytes) {
+            self.client = Some(client);
+            self.hide(&mut bytes[..length]);
+            self.back.send(&bytes[..length]).unwrap();
+        }
+        while let Ok(length) = self.back.recv(&mut bytes) {
+            self.hide(&mut bytes[..length]);
+            self.front
+                .send_to(&bytes[..length], self.client.unwrap())
+                .unwrap();
+        }
+    }
+
+    fn hide(&self, packet: &mut [u8]) {
+        let at = match packet[0] & 15 {
+            5 => OPEN_MARKS_AT,
+            7 => ACCEPT_MARKS_AT,
+            _ => return,
+        };
+        assert_eq!(packet[at], 1, "it is said where this test believes");
+        packet[at] = u8::from(!self.hides_marks);
+    }
+}
+
+/// The classes of both ends' packets once they have carried something, and how often the client has heard of marks.
+fn classes_and_marks(hides_marks: bool, marked: Option<Role>) -> ([u8; 2], u64) {
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut relay = MarkingRelay::before(listener.address(), hides_marks);
+    let began = Instant::now();
+    let mut ends = StreamEnds::through(&mut listener, relay.front.local_addr().unwrap(), || relay.pass());
+    let class =
+        |stream: &ResumableStream| rustix::net::sockopt::ip_tos(stream.socket().descriptor()).unwrap();
+    assert_eq!(class(&ends.streams[0]), 0, "before it is known who the peer is");
+    ends.carry_while(4, 3_000, || relay.pass());
+    let classes = [class(&ends.streams[0]), class(&ends.streams[1])];
+    let before = ends.streams[0].marks();
+    if let Some(to) = marked {
+        relay.mark(to);
+    }
+    ends.carry_while(8, 3_000, || relay.pass());
+    // A request that the server holds is answered, with its mark, when there is something to say.
+    while marked.is_some() && ends.streams[0].marks() == before {
+        assert!(began.elapsed() < WAIT_MAX, "no mark is heard");
+        ends.carry_while(1, 3_000, || relay.pass());
+    }
+    let mut out = provost_datapath::FieldWriter::new();
+    for stream in &ends.streams {
+        stream.save(&mut out);
+    }
+    let left = [class(&ends.streams[0]), class(&ends.streams[1])];
+    assert_eq!(
+        left,
+        [0, 0],
+        "a successor of any version says for itself what it reads"
+    );
+    (classes, ends.streams[0].marks() - before)
+}
+
+#[test]
+fn packets_can_be_marked_where_the_peer_reads_marks_and_the_client_hears_of_both_ways() {
+    assert_eq!(classes_and_marks(false, None), ([CAPABLE; 2], 0));
+    for marked in [Role::Server, Role::Client] {
+        let (classes, marks) = classes_and_marks(false, Some(marked));
+        assert_eq!(classes, [CAPABLE; 2]);
+        assert!(marks > 0, "marked on the way to the {marked:?}");
+    }
+}
+
+#[test]
+fn packets_to_a_peer_of_a_version_without_marks_cannot_be_marked() {
+    assert_eq!(classes_and_marks(true, None), ([0; 2], 0));
 }
