@@ -14,7 +14,7 @@ mod validity;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -175,13 +175,15 @@ impl TlsConfig {
             authorities: Arc::clone(authorities),
             identities: Vec::new(),
         };
-        let config = ClientConfig::builder_with_provider(provider())
+        let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)
             .map_err(|error| self.mismatch(&error))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_auth_cert(self.chain()?, self.private_key()?)
             .map_err(|error| self.mismatch(&error))?;
+        // A server of a resumed session would not prove again who it is, and who it has to be may have changed.
+        config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
     }
 

@@ -1,4 +1,4 @@
-//! What a node cannot tell, because where that goes does not take it.
+//! What a node says of what fails, and does not say of what does not.
 
 use std::net::TcpListener;
 
@@ -65,5 +65,34 @@ fn what_is_not_taken_is_said_once_and_stands_in_the_status_until_it_is() {
             parts.len(),
             "each is said once, and not at each attempt"
         );
+    });
+}
+
+#[test]
+fn a_close_without_open_calls_is_no_error_in_any_log() {
+    tested(|| {
+        let mut setting = setting("");
+        setting.agent.succeeds(echo(50));
+        let mut other = setting.world.agent(&setting.a);
+        other.calls_well();
+        drop(other);
+        let closed = || {
+            let log = setting.b.program.log();
+            log.lines()
+                .filter(|line| line.contains("connection closed"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        eventually("the other node tells of the end", WAIT_MAX, || {
+            !closed().is_empty()
+        });
+        for line in closed() {
+            assert!(
+                line.contains("code=OK reason=\"the peer closed the connection\""),
+                "{line}"
+            );
+        }
+        let log = setting.a.program.log();
+        assert!(!log.contains("UNAVAILABLE") && !log.contains("number="), "{log}");
     });
 }

@@ -1,10 +1,12 @@
 //! Policies as operators have made them at run time, in a file while they are not what the configuration says. So a start after
 //! a kill can tell what was lost, or go on with it.
 
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::Attachment;
@@ -23,10 +25,18 @@ pub(crate) struct KeptPolicies {
 impl KeptPolicies {
     /// What the process before has kept, if anything.
     pub(crate) fn read(path: &Path) -> io::Result<Option<KeptPolicies>> {
-        let text = match std::fs::read_to_string(path) {
+        let mut file = match opened(path, std::fs::OpenOptions::new().read(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read?,
+            file => file?,
         };
+        // Where others may write into the folder, what they put there is not what operators have done.
+        let (owner, own) = (file.metadata()?.uid(), rustix::process::geteuid().as_raw());
+        if owner != own {
+            let problem = format!("it belongs to user {owner}, and not to this service's, {own}: remove it");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
         let kept = toml::from_str(&text);
         kept.map(Some)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.message().to_owned()))
@@ -45,7 +55,7 @@ impl KeptPolicies {
         let fresh = PathBuf::from(format!("{}.new", path.display()));
         let mut options = std::fs::OpenOptions::new();
         let options = options.write(true).create(true).truncate(true).mode(0o600);
-        options.open(&fresh)?.write_all(text.as_bytes())?;
+        opened(&fresh, options)?.write_all(text.as_bytes())?;
         std::fs::rename(&fresh, path)
     }
 
@@ -69,6 +79,12 @@ impl KeptPolicies {
         }
         differences.join(", ")
     }
+}
+
+/// The file itself, and not one that a link leads to. A pipe is not waited for.
+fn opened(path: &Path, options: &mut std::fs::OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    options.custom_flags(flags.bits() as i32).open(path)
 }
 
 #[cfg(test)]
@@ -115,6 +131,16 @@ mod tests {
         kept(&["a"], &["a"]).write(&path).unwrap();
         kept(&["a"], &["a"]).write(&path).unwrap();
         assert!(!path.exists());
+        // A link that somebody has put there leads nowhere.
+        let victim = directory.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        let fresh = directory.path().join("policies.toml.new");
+        std::os::unix::fs::symlink(&victim, &fresh).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        assert!(kept(&[], &["a"]).write(&path).is_err());
+        assert!(KeptPolicies::read(&path).is_err());
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+        std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "policy = 7").unwrap();
         assert_eq!(
             KeptPolicies::read(&path).unwrap_err().kind(),
