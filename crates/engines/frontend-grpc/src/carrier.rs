@@ -1,9 +1,7 @@
 //! What carries the bytes of a connection.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixStream;
 
 /// A socket that does not block, or what stands for one in a test.
 pub trait ByteCarrier: Send {
@@ -23,21 +21,7 @@ pub trait ByteCarrier: Send {
     fn descriptor(&self) -> RawFd;
 }
 
-impl ByteCarrier for TcpStream {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        Read::read(self, into)
-    }
-
-    fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.write_vectored(pieces)
-    }
-
-    fn descriptor(&self) -> RawFd {
-        self.as_raw_fd()
-    }
-}
-
-impl ByteCarrier for UnixStream {
+impl<S: Read + Write + AsRawFd + Send> ByteCarrier for S {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         Read::read(self, into)
     }

@@ -1,6 +1,6 @@
 //! A runtime with a gRPC client, over a real socket, and no datapath: what the control plane hears of it, and says to it.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
@@ -63,7 +63,11 @@ impl TestClient {
             }
             self.send();
             let mut bytes = [0; 4096];
-            let count = self.socket.read(&mut bytes).unwrap();
+            let count = match self.socket.read(&mut bytes) {
+                // What this end sent last crossed the end of the other.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
+                read => read.unwrap(),
+            };
             if count == 0 {
                 return None;
             }
