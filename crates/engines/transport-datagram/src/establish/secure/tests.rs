@@ -277,6 +277,8 @@ fn no_number_twice(heard: &[(Way, Vec<u8>)]) {
                 shares.insert(session, share);
             }
             kind if (OPEN..OPEN + 4).contains(&kind) || kind == UNKNOWN => {}
+            // A late packet of the stream before, which is not sealed: a header alone seals nothing.
+            _ if packet.len() == HEADER_BYTES => {}
             _ => {
                 let number = (*way, packet[2..8].to_vec(), packet[16..24].to_vec());
                 let before = numbers.insert(number, packet.clone());
