@@ -88,11 +88,12 @@ impl Meddler {
                         (true, false) => &[&packet, &packet, &changed],
                         (true, true) => &[&changed, &packet, &packet],
                     };
+                    // Before it goes on: who looks when it has arrived finds it.
+                    heard.lock().unwrap().push((way, packet.clone()));
                     for packet in passed {
                         // Who has gone is told by the host; nobody hears it.
                         let _ = pass(packet);
                     }
-                    heard.lock().unwrap().push((way, packet));
                 }
             })
         });
