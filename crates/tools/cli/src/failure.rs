@@ -4,23 +4,44 @@ use std::process::ExitCode;
 
 use tonic::Code;
 
+/// What a status's number is added to.
+const ENDED_BASE: u8 = 64;
+
 /// What scripts learn of a command by its exit status. `provost --help` and `docs/operations.md` list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// It failed otherwise than below.
-    Failed = 1,
+    Failed,
     /// The command line makes no sense.
-    Usage = 2,
+    Usage,
     /// The daemon cannot be reached, or is ending.
-    Unreachable = 3,
+    Unreachable,
     /// The caller may not do this.
-    Denied = 4,
+    Denied,
     /// What was asked for is not possible or not valid; nothing was changed.
-    Refused = 5,
+    Refused,
     /// It was tried, did not work out, and was undone.
-    Undone = 6,
+    Undone,
     /// There was no answer in time; whether it was done is not known.
-    TimedOut = 7,
+    TimedOut,
+    /// A call that `provost call` made ended with this status.
+    Ended(Code),
+}
+
+impl Exit {
+    /// The exit status of the program.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Unreachable => 3,
+            Exit::Denied => 4,
+            Exit::Refused => 5,
+            Exit::Undone => 6,
+            Exit::TimedOut => 7,
+            Exit::Ended(code) => ENDED_BASE + code as u8,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +97,7 @@ impl Failure {
     }
 
     pub(crate) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.exit as u8)
+        ExitCode::from(self.exit.code())
     }
 }
 
@@ -108,9 +129,10 @@ mod tests {
         let denied = failure(tonic::Status::permission_denied("needs operate"));
         assert_eq!(denied.exit, Exit::Denied);
         assert_eq!(denied.message, "/run/a.sock: needs operate");
-        assert_eq!(failure(tonic::Status::aborted("x")).exit as u8, 6);
-        assert_eq!(failure(tonic::Status::not_found("x")).exit as u8, 5);
-        assert_eq!(failure(tonic::Status::internal("x")).exit as u8, 1);
+        assert_eq!(failure(tonic::Status::aborted("x")).exit.code(), 6);
+        assert_eq!(failure(tonic::Status::not_found("x")).exit.code(), 5);
+        assert_eq!(failure(tonic::Status::internal("x")).exit.code(), 1);
+        assert_eq!(Exit::Ended(Code::NotFound).code(), 69);
         assert!(
             failure(tonic::Status::deadline_exceeded("x"))
                 .message

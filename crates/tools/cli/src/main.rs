@@ -2,13 +2,16 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod call;
 mod check;
 mod config;
 mod demo;
+mod describe;
 mod doctor;
 mod engine;
 mod failure;
 mod insight;
+mod interface;
 mod node;
 mod numbers;
 mod pages;
@@ -46,7 +49,7 @@ Commands about a node talk to its admin socket (--socket, PROVOST_ADMIN_SOCKET, 
 --json they print the messages of the admin API. Colours: only on a terminal, and not with NO_COLOR.
 
 Exit status: 0 done; 1 failed; 2 wrong command line; 3 the daemon cannot be reached; 4 you may not do this; 5 refused or
-not valid, nothing was changed; 6 tried and undone; 7 no answer in time.";
+not valid, nothing was changed; 6 tried and undone; 7 no answer in time; 64 and more: the status of a call (provost call).";
 
 const DEMO_EXAMPLES: &str = "\
 Starts two nodes' services, a key-value server and its client, each a process of its own, on this machine: no root and
@@ -66,6 +69,16 @@ Examples:
   provost status
   provost apps --watch
   provost datapath --app shop --json";
+
+const DESCRIBE_EXAMPLES: &str = "\
+Shows the schema as the text of a .proto file, and of one method also a request to fill in.
+
+Examples:
+  provost describe                          the services that the node knows
+  provost describe kv.KvStore
+  provost describe KvStore/Get
+  provost describe KvStore/Get --json | jq '.methods[0].template' > request.json
+  provost describe KvStore --proto proto/kv.proto     without a node";
 
 const TAP_EXAMPLES: &str = "\
 Calls come from policies of the kind tap: they say which calls are sampled, how often, and which fields are redacted.
@@ -121,6 +134,12 @@ enum Command {
     /// List, prefetch and compare schemas
     #[command(subcommand)]
     Schema(schema::Command),
+    /// Say what a service looks like, and what to type to call it
+    #[command(after_help = DESCRIBE_EXAMPLES)]
+    Describe(describe::DescribeOptions),
+    /// Call a method, with messages in JSON
+    #[command(after_help = call::EXAMPLES)]
+    Call(call::CallOptions),
     /// Show calls as they pass
     #[command(after_help = TAP_EXAMPLES)]
     Tap(tap::Tap),
@@ -189,7 +208,7 @@ fn report(failure: &Failure, is_json: bool) {
     match is_json {
         true => eprintln!(
             "{}",
-            serde_json::json!({ "error": { "exit": failure.exit as u8, "message": failure.message } })
+            serde_json::json!({ "error": { "exit": failure.exit.code(), "message": failure.message } })
         ),
         false => eprintln!("provost: {}", clean_lines(&failure.message)),
     }
@@ -229,6 +248,8 @@ async fn run_async(command: Command) -> Result<(), Failure> {
         Command::Engine(command) => engine::run(command).await,
         Command::Daemon(command) => node::daemon(&command).await,
         Command::Schema(command) => schema::run(command).await,
+        Command::Describe(asked) => describe::run(&asked).await,
+        Command::Call(asked) => call::run(asked).await,
         Command::Tap(asked) => tap::run(asked).await,
         Command::Top(asked) => top::run(asked).await,
         Command::Config(command) => config::run(command).await,

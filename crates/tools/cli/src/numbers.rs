@@ -26,6 +26,12 @@ pub(crate) fn time_us(us: f64) -> String {
     }
 }
 
+/// So many of something: `1 app`, `2 apps`.
+pub(crate) fn plural(count: u64, one: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {one}{ending}")
+}
+
 /// How long ago, roughly.
 pub(crate) fn age(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;

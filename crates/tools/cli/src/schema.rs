@@ -158,7 +158,7 @@ fn compare(new: &[u8], old: &[u8]) -> Result<CheckSchemaResponse, Failure> {
 }
 
 /// A descriptor set of some files.
-fn read(files: &[PathBuf], includes: &[PathBuf]) -> Result<Vec<u8>, Failure> {
+pub(crate) fn read(files: &[PathBuf], includes: &[PathBuf]) -> Result<Vec<u8>, Failure> {
     let is_source = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "proto");
     match files {
         files if files.iter().all(is_source) => compile(files, includes),

@@ -2,6 +2,7 @@
 //! does with a terminal, and plans over two nodes.
 
 mod answers;
+mod calls;
 mod changes;
 mod command;
 mod configuration;

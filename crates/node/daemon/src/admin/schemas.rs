@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use provost_admin::v1::check_schema_response::Verdict;
 use provost_admin::v1::{
-    CheckSchemaRequest, CheckSchemaResponse, ListSchemasResponse, PrefetchSchemaRequest,
-    PrefetchSchemaResponse, Schema,
+    CheckSchemaRequest, CheckSchemaResponse, GetSchemaRequest, GetSchemaResponse, ListSchemasResponse,
+    PrefetchSchemaRequest, PrefetchSchemaResponse, Schema,
 };
 use provost_schema::{Compatibility, Incompatibility, compatibility};
 use tonic::Status;
 
+use crate::audit_log::cut;
 use crate::schemas::{BoundSchema, StoreError, compile};
+use crate::suggestion::what_is_known;
 
 use super::desk::Desk;
 
@@ -20,6 +22,31 @@ pub(crate) fn list(desk: &Desk) -> ListSchemasResponse {
     ListSchemasResponse {
         schemas: known.iter().map(|(bound, apps)| describe(bound, *apps)).collect(),
     }
+}
+
+/// The schema of a service: of several, the one that was asked for by its hash, or the one that most apps have bound it with.
+pub(crate) fn get(desk: &Desk, asked: &GetSchemaRequest) -> Result<GetSchemaResponse, Status> {
+    let mut known = desk.plane.services.schemas();
+    known.sort_by(|(one, _), (other, _)| one.service.cmp(&other.service));
+    let of_service = || known.iter().filter(|(bound, _)| bound.service == asked.service);
+    let with_hash = of_service().filter(|(bound, _)| bound.hash.to_string().starts_with(&asked.hash));
+    if let Some((bound, apps)) = with_hash.max_by_key(|(_, apps)| *apps) {
+        return Ok(GetSchemaResponse {
+            schema: Some(describe(bound, *apps)),
+            descriptor_set: bound.descriptor_set.to_vec(),
+        });
+    }
+    let hashes: Vec<_> = of_service().map(|(bound, _)| bound.hash.to_string()).collect();
+    let (service, hash) = (cut(asked.service.clone()), cut(asked.hash.clone()));
+    Err(Status::not_found(if hashes.is_empty() {
+        let mut services: Vec<_> = known.iter().map(|(bound, _)| bound.service.clone()).collect();
+        services.dedup();
+        let known = what_is_known(&asked.service, "service", &services);
+        format!("the node knows no service {service}: {known}")
+    } else {
+        let hashes = hashes.join(", ");
+        format!("the node knows no schema of {service} with the hash {hash}: known are {hashes}")
+    }))
 }
 
 /// Takes a schema before an app brings it.

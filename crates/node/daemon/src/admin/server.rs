@@ -414,6 +414,13 @@ impl Admin for Server {
         .await
     }
 
+    async fn get_schema(&self, request: Request<GetSchemaRequest>) -> Answer<GetSchemaResponse> {
+        self.look(view("GetSchema"), request, |desk, asked| async move {
+            schemas::get(&desk, &asked)
+        })
+        .await
+    }
+
     async fn prefetch_schema(
         &self,
         request: Request<PrefetchSchemaRequest>,

@@ -208,7 +208,7 @@ fn exit(code: Option<i32>) -> Exit {
         Exit::TimedOut,
     ];
     all.into_iter()
-        .find(|exit| code == Some(*exit as i32))
+        .find(|exit| code == Some(exit.code().into()))
         .unwrap_or(Exit::Failed)
 }
 

@@ -1,0 +1,92 @@
+//! Where a call goes.
+
+use std::time::Duration;
+
+use clap::Args;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::failure::{Exit, Failure};
+
+/// Where `provost call` and `provost load` send their calls.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CallPlace {
+    /// The gRPC listener of a node, or any gRPC server in cleartext: HOST:PORT, :PORT on this host, or unix:PATH
+    #[arg(long, value_name = "ADDRESS", env = "PROVOST_GRPC_ADDRESS", value_parser = uri_of)]
+    address: String,
+}
+
+/// What the option says, as a URI.
+fn uri_of(text: &str) -> Result<String, String> {
+    let bad = || format!("{text:?} is no address: write HOST:PORT, :PORT or unix:PATH");
+    let uri = match text.split_once("://") {
+        Some(("http", _)) => text.to_owned(),
+        Some(("https", _)) => return Err("TLS is not spoken: name a listener in cleartext".to_owned()),
+        Some(_) => return Err(bad()),
+        None if text.starts_with("unix:/") => text.to_owned(),
+        None if text.starts_with(':') => format!("http://127.0.0.1{text}"),
+        None => format!("http://{text}"),
+    };
+    let has_port = uri
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0));
+    match uri.starts_with("unix:/") || has_port {
+        true if Endpoint::from_shared(uri.clone()).is_ok() => Ok(uri),
+        _ => Err(bad()),
+    }
+}
+
+impl CallPlace {
+    /// A connection to there.
+    pub(crate) async fn connect(&self, timeout: Duration) -> Result<Channel, Failure> {
+        let endpoint = Endpoint::from_shared(self.address.clone())
+            .map_err(unreachable)?
+            .connect_timeout(timeout);
+        endpoint.connect().await.map_err(|error| {
+            let place = self.address.trim_start_matches("http://");
+            unreachable(error).within(place)
+        })
+    }
+}
+
+/// Why there is no connection.
+pub(crate) fn unreachable(error: tonic::transport::Error) -> Failure {
+    let mut reason = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(error) = source {
+        reason = error.to_string();
+        source = error.source();
+    }
+    Failure::new(Exit::Unreachable, format!("cannot connect: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_hosts_with_ports_or_sockets() {
+        let of = |text: &str| uri_of(text).ok();
+        let is = |uri: &str| Some(uri.to_owned());
+        assert_eq!(of(":50051"), is("http://127.0.0.1:50051"));
+        assert_eq!(of("node-a:50051"), is("http://node-a:50051"));
+        assert_eq!(of("[::1]:50051"), is("http://[::1]:50051"));
+        assert_eq!(of("http://node-a:50051"), is("http://node-a:50051"));
+        assert_eq!(
+            of("unix:/run/provost/grpc.sock"),
+            is("unix:/run/provost/grpc.sock")
+        );
+        for bad in [
+            "",
+            "node-a",
+            "node-a:",
+            "node-a:0",
+            "node-a:70000",
+            "ftp://a:1",
+            "unix:grpc.sock",
+            "a b:1",
+        ] {
+            assert!(uri_of(bad).is_err(), "{bad:?}");
+        }
+        assert!(uri_of("https://a:1").unwrap_err().contains("TLS"));
+    }
+}

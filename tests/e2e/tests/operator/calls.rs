@@ -1,0 +1,132 @@
+//! What services look like, and calls by hand.
+
+use provost_e2e::Setting;
+use serde_json::{Value, json};
+
+use crate::command::{Operator, setting, tested};
+
+/// The admin API's own schema, and its socket: a gRPC server that is there on every node.
+const ADMIN_PROTO: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../crates/node/admin/proto/provost/admin/v1/admin.proto"
+);
+
+/// Arguments of a call to the first node's admin API.
+fn admin_call<'a>(address: &'a str, method: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec!["call", method, "--proto", ADMIN_PROTO, "--address", address];
+    arguments.extend(more);
+    arguments
+}
+
+fn address_of(setting: &Setting) -> String {
+    format!("unix:{}", setting.a.admin_socket.display())
+}
+
+#[test]
+fn a_service_is_described_as_a_schema_with_a_request_to_fill_in() {
+    tested(|| {
+        let setting = setting("");
+        let operator = Operator::of(&setting.b);
+        let known = operator.text(&["describe"]);
+        assert!(known.contains("probe.Probe"), "{known}");
+        let whole = operator.text(&["describe", "Probe"]);
+        assert!(
+            whole.starts_with("// probe.Probe, served by 1 app, schema "),
+            "{whole}"
+        );
+        for line in [
+            "  rpc Pour(PourRequest) returns (stream Drop);",
+            "  map<string, string> labels = 4;",
+            "message HoldRequest {",
+        ] {
+            assert!(whole.contains(line), "{line}: {whole}");
+        }
+        let one = operator.text(&["describe", "probe.Probe/Echo"]);
+        assert!(!one.contains("HoldRequest"), "{one}");
+        let to_type = one.lines().last().unwrap();
+        assert!(
+            to_type.starts_with("// provost call probe.Probe/Echo '{"),
+            "{to_type}"
+        );
+        let described = operator.json(&["describe", "Probe/Echo"]);
+        let template = &described["methods"][0]["template"];
+        let expected = json!({ "text": "", "payload": "", "numbers": ["0"], "labels": { "key": "" } });
+        assert_eq!(template, &expected);
+        let said = operator.fails(5, &["describe", "probe.Prob"]);
+        assert!(said.contains("did you mean probe.Probe?"), "{said}");
+        let said = operator.fails(5, &["describe", "probe.Probe/Ech"]);
+        assert!(said.contains("no method Ech: it has Echo, Hold"), "{said}");
+        operator.fails(2, &["describe", "a/b/c"]);
+    });
+}
+
+#[test]
+fn a_call_prints_its_answer_and_its_status_is_the_exit_status() {
+    tested(|| {
+        let setting = setting("");
+        let (operator, address) = (Operator::of(&setting.a), address_of(&setting));
+        let call = |method, more: &[&str]| operator.text(&admin_call(&address, method, more));
+        let status: Value = serde_json::from_str(&call("Admin/GetStatus", &[])).unwrap();
+        assert_eq!(
+            (&status["node"], &status["state"]),
+            (&json!("a"), &json!("STATE_SERVING"))
+        );
+        let lines = call(
+            "provost.admin.v1.Admin/GetStatus",
+            &["{}", "--repeat", "3", "--json"],
+        );
+        let ends = lines.lines().filter(|line| line.contains("\"status\":\"OK\""));
+        assert_eq!((lines.lines().count(), ends.count()), (9, 3), "{lines}");
+
+        let asked = admin_call(&address, "Admin/GetSchema", &["{\"service\": \"probe.Prob\"}"]);
+        let said = operator.fails(69, &asked);
+        assert!(
+            said.contains("NOT_FOUND: ") && said.contains("did you mean"),
+            "{said}"
+        );
+        let asked = admin_call(
+            &address,
+            "Admin/Watch",
+            &["{\"intervalMs\": 50}", "--timeout", "1"],
+        );
+        let followed = operator.run(&asked);
+        assert_eq!(followed.code, Some(68), "{followed:?}");
+        let answers = serde_json::Deserializer::from_str(&followed.stdout).into_iter::<Value>();
+        assert!(
+            answers.count() > 2,
+            "what comes is printed as it comes: {followed:?}"
+        );
+        assert!(followed.stderr.contains("DEADLINE_EXCEEDED"), "{followed:?}");
+    });
+}
+
+#[test]
+fn what_cannot_be_called_is_said_before_anything_is_sent() {
+    tested(|| {
+        let setting = setting("");
+        let (operator, address) = (Operator::of(&setting.a), address_of(&setting));
+        let call = |code, method, more: &[&str]| operator.fails(code, &admin_call(&address, method, more));
+        let said = call(2, "Admin/GetSchema", &["{\"servic\": \"x\"}"]);
+        assert!(
+            said.contains("message 1 is no provost.admin.v1.GetSchemaRequest"),
+            "{said}"
+        );
+        assert!(call(2, "Admin/GetSchema", &["{"]).contains("no JSON"));
+        assert!(call(2, "Admin", &[]).contains("which method of Admin?"));
+        assert!(call(5, "Admin/GetStat", &[]).contains("it has GetStatus"));
+        assert!(call(2, "Admin/GetStatus", &["-H", "grpc-timeout: 1S"]).contains("--timeout"));
+        let nowhere = [
+            "call",
+            "Admin/GetStatus",
+            "--proto",
+            ADMIN_PROTO,
+            "--address",
+            "unix:/no/such.sock",
+        ];
+        let said = operator.fails(3, &nowhere);
+        assert!(
+            said.contains("/no/such.sock") && said.contains("No such file"),
+            "{said}"
+        );
+    });
+}
