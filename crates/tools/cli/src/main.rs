@@ -12,6 +12,7 @@ mod engine;
 mod failure;
 mod insight;
 mod interface;
+mod load;
 mod node;
 mod numbers;
 mod pages;
@@ -140,6 +141,9 @@ enum Command {
     /// Call a method, with messages in JSON
     #[command(after_help = call::EXAMPLES)]
     Call(call::CallOptions),
+    /// Call a method again and again, and say how fast it answers
+    #[command(after_help = load::EXAMPLES)]
+    Load(load::LoadOptions),
     /// Show calls as they pass
     #[command(after_help = TAP_EXAMPLES)]
     Tap(tap::Tap),
@@ -250,6 +254,7 @@ async fn run_async(command: Command) -> Result<(), Failure> {
         Command::Schema(command) => schema::run(command).await,
         Command::Describe(asked) => describe::run(&asked).await,
         Command::Call(asked) => call::run(asked).await,
+        Command::Load(asked) => load::run(asked).await,
         Command::Tap(asked) => tap::run(asked).await,
         Command::Top(asked) => top::run(asked).await,
         Command::Config(command) => config::run(command).await,

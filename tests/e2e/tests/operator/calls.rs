@@ -130,3 +130,56 @@ fn what_cannot_be_called_is_said_before_anything_is_sent() {
         );
     });
 }
+
+#[test]
+fn a_load_makes_as_many_calls_as_it_is_told_and_tells_failed_ones_apart() {
+    tested(|| {
+        let setting = setting("");
+        let (operator, address) = (Operator::of(&setting.a), address_of(&setting));
+        let mut arguments = admin_call(
+            &address,
+            "Admin/GetStatus",
+            &["--calls", "200", "--connections", "2"],
+        );
+        arguments[0] = "load";
+        let closed = operator.json(&arguments);
+        assert_eq!(
+            (&closed["calls"], &closed["good"]),
+            (&json!(200), &json!(200)),
+            "{closed}"
+        );
+        let times = &closed["latency_us"];
+        let at = |name: &str| times[name].as_f64().unwrap();
+        assert!(
+            0.0 < at("min") && at("min") <= at("p50") && at("p50") <= at("p99") && at("p99") <= at("max")
+        );
+        let distribution = closed["histogram_us"].as_array().unwrap();
+        assert_eq!(distribution.last().unwrap()[1], 200);
+        arguments.extend(["--rate", "100"]);
+        let open = operator.json(&arguments);
+        assert_eq!(
+            (&open["calls"], &open["good"]),
+            (&json!(200), &json!(200)),
+            "{open}"
+        );
+        // The last one begins 1.99 s after the first.
+        assert!(open["seconds"].as_f64().unwrap() >= 1.99, "{open}");
+        let lines = operator.text(&[&arguments[..], &["--csv"]].concat());
+        let lines: Vec<_> = lines.lines().collect();
+        assert!(
+            lines[0].starts_with("second,calls,failed,in_flight,p50_us"),
+            "{lines:?}"
+        );
+        assert!(lines.len() >= 2 && lines[1].starts_with("1,"), "{lines:?}");
+
+        let asked = ["{\"service\": \"probe.{{number}}\"}", "--calls", "20"];
+        let mut arguments = admin_call(&address, "Admin/GetSchema", &asked);
+        arguments[0] = "load";
+        let said = operator.fails(1, &arguments);
+        assert!(
+            said.contains("none of 20 calls ended well: NOT_FOUND: "),
+            "{said}"
+        );
+        assert!(said.contains("no service probe."), "{said}");
+    });
+}

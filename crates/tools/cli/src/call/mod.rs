@@ -8,7 +8,7 @@ mod requests;
 pub(crate) use codec::DynamicCodec;
 pub(crate) use metadata::{MetadataEntry, metadata_map};
 pub(crate) use place::CallPlace;
-pub(crate) use requests::{RequestMessages, RequestSource};
+pub(crate) use requests::{RequestMessages, RequestSource, RequestStream};
 
 use std::time::Duration;
 
@@ -123,10 +123,10 @@ pub(crate) trait CallObserver {
 
 impl DynamicCall {
     /// Calls once; `Err` also if the call ended otherwise than with OK.
-    async fn run(
+    pub(crate) async fn run(
         &self,
         channel: Channel,
-        requests: requests::RequestStream,
+        requests: RequestStream,
         observer: &mut impl CallObserver,
     ) -> Result<(), Failure> {
         let ended = tokio::time::timeout(self.timeout, self.exchange(channel, requests, observer)).await;
@@ -150,7 +150,7 @@ impl DynamicCall {
     async fn exchange(
         &self,
         channel: Channel,
-        requests: requests::RequestStream,
+        requests: RequestStream,
         observer: &mut impl CallObserver,
     ) -> Result<Status, Failure> {
         let problem = requests.problem();

@@ -38,6 +38,21 @@ impl RequestSource {
             None => RequestSource::Text(text.to_owned()),
         })
     }
+
+    /// All of it, as text.
+    pub(crate) fn text(&self, method: &MethodDescriptor) -> Result<String, Failure> {
+        match self {
+            RequestSource::Nothing if method.is_client_streaming() => Ok(String::new()),
+            RequestSource::Nothing => Ok("{}".to_owned()),
+            RequestSource::Text(text) => Ok(text.clone()),
+            RequestSource::StandardInput => read_all(std::io::stdin(), "standard input"),
+            RequestSource::File(name) => {
+                let file =
+                    std::fs::File::open(name).map_err(|error| Failure::usage(format!("{name}: {error}")))?;
+                read_all(file, name)
+            }
+        }
+    }
 }
 
 /// The messages of one call after the other.
@@ -55,22 +70,16 @@ impl RequestMessages {
         source: &RequestSource,
         method: &MethodDescriptor,
     ) -> Result<RequestMessages, Failure> {
+        if *source == RequestSource::StandardInput && method.is_client_streaming() {
+            return Ok(RequestMessages::Reading(Some(method.input())));
+        }
+        RequestMessages::of_text(&source.text(method)?, method)
+    }
+
+    /// What this text says, for each call.
+    pub(crate) fn of_text(text: &str, method: &MethodDescriptor) -> Result<RequestMessages, Failure> {
         let kind = method.input();
-        let text = match source {
-            RequestSource::Nothing if method.is_client_streaming() => String::new(),
-            RequestSource::Nothing => "{}".to_owned(),
-            RequestSource::Text(text) => text.clone(),
-            RequestSource::StandardInput if method.is_client_streaming() => {
-                return Ok(RequestMessages::Reading(Some(kind)));
-            }
-            RequestSource::StandardInput => read_all(std::io::stdin(), "standard input")?,
-            RequestSource::File(name) => {
-                let file =
-                    std::fs::File::open(name).map_err(|error| Failure::usage(format!("{name}: {error}")))?;
-                read_all(file, name)?
-            }
-        };
-        let values = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+        let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
         let messages = values.enumerate().map(|(at, value)| message_of(at, value, &kind));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
         if !method.is_client_streaming() && messages.len() != 1 {
