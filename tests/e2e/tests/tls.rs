@@ -51,12 +51,16 @@ fn is_refused(answer: &Answer) -> bool {
 
 #[test]
 fn nodes_of_one_authority_call_each_other() {
+    built::program("provost", "provost-cli", ROLE);
     watched(|| {
         let authority = Authority::new();
         let (mut world, b, _server) = served(|world| authority.vouch_for("b", world.directory()));
         let tables = authority.vouch_for("a", world.directory());
         let (_a, mut agent, first) = client(&mut world, "a", &b, tables);
         assert_eq!(first, Answer::Ready);
+        let proves = b.operate(&["certs", "--json"]);
+        assert!(proves.contains("\"identity\": \"spiffe://test/b\""), "{proves}");
+        assert!(!proves.contains("\"ends_unix_s\": 0"), "{proves}");
         for bytes in [10, 100_000, 4 << 20] {
             agent.succeeds(Ask::Echo(Echo {
                 bytes,

@@ -800,6 +800,115 @@ pub struct WriteConfigResponse {
     #[prost(string, tag = "1")]
     pub path: ::prost::alloc::string::String,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListRoutesRequest {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListRoutesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub routes: ::prost::alloc::vec::Vec<Route>,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Route {
+    /// Full name of a service; `*`: every one that no other route names.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+    /// As configured; empty: on this node while the service is bound here, else the default one.
+    #[prost(string, tag = "2")]
+    pub transport: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "3")]
+    pub server_identities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "4")]
+    pub endpoints: ::prost::alloc::vec::Vec<Endpoint>,
+    /// Connections of apps of this node that are open by it, to other nodes and to apps of this one.
+    #[prost(uint32, tag = "5")]
+    pub connections: u32,
+    /// Apps of this node that have bound the service; of `*` zero.
+    #[prost(uint32, tag = "6")]
+    pub local_apps: u32,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Endpoint {
+    /// Where it is, HOST:PORT, as configured.
+    #[prost(string, tag = "1")]
+    pub address: ::prost::alloc::string::String,
+    /// Attempts that this process has made: those that reached it, those that failed, and how many of these since it was reached last.
+    #[prost(uint64, tag = "2")]
+    pub reached: u64,
+    #[prost(uint64, tag = "3")]
+    pub failed: u64,
+    #[prost(uint64, tag = "4")]
+    pub failed_in_a_row: u64,
+    /// When the last of each was; 0: never.
+    #[prost(int64, tag = "5")]
+    pub reached_at_unix_us: i64,
+    #[prost(int64, tag = "6")]
+    pub failed_at_unix_us: i64,
+    /// Why the last failure was one.
+    #[prost(string, tag = "7")]
+    pub problem: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetCertificatesRequest {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Certificates {
+    /// Without \[tls\] all else is empty.
+    #[prost(bool, tag = "1")]
+    pub enabled: bool,
+    /// Who the node's certificate says it is: a SPIFFE id, or a DNS name.
+    #[prost(string, tag = "2")]
+    pub identity: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub certificate_file: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub key_file: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub authorities_file: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "6")]
+    pub revocation_files: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// When the certificate in use is valid, in seconds since 1970; 0 if that cannot be read.
+    #[prost(int64, tag = "7")]
+    pub begins_unix_s: i64,
+    #[prost(int64, tag = "8")]
+    pub ends_unix_s: i64,
+    /// What an operator should look at: it ends soon, or newer files were not taken.
+    #[prost(string, repeated, tag = "9")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetLogRequest {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Log {
+    /// The filter in effect, such as `info,provostd=debug`.
+    #[prost(string, tag = "1")]
+    pub level: ::prost::alloc::string::String,
+    /// The one that it goes back to.
+    #[prost(string, tag = "2")]
+    pub configured: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetLogRequest {
+    /// A level (error, warn, info, debug, trace, off), or a filter; empty: the configured one.
+    #[prost(string, tag = "1")]
+    pub level: ::prost::alloc::string::String,
+}
 /// Generated client implementations.
 pub mod admin_client {
     #![allow(
@@ -962,6 +1071,53 @@ pub mod admin_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("provost.admin.v1.Admin", "ListDatapaths"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Where services on other nodes are, and which of these places answer.
+        pub async fn list_routes(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListRoutesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListRoutesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/provost.admin.v1.Admin/ListRoutes",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("provost.admin.v1.Admin", "ListRoutes"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What the node proves itself with to other nodes.
+        pub async fn get_certificates(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetCertificatesRequest>,
+        ) -> std::result::Result<tonic::Response<super::Certificates>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/provost.admin.v1.Admin/GetCertificates",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("provost.admin.v1.Admin", "GetCertificates"));
             self.inner.unary(req, path, codec).await
         }
         /// The policies that are attached, in order, with where they apply.
@@ -1465,6 +1621,50 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("provost.admin.v1.Admin", "WriteConfig"));
             self.inner.unary(req, path, codec).await
         }
+        /// What the node writes to its log.
+        pub async fn get_log(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetLogRequest>,
+        ) -> std::result::Result<tonic::Response<super::Log>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/provost.admin.v1.Admin/GetLog",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("provost.admin.v1.Admin", "GetLog"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Changes that, until the configuration is read again or the daemon is replaced.
+        pub async fn set_log(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetLogRequest>,
+        ) -> std::result::Result<tonic::Response<super::Change>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/provost.admin.v1.Admin/SetLog",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("provost.admin.v1.Admin", "SetLog"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1501,6 +1701,19 @@ pub mod admin_server {
             tonic::Response<super::ListDatapathsResponse>,
             tonic::Status,
         >;
+        /// Where services on other nodes are, and which of these places answer.
+        async fn list_routes(
+            &self,
+            request: tonic::Request<super::ListRoutesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListRoutesResponse>,
+            tonic::Status,
+        >;
+        /// What the node proves itself with to other nodes.
+        async fn get_certificates(
+            &self,
+            request: tonic::Request<super::GetCertificatesRequest>,
+        ) -> std::result::Result<tonic::Response<super::Certificates>, tonic::Status>;
         /// The policies that are attached, in order, with where they apply.
         async fn list_policies(
             &self,
@@ -1651,6 +1864,16 @@ pub mod admin_server {
             tonic::Response<super::WriteConfigResponse>,
             tonic::Status,
         >;
+        /// What the node writes to its log.
+        async fn get_log(
+            &self,
+            request: tonic::Request<super::GetLogRequest>,
+        ) -> std::result::Result<tonic::Response<super::Log>, tonic::Status>;
+        /// Changes that, until the configuration is read again or the daemon is replaced.
+        async fn set_log(
+            &self,
+            request: tonic::Request<super::SetLogRequest>,
+        ) -> std::result::Result<tonic::Response<super::Change>, tonic::Status>;
     }
     /// Reading needs the role `view`, changing `operate`, loading code and replacing the daemon `admin`.
     #[derive(Debug)]
@@ -1845,6 +2068,94 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListDatapathsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/provost.admin.v1.Admin/ListRoutes" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListRoutesSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::ListRoutesRequest>
+                    for ListRoutesSvc<T> {
+                        type Response = super::ListRoutesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListRoutesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::list_routes(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListRoutesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/provost.admin.v1.Admin/GetCertificates" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetCertificatesSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::GetCertificatesRequest>
+                    for GetCertificatesSvc<T> {
+                        type Response = super::Certificates;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetCertificatesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::get_certificates(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetCertificatesSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -2772,6 +3083,92 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WriteConfigSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/provost.admin.v1.Admin/GetLog" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetLogSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::GetLogRequest>
+                    for GetLogSvc<T> {
+                        type Response = super::Log;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetLogRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::get_log(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetLogSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/provost.admin.v1.Admin/SetLog" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetLogSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::SetLogRequest>
+                    for SetLogSvc<T> {
+                        type Response = super::Change;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetLogRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::set_log(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetLogSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

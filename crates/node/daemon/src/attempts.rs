@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use provost_wire::Code;
 
+use crate::endpoint_health::EndpointHealth;
 use crate::name_lookup::NameLookup;
 use crate::refusal::Refusal;
 use crate::runtime::AppId;
@@ -38,6 +39,7 @@ pub(crate) struct ConnectAttempts {
     under_way: Rc<RefCell<UnderWay>>,
     handshakes: TurnQueue,
     pub(crate) lookup: NameLookup,
+    pub(crate) health: EndpointHealth,
 }
 
 /// How many there are.
@@ -61,6 +63,7 @@ impl ConnectAttempts {
             under_way: Rc::default(),
             handshakes: TurnQueue::new(HANDSHAKES),
             lookup: NameLookup::new(),
+            health: EndpointHealth::default(),
         }
     }
 
@@ -91,6 +94,20 @@ impl ConnectAttempts {
 
     /// Reaches another node, and agrees with it.
     pub(crate) async fn reach(
+        &self,
+        network: &'static NetworkTransport,
+        request: ConnectRequest,
+        owner: TurnOwner,
+    ) -> Result<EstablishedPeer, Refusal> {
+        let endpoint = request.address.clone();
+        let reached = self.try_to_reach(network, request, owner).await;
+        let outcome = reached.as_ref().map(drop);
+        self.health
+            .note(&endpoint, outcome.map_err(|refusal| refusal.message.as_str()));
+        reached
+    }
+
+    async fn try_to_reach(
         &self,
         network: &'static NetworkTransport,
         request: ConnectRequest,

@@ -3,10 +3,12 @@
 
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use provost_admin::v1;
 use provost_transport_tcp::{CertificateValidity, LoadedTls, TlsConfig, TlsConfigError};
 
 use crate::config::Config;
@@ -100,6 +102,24 @@ impl NodeCertificates {
     /// When the certificate in use ends, in seconds since 1970.
     pub(crate) fn ends_unix_s(&self) -> Option<i64> {
         self.current().validity.map(|validity| validity.ends_unix_s)
+    }
+
+    /// What this node proves itself with.
+    pub(crate) fn describe(&self) -> v1::Certificates {
+        let loaded = self.current();
+        let path = |path: &Path| path.display().to_string();
+        let validity = loaded.validity.as_ref();
+        v1::Certificates {
+            enabled: true,
+            identity: loaded.identity.name().to_owned(),
+            certificate_file: path(&self.files.cert),
+            key_file: path(&self.files.key),
+            authorities_file: path(&self.files.ca),
+            revocation_files: self.files.crls.iter().map(|file| path(file)).collect(),
+            begins_unix_s: validity.map_or(0, |validity| validity.begins_unix_s),
+            ends_unix_s: validity.map_or(0, |validity| validity.ends_unix_s),
+            warnings: self.warnings(),
+        }
     }
 
     /// What an operator should look at.

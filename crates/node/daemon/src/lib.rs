@@ -25,6 +25,7 @@ mod connections;
 mod control_plane;
 pub mod core_dumps;
 mod counts;
+mod endpoint_health;
 mod enforcement;
 pub mod hot_restart;
 mod inspect;

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use tracing_subscriber::EnvFilter;
@@ -209,11 +209,38 @@ pub fn level_problem(config: &LogConfig) -> Option<String> {
     read.err().map(|error| error.problem)
 }
 
-/// Logs at another level from now on, where the logs were started here. A level that cannot be read changes nothing.
+/// Logs at the configured level from now on, where the logs were started here. A level that cannot be read changes nothing.
 pub fn set_level(config: &LogConfig) {
     if let (Some(set), Ok(filter)) = (SET_FILTER.get(), filter(config)) {
         set(filter);
+        *chosen() = None;
     }
+}
+
+/// Logs by a filter that an operator has chosen.
+pub(crate) fn choose_level(level: &str) -> Result<(), FilterError> {
+    let filter = read_filter("the level", level)?;
+    if let Some(set) = SET_FILTER.get() {
+        set(filter);
+    }
+    *chosen() = Some(level.to_owned());
+    Ok(())
+}
+
+/// The filter in effect, and the one that it goes back to.
+pub(crate) fn levels(config: &LogConfig) -> (String, String) {
+    let variable = std::env::var(FILTER_VARIABLE)
+        .ok()
+        .filter(|filter| !filter.is_empty());
+    let configured = variable.unwrap_or_else(|| config.level.clone());
+    (chosen().clone().unwrap_or_else(|| configured.clone()), configured)
+}
+
+/// What an operator has chosen, where that holds.
+static CHOSEN: Mutex<Option<String>> = Mutex::new(None);
+
+fn chosen() -> MutexGuard<'static, Option<String>> {
+    CHOSEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Changes the filter of the process's logs.

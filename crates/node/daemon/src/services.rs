@@ -195,6 +195,15 @@ impl Services {
             .collect()
     }
 
+    /// How many apps have bound a service.
+    pub(crate) fn bound_by(&self, service: &str) -> u32 {
+        let state = self.lock();
+        state
+            .by_service
+            .get(service)
+            .map_or(0, |offers| offers.len() as u32)
+    }
+
     /// The services that an app has bound.
     pub(crate) fn served_by(&self, app: AppId) -> Vec<String> {
         let state = self.lock();

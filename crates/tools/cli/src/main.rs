@@ -13,11 +13,13 @@ mod failure;
 mod insight;
 mod interface;
 mod load;
+mod log;
 mod node;
 mod numbers;
 mod pages;
 mod plan;
 mod policy;
+mod routes;
 mod schema;
 mod table;
 mod tap;
@@ -123,6 +125,14 @@ enum Command {
     /// List the datapaths, each with its engines in order
     #[command(visible_alias = "datapaths", after_help = LISTING_EXAMPLES)]
     Datapath(node::Datapaths),
+    /// List the routes to other nodes, with the health of their endpoints
+    #[command(
+        after_help = "Examples:\n  provost routes\n  provost routes --watch\n  provost routes --json | jq '.routes[].endpoints'"
+    )]
+    Routes(Listing),
+    /// Say what the node proves itself with, and when that ends
+    #[command(after_help = "Examples:\n  provost certs\n  provost certs --json | jq .ends_unix_s")]
+    Certs(Listing),
     /// Attach, change and test what happens to calls
     #[command(subcommand)]
     Policy(policy::Command),
@@ -153,6 +163,9 @@ enum Command {
     /// Check, compare, reload and write the configuration
     #[command(subcommand)]
     Config(config::Command),
+    /// Change what the node logs, while it runs
+    #[command(subcommand)]
+    Log(log::LogCommand),
     /// Carry out changes over several nodes, in order
     #[command(subcommand)]
     Plan(plan::Command),
@@ -248,6 +261,9 @@ async fn run_async(command: Command) -> Result<(), Failure> {
         Command::Status(listing) => node::status(&listing).await,
         Command::Apps(listing) => node::apps(&listing).await,
         Command::Datapath(asked) => node::datapaths(&asked).await,
+        Command::Routes(listing) => routes::routes(&listing).await,
+        Command::Certs(listing) => routes::certificates(&listing).await,
+        Command::Log(command) => log::run(command).await,
         Command::Policy(command) => policy::run(command).await,
         Command::Engine(command) => engine::run(command).await,
         Command::Daemon(command) => node::daemon(&command).await,

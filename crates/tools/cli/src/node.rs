@@ -45,8 +45,14 @@ impl Shown for Status {
             look.paint(state, canvas)
         );
         let carried = format!(
-            "{} apps, {} connections, {} calls in flight, {} policies",
-            self.apps, self.connections, self.calls_in_flight, self.policies
+            "{}, {}, {} in flight, {}",
+            numbers::plural(self.apps.into(), "app"),
+            numbers::plural(self.connections.into(), "connection"),
+            numbers::plural(self.calls_in_flight, "call"),
+            match self.policies {
+                1 => "1 policy".to_owned(),
+                policies => format!("{policies} policies"),
+            }
         );
         out += &fact("carries", &carried, canvas);
         if let Some(packets) = &self.packets {
@@ -378,7 +384,7 @@ mod tests {
         let expected = "\
 node         a  process 7, version 0.1.0, up 1 min 1 s
 state        serving
-carries      2 apps, 1 connections, 64 calls in flight, 3 policies
+carries      2 apps, 1 connection, 64 calls in flight, 3 policies
 attach at    /run/provost/provostd.sock
 listens at   127.0.0.1:7700
 you may      admin

@@ -12,4 +12,5 @@ mod listings;
 mod pages;
 mod plans;
 mod roles;
+mod routes;
 mod terminal;

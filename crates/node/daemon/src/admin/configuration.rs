@@ -4,6 +4,7 @@ use provost_admin::v1;
 use tonic::Status;
 
 use crate::config::{ConfigChange, TakesEffect};
+use crate::log;
 use crate::reload::{self, ReloadError};
 
 use super::changes;
@@ -80,6 +81,29 @@ pub(crate) async fn write(desk: &Desk) -> Result<v1::WriteConfigResponse, Status
     let path = path.map_err(|error| refusal(&error))?;
     Ok(v1::WriteConfigResponse {
         path: path.display().to_string(),
+    })
+}
+
+/// What the node writes to its log.
+pub(crate) fn show_log(desk: &Desk) -> v1::Log {
+    let (level, configured) = log::levels(&desk.plane.config.live().log);
+    v1::Log { level, configured }
+}
+
+/// Has the node log by another filter, or by the configured one.
+pub(crate) fn set_log(desk: &Desk, asked: &v1::SetLogRequest) -> Result<v1::Change, Status> {
+    let before = show_log(desk).level;
+    if asked.level.is_empty() {
+        log::set_level(&desk.plane.config.live().log);
+    } else {
+        log::choose_level(&asked.level).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    }
+    let after = show_log(desk).level;
+    Ok(v1::Change {
+        summary: format!("logs \"{after}\" instead of \"{before}\""),
+        before,
+        after,
+        ..v1::Change::default()
     })
 }
 

@@ -4,11 +4,13 @@ use provost_admin::v1;
 use provost_datapath::Packets;
 use provost_engine::{MetricDescription, MetricSink};
 
+use crate::config::{RouteConfig, RouteTransport};
 use crate::inspect::{self, AttachedBy, DatapathDescription};
 use crate::policies::Origin;
 
 use super::changes;
 use super::desk::Desk;
+use super::status::unix_us;
 
 /// The apps that are attached, by number.
 pub(crate) async fn apps(desk: &Desk) -> v1::ListAppsResponse {
@@ -40,6 +42,49 @@ pub(crate) async fn apps(desk: &Desk) -> v1::ListAppsResponse {
         .collect();
     apps.sort_by_key(|app| app.id);
     v1::ListAppsResponse { apps }
+}
+
+/// The routes of the configuration, each with what came of attempts at its endpoints.
+pub(crate) fn routes(desk: &Desk) -> v1::ListRoutesResponse {
+    let plane = &desk.plane;
+    let config = plane.config.live();
+    let connections = plane.connections.all();
+    let by_route = |route: &RouteConfig| {
+        let of_clients = connections.values().filter(|one| one.spec.offer.is_none());
+        let by = of_clients.filter(|one| config.route(&one.spec.schema.service) == Some(route));
+        by.count() as u32
+    };
+    let describe = |route: &RouteConfig| v1::Route {
+        service: route.service.clone(),
+        transport: match route.transport {
+            RouteTransport::Auto => String::new(),
+            RouteTransport::Over(kind) => kind.name().to_owned(),
+        },
+        server_identities: route.server_identities.clone(),
+        endpoints: route
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint_of(desk, endpoint))
+            .collect(),
+        connections: by_route(route),
+        local_apps: plane.services.bound_by(&route.service),
+    };
+    v1::ListRoutesResponse {
+        routes: config.routes.iter().map(describe).collect(),
+    }
+}
+
+fn endpoint_of(desk: &Desk, address: &str) -> v1::Endpoint {
+    let attempts = desk.plane.connector.attempts.health.of(address);
+    v1::Endpoint {
+        address: address.to_owned(),
+        reached: attempts.reached,
+        failed: attempts.failed,
+        failed_in_a_row: attempts.failed_in_a_row,
+        reached_at_unix_us: attempts.reached_at.map_or(0, unix_us),
+        failed_at_unix_us: attempts.failed_at.map_or(0, unix_us),
+        problem: attempts.problem,
+    }
 }
 
 /// The datapaths that were asked for, by connection.

@@ -287,7 +287,10 @@ impl Outcome for PrefetchSchemaResponse {
             .collect();
         Shown {
             number: 0,
-            summary: format!("took the schemas of {} services", schemas.len()),
+            summary: match schemas.len() {
+                1 => "took the schema of 1 service".to_owned(),
+                services => format!("took the schemas of {services} services"),
+            },
             before: String::new(),
             after: schemas.join(", "),
         }
@@ -466,6 +469,40 @@ impl Admin for Server {
     async fn reload_config(&self, request: Request<ReloadConfigRequest>) -> Answer<Change> {
         self.change(operate("ReloadConfig"), request, |desk, _| async move {
             configuration::reload(&desk).await
+        })
+        .await
+    }
+
+    async fn get_log(&self, request: Request<GetLogRequest>) -> Answer<Log> {
+        self.look(view("GetLog"), request, |desk, _| async move {
+            Ok(configuration::show_log(&desk))
+        })
+        .await
+    }
+
+    async fn set_log(&self, request: Request<SetLogRequest>) -> Answer<Change> {
+        self.change(operate("SetLog"), request, |desk, asked| async move {
+            configuration::set_log(&desk, &asked)
+        })
+        .await
+    }
+
+    async fn list_routes(&self, request: Request<ListRoutesRequest>) -> Answer<ListRoutesResponse> {
+        self.look(view("ListRoutes"), request, |desk, _| async move {
+            Ok(listings::routes(&desk))
+        })
+        .await
+    }
+
+    async fn get_certificates(&self, request: Request<GetCertificatesRequest>) -> Answer<Certificates> {
+        self.look(view("GetCertificates"), request, |desk, _| async move {
+            Ok(desk
+                .plane
+                .peers
+                .certificates
+                .as_ref()
+                .map(|one| one.describe())
+                .unwrap_or_default())
         })
         .await
     }

@@ -95,7 +95,8 @@ fn state(plane: &ControlPlane) -> State {
     }
 }
 
-fn unix_us(at: SystemTime) -> i64 {
+/// A time in microseconds since 1970, as the API has it.
+pub(crate) fn unix_us(at: SystemTime) -> i64 {
     let since = at.duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_micros() as i64)
 }

@@ -1,0 +1,209 @@
+//! `provost routes` and `provost certs`: the way to other nodes, and what is proved there.
+
+use std::time::{Duration, SystemTime};
+
+use provost_admin::v1::admin_client::AdminClient;
+use provost_admin::v1::{
+    Certificates, Endpoint, GetCertificatesRequest, ListRoutesRequest, ListRoutesResponse, Route,
+};
+
+use crate::admin::Node;
+use crate::failure::Failure;
+use crate::numbers::age;
+use crate::table::{Align, Canvas, Cell, Look, Table, clean};
+use crate::watch::{Listing, Shown, fact, show};
+
+/// Lists the routes, each with the health of its endpoints.
+pub(crate) async fn routes(listing: &Listing) -> Result<(), Failure> {
+    show(listing, async |node: &mut Node| {
+        node.call(ListRoutesRequest {}, AdminClient::list_routes).await
+    })
+    .await
+}
+
+/// Says what the node proves itself with, and how long that holds.
+pub(crate) async fn certificates(listing: &Listing) -> Result<(), Failure> {
+    show(listing, async |node: &mut Node| {
+        node.call(GetCertificatesRequest {}, AdminClient::get_certificates)
+            .await
+    })
+    .await
+}
+
+/// Seconds since a time in microseconds since 1970.
+fn seconds_since(unix_us: i64) -> f64 {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(unix_us).unwrap_or(0));
+    at.elapsed().map_or(0.0, |since| since.as_secs_f64())
+}
+
+impl Shown for ListRoutesResponse {
+    fn draw(&self, canvas: Canvas) -> String {
+        if self.routes.is_empty() {
+            return "no [[route]] is configured: services are found on this node alone\n".to_owned();
+        }
+        let mut table = Table::new(&[
+            ("SERVICE", Align::Left),
+            ("TRANSPORT", Align::Left),
+            ("CONNECTIONS", Align::Right),
+            ("ENDPOINT", Align::Left),
+            ("HEALTH", Align::Left),
+        ]);
+        for route in &self.routes {
+            let mut rows = rows_of(route);
+            let (endpoint, health) = rows.next().unwrap_or_else(|| ("-".into(), local(route)));
+            let transport = if route.transport.is_empty() {
+                "auto"
+            } else {
+                &route.transport
+            };
+            table.row([
+                (&route.service).into(),
+                transport.into(),
+                route.connections.into(),
+                endpoint,
+                health,
+            ]);
+            for (endpoint, health) in rows {
+                table.row(["".into(), "".into(), "".into(), endpoint, health]);
+            }
+        }
+        table.draw(canvas)
+    }
+}
+
+fn rows_of(route: &Route) -> impl Iterator<Item = (Cell, Cell)> {
+    let row = |endpoint: &Endpoint| ((&endpoint.address).into(), health(endpoint));
+    route.endpoints.iter().map(row)
+}
+
+/// Of a route without endpoints.
+fn local(route: &Route) -> Cell {
+    if route.local_apps > 0 {
+        Cell::new("bound on this node", Look::Good)
+    } else {
+        Cell::new("nobody has bound it on this node", Look::Bad)
+    }
+}
+
+fn health(endpoint: &Endpoint) -> Cell {
+    if endpoint.failed_in_a_row > 0 {
+        let failed_s = seconds_since(endpoint.failed_at_unix_us);
+        let times = endpoint.failed_in_a_row;
+        let text = format!(
+            "failed {times} ×, {} ago: {}",
+            age(failed_s),
+            clean(&endpoint.problem)
+        );
+        return Cell::new(text, Look::Bad);
+    }
+    if endpoint.reached == 0 {
+        return Cell::new("not tried yet", Look::Faint);
+    }
+    let reached_s = seconds_since(endpoint.reached_at_unix_us);
+    Cell::new(format!("reached {} ago", age(reached_s)), Look::Good)
+}
+
+impl Shown for Certificates {
+    fn draw(&self, canvas: Canvas) -> String {
+        if !self.enabled {
+            return "no [tls] is configured: nothing is proved to other nodes, and nothing is hidden on the way\n"
+                .to_owned();
+        }
+        let identity = if self.identity.is_empty() {
+            "nobody"
+        } else {
+            &self.identity
+        };
+        let mut out = fact("proves", identity, canvas);
+        out += &fact("certificate", &self.certificate_file, canvas);
+        let ends = match self.ends_unix_s {
+            0 => "its times cannot be read".to_owned(),
+            ends => validity(ends),
+        };
+        out += &fact("valid", &ends, canvas);
+        out += &fact("key", &self.key_file, canvas);
+        out += &fact("trusts", &self.authorities_file, canvas);
+        for file in &self.revocation_files {
+            out += &fact("revocations", file, canvas);
+        }
+        for warning in &self.warnings {
+            out += &Look::Bad.paint(&format!("{}\n", clean(warning)), canvas);
+        }
+        out
+    }
+}
+
+/// For how long a certificate is good still.
+fn validity(ends_unix_s: i64) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let left_s = ends_unix_s - now.map_or(0, |now| now.as_secs() as i64);
+    if left_s > 0 {
+        format!("for {} more", age(left_s as f64))
+    } else {
+        format!("ended {} ago", age(-left_s as f64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_has_a_line_for_each_endpoint_with_what_is_wrong_there() {
+        let endpoint = |address: &str, reached, failed_in_a_row, problem: &str| Endpoint {
+            address: address.into(),
+            reached,
+            failed_in_a_row,
+            problem: problem.into(),
+            reached_at_unix_us: 1,
+            failed_at_unix_us: 1,
+            ..Endpoint::default()
+        };
+        let route = Route {
+            service: "kv.Kv".into(),
+            transport: "tcp".into(),
+            connections: 2,
+            endpoints: vec![
+                endpoint("b:1", 3, 0, "of old"),
+                endpoint("c:1", 0, 4, "refused"),
+                endpoint("d:1", 0, 0, ""),
+            ],
+            ..Route::default()
+        };
+        let local = Route {
+            service: "*".into(),
+            ..Route::default()
+        };
+        let routes = vec![route, local];
+        let drawn = ListRoutesResponse { routes }.draw(Canvas::plain());
+        let lines: Vec<_> = drawn.lines().collect();
+        assert_eq!(lines.len(), 5, "{drawn}");
+        assert!(lines[1].contains("kv.Kv") && lines[1].contains("b:1") && lines[1].contains("reached"));
+        assert!(!drawn.contains("of old"), "{drawn}");
+        assert!(
+            lines[2].contains("failed 4 ×") && lines[2].contains("refused"),
+            "{drawn}"
+        );
+        assert!(lines[3].contains("not tried yet"), "{drawn}");
+        assert!(lines[4].contains("nobody has bound it"), "{drawn}");
+    }
+
+    #[test]
+    fn a_certificate_says_who_it_proves_and_for_how_long() {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let mut certificates = Certificates {
+            enabled: true,
+            identity: "spiffe://x/a".into(),
+            ends_unix_s: now.as_secs() as i64 + 2 * 86_400 + 3_700,
+            warnings: vec!["certificates: it ends".into()],
+            ..Certificates::default()
+        };
+        let drawn = certificates.draw(Canvas::plain());
+        for words in ["spiffe://x/a", "for 2 d 1 h more", "certificates: it ends"] {
+            assert!(drawn.contains(words), "{words}: {drawn}");
+        }
+        certificates.ends_unix_s = now.as_secs() as i64 - 3_600;
+        assert!(certificates.draw(Canvas::plain()).contains("ended 1 h 0 min ago"));
+        assert!(Certificates::default().draw(Canvas::plain()).contains("no [tls]"));
+    }
+}
