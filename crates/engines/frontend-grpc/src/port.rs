@@ -217,6 +217,15 @@ impl GrpcPort {
         self.grpc.drain(now);
     }
 
+    /// All calls end with this, and then the connection.
+    pub fn end(&mut self, refusal: &ServiceRefusal, now: Nanos) {
+        self.drain(now);
+        let streams: Vec<u32> = self.calls.keys().copied().collect();
+        for stream in streams {
+            self.refuse(stream, refusal);
+        }
+    }
+
     /// What is to be watched; nothing, once it has ended.
     #[must_use]
     pub fn interest(&self) -> Option<Interest> {

@@ -54,7 +54,8 @@ impl SendHeap {
     }
 
     /// What the attachment's messages take of the service's memory.
-    pub(crate) fn share(&self) -> &Arc<PrivateBytes> {
+    #[must_use]
+    pub fn share(&self) -> &Arc<PrivateBytes> {
         &self.share
     }
 

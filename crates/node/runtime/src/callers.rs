@@ -1,9 +1,11 @@
 //! How callers leave a runtime, and what gRPC clients and the control plane have to say to each other.
 
 use provost_datapath::Nanos;
+use provost_frontend_grpc::{GrpcPort, ServiceRefusal};
+use provost_wire::Code;
 
 use crate::caller_port::CallerPort;
-use crate::command::{AppId, NewCaller, RuntimeEvent, ServiceAnswer, WaitMode};
+use crate::command::{AppId, CallerEnding, NewCaller, RuntimeEvent, ServiceAnswer, WaitMode};
 use crate::platform::RuntimePlatform;
 use crate::worker::{BATCH_SUBMISSIONS, KIND_APP, RuntimeWorker, token};
 
@@ -20,25 +22,42 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             return;
         };
         let now = self.now;
-        if let Some(app) = self.apps.get_mut(number)
-            && let Some(port) = app.port.grpc()
-        {
-            port.answer_service(&answer.service, answer.found, now);
+        if let Some(app) = self.apps.get_mut(number) {
+            let found = answer
+                .found
+                .and_then(|binding| match app.path(binding.connection) {
+                    Some(_) => Ok(binding),
+                    // Its end was told when nobody knew of it.
+                    None => Err(ended_meanwhile(&answer.service)),
+                });
+            let Some(port) = app.port.grpc() else {
+                return;
+            };
+            port.answer_service(&answer.service, found, now);
             app.heat(number, &mut self.hot_apps, now);
             app.touch(number, &mut self.touched);
         }
     }
 
     pub(crate) fn drain_caller(&mut self, app: AppId) {
+        let now = self.now;
+        self.change_caller(app, |port| port.drain(now));
+    }
+
+    pub(crate) fn end_caller(&mut self, ending: &CallerEnding) {
+        let now = self.now;
+        self.change_caller(ending.app, |port| port.end(&ending.refusal, now));
+    }
+
+    fn change_caller(&mut self, app: AppId, change: impl FnOnce(&mut GrpcPort)) {
         let Some(number) = self.app_numbers.get(&app).copied() else {
             return;
         };
-        let now = self.now;
         if let Some(app) = self.apps.get_mut(number)
             && let Some(port) = app.port.grpc()
         {
-            port.drain(now);
-            app.heat(number, &mut self.hot_apps, now);
+            change(port);
+            app.heat(number, &mut self.hot_apps, self.now);
             app.touch(number, &mut self.touched);
         }
     }
@@ -102,5 +121,13 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
                 open.heat(path, &mut self.hot_paths, self.now);
             }
         }
+    }
+}
+
+/// A connection that has ended before the client's calls were told of it.
+fn ended_meanwhile(service: &str) -> ServiceRefusal {
+    ServiceRefusal {
+        code: Code::Unavailable,
+        message: format!("the connection to {service} ended as it was opened: call again"),
     }
 }

@@ -30,6 +30,8 @@ pub enum RuntimeCommand {
     AnswerService(Box<ServiceAnswer>),
     /// A gRPC client is to end its calls, and to begin no others.
     DrainCaller(AppId),
+    /// The calls of a gRPC client end now.
+    EndCaller(Box<CallerEnding>),
     /// An app is gone: what it submitted before still goes out, then its connections end.
     Detach(AppId),
     /// A connection of an app is there.
@@ -81,6 +83,14 @@ pub struct ServiceAnswer {
     pub service: String,
     /// Where calls go, or why they do not.
     pub found: Result<ServiceBinding, ServiceRefusal>,
+}
+
+/// How the calls of a gRPC client end before their time.
+pub struct CallerEnding {
+    /// Which client, by its number.
+    pub app: AppId,
+    /// The status of its calls.
+    pub refusal: ServiceRefusal,
 }
 
 /// How a runtime waits for an app.

@@ -254,6 +254,10 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
     fn save_apps(&self, heaps: &Arc<[(AppId, SendHeap)]>) -> io::Result<Vec<SavedApp>> {
         let mut saved = Vec::new();
         for (number, app) in self.apps.iter() {
+            if app.is_caller_that_leaves() {
+                // Nobody is to go on with it.
+                continue;
+            }
             let paths = self.paths.iter().map(|(_, path)| path);
             let own: Vec<&PolledDatapath> = paths.filter(|path| path.app == number).collect();
             saved.push(save_app(app, &own, heaps)?);

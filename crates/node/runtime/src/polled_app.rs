@@ -37,6 +37,11 @@ pub(crate) struct ConnectionPlace {
 }
 
 impl PolledApp {
+    /// Whether it is a gRPC client whose connection has ended, or is given up.
+    pub(crate) fn is_caller_that_leaves(&self) -> bool {
+        self.leaving.is_some() && matches!(self.port, CallerPort::Grpc(_))
+    }
+
     pub(crate) fn heat(&mut self, number: u32, hot: &mut Vec<u32>, now: Nanos) {
         let gap_ns = now.saturating_sub(self.last_work);
         self.last_work = now;

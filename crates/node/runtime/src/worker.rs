@@ -340,6 +340,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
                 RuntimeCommand::AttachCaller(caller) => self.attach_caller(*caller),
                 RuntimeCommand::AnswerService(answer) => self.answer_service(*answer),
                 RuntimeCommand::DrainCaller(app) => self.drain_caller(app),
+                RuntimeCommand::EndCaller(ending) => self.end_caller(&ending),
                 RuntimeCommand::Detach(app) => self.detach(app),
                 RuntimeCommand::Open(connection) => self.open(*connection),
                 RuntimeCommand::Reconfigure(reconfigure) => self.reconfigurations.push_back(*reconfigure),

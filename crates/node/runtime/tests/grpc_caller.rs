@@ -10,8 +10,8 @@ use provost_datapath::PrivateBytes;
 use provost_frontend_grpc::{GrpcPort, GrpcPortParts, ServiceRefusal};
 use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, MessageForm, RequestHead};
 use provost_runtime::{
-    EventRefused, EventSink, NewCaller, RuntimeCommand, RuntimeEvent, RuntimeHandle, RuntimeOptions,
-    ServiceAnswer, WaitMode,
+    CallerEnding, EventRefused, EventSink, NewCaller, RuntimeCommand, RuntimeEvent, RuntimeHandle,
+    RuntimeOptions, ServiceAnswer, WaitMode,
 };
 use provost_shm::now_ns;
 use provost_wire::Code;
@@ -199,5 +199,32 @@ fn a_detached_client_is_disconnected() {
     assert!(matches!(
         heard.recv_timeout(TIMEOUT).unwrap(),
         RuntimeEvent::Detached { .. }
+    ));
+}
+
+#[test]
+fn calls_of_a_client_that_is_ended_get_a_status() {
+    let (runtime, heard, mut client) = attached();
+    let call = client.call("/test.Missing/Call");
+    assert!(matches!(
+        heard.recv_timeout(TIMEOUT).unwrap(),
+        RuntimeEvent::ServiceWanted { .. }
+    ));
+    let message = "being replaced".to_owned();
+    let ending = CallerEnding {
+        app: CALLER,
+        refusal: ServiceRefusal {
+            code: Code::Unavailable,
+            message: message.clone(),
+        },
+    };
+    tell(&runtime, RuntimeCommand::EndCaller(Box::new(ending)));
+    assert_eq!(client.status(call), (Code::Unavailable, message));
+    while let Some(event) = client.event() {
+        assert_eq!(event, GrpcEvent::Draining);
+    }
+    assert!(matches!(
+        heard.recv_timeout(TIMEOUT).unwrap(),
+        RuntimeEvent::CallerEnded { .. }
     ));
 }
