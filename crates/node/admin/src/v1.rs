@@ -154,6 +154,10 @@ pub struct App {
     pub send_heap_bytes: u64,
     #[prost(uint64, tag = "11")]
     pub receive_heap_bytes: u64,
+    /// Where it connected from, of a client that speaks gRPC; empty for apps. Of one over TCP no process is known: pid is 0, uid
+    /// and gid are 4294967295.
+    #[prost(string, tag = "12")]
+    pub grpc_origin: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]

@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use crate::config::{ControlConfig, GroupAccount, UserAccount};
 
+/// The user of a client that comes over TCP, of which the kernel says nothing: no process has it.
+pub const UNKNOWN_USER: u32 = u32::MAX;
+
 /// What the kernel says of a process at the other end of a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
@@ -29,6 +32,16 @@ impl Credentials {
             gid,
             groups,
         })
+    }
+
+    /// Those of a client of which the kernel says nothing.
+    pub(crate) fn unknown() -> Credentials {
+        Credentials {
+            pid: 0,
+            uid: UNKNOWN_USER,
+            gid: UNKNOWN_USER,
+            groups: Arc::from([]),
+        }
     }
 
     /// Whether it is one of these users, or a member of one of these groups.

@@ -35,6 +35,15 @@ impl AppProcess {
         }
     }
 
+    /// That of a client of which the kernel says nothing.
+    pub(crate) fn unknown() -> AppProcess {
+        AppProcess {
+            credentials: Credentials::unknown(),
+            facts: ProcessFacts::default(),
+            program: None,
+        }
+    }
+
     /// The process of an app that another process of the service has let in, and what was saved of it.
     pub(crate) fn of_state(socket: BorrowedFd<'_>, app: &AppIdentity, program: &[u8]) -> AppProcess {
         let program = (!program.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(program)));

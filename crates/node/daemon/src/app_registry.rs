@@ -45,7 +45,8 @@ pub(crate) struct AppRegistry {
 pub(crate) struct AttachedApp {
     /// Its end of all its connections.
     pub(crate) endpoint: AppEndpoint,
-    pub(crate) control: ControlSocket,
+    /// Where it asks for things; none of a gRPC client.
+    pub(crate) control: Option<ControlSocket>,
     /// What it has asked for and was not answered yet.
     pub(crate) requests: PendingRequests,
     /// Whether its library takes another completion region.
@@ -80,6 +81,13 @@ impl AttachedApp {
         }
     }
 
+    /// Bytes of the heap that it has brought: none, if it is a gRPC client.
+    pub(crate) fn shared_heap_bytes(&self) -> u64 {
+        self.control
+            .as_ref()
+            .map_or(0, |_| self.endpoint.send_heap.bytes())
+    }
+
     /// The user of its process.
     pub(crate) fn uid(&self) -> u32 {
         self.endpoint.identity.uid
@@ -110,9 +118,12 @@ impl AttachedApp {
 
     /// Says something on the service's own account, if there is room: an app that does not listen is not waited for.
     fn tell(&self, body: reply::Body) {
+        let Some(control) = &self.control else {
+            return;
+        };
         let body = Some(body);
         let reply = Reply { id: 0, body }.encode_to_vec();
-        if let Err(error) = self.control.socket.get_ref().send(&reply, &[]) {
+        if let Err(error) = control.socket.get_ref().send(&reply, &[]) {
             tracing::debug!(app = self.id(), %error, "an app was not told");
         }
     }

@@ -28,13 +28,14 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tracing::Instrument;
 
 use crate::access::{self, Credentials};
+use crate::admission;
 use crate::app_process::AppProcess;
 use crate::app_registry::{
     AppRegistry, AttachedApp, ControlSocket, PendingRequest, PendingRequests, UnattachedProcess, watched,
 };
 use crate::authority::AppAuthority;
 use crate::compose::AppEndpoint;
-use crate::config::{AppTable, Config};
+use crate::config::Config;
 use crate::configuration::Configuration;
 use crate::connect::{ConnectOutcome, Connector};
 use crate::connections::ConnectionRegistry;
@@ -186,7 +187,9 @@ impl AppServer {
                 match self.start(&app, new).await {
                     Ok(()) => return self.welcome(app, request.id, reply).await,
                     Err(refusal) => {
-                        refuse(&app.control, &credentials, request.id, refusal).await;
+                        if let Some(control) = &app.control {
+                            refuse(control, &credentials, request.id, refusal).await;
+                        }
                         return None;
                     }
                 }
@@ -207,7 +210,8 @@ impl AppServer {
         let borrowed: Vec<_> = welcome.descriptors.iter().map(AsFd::as_fd).collect();
         let body = Some(reply::Body::Attached(welcome.reply));
         let reply = Reply { id: request, body }.encode_to_vec();
-        if app.control.send(&reply, &borrowed).await.is_err() {
+        let control = app.control.as_ref()?;
+        if control.send(&reply, &borrowed).await.is_err() {
             self.detach(&app).await;
             return None;
         }
@@ -236,7 +240,7 @@ impl AppServer {
         };
         let connections = self.connections.permits.of_app(credentials.uid);
         if let Some(table) = self.authority.admit(&live, &name, &mut process)? {
-            self.check_attachments(&live, &table)?;
+            admission::check_attachments(&live, &self.apps, &table)?;
             connections.set_bound(table.connections);
         }
         let slots = (
@@ -307,38 +311,7 @@ impl AppServer {
             );
             return Err(Refusal::invalid(message));
         }
-        let attached = self.apps.count();
-        if attached >= live.limits.apps {
-            let message = format!("{attached} apps are attached, as many as limits.apps allows");
-            return Err(Refusal::new(Code::ResourceExhausted, message));
-        }
-        let of_user = self.apps.count_of_user(credentials.uid);
-        if of_user >= live.limits.apps_per_user {
-            let message = format!(
-                "{of_user} apps of user {} are attached, as many as limits.apps_per_user allows",
-                credentials.uid
-            );
-            return Err(Refusal::new(Code::ResourceExhausted, message));
-        }
-        Ok(())
-    }
-
-    /// Checks that as many apps of a table may be attached.
-    fn check_attachments(&self, live: &Config, table: &AppTable) -> Result<(), Refusal> {
-        let Some(most) = table.attachments else {
-            return Ok(());
-        };
-        let of_table = |name: &str| live.app_table(name).is_some_and(|other| other.name == table.name);
-        let apps = self.apps.all();
-        let attached = apps.values().filter(|app| of_table(app.name())).count();
-        if attached < most {
-            return Ok(());
-        }
-        let message = format!(
-            "{attached} apps of [[app]] \"{}\" are attached, as many as its attachments = {most} allow",
-            table.name
-        );
-        Err(Refusal::new(Code::ResourceExhausted, message))
+        admission::check_room(&live.limits, &self.apps, credentials.uid)
     }
 
     /// Gives an admitted app to its runtime.
@@ -391,7 +364,7 @@ impl AppServer {
         app.gone.send_replace(true);
         self.services.unbind_all(app.id());
         // The app learns of it from this, if it still lives; the socket itself goes when the last request has ended.
-        app.control.shut_down();
+        app.control.iter().for_each(ControlSocket::shut_down);
         // Taken again and again: a runtime that takes no commands for seconds gets some more.
         while self.runtimes[app.endpoint.runtime]
             .tell(Command::Detach(app.id()))
@@ -404,15 +377,18 @@ impl AppServer {
 
     /// Carries out requests until the app is gone.
     async fn obey(self: Rc<Self>, app: &Rc<AttachedApp>) {
+        let Some(control) = &app.control else {
+            return;
+        };
         let under_way = Arc::new(Semaphore::new(REQUESTS_MAX));
         loop {
             let permit = tokio::select! {
                 // Never closed, so that this waits for a permit.
                 Ok(permit) = Arc::clone(&under_way).acquire_owned() => permit,
                 // Nothing is read from it meanwhile, which is how an end is seen otherwise.
-                () = app.control.hung_up() => return,
+                () = control.hung_up() => return,
             };
-            let (packet, _guard) = self.quiesce_barrier.enter_with(|| app.control.receive()).await;
+            let (packet, _guard) = self.quiesce_barrier.enter_with(|| control.receive()).await;
             let packet = match packet {
                 Ok(Some(packet)) => packet,
                 Ok(None) => return,
@@ -444,9 +420,9 @@ impl AppServer {
         let (server, app) = (Rc::clone(self), Rc::clone(app));
         let span = tracing::info_span!("request", app = app.id(), request = number);
         let attending = async move {
-            if let Some(answer) = server.carry_out(&app, number).await {
+            if let (Some(answer), Some(control)) = (server.carry_out(&app, number).await, &app.control) {
                 // An app that is gone needs no answer.
-                let _ = app.control.send(&answer, &[]).await;
+                let _ = control.send(&answer, &[]).await;
             }
             app.requests.borrow_mut().remove(&number);
             drop(permit);
@@ -650,7 +626,7 @@ impl AdmittedApp {
     fn attached(self, control: ControlSocket) -> AttachedApp {
         AttachedApp {
             endpoint: self.endpoint,
-            control,
+            control: Some(control),
             requests: RefCell::new(BTreeMap::new()),
             takes_regions: self.takes_regions,
             process: self.process,

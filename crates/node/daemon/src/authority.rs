@@ -214,6 +214,13 @@ pub(crate) fn owner<'c>(
     Err(AuthorityDenial { rule, reason })
 }
 
+/// The name of the first table, of those for one name, to whose conditions a process answers.
+pub(crate) fn name_of<'c>(live: &'c Config, process: &AppProcess) -> Option<&'c str> {
+    let mut named = live.apps.iter().filter(|table| !table.name.contains(['*', '?']));
+    let table = named.find(|table| unmet_condition(table, process).is_none());
+    table.map(|table| table.name.as_str())
+}
+
 /// Whether an app of this name may bind a service.
 pub(crate) fn may_bind(live: &Config, app: &str, service: &str) -> Result<(), AuthorityDenial> {
     may(live, app, service, AppAction::Bind)

@@ -69,6 +69,15 @@ pub(crate) enum ConnectOutcome {
     SchemaUnknown,
 }
 
+/// A connection of a client that has brought no schema, and by which one it calls.
+pub(crate) struct ClientConnection {
+    /// Its number at its app.
+    pub(crate) number: u32,
+    pub(crate) schema: Arc<BoundSchema>,
+    /// Largest message that may be sent, in bytes.
+    pub(crate) message_bytes_max: u32,
+}
+
 /// A connection that was opened.
 pub(crate) struct OpenedConnection {
     /// Its number at its app.
@@ -161,29 +170,103 @@ impl Connector {
                 None => Ok(ConnectOutcome::SchemaUnknown),
             };
         };
+        let opened = self.open_to(id, app, connect, &schema, guard).await?;
+        Ok(ConnectOutcome::Connected(opened))
+    }
+
+    /// Opens a connection for a client that brings no schema, as [`Connector::connect`] does for others: it calls by the
+    /// schema that this node has of the service.
+    pub(crate) async fn connect_client<'a>(
+        &'a self,
+        app: &AttachedApp,
+        service: &str,
+        guard: &mut Option<QuiesceGuard<'a>>,
+    ) -> Result<ClientConnection, Refusal> {
+        let id = self.connections.new_id();
+        let span = tracing::info_span!("connect", connection = id);
+        let connecting = async {
+            let told = log::may_tell(EventSubject::App(app.id()));
+            let name = &*log::cut(service);
+            if told {
+                tracing::info!(service = name, "connection requested");
+            }
+            let outcome = self.connect_client_as(id, app, service, guard).await;
+            if let (Err(refusal), true) = (&outcome, told) {
+                let reason = &*log::cut(&refusal.message);
+                tracing::info!(service = name, code = %refusal.code, reason, "connection refused");
+            }
+            outcome
+        };
+        connecting.instrument(span).await
+    }
+
+    async fn connect_client_as<'a>(
+        &'a self,
+        id: ConnectionId,
+        app: &AttachedApp,
+        service: &str,
+        guard: &mut Option<QuiesceGuard<'a>>,
+    ) -> Result<ClientConnection, Refusal> {
+        if service.len() > NAME_BYTES_MAX {
+            let message = format!("name a service in 1 to {NAME_BYTES_MAX} bytes");
+            return Err(Refusal::invalid(message));
+        }
+        self.authority.may_connect(app, service)?;
+        let connect = Connect {
+            service: service.to_owned(),
+            ..Connect::default()
+        };
+        let Some(schema) = self.services.schema_to_call(service) else {
+            // Where it leads nowhere, that is the better reason.
+            self.route(app, &connect)?;
+            let message = format!(
+                "no schema of {service} is known on this node, and a gRPC client brings none: name its file in \
+                 schemas.prefetch, or attach an app that uses it"
+            );
+            return Err(Refusal::new(Code::Unavailable, message));
+        };
+        let opened = self.open_to(id, app, &connect, &schema, guard).await?;
+        let limits = self.connections.find(id).map(|open| open.spec.limits);
+        Ok(ClientConnection {
+            number: opened.number,
+            schema,
+            // One that has ended already takes nothing.
+            message_bytes_max: limits.map_or(0, |limits| limits.message_bytes_max),
+        })
+    }
+
+    /// Opens a connection of an app by a schema that is known.
+    async fn open_to<'a>(
+        &'a self,
+        id: ConnectionId,
+        app: &AttachedApp,
+        connect: &Connect,
+        schema: &Arc<BoundSchema>,
+        guard: &mut Option<QuiesceGuard<'a>>,
+    ) -> Result<OpenedConnection, Refusal> {
+        let identity = &app.endpoint.identity;
         if self.connections.is_draining() {
             let message = "the service on this node is shutting down";
             return Err(Refusal::new(Code::Unavailable, message));
         }
         let permit = self.connections.permits.take(&app.connections)?;
-        let opened = match self.route(app, connect)? {
+        match self.route(app, connect)? {
             ConnectionRoute::Local => {
                 let found = app
-                    .unless_gone(self.services.match_local(&schema, identity))
+                    .unless_gone(self.services.match_local(schema, identity))
                     .await??;
                 *guard = Some(self.quiesce_barrier.enter().await);
-                self.connect_local(id, app, &schema, found, permit).await?
+                self.connect_local(id, app, schema, found, permit).await
             }
             ConnectionRoute::Remote(route) => {
                 let _attempt = self.attempts.begin(identity.id, identity.uid)?;
-                let reaching = self.reach_any(&schema, &route, identity, connect.timeout_ns);
+                let reaching = self.reach_any(schema, &route, identity, connect.timeout_ns);
                 let reached = app.unless_gone(reaching).await??;
                 *guard = Some(self.quiesce_barrier.enter().await);
-                self.open_remote(id, &app.endpoint, &schema, None, reached, permit)
-                    .await?
+                self.open_remote(id, &app.endpoint, schema, None, reached, permit)
+                    .await
             }
-        };
-        Ok(ConnectOutcome::Connected(opened))
+        }
     }
 
     /// Why an app cannot connect to a service under a name that its schema does not give it.

@@ -12,6 +12,7 @@ use crate::configuration::Configuration;
 use crate::connect::Connector;
 use crate::connections::ConnectionRegistry;
 use crate::counts::Counts;
+use crate::grpc::GrpcAccess;
 use crate::live_change::LiveChanges;
 use crate::peers::PeerAccess;
 use crate::policies::Policies;
@@ -31,6 +32,8 @@ pub(crate) struct ControlPlane {
     pub(crate) policies: Rc<Policies>,
     pub(crate) changes: Rc<LiveChanges>,
     pub(crate) connector: Rc<Connector>,
+    /// Clients that speak gRPC.
+    pub(crate) grpc: Rc<GrpcAccess>,
     pub(crate) peers: Rc<PeerAccess>,
     /// Before everything that is done for apps, and that they or peers can notice.
     pub(crate) quiesce_barrier: Rc<QuiesceBarrier>,

@@ -9,6 +9,7 @@
 
 pub mod access;
 mod admin;
+mod admission;
 mod app_process;
 mod app_registry;
 mod apps;
@@ -27,6 +28,7 @@ pub mod core_dumps;
 mod counts;
 mod endpoint_health;
 mod enforcement;
+mod grpc;
 pub mod hot_restart;
 mod inspect;
 mod listen;
@@ -51,6 +53,7 @@ pub mod schemas;
 mod segments;
 mod services;
 mod sockets;
+mod stream_listener;
 mod suggestion;
 mod transport;
 mod turns;
@@ -59,6 +62,7 @@ mod user_names;
 
 pub use admin::{Denied, Role};
 pub use config::{AdminConfig, Config};
+pub use grpc::NotListening;
 pub use node::{Node, NodeEnd, NodeParts, Shutdown, StartError};
 pub use preflight::read_configuration;
 pub use reload::{ReloadError, Reloaded};

@@ -30,6 +30,7 @@ use crate::connections::ConnectionRegistry;
 use crate::control_plane::ControlPlane;
 use crate::counts::{Counts, unix_ms};
 use crate::enforcement;
+use crate::grpc::{GrpcAccess, NotListening};
 use crate::hot_restart::{self, Predecessor, PredecessorError};
 use crate::live_change::LiveChanges;
 use crate::log::{self, EventSubject};
@@ -54,6 +55,8 @@ use crate::{admin, listen, observe, policies, reload};
 
 /// Changes that the program around the node asks for and that wait, at most.
 const ORDERS_MAX: usize = 64;
+/// How long gRPC clients that were told to go have the services to themselves. Most are gone after one round trip.
+const CLIENTS_GRACE: Duration = Duration::from_millis(500);
 /// Stack of the control plane's thread and of those on which handshakes run, in bytes.
 const STACK_BYTES: usize = 512 << 10;
 /// Threads for what operators ask for and for hot restarts, beside those of handshakes, attempts, look-ups and schemas.
@@ -90,6 +93,9 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// A listener for gRPC clients could not be opened.
+    #[error(transparent)]
+    Grpc(#[from] NotListening),
     /// A schema that is to be loaded at the start is not usable.
     #[error("schemas.prefetch: {0}")]
     Schema(#[from] StoreError),
@@ -133,6 +139,7 @@ impl From<SocketError> for StartError {
             SocketError::Control { path, source } => StartError::Socket { path, source },
             SocketError::Admin { path, source } => StartError::AdminSocket { path, source },
             SocketError::Peers { address, source } => StartError::Listener { address, source },
+            SocketError::Grpc(error) => StartError::Grpc(error),
             SocketError::Http(error) => StartError::Observe(error),
             SocketError::System(source) => StartError::System {
                 what: "a socket at which the node is found",
@@ -563,6 +570,7 @@ impl ServingTasks {
         let peers = listeners.peers.into_iter();
         let peers =
             peers.map(|peers| tokio::task::spawn_local(listen::accept(Rc::clone(&plane.connector), peers)));
+        plane.grpc.serve(listeners.grpc);
         let admin = listeners.admin.map(|socket| admin::serve(plane.clone(), socket));
         let http = listeners.http.map(|listener| {
             tracing::info!(address = %listener.address(), "serving metrics and health");
@@ -591,6 +599,7 @@ async fn stop(
     shutdown: &mut watch::Receiver<Shutdown>,
 ) {
     tasks.accepting.iter().for_each(tokio::task::JoinHandle::abort);
+    plane.grpc.stop_accepting();
     plane.restarts.keep(OwnSockets::default());
     // It is gone when somebody has removed it.
     let _ = std::fs::remove_file(&plane.config.started.control.socket);
@@ -656,9 +665,16 @@ async fn drain(plane: &ControlPlane, shutdown: &mut watch::Receiver<Shutdown>) {
         limit_ms = drain_ms,
         "draining"
     );
-    plane.connections.drain();
+    let ending = async {
+        // First, so that what they have sent already finds the services.
+        plane.grpc.drain_clients().await;
+        let _ = tokio::time::timeout(CLIENTS_GRACE, plane.grpc.all_gone()).await;
+        plane.connections.drain();
+        plane.connections.all_ended().await;
+        plane.grpc.all_gone().await;
+    };
     tokio::select! {
-        () = plane.connections.all_ended() => {}
+        () = ending => {}
         () = tokio::time::sleep(limit) => tracing::warn!("calls in flight are cut short: timeouts.drain_ms is over"),
         _ = wait_for_shutdown(shutdown, Shutdown::Now) => {}
     }
@@ -792,6 +808,10 @@ fn make(
         },
         turn: Cell::new(0),
     });
+    let grpc = GrpcAccess::new(&connector).map_err(|error| StartError::System {
+        what: "memory for gRPC clients",
+        source: io::Error::other(error),
+    })?;
     let changes = Rc::new(LiveChanges::new(
         Rc::clone(&policies),
         Rc::clone(&connections),
@@ -807,6 +827,7 @@ fn make(
         policies,
         changes,
         connector,
+        grpc: Rc::new(grpc),
         peers,
         quiesce_barrier,
         restarts: Rc::new(RestartDesk::new(upgrades)),
@@ -848,11 +869,14 @@ async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
             }
             RuntimeEvent::Detached { app } => {
                 plane.connections.forget_app(app);
+                let client = plane.grpc.forget(app);
                 if let Some(attached) = plane.apps.remove(app) {
                     plane.runtimes[attached.endpoint.runtime].remove_app();
                     if log::may_tell(EventSubject::User(attached.endpoint.identity.uid)) {
                         tracing::info!(app, name = attached.name(), "detached");
                     }
+                } else if let Some(client) = client {
+                    plane.runtimes[client.runtime].remove_app();
                 }
             }
             RuntimeEvent::Closed { id, app, end, .. } => {
@@ -867,8 +891,8 @@ async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
                     );
                 }
             }
-            // No gRPC client is let in yet.
-            RuntimeEvent::ServiceWanted { .. } | RuntimeEvent::CallerEnded { .. } => {}
+            RuntimeEvent::ServiceWanted { app, service } => plane.grpc.look_for(app, service),
+            RuntimeEvent::CallerEnded { app, reason } => plane.grpc.connection_ended(app, &reason),
             RuntimeEvent::EngineFailed(failed) => plane.changes.engine_failed(*failed),
         }
     }

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use crate::config::{Config, ConfigChange, ConfigError, Sources, TakesEffect, diff};
 use crate::control_plane::ControlPlane;
 use crate::enforcement;
+use crate::grpc::NotListening;
 use crate::migration::RouteFollower;
 use crate::permits::ConnectionBounds;
 use crate::policies::{Attachment, Change, ChangeError, Mode, Report};
@@ -39,6 +40,9 @@ pub enum ReloadError {
     /// Its policies cannot be attached.
     #[error(transparent)]
     Policy(#[from] ChangeError),
+    /// A listener for gRPC clients could not be opened.
+    #[error(transparent)]
+    Grpc(#[from] NotListening),
     /// There are no files to write to.
     #[error(
         "the service was started without configuration files: start it with --config-dir DIR or --config FILE"
@@ -101,6 +105,7 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     let change = Change::Apply {
         attachments: attachments.clone(),
     };
+    let listeners = plane.grpc.prepare(&new)?;
     let policies = plane.changes.carry_out(change, Mode::Apply).await?;
     plane.policies.set_configured(attachments);
     // From here on nothing can fail.
@@ -111,6 +116,7 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
         .permits
         .set_bounds(ConnectionBounds::from(&next.limits));
     let before = plane.config.set_live(next);
+    plane.grpc.change_listeners(listeners).await;
     enforcement::enforce(plane);
     let follower = RouteFollower {
         connector: Rc::clone(&plane.connector),

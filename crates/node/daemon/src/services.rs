@@ -122,6 +122,17 @@ impl Services {
         self.schemas.of_hash(hash).map(|schema| schema.service.clone())
     }
 
+    /// The schema by which a client calls a service that brings none: that of an app which has bound it here, else the one
+    /// that became known last.
+    pub(crate) fn schema_to_call(&self, service: &str) -> Option<Arc<BoundSchema>> {
+        let state = self.lock();
+        let offers = state.by_service.get(service);
+        let offered = offers.and_then(|offers| offers.last());
+        let offered = offered.map(|offer| Arc::clone(&offer.schema));
+        drop(state);
+        offered.or_else(|| self.schemas.newest(service))
+    }
+
     /// The services that apps of this node have bound.
     pub(crate) fn bound(&self) -> Vec<String> {
         self.lock().by_service.keys().cloned().collect()

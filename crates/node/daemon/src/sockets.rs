@@ -9,7 +9,9 @@ use provost_shm::PacketListener;
 
 use crate::admin::{self, AdminSocket};
 use crate::config::{Config, ListenAddress, ListenerConfig};
-use crate::observe::{HttpListener, ObserveError};
+use crate::grpc::{self, GrpcSockets, InheritedSocket, NotListening};
+use crate::observe::{self, ObserveError};
+use crate::stream_listener::StreamListener;
 use crate::transport::{NetworkTransport, PeerListener, TransportKind};
 use crate::upgrade::OwnSockets;
 
@@ -23,6 +25,8 @@ pub(crate) enum SocketError {
     #[error("{source}")]
     Peers { address: SocketAddr, source: io::Error },
     #[error(transparent)]
+    Grpc(#[from] NotListening),
+    #[error(transparent)]
     Http(#[from] ObserveError),
     #[error("{0}")]
     System(io::Error),
@@ -34,7 +38,8 @@ pub(crate) struct Listeners {
     pub(crate) admin: Option<AdminSocket>,
     /// One for each listener of the configuration.
     pub(crate) peers: Vec<Box<dyn PeerListener>>,
-    pub(crate) http: Option<HttpListener>,
+    pub(crate) http: Option<StreamListener>,
+    pub(crate) grpc: GrpcSockets,
 }
 
 /// Opens the socket of one listener, and says where it is.
@@ -87,6 +92,7 @@ impl Listeners {
             admin: open_admin(config)?,
             peers,
             http: open_http(config)?,
+            grpc: grpc::open_all(config, Vec::new())?,
         })
     }
 
@@ -104,7 +110,7 @@ impl Listeners {
         let http = match taken.http {
             Some((socket, address)) if address == config.observe.listen => {
                 let configured = config.observe.address().unwrap_or_default();
-                let listening = configured.map(|address| HttpListener::listening(socket, address));
+                let listening = configured.map(|address| StreamListener::listening(socket, address));
                 listening.transpose().map_err(system)?
             }
             _ => open_http(config)?,
@@ -114,6 +120,7 @@ impl Listeners {
             admin,
             peers: peers.map_err(system)?,
             http,
+            grpc: grpc::open_all(config, taken.grpc)?,
         })
     }
 
@@ -144,7 +151,7 @@ impl Listeners {
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let mut paths = Vec::new();
         paths.extend(self.admin.as_ref().map(|admin| admin.path().to_path_buf()));
-        if let Some(ListenAddress::Unix(path)) = self.http.as_ref().map(HttpListener::address) {
+        if let Some(ListenAddress::Unix(path)) = self.http.as_ref().map(StreamListener::address) {
             paths.push(path);
         }
         paths
@@ -158,6 +165,8 @@ pub(crate) struct Sockets {
     pub(crate) admin: Option<(OwnedFd, PathBuf)>,
     /// That of metrics and health, and what its configuration called the address.
     pub(crate) http: Option<(OwnedFd, String)>,
+    /// Those of gRPC clients.
+    pub(crate) grpc: Vec<InheritedSocket>,
     /// One for each listener of this process's configuration.
     pub(crate) peers: Vec<(TransportKind, OwnedFd)>,
 }
@@ -169,10 +178,10 @@ fn open_admin(config: &Config) -> Result<Option<AdminSocket>, SocketError> {
     })
 }
 
-fn open_http(config: &Config) -> Result<Option<HttpListener>, SocketError> {
+fn open_http(config: &Config) -> Result<Option<StreamListener>, SocketError> {
     // The configuration was checked: what is there is an address.
     let address = config.observe.address().unwrap_or_default();
-    Ok(address.as_ref().map(HttpListener::open).transpose()?)
+    Ok(address.as_ref().map(observe::open).transpose()?)
 }
 
 fn system(source: io::Error) -> SocketError {

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::status::State;
 use provost_admin::v1::{
-    GetStatusRequest, ListAppsRequest, ListAppsResponse, ListDatapathsRequest, ListDatapathsResponse,
+    App, GetStatusRequest, ListAppsRequest, ListAppsResponse, ListDatapathsRequest, ListDatapathsResponse,
     Packets, Status, UpgradeDaemonRequest, UpgradeDaemonResponse,
 };
 
@@ -146,17 +146,40 @@ impl Shown for ListAppsResponse {
             table.row([
                 app.id.into(),
                 (&app.name).into(),
-                app.pid.into(),
-                app.uid.into(),
+                process(app.pid).into(),
+                user(app).into(),
                 app.runtime.into(),
                 app.connections.into(),
                 app.calls_in_flight.into(),
                 numbers::bytes(app.send_heap_bytes).into(),
                 numbers::bytes(app.receive_heap_bytes).into(),
-                app.serves.join(", ").into(),
+                serves(app).into(),
             ]);
         }
         table.draw(canvas)
+    }
+}
+
+/// The process of an app; of a gRPC client over TCP none is known.
+fn process(pid: i32) -> String {
+    match pid {
+        0 => "-".to_owned(),
+        pid => pid.to_string(),
+    }
+}
+
+fn user(app: &App) -> String {
+    match app.uid {
+        u32::MAX => "-".to_owned(),
+        uid => uid.to_string(),
+    }
+}
+
+/// What an app serves, or that it is a gRPC client.
+fn serves(app: &App) -> String {
+    match app.grpc_origin.as_str() {
+        "" => app.serves.join(", "),
+        origin => format!("gRPC client, {origin}"),
     }
 }
 
@@ -354,7 +377,7 @@ pub(crate) fn describe_upgrade(done: &UpgradeDaemonResponse) -> String {
 
 #[cfg(test)]
 mod tests {
-    use provost_admin::v1::{App, Datapath, Engine, Runtime};
+    use provost_admin::v1::{Datapath, Engine, Runtime};
 
     use super::*;
 

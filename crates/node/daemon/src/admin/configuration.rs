@@ -112,6 +112,8 @@ fn refusal(error: &ReloadError) -> Status {
     match error {
         ReloadError::Config(_) => Status::invalid_argument(message),
         ReloadError::Policy(error) => changes::refusal(error),
-        ReloadError::NoFiles | ReloadError::Write { .. } => Status::failed_precondition(message),
+        ReloadError::Grpc(_) | ReloadError::NoFiles | ReloadError::Write { .. } => {
+            Status::failed_precondition(message)
+        }
     }
 }

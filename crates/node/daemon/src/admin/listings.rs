@@ -36,8 +36,9 @@ pub(crate) async fn apps(desk: &Desk) -> v1::ListAppsResponse {
                 .filter_map(|(number, _)| polled.paths.get(number))
                 .map(|path| path.calls_in_flight as u64)
                 .sum(),
-            send_heap_bytes: app.endpoint.send_heap.bytes(),
+            send_heap_bytes: app.shared_heap_bytes(),
             receive_heap_bytes: polled.receive_heaps.get(id).copied().unwrap_or(0),
+            grpc_origin: plane.grpc.origin_of(*id).unwrap_or_default(),
         })
         .collect();
     apps.sort_by_key(|app| app.id);

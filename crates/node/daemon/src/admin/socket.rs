@@ -9,9 +9,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_core::Stream;
-use rustix::fs::Mode;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -19,6 +16,7 @@ use tonic::transport::server::Connected;
 
 use crate::access::Credentials;
 use crate::places::{BoundedPlaces, PlaceBounds, PlacedStream, let_losers_go};
+use crate::stream_listener::{SocketMode, UnixSocketTerms, bind_unix};
 
 /// Connections of operators' tools. When there are more, one of the user who has most of them makes room.
 const CONNECTIONS: PlaceBounds = PlaceBounds {
@@ -42,21 +40,11 @@ impl AdminSocket {
     /// Listens at a path, which gets these permission bits. A socket that a dead process has left there is replaced;
     /// one that answers is not.
     pub(crate) fn bind(path: &Path, mode: u32) -> io::Result<AdminSocket> {
-        let address = SocketAddrUnix::new(path)?;
-        let mode = Mode::from_raw_mode(mode);
-        let socket = new_socket()?;
-        // The path is born with the socket's mode less the umask, so it is never wider than asked.
-        rustix::fs::fchmod(&socket, mode)?;
-        match rustix::net::bind(&socket, &address) {
-            Err(Errno::ADDRINUSE) if is_dead(path, &address) => {
-                std::fs::remove_file(path)?;
-                rustix::net::bind(&socket, &address)?;
-            }
-            result => result?,
-        }
-        rustix::fs::chmod(path, mode)?;
-        rustix::net::listen(&socket, BACKLOG)?;
-        AdminSocket::listening(socket, path)
+        let terms = UnixSocketTerms {
+            mode: SocketMode::Exactly(mode),
+            backlog: BACKLOG,
+        };
+        AdminSocket::listening(bind_unix(path, terms)?, path)
     }
 
     /// Goes on with a socket that listens already.
@@ -89,22 +77,6 @@ impl AdminSocket {
             waiting: None,
         }
     }
-}
-
-fn new_socket() -> rustix::io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-}
-
-/// Whether the path is a socket at which nobody answers.
-fn is_dead(path: &Path, address: &SocketAddrUnix) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    let refused = || {
-        let probe = new_socket()?;
-        rustix::net::connect(&probe, address)
-    };
-    is_socket && refused() == Err(Errno::CONNREFUSED)
 }
 
 type BarrierWait = Pin<Box<dyn Future<Output = ()> + Send>>;

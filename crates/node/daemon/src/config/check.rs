@@ -47,6 +47,9 @@ impl Config {
         self.check_paths_of_calls(&mut problems);
         self.check_datagram(&mut problems);
         self.check_tls(&mut problems);
+        for (key, problem) in self.grpc_problems() {
+            problems.add(key, problem);
+        }
         if let Err(problem) = self.observe.address() {
             problems.add("observe.listen", problem);
         }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use super::Config;
 
 /// Keys that a reload changes, by their beginning. The rest waits for a restart, or for a replacement of the daemon.
-const LIVE: [&str; 20] = [
+const LIVE: [&str; 21] = [
     "app",
     "control.allow_",
     "engines",
+    "grpc",
     "limits.apps",
     "limits.connections",
     "limits.receive_heap_bytes",
@@ -28,7 +29,14 @@ const LIVE: [&str; 20] = [
     "tls.server_identities",
 ];
 /// Lists whose entries are told apart by this key of theirs.
-const NAMED: [(&str, &str); 3] = [("app", "name"), ("policy", "name"), ("route", "service")];
+const NAMED: [(&str, &str); 4] = [
+    ("app", "name"),
+    ("grpc.listener", "name"),
+    ("policy", "name"),
+    ("route", "service"),
+];
+/// Those of them whose order means nothing.
+const UNORDERED: [&str; 2] = ["grpc.listener", "route"];
 
 /// One key that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +96,7 @@ impl Config {
         next.control.allow_app_addresses = other.control.allow_app_addresses;
         next.apps.clone_from(&other.apps);
         next.engines.clone_from(&other.engines);
+        next.grpc.clone_from(&other.grpc);
         next.limits.apps = other.limits.apps;
         next.limits.connections = other.limits.connections;
         next.limits.apps_per_user = other.limits.apps_per_user;
@@ -154,7 +163,7 @@ fn add_named(leaves: &mut BTreeMap<String, String>, path: &str, entries: &[toml:
         rest.remove(*name);
         add_table(leaves, &format!("{path}.{named}"), &rest);
     }
-    if path != "route" && !names.is_empty() {
+    if !UNORDERED.contains(&path) && !names.is_empty() {
         leaves.insert(path.to_owned(), format!("{names:?}"));
     }
     true
@@ -222,6 +231,8 @@ mod tests {
             ..super::super::AppTable::default()
         }];
         other.engines = vec!["/e.so".into()];
+        let listener = "[[grpc.listener]]\nname = \"web\"\naddress = \"127.0.0.1:1\"\napp = \"web\"\n";
+        other.grpc = config(listener).grpc;
         other.limits.apps = 1;
         other.limits.connections = 2;
         other.limits.connections_per_app = 1;

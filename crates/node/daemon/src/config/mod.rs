@@ -8,6 +8,7 @@ mod admin;
 mod apps;
 mod check;
 mod diff;
+mod grpc;
 mod lines;
 mod model;
 mod observe;
@@ -22,6 +23,7 @@ pub use accounts::{AccountKind, GroupAccount, GroupKind, NamedAccount, UserAccou
 pub use admin::AdminConfig;
 pub use apps::AppTable;
 pub use diff::{ConfigChange, TakesEffect, diff};
+pub use grpc::{GrpcListenerConfig, GrpcTable};
 pub use model::*;
 pub use observe::{ListenAddress, ObserveConfig};
 pub use sources::{Adjust, FurtherCheck, Sources};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
-use super::{AdminConfig, AppTable, GroupAccount, ObserveConfig, UserAccount};
+use super::{AdminConfig, AppTable, GroupAccount, GrpcTable, ObserveConfig, UserAccount};
 use crate::policies::Attachment;
 use crate::transport::{TransportKind, TransportOptions};
 
@@ -47,6 +47,8 @@ pub struct Config {
     /// To whom names of apps belong, and what those apps may do; without any, every app may do everything.
     #[serde(rename = "app", skip_serializing_if = "Vec::is_empty")]
     pub apps: Vec<AppTable>,
+    /// Where clients that speak gRPC connect.
+    pub grpc: GrpcTable,
     /// Where other nodes connect.
     #[serde(rename = "listener", skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<ListenerConfig>,

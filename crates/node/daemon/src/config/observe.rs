@@ -54,19 +54,7 @@ impl ObserveConfig {
         if self.listen.is_empty() {
             return Ok(None);
         }
-        if let Some(path) = self.listen.strip_prefix(UNIX) {
-            return match path.is_empty() {
-                true => Err("name the socket after \"unix:\"".into()),
-                false => Ok(Some(ListenAddress::Unix(path.into()))),
-            };
-        }
-        match self.listen.parse() {
-            Ok(address) => Ok(Some(ListenAddress::Tcp(address))),
-            Err(_) => Err(format!(
-                "\"{}\" is neither \"ip:port\" nor \"unix:PATH\"",
-                self.listen
-            )),
-        }
+        ListenAddress::parse(&self.listen).map(Some)
     }
 
     /// Where metrics are exported to, if anywhere, and how often. The error has the key, and says what is wrong with it.
@@ -82,6 +70,20 @@ impl ObserveConfig {
         let endpoint = provost_observers::tracing::endpoint(&self.otlp_endpoint);
         let endpoint = endpoint.map_err(|problem| ("observe.otlp_endpoint", problem))?;
         Ok(Some((endpoint, Duration::from_millis(self.otlp_interval_ms))))
+    }
+}
+
+impl ListenAddress {
+    /// `ip:port`, or `unix:PATH`. The error says what is wrong with it.
+    pub fn parse(text: &str) -> Result<ListenAddress, String> {
+        if let Some(path) = text.strip_prefix(UNIX) {
+            return match path.is_empty() {
+                true => Err("name the socket after \"unix:\"".into()),
+                false => Ok(ListenAddress::Unix(path.into())),
+            };
+        }
+        let address = text.parse().map(ListenAddress::Tcp);
+        address.map_err(|_| format!("\"{text}\" is neither \"ip:port\" nor \"unix:PATH\""))
     }
 }
 

@@ -20,6 +20,8 @@ use crate::runtimes::NotFrozen;
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long handshakes with peers get to come to their end before the rest is left to break.
 const HANDSHAKES_WAIT: Duration = Duration::from_secs(1);
+/// How long calls of gRPC clients get to come to their end before the rest is cut short. Those who connect meanwhile wait.
+const CLIENTS_WAIT: Duration = Duration::from_secs(2);
 /// How long what is done for apps may take to come to a point where it can be left.
 const REQUESTS_WAIT: Duration = Duration::from_secs(2);
 
@@ -65,6 +67,10 @@ pub(crate) async fn replace(
 
     let limit = Duration::from_millis(plane.config.live().timeouts.hot_restart_ms);
     // What follows is undone from the last to the first: the new process is ended before anything goes on here.
+    let clients = plane.grpc.barrier.close(limit).await;
+    let clients = clients.map_err(|_| UpgradeError::Requests(limit))?;
+    // Their connections are not passed on. Those who connect again wait at the socket for the one that goes on.
+    plane.grpc.see_off(CLIENTS_WAIT).await;
     let peers = plane.peers.barrier.close(limit).await;
     let peers = peers.map_err(|_| UpgradeError::Requests(limit))?;
     let _ = tokio::time::timeout(HANDSHAKES_WAIT, plane.peers.no_handshakes()).await;
@@ -87,6 +93,7 @@ pub(crate) async fn replace(
         }
     };
     // Nothing is read or written here any more.
+    clients.stay();
     peers.stay();
     requests.stay();
     let report = UpgradeReport {

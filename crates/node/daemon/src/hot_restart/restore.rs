@@ -765,7 +765,7 @@ fn finish(
         let process = AppProcess::of_state(app.control.as_fd(), &app.endpoint.identity, &app.state.program);
         let attached = Rc::new(AttachedApp {
             endpoint: app.endpoint,
-            control: app.control,
+            control: Some(app.control),
             requests: RefCell::new(requests),
             takes_regions: app.state.takes_regions,
             process,

@@ -181,6 +181,14 @@ impl Writer<'_> {
                 descriptors: 1,
             });
         }
+        for inherited in self.plane.grpc.sockets()? {
+            self.descriptors.push(inherited.socket);
+            node.parts.push(state::Part {
+                name: GRPC_PART.to_owned(),
+                state: inherited.key.into_bytes(),
+                descriptors: 1,
+            });
+        }
         node.parts.push(state::Part {
             name: observe::state_transfer::PART.to_owned(),
             state: observe::state_transfer::save(self.plane),
@@ -193,9 +201,12 @@ impl Writer<'_> {
         let Some(attached) = self.plane.apps.find(saved.app) else {
             return Ok(None);
         };
+        let Some(control) = &attached.control else {
+            return Ok(None);
+        };
         let heap = attached.endpoint.send_heap.memory();
         let heap = heap.ok_or_else(|| io::Error::other("the memory of a send heap was not kept"))?;
-        self.descriptors.push(attached.control.duplicate()?);
+        self.descriptors.push(control.duplicate()?);
         self.descriptors.push(heap.try_clone()?.into_descriptor());
         self.descriptors.extend(saved.doorbell);
         let port_descriptors = saved.port_descriptors.len() as u32;
@@ -327,5 +338,7 @@ fn attested(app: &AttestedApp) -> state::AttestedApp {
 
 /// The admin socket, among [`state::Node::parts`].
 pub(super) const ADMIN_PART: &str = "admin";
+/// A socket for gRPC clients, likewise, by what it is called ([`crate::config::GrpcListenerConfig::socket_key`]).
+pub(super) const GRPC_PART: &str = "grpc-listener";
 /// The socket of metrics and health, likewise.
 pub(super) const HTTP_PART: &str = "http";

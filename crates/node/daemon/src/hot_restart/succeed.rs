@@ -14,10 +14,11 @@ use provost_shm::PacketSocket;
 
 use super::channel::{Body, Channel, ChannelError, Committed, Failed, Ready, Restored, unexpected};
 use super::restore::{self, Descriptors, NotRestored};
-use super::save::{ADMIN_PART, HTTP_PART};
+use super::save::{ADMIN_PART, GRPC_PART, HTTP_PART};
 use super::state::{self, FORMAT};
 use crate::config::{Config, ListenerConfig};
 use crate::control_plane::ControlPlane;
+use crate::grpc::InheritedSocket;
 use crate::observe;
 use crate::policies::state_transfer::{SavedInstance, SavedPolicies};
 use crate::policies::{Attachment, load_engines};
@@ -241,6 +242,7 @@ pub(crate) fn complete(
         control: control.into(),
         admin: None,
         http: None,
+        grpc: Vec::new(),
         peers: Vec::with_capacity(prepared.listeners.len()),
     };
     for (listener, origin) in prepared.listeners {
@@ -268,6 +270,11 @@ pub(crate) fn complete(
             HTTP_PART => {
                 let address = String::from_utf8_lossy(&part.state).into_owned();
                 sockets.http = socket.map(|socket| (socket, address));
+            }
+            GRPC_PART => {
+                let key = String::from_utf8_lossy(&part.state).into_owned();
+                let inherited = socket.map(|socket| InheritedSocket { key, socket });
+                sockets.grpc.extend(inherited);
             }
             // Of an older or newer version: what it had is not had here.
             _ => {}

@@ -27,7 +27,7 @@ use crate::control_plane::ControlPlane;
 pub use crate::audit_log::{AuditLog, AuditLogError};
 pub use crate::config::{ListenAddress, ObserveConfig};
 pub(crate) use failures::{failures, follow};
-pub(crate) use http::{HttpListener, serve};
+pub(crate) use http::{open, serve};
 pub use node_metrics::NODE_METRICS;
 pub(crate) use otlp::export;
 

@@ -28,6 +28,8 @@ metrics! {
     BUILD = "provost_build_info", Gauge, "1", "Always 1; the label says which version serves.";
     READY = "provost_ready", Gauge, "1", "1 while the node takes new apps and connections, else 0.";
     APPS = "provost_apps", Gauge, "{app}", "Apps that are attached.";
+    GRPC_CLIENTS = "provost_grpc_clients", Gauge, "{client}",
+        "Connections of gRPC clients to a listener, those that have called nothing yet among them.";
     CONNECTIONS = "provost_connections", Gauge, "{connection}", "Open connections of all apps.";
     RUNTIME_APPS = "provost_runtime_apps", Gauge, "{app}", "Apps on a runtime thread.";
     RUNTIME_BUSY = "provost_runtime_busy_seconds_total", Counter, "s",
@@ -108,6 +110,9 @@ fn node(plane: &ControlPlane, out: &mut Collected) {
     );
     out.number(&READY, &[], f64::from(u8::from(is_ready(plane))));
     out.number(&APPS, &[], plane.apps.count() as f64);
+    for (listener, clients) in plane.grpc.clients_by_listener() {
+        out.number(&GRPC_CLIENTS, &[("listener", &listener)], clients as f64);
+    }
     for (at, runtime) in plane.runtimes.iter().enumerate() {
         let name = at.to_string();
         let labels = [("runtime", name.as_str())];
@@ -133,7 +138,7 @@ fn node(plane: &ControlPlane, out: &mut Collected) {
     let receive_bytes: u64 = loads().map(|load| load.receive_heap_bytes).sum();
     out.number(&RECEIVE_HEAP, &[], receive_bytes as f64);
     let apps = plane.apps.all();
-    let send_bytes: u64 = apps.values().map(|app| app.endpoint.send_heap.bytes()).sum();
+    let send_bytes: u64 = apps.values().map(|app| app.shared_heap_bytes()).sum();
     out.number(&SEND_HEAP, &[], send_bytes as f64);
     changes(plane, out);
     let certificates = plane.peers.certificates.as_ref();

@@ -202,6 +202,21 @@ impl SchemaStore {
         self.lock().by_hash.get(&hash).cloned()
     }
 
+    /// The schema of a service that was added last.
+    #[must_use]
+    pub fn newest(&self, service: &str) -> Option<Arc<BoundSchema>> {
+        let known = self.lock();
+        let of_service = |set: &KnownSet| {
+            let mut bound = set.services.iter().filter_map(|hash| known.by_hash.get(hash));
+            bound.find(|bound| bound.service == service).cloned()
+        };
+        let newest = known.sets.iter().max_by_key(|(number, set)| {
+            let number = **number;
+            of_service(set).map(|_| number)
+        });
+        newest.and_then(|(_, set)| of_service(set))
+    }
+
     /// The length of the schema that was kept on disk under this hash: [`SchemaStore::load`] has it.
     pub fn bytes_on_disk(&self, hash: SchemaHash) -> Option<u64> {
         self.cache.as_ref()?.bytes(hash)
@@ -582,6 +597,10 @@ mod tests {
         let store = store(4, None);
         let added = store.add(&descriptor_set("S"), None, USER).unwrap();
         let hash = added[0].hash;
+        assert_eq!(store.newest("t.S").unwrap().hash, hash);
+        assert!(store.newest("t.Other").is_none());
+        let later = store.add(&encoded(&["S"], 1), None, USER).unwrap();
+        assert_eq!(store.newest("t.S").unwrap().hash, later[0].hash);
         assert_eq!(store.known("t.S", hash).unwrap().service, "t.S");
         assert!(store.known("t.Other", hash).is_none());
         assert!(store.known("t.S", SchemaHash([0; 32])).is_none());

@@ -1,0 +1,441 @@
+//! The clients that have come: from their first byte to the end of their connections.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use provost_engine::AppIdentity;
+use provost_frontend::SendHeap;
+use provost_frontend_grpc::{GrpcPort, GrpcPortParts, MethodBinding, ServiceBinding, ServiceRefusal};
+use provost_grpc::GrpcConfig;
+use provost_http2::{Http2Config, KeepalivePolicy};
+use provost_runtime::{CallerEnding, NewCaller, ServiceAnswer};
+use provost_shm::now_ns;
+use provost_wire::Code;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::AbortHandle;
+use tracing::Instrument;
+
+use super::GrpcAccess;
+use super::listeners::GrpcListener;
+use super::socket::{ArrivedClient, ClientParty};
+use crate::access::{self, UNKNOWN_USER};
+use crate::admission;
+use crate::app_process::AppProcess;
+use crate::app_registry::AttachedApp;
+use crate::authority;
+use crate::compose::AppEndpoint;
+use crate::config::{Config, GrpcListenerConfig};
+use crate::log::{self, EventSubject};
+use crate::places::{BoundedPlaces, HeldPlace, PlaceBounds};
+use crate::quiesce_barrier::QuiesceGuard;
+use crate::refusal::Refusal;
+use crate::runtime::{AppId, Command};
+
+/// Clients that have connected and were not admitted yet, as they have called nothing. When there are more, one of the user or
+/// the network that has most of them makes room.
+const SILENT: PlaceBounds = PlaceBounds {
+    all: 512,
+    per_party: 512,
+    grace: Duration::ZERO,
+};
+/// Services of one client that are looked for at once; more wait.
+const LOOK_UPS_MAX: usize = 16;
+/// Messages of the largest size that one client may have sent in part.
+const PARTIAL_MESSAGES_MAX: usize = 2;
+/// How long clients that were told to go, and had their time, may take to be gone.
+const LEAVING_WAIT: Duration = Duration::from_millis(500);
+
+/// All clients that are connected.
+pub(super) struct ClientRegistry {
+    connected: RefCell<HashMap<AppId, Rc<GrpcClient>>>,
+    silent: Arc<BoundedPlaces<ClientParty>>,
+    /// Told when one has gone.
+    gone: Notify,
+}
+
+/// A client that has connected.
+pub(crate) struct GrpcClient {
+    id: AppId,
+    listener: Rc<GrpcListener>,
+    /// The app that it is, if it may be.
+    name: String,
+    /// The runtime that has its connection.
+    pub(crate) runtime: usize,
+    process: AppProcess,
+    origin: String,
+    send_heap: SendHeap,
+    /// Set by its first call that was let pass.
+    admitted: RefCell<Option<Rc<AttachedApp>>>,
+    is_admitted: Notify,
+    look_ups: Semaphore,
+    attending: RefCell<Option<AbortHandle>>,
+    is_told_to_go: Cell<bool>,
+}
+
+impl ClientRegistry {
+    pub(super) fn new() -> ClientRegistry {
+        ClientRegistry {
+            connected: RefCell::default(),
+            silent: BoundedPlaces::new(SILENT),
+            gone: Notify::new(),
+        }
+    }
+
+    fn find(&self, id: AppId) -> Option<Rc<GrpcClient>> {
+        self.connected.borrow().get(&id).map(Rc::clone)
+    }
+
+    fn all(&self) -> Vec<Rc<GrpcClient>> {
+        self.connected.borrow().values().map(Rc::clone).collect()
+    }
+}
+
+// How one comes, and how it goes.
+impl GrpcAccess {
+    /// Gives a client that has come to a runtime, if there is a place for it.
+    pub(super) async fn let_in(self: &Rc<Self>, listener: &Rc<GrpcListener>, arrived: ArrivedClient) {
+        // Nobody has a grace.
+        let Some(place) = self.clients.silent.enter(arrived.party) else {
+            return;
+        };
+        let live = self.config.live();
+        let name = app_name(&live, &listener.config, &arrived.process);
+        let send_heap = self.no_heap.clone().counted_in(self.apps.private_bytes());
+        let port = GrpcPort::new(
+            GrpcPortParts {
+                carrier: arrived.carrier,
+                config: connection_config(&live, &listener.config),
+                share: Arc::clone(send_heap.share()),
+                receive_heap_bytes: live.limits.receive_heap_bytes,
+            },
+            now_ns(),
+        );
+        let client = Rc::new(GrpcClient {
+            id: self.apps.new_id(),
+            listener: Rc::clone(listener),
+            runtime: self.runtimes.place(&name),
+            name,
+            process: arrived.process,
+            origin: arrived.origin,
+            send_heap,
+            admitted: RefCell::new(None),
+            is_admitted: Notify::new(),
+            look_ups: Semaphore::new(LOOK_UPS_MAX),
+            attending: RefCell::new(None),
+            is_told_to_go: Cell::new(false),
+        });
+        let runtime = &self.runtimes[client.runtime];
+        runtime.place_app();
+        let new = Box::new(NewCaller { app: client.id, port });
+        if runtime.tell(Command::AttachCaller(new)).await.is_err() {
+            runtime.remove_app();
+            return;
+        }
+        tracing::debug!(app = client.id, origin = client.origin, "a gRPC client has come");
+        self.clients
+            .connected
+            .borrow_mut()
+            .insert(client.id, Rc::clone(&client));
+        let attending = Rc::clone(self).attend(Rc::clone(&client), place);
+        let attending = tokio::task::spawn_local(attending).abort_handle();
+        client.attending.replace(Some(attending));
+    }
+
+    /// Ends a client that has lost its place, or that is not to be here any more.
+    async fn attend(self: Rc<Self>, client: Rc<GrpcClient>, mut place: HeldPlace<ClientParty>) {
+        let is_admitted = tokio::select! {
+            biased;
+            () = client.is_admitted.notified() => true,
+            () = place.lost() => false,
+        };
+        drop(place);
+        let app = client.admitted.borrow().clone();
+        if let (true, Some(app)) = (is_admitted, app) {
+            app.given_up.notified().await;
+        } else {
+            tracing::debug!(
+                app = client.id,
+                "a gRPC client has called nothing, and others have come"
+            );
+        }
+        let _guard = self.connector.quiesce_barrier.enter().await;
+        self.detach(&client).await;
+    }
+
+    async fn detach(&self, client: &GrpcClient) {
+        client.give_up();
+        let command = || Command::Detach(client.id);
+        // Taken again and again: a runtime that takes no commands for seconds gets some more.
+        while self.runtimes[client.runtime].tell(command()).await.is_err() {
+            tracing::error!(app = client.id, "a runtime thread takes no commands");
+        }
+    }
+
+    /// A client's connection has ended: what is under way on its behalf ends too.
+    pub(crate) fn connection_ended(&self, id: AppId, reason: &str) {
+        let Some(client) = self.clients.find(id) else {
+            return;
+        };
+        client.give_up();
+        if log::may_tell(EventSubject::User(client.process.credentials.uid)) {
+            let (name, reason) = (&client.name, &*log::cut(reason));
+            tracing::info!(app = id, name, reason, "a gRPC client's connection has ended");
+        }
+    }
+
+    /// Where a client comes from.
+    pub(crate) fn origin_of(&self, id: AppId) -> Option<String> {
+        self.clients.find(id).map(|client| client.origin.clone())
+    }
+
+    /// How many clients are connected to each listener.
+    pub(crate) fn clients_by_listener(&self) -> BTreeMap<String, usize> {
+        let mut counts = self.listener_names();
+        for client in self.clients.connected.borrow().values() {
+            *counts.entry(client.listener.config.name.clone()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Nothing of a client is left at its runtime.
+    pub(crate) fn forget(&self, id: AppId) -> Option<Rc<GrpcClient>> {
+        let client = self.clients.connected.borrow_mut().remove(&id)?;
+        if let Some(attending) = client.attending.take() {
+            attending.abort();
+        }
+        self.clients.gone.notify_one();
+        Some(client)
+    }
+}
+
+// What one calls.
+impl GrpcAccess {
+    /// Looks for a service that a client calls, and tells its port.
+    pub(crate) fn look_for(self: &Rc<Self>, id: AppId, service: String) {
+        let Some(client) = self.clients.find(id) else {
+            return;
+        };
+        let access = Rc::clone(self);
+        let span = tracing::info_span!("request", app = id);
+        let looking = async move {
+            // Never closed, so that this waits for a permit.
+            let _turn = client.look_ups.acquire().await;
+            let mut guard = None;
+            let found = access.find_service(&client, &service, &mut guard).await;
+            let _guard = match guard {
+                Some(guard) => guard,
+                None => access.connector.quiesce_barrier.enter().await,
+            };
+            let answer = ServiceAnswer {
+                app: id,
+                service,
+                found: found.map_err(|refusal| ServiceRefusal {
+                    code: refusal.code,
+                    message: refusal.message,
+                }),
+            };
+            let command = Command::AnswerService(Box::new(answer));
+            if let Err(error) = access.runtimes[client.runtime].tell(command).await {
+                tracing::error!(%error, "a gRPC client was not answered");
+            }
+        };
+        tokio::task::spawn_local(looking.instrument(span));
+    }
+
+    async fn find_service<'a>(
+        &'a self,
+        client: &GrpcClient,
+        service: &str,
+        guard: &mut Option<QuiesceGuard<'a>>,
+    ) -> Result<ServiceBinding, Refusal> {
+        let app = self.admitted(client)?;
+        let connection = self.connector.connect_client(&app, service, guard).await?;
+        let schema = &connection.schema;
+        let methods = schema.schema.service(service).map(MethodBinding::of_service);
+        Ok(ServiceBinding {
+            connection: connection.number,
+            tables: Arc::clone(&schema.tables),
+            methods: Arc::new(methods.unwrap_or_default()),
+            message_bytes_max: connection.message_bytes_max,
+        })
+    }
+
+    /// The app that a client is. With its first call it becomes one, if it may.
+    fn admitted(&self, client: &GrpcClient) -> Result<Rc<AttachedApp>, Refusal> {
+        if let Some(app) = &*client.admitted.borrow() {
+            return Ok(Rc::clone(app));
+        }
+        let admitted = self.admit(client);
+        let (uid, name, origin) = (client.process.credentials.uid, &client.name, &client.origin);
+        match &admitted {
+            Ok(app) => {
+                client.admitted.replace(Some(Rc::clone(app)));
+                client.is_admitted.notify_one();
+                if log::may_tell(EventSubject::User(uid)) {
+                    let listener = &client.listener.config.name;
+                    tracing::info!(app = client.id, name, origin, listener, "a gRPC client calls");
+                }
+            }
+            Err(refusal) if log::may_tell(EventSubject::User(uid)) => {
+                let reason = &*log::cut(&refusal.message);
+                tracing::warn!(name, origin, reason, "refused a gRPC client");
+            }
+            Err(_) => {}
+        }
+        admitted
+    }
+
+    fn admit(&self, client: &GrpcClient) -> Result<Rc<AttachedApp>, Refusal> {
+        let live = self.config.live();
+        let mut process = client.process.clone();
+        let credentials = process.credentials.clone();
+        if credentials.uid != UNKNOWN_USER {
+            access::check(&live.control, access::own_user(), &credentials)
+                .map_err(|denied| Refusal::new(Code::PermissionDenied, denied.to_string()))?;
+        }
+        admission::check_room(&live.limits, &self.apps, credentials.uid)?;
+        let connections = self.connector.connections.permits.of_app(credentials.uid);
+        if let Some(table) = self.authority.admit(&live, &client.name, &mut process)? {
+            admission::check_attachments(&live, &self.apps, &table)?;
+            connections.set_bound(table.connections);
+        }
+        let app = Rc::new(AttachedApp {
+            endpoint: AppEndpoint {
+                runtime: client.runtime,
+                send_heap: client.send_heap.clone(),
+                identity: Arc::new(AppIdentity {
+                    id: client.id,
+                    name: client.name.as_str().into(),
+                    pid: credentials.pid,
+                    uid: credentials.uid,
+                    gid: credentials.gid,
+                    user: self.apps.name_of_user(credentials.uid),
+                    workload: self.connector.callers.workload(&live, &client.name),
+                }),
+            },
+            control: None,
+            requests: RefCell::new(BTreeMap::new()),
+            takes_regions: false,
+            process,
+            connections,
+            given_up: Notify::new(),
+            gone: watch::Sender::new(false),
+        });
+        self.apps.insert(Rc::clone(&app));
+        Ok(app)
+    }
+}
+
+// How all go.
+impl GrpcAccess {
+    /// Tells all clients to begin no more calls. Their connections end with those that are under way.
+    pub(crate) async fn drain_clients(&self) {
+        for client in self.clients.all() {
+            self.drain_client(&client).await;
+        }
+    }
+
+    /// The same for those of one listener.
+    pub(super) async fn drain_clients_of(&self, listener: &Rc<GrpcListener>) {
+        for client in self.clients.all() {
+            if Rc::ptr_eq(&client.listener, listener) {
+                self.drain_client(&client).await;
+            }
+        }
+    }
+
+    async fn drain_client(&self, client: &GrpcClient) {
+        if client.is_told_to_go.replace(true) {
+            return;
+        }
+        // A runtime that takes no command for seconds has others to fear for.
+        if self.runtimes[client.runtime]
+            .tell(Command::DrainCaller(client.id))
+            .await
+            .is_err()
+        {
+            tracing::error!(app = client.id, "a runtime thread takes no commands");
+        }
+    }
+
+    /// Ends the calls of a client with a status.
+    async fn end_client(&self, client: &GrpcClient) {
+        let ending = CallerEnding {
+            app: client.id,
+            refusal: ServiceRefusal {
+                code: Code::Unavailable,
+                message: "the service on this node is being replaced: call again".to_owned(),
+            },
+        };
+        let command = Command::EndCaller(Box::new(ending));
+        if self.runtimes[client.runtime].tell(command).await.is_err() {
+            tracing::error!(app = client.id, "a runtime thread takes no commands");
+        }
+    }
+
+    /// Waits until no client is connected.
+    pub(crate) async fn all_gone(&self) {
+        while !self.clients.connected.borrow().is_empty() {
+            self.clients.gone.notified().await;
+        }
+    }
+
+    /// Has all clients go, and ends the connections of those that have calls under way after so long.
+    pub(crate) async fn see_off(&self, limit: Duration) {
+        self.drain_clients().await;
+        if tokio::time::timeout(limit, self.all_gone()).await.is_ok() {
+            return;
+        }
+        let left = self.clients.all();
+        tracing::warn!(clients = left.len(), "calls of gRPC clients are cut short");
+        for client in left {
+            self.end_client(&client).await;
+        }
+        let _ = tokio::time::timeout(LEAVING_WAIT, self.all_gone()).await;
+        // Who does not read what it is told needs not be waited for.
+        for client in self.clients.all() {
+            self.detach(&client).await;
+        }
+    }
+}
+
+impl GrpcClient {
+    /// Ends what is under way on its behalf.
+    fn give_up(&self) {
+        if let Some(app) = &*self.admitted.borrow() {
+            app.gone.send_replace(true);
+        }
+    }
+}
+
+/// The name of the app that a client is: what its listener says, else whose its process is. What has no name is called after
+/// its process, as an app is that brings none.
+fn app_name(live: &Config, listener: &GrpcListenerConfig, process: &AppProcess) -> String {
+    if let Some(app) = &listener.app {
+        return app.clone();
+    }
+    let named = authority::name_of(live, process).map(str::to_owned);
+    named.unwrap_or_else(|| format!("process {}", process.credentials.pid))
+}
+
+/// The bounds of a client's connection.
+fn connection_config(live: &Config, listener: &GrpcListenerConfig) -> GrpcConfig {
+    let keepalive = KeepalivePolicy {
+        interval_ns: live.timeouts.keepalive_interval_ms * 1_000_000,
+        timeout_ns: live.timeouts.keepalive_timeout_ms * 1_000_000,
+    };
+    GrpcConfig {
+        http2: Http2Config {
+            streams_max: listener.calls,
+            header_list_bytes_max: listener.metadata_bytes,
+            keepalive: Some(keepalive),
+            ..Http2Config::default()
+        },
+        received_message_bytes_max: listener.message_bytes,
+        partial_bytes_max: PARTIAL_MESSAGES_MAX * listener.message_bytes as usize,
+        ..GrpcConfig::default()
+    }
+}

@@ -1,0 +1,262 @@
+//! The listeners of a node: opened at its start, taken over from the process before, or changed by a reload.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::task::AbortHandle;
+
+use super::GrpcAccess;
+use super::socket::{ArrivedClient, open};
+use crate::config::{Config, GrpcListenerConfig, ListenAddress};
+use crate::places::let_losers_go;
+use crate::stream_listener::StreamListener;
+
+/// After an error of accept, such as having no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// Between two log lines about errors of accept.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// A listener that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("grpc.listener \"{name}\" {address}: {source}")]
+pub struct NotListening {
+    /// What the configuration calls it.
+    pub name: String,
+    /// Where it was to listen.
+    pub address: String,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// The sockets of a configuration's listeners.
+pub(crate) type GrpcSockets = Vec<(GrpcListenerConfig, StreamListener)>;
+
+/// A socket of the process before, and what its listener and the configured address were called there.
+pub(crate) struct InheritedSocket {
+    pub(crate) key: String,
+    pub(crate) socket: OwnedFd,
+}
+
+/// The listeners at which clients are let in, by what their sockets are called.
+#[derive(Default)]
+pub(super) struct OpenListeners(RefCell<BTreeMap<String, OpenListener>>);
+
+/// A listener at which clients are let in.
+struct OpenListener {
+    listener: Rc<GrpcListener>,
+    /// The same socket, for a process that takes over.
+    socket: OwnedFd,
+    accepting: AbortHandle,
+}
+
+/// What is known of a listener by those who came there.
+pub(super) struct GrpcListener {
+    pub(super) config: GrpcListenerConfig,
+    address: ListenAddress,
+}
+
+/// What a reload is to make of the listeners: everything that can fail was done.
+pub(crate) struct PreparedListeners {
+    /// Listeners whose sockets are fresh.
+    opened: GrpcSockets,
+    /// Listeners that keep their sockets.
+    kept: Vec<GrpcListenerConfig>,
+}
+
+/// Opens the sockets of a configuration, but for those that the process before had.
+pub(crate) fn open_all(
+    config: &Config,
+    mut inherited: Vec<InheritedSocket>,
+) -> Result<GrpcSockets, NotListening> {
+    let mut open_one = |config: &GrpcListenerConfig| {
+        let key = config.socket_key();
+        match inherited.iter().position(|socket| socket.key == key) {
+            Some(at) => {
+                let address = config.listen_address().map_err(io::Error::other)?;
+                StreamListener::listening(inherited.swap_remove(at).socket, address)
+            }
+            None => open(config),
+        }
+    };
+    let listeners = config.grpc.listeners.iter();
+    listeners
+        .map(|config| match open_one(config) {
+            Ok(socket) => Ok((config.clone(), socket)),
+            Err(source) => Err(not_listening(config, source)),
+        })
+        .collect()
+}
+
+fn not_listening(config: &GrpcListenerConfig, source: io::Error) -> NotListening {
+    NotListening {
+        name: config.name.clone(),
+        address: config.address.clone(),
+        source,
+    }
+}
+
+impl GrpcAccess {
+    /// Lets clients in at these sockets.
+    pub(crate) fn serve(self: &Rc<Self>, sockets: GrpcSockets) {
+        for (config, socket) in sockets {
+            let (name, address) = (config.name.clone(), config.address.clone());
+            if let Err(error) = self.serve_at(config, socket) {
+                tracing::error!(name, address, %error, "gRPC clients cannot be let in at a socket");
+            }
+        }
+    }
+
+    fn serve_at(self: &Rc<Self>, config: GrpcListenerConfig, socket: StreamListener) -> io::Result<()> {
+        let key = config.socket_key();
+        let duplicate = socket.descriptor().try_clone_to_owned()?;
+        let listener = Rc::new(GrpcListener {
+            address: socket.address(),
+            config,
+        });
+        tracing::info!(name = listener.config.name, address = %listener.address, "serving gRPC clients");
+        let accepting = Rc::clone(self).accept(Rc::clone(&listener), socket);
+        let open = OpenListener {
+            accepting: tokio::task::spawn_local(accepting).abort_handle(),
+            listener,
+            socket: duplicate,
+        };
+        self.listeners.0.borrow_mut().insert(key, open);
+        Ok(())
+    }
+
+    /// Lets clients in at one socket, for ever.
+    async fn accept(self: Rc<Self>, listener: Rc<GrpcListener>, socket: StreamListener) {
+        let mut complained: Option<Instant> = None;
+        loop {
+            let (accepted, guard) = self.barrier.enter_with(|| socket.accept()).await;
+            match accepted.and_then(ArrivedClient::of_stream) {
+                Ok(client) => {
+                    self.let_in(&listener, client).await;
+                    drop(guard);
+                    let_losers_go().await;
+                }
+                Err(error) => {
+                    drop(guard);
+                    if complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
+                        let name = &listener.config.name;
+                        tracing::warn!(name, %error, "cannot let a gRPC client in: trying again");
+                        complained = Some(Instant::now());
+                    }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Does all that can fail of making the listeners those of another configuration.
+    pub(crate) fn prepare(&self, config: &Config) -> Result<PreparedListeners, NotListening> {
+        let open_now = self.listeners.0.borrow();
+        let mut prepared = PreparedListeners {
+            opened: Vec::new(),
+            kept: Vec::new(),
+        };
+        for wanted in &config.grpc.listeners {
+            if open_now.contains_key(&wanted.socket_key()) {
+                prepared.kept.push(wanted.clone());
+                continue;
+            }
+            let socket = open(wanted).map_err(|source| not_listening(wanted, source))?;
+            prepared.opened.push((wanted.clone(), socket));
+        }
+        Ok(prepared)
+    }
+
+    /// Makes the listeners what was prepared. Clients of those that are gone or changed are told to go, and finish their
+    /// calls.
+    pub(crate) async fn change_listeners(self: &Rc<Self>, prepared: PreparedListeners) {
+        let mut before = std::mem::take(&mut *self.listeners.0.borrow_mut());
+        let mut drained = Vec::new();
+        for wanted in prepared.kept {
+            let Some(open) = before.remove(&wanted.socket_key()) else {
+                continue;
+            };
+            if open.listener.config == wanted {
+                self.listeners.0.borrow_mut().insert(wanted.socket_key(), open);
+                continue;
+            }
+            drained.push(Rc::clone(&open.listener));
+            self.serve_again(wanted, open);
+        }
+        for closed in before.into_values() {
+            tracing::info!(
+                name = closed.listener.config.name,
+                "no longer serving gRPC clients"
+            );
+            closed.close();
+            drained.push(closed.listener);
+        }
+        self.serve(prepared.opened);
+        for listener in drained {
+            self.drain_clients_of(&listener).await;
+        }
+    }
+
+    /// Goes on at a socket whose listener has changed otherwise.
+    fn serve_again(self: &Rc<Self>, wanted: GrpcListenerConfig, open: OpenListener) {
+        open.accepting.abort();
+        let (name, address) = (wanted.name.clone(), open.listener.address.clone());
+        let served = adjust(&wanted, &address)
+            .and_then(|()| StreamListener::listening(open.socket, address))
+            .and_then(|socket| self.serve_at(wanted, socket));
+        if let Err(error) = served {
+            tracing::error!(name, %error, "gRPC clients cannot be let in at a socket that has changed");
+        }
+    }
+
+    /// Lets no clients in any more, at any socket.
+    pub(crate) fn stop_accepting(&self) {
+        let listeners = std::mem::take(&mut *self.listeners.0.borrow_mut());
+        listeners.values().for_each(OpenListener::close);
+    }
+
+    /// The names of the listeners, each with 0.
+    pub(super) fn listener_names(&self) -> BTreeMap<String, usize> {
+        let listeners = self.listeners.0.borrow();
+        let names = listeners.values().map(|open| open.listener.config.name.clone());
+        names.map(|name| (name, 0)).collect()
+    }
+
+    /// Duplicates of the sockets, for a process that takes over.
+    pub(crate) fn sockets(&self) -> io::Result<Vec<InheritedSocket>> {
+        let listeners = self.listeners.0.borrow();
+        let duplicate = |(key, open): (&String, &OpenListener)| {
+            Ok(InheritedSocket {
+                key: key.clone(),
+                socket: open.socket.try_clone()?,
+            })
+        };
+        listeners.iter().map(duplicate).collect()
+    }
+}
+
+impl OpenListener {
+    /// Takes it away, with the file of a Unix socket.
+    fn close(&self) {
+        self.accepting.abort();
+        if let ListenAddress::Unix(path) = &self.listener.address {
+            // It is gone when somebody has removed it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Gives a socket that stays the permissions that its listener has now.
+fn adjust(config: &GrpcListenerConfig, address: &ListenAddress) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    match address {
+        ListenAddress::Tcp(_) => Ok(()),
+        ListenAddress::Unix(path) => {
+            let mode = std::fs::Permissions::from_mode(config.socket_mode());
+            std::fs::set_permissions(path, mode)
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Sockets at which streams come: TCP ports and Unix sockets, opened, or taken over from the process before.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use crate::config::ListenAddress;
+
+/// A socket that listens for streams.
+#[derive(Debug)]
+pub(crate) enum StreamListener {
+    Tcp(TcpListener, SocketAddr),
+    Unix(UnixListener, PathBuf),
+}
+
+/// A stream that has come, and from where.
+pub(crate) enum AcceptedStream {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+/// The permission bits of a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SocketMode {
+    /// These, whatever the umask is.
+    Exactly(u32),
+    /// All that the umask leaves.
+    ByUmask,
+}
+
+/// How a Unix socket is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnixSocketTerms {
+    pub(crate) mode: SocketMode,
+    /// Connections that wait to be accepted, at most.
+    pub(crate) backlog: i32,
+}
+
+impl StreamListener {
+    /// Opens it. A socket file that nobody listens at any more is replaced.
+    pub(crate) fn open(address: &ListenAddress, terms: UnixSocketTerms) -> io::Result<StreamListener> {
+        match address {
+            ListenAddress::Tcp(address) => of_tcp(std::net::TcpListener::bind(address)?),
+            ListenAddress::Unix(path) => {
+                StreamListener::listening(bind_unix(path, terms)?, ListenAddress::Unix(path.clone()))
+            }
+        }
+    }
+
+    /// Goes on with a socket that listens already.
+    pub(crate) fn listening(socket: OwnedFd, address: ListenAddress) -> io::Result<StreamListener> {
+        Ok(match address {
+            ListenAddress::Tcp(_) => of_tcp(std::net::TcpListener::from(socket))?,
+            ListenAddress::Unix(path) => {
+                let listener = std::os::unix::net::UnixListener::from(socket);
+                listener.set_nonblocking(true)?;
+                StreamListener::Unix(UnixListener::from_std(listener)?, path)
+            }
+        })
+    }
+
+    /// Where it is, with the port that it got.
+    pub(crate) fn address(&self) -> ListenAddress {
+        match self {
+            StreamListener::Tcp(_, address) => ListenAddress::Tcp(*address),
+            StreamListener::Unix(_, path) => ListenAddress::Unix(path.clone()),
+        }
+    }
+
+    /// What a process that replaces this one takes over.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            StreamListener::Tcp(listener, _) => listener.as_fd(),
+            StreamListener::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<AcceptedStream> {
+        Ok(match self {
+            StreamListener::Tcp(listener, _) => {
+                let (stream, address) = listener.accept().await?;
+                AcceptedStream::Tcp(stream, address)
+            }
+            StreamListener::Unix(listener, _) => AcceptedStream::Unix(listener.accept().await?.0),
+        })
+    }
+}
+
+fn of_tcp(listener: std::net::TcpListener) -> io::Result<StreamListener> {
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    Ok(StreamListener::Tcp(TcpListener::from_std(listener)?, address))
+}
+
+/// Listens at a path. A socket that a dead process has left there is replaced; one that answers, or a file that is no socket,
+/// is not.
+pub(crate) fn bind_unix(path: &Path, terms: UnixSocketTerms) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = new_socket()?;
+    if let SocketMode::Exactly(mode) = terms.mode {
+        // The path is born with the socket's mode less the umask, so it is never wider than asked.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
+    }
+    match rustix::net::bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) if is_dead(path, &address) => {
+            std::fs::remove_file(path)?;
+            rustix::net::bind(&socket, &address)?;
+        }
+        result => result?,
+    }
+    if let SocketMode::Exactly(mode) = terms.mode {
+        rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
+    }
+    rustix::net::listen(&socket, terms.backlog)?;
+    Ok(socket)
+}
+
+fn new_socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Whether the path is a socket at which nobody answers.
+fn is_dead(path: &Path, address: &SocketAddrUnix) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let refused = || {
+        let probe = new_socket()?;
+        rustix::net::connect(&probe, address)
+    };
+    is_socket && refused() == Err(Errno::CONNREFUSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_left_alone_and_a_dead_socket_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("metrics");
+        let open = || {
+            let terms = UnixSocketTerms {
+                mode: SocketMode::ByUmask,
+                backlog: 1,
+            };
+            StreamListener::open(&ListenAddress::Unix(path.clone()), terms)
+        };
+        std::fs::write(&path, "somebody's notes").unwrap();
+        assert!(open().is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "somebody's notes");
+        std::fs::remove_file(&path).unwrap();
+        drop(open().unwrap());
+        let _answers = open().unwrap();
+        assert!(open().is_err());
+    }
+}
