@@ -7,11 +7,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use provost_datapath::{Nanos, PrivateCharge};
+use provost_datapath::{Nanos, PrivateBytes, PrivateCharge};
 use provost_grpc::{GrpcMessage, GrpcStatus, MessageEncoding};
+use provost_http2::DataChunk;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
 use crate::binding::{MethodBinding, ServiceBinding};
+
+/// A reply of at most so many bytes is not counted in the client's share, so that it always finds room. (Of those, a stream's
+/// queue holds 1,024.)
+pub(crate) const UNCOUNTED_REPLY_BYTES_MAX: u64 = 256;
 
 /// How far a call is on its way into its datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +67,38 @@ pub(crate) struct CallTarget {
     pub(crate) number: u64,
 }
 
+/// The bytes of a reply, which count in the client's share until its socket has taken them.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplyBytes(Arc<CountedReply>);
+
+#[derive(Debug)]
+struct CountedReply {
+    bytes: Vec<u8>,
+    _charge: Option<PrivateCharge>,
+}
+
+impl ReplyBytes {
+    pub(crate) fn counted_in(share: &Arc<PrivateBytes>, bytes: Vec<u8>) -> ReplyBytes {
+        let held = bytes.capacity() as u64;
+        let charge = (held > UNCOUNTED_REPLY_BYTES_MAX).then(|| share.charge(held));
+        ReplyBytes(Arc::new(CountedReply {
+            bytes,
+            _charge: charge,
+        }))
+    }
+}
+
+impl DataChunk for ReplyBytes {
+    fn bytes(&self) -> &[u8] {
+        &self.0.bytes
+    }
+
+    fn from_saved(bytes: Vec<u8>) -> ReplyBytes {
+        let _charge = None;
+        ReplyBytes(Arc::new(CountedReply { bytes, _charge }))
+    }
+}
+
 /// What the client is to be told of a call, in order.
 #[derive(Debug)]
 pub(crate) enum PortReply {
@@ -69,10 +106,9 @@ pub(crate) enum PortReply {
         metadata: Vec<u8>,
     },
     Message {
-        bytes: Arc<Vec<u8>>,
+        bytes: ReplyBytes,
         /// What its stream's window gets back once it was taken.
         window_bytes: u32,
-        charge: Option<PrivateCharge>,
     },
     End {
         status: GrpcStatus,

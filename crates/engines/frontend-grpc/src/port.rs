@@ -9,7 +9,7 @@ use provost_datapath::{BufferPool, Interest, Nanos, PrivateBytes, ReceiveHeap, S
 use provost_grpc::{GrpcConfig, GrpcConnection};
 
 use crate::binding::{ServiceBinding, ServiceRefusal, ServiceTable};
-use crate::calls::PortCall;
+use crate::calls::{PortCall, ReplyBytes};
 use crate::carrier::ByteCarrier;
 use crate::heap::PrivateHeap;
 
@@ -63,7 +63,7 @@ pub enum PortProgress {
 /// One connection of a gRPC client. It belongs to one runtime thread.
 pub struct GrpcPort {
     carrier: Box<dyn ByteCarrier>,
-    pub(crate) grpc: GrpcConnection<Arc<Vec<u8>>>,
+    pub(crate) grpc: GrpcConnection<ReplyBytes>,
     /// What was read and not taken, because output has to leave first, or steps have to be taken.
     input: Vec<u8>,
     pub(crate) message_bytes_max: u32,

@@ -1,15 +1,13 @@
 //! From datapaths to the client.
 
-use std::sync::Arc;
-
-use provost_datapath::{Body, Step, UNCOUNTED_BYTES_MAX};
+use provost_datapath::{Body, Step};
 use provost_grpc::{CallFault, GrpcStatus, MessageForm, ResponseHead};
 use provost_http2::SendError;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
 use crate::bodies::{protobuf_of, status_of, without_reserved};
-use crate::calls::{CallTarget, PortReply};
+use crate::calls::{CallTarget, PortReply, ReplyBytes, UNCOUNTED_REPLY_BYTES_MAX};
 use crate::port::GrpcPort;
 
 /// What became of a reply at the protocol.
@@ -77,7 +75,7 @@ impl GrpcPort {
             Body::Received(body) => u64::from(body.message_bytes),
             _ => 0,
         };
-        bytes <= UNCOUNTED_BYTES_MAX || self.share.message_bytes_now() > bytes
+        bytes <= UNCOUNTED_REPLY_BYTES_MAX || self.share.message_bytes_now() > bytes
     }
 
     fn take_reply(&mut self, stream: u32, target: &CallTarget, step: Step) {
@@ -116,16 +114,13 @@ impl GrpcPort {
         match message {
             None => {}
             Some(Ok(bytes)) => {
-                let held = bytes.capacity() as u64;
-                let charge = (held > UNCOUNTED_BYTES_MAX).then(|| self.share.charge(held));
                 call.replies.push_back(PortReply::Message {
-                    bytes: Arc::new(bytes),
+                    bytes: ReplyBytes::counted_in(&self.share, bytes),
                     window_bytes: if target.method.server_streaming {
                         step.window_bytes
                     } else {
                         0
                     },
-                    charge,
                 });
             }
             Some(Err(status)) => failed = Some(status),
@@ -184,18 +179,10 @@ impl GrpcPort {
     fn send(&mut self, stream: u32, reply: PortReply) -> ReplyOutcome {
         match reply {
             PortReply::Head { metadata } => self.send_head(stream, metadata),
-            PortReply::Message {
-                bytes,
-                window_bytes,
-                charge,
-            } => {
+            PortReply::Message { bytes, window_bytes } => {
                 // A message is preceded by a head; one that was sent already stays.
                 if let ReplyOutcome::Waits(_) = self.send_head(stream, Vec::new()) {
-                    return ReplyOutcome::Waits(PortReply::Message {
-                        bytes,
-                        window_bytes,
-                        charge,
-                    });
+                    return ReplyOutcome::Waits(PortReply::Message { bytes, window_bytes });
                 }
                 match self
                     .grpc
@@ -208,11 +195,7 @@ impl GrpcPort {
                         ReplyOutcome::Sent
                     }
                     Err((CallFault::Http2(SendError::QueueFull), bytes)) => {
-                        ReplyOutcome::Waits(PortReply::Message {
-                            bytes,
-                            window_bytes,
-                            charge,
-                        })
+                        ReplyOutcome::Waits(PortReply::Message { bytes, window_bytes })
                     }
                     Err((fault, _)) => self.fail_reply(stream, &fault),
                 }

@@ -656,6 +656,23 @@ fn a_client_that_does_not_read_stops_the_datapath() {
 }
 
 #[test]
+fn replies_count_until_the_socket_has_taken_them() {
+    let mut rig = PortRig::bound();
+    rig.begin(RequestHead::new(CHAT));
+    rig.exchange();
+    let number = rig.take().unwrap().call;
+    rig.to_client.lock().unwrap().is_stopped = true;
+    let reply = rig.reply(number, Parts::MESSAGE, &[], Some(&note(&"x".repeat(100_000))));
+    rig.push(reply);
+    rig.exchange();
+    // It is in the queue of its stream.
+    assert!(rig.share.held() >= 100_000, "{}", rig.share.held());
+    rig.to_client.lock().unwrap().is_stopped = false;
+    rig.exchange();
+    assert_eq!((rig.messages().len(), rig.share.held()), (1, 0));
+}
+
+#[test]
 fn calls_of_a_lost_connection_are_cancelled() {
     let mut rig = PortRig::bound();
     rig.call(UNARY, &note("a"));
