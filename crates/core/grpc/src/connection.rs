@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use provost_http2::{
-    ConnectionError, DataChunk, EndpointRole, ErrorCode, FieldList, Http2Config, Http2Connection, SendError,
-    StreamEnd,
+    ConnectionError, DataChunk, EndpointRole, ErrorCode, FieldList, Http2Config, Http2Connection,
+    KeepalivePolicy, SendError, StreamEnd,
 };
 use provost_wire::Code;
 use provost_wire::limits::MESSAGE_BYTES_MAX;
@@ -344,6 +344,23 @@ impl<C: DataChunk> GrpcConnection<C> {
             self.fail(call, status, now_ns);
         }
         self.http2.on_time(now_ns)
+    }
+
+    /// Pings a silent peer by this policy from now on, or no more.
+    pub fn set_keepalive(&mut self, policy: Option<KeepalivePolicy>, now_ns: u64) {
+        self.http2.set_keepalive(policy, now_ns);
+    }
+
+    /// What ended the connection, if it did not end in good order.
+    #[must_use]
+    pub fn failure(&self) -> Option<ConnectionError> {
+        self.http2.failure()
+    }
+
+    /// Bytes of messages that wait in the queue of a call's stream; none if there is no such stream.
+    #[must_use]
+    pub fn queued_bytes(&self, call: u32) -> Option<usize> {
+        self.http2.queued_bytes(call)
     }
 
     /// Ends the connection in good order: calls under way go on, and no more are taken or opened.

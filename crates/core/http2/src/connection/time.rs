@@ -1,7 +1,7 @@
 //! What happens because time passes.
 
 use super::{DrainState, Http2Connection, KEEPALIVE_PING};
-use crate::config::OUTPUT_BYTES_MAX;
+use crate::config::{KeepalivePolicy, OUTPUT_BYTES_MAX};
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::FrameKind;
 use crate::output::DataChunk;
@@ -57,6 +57,13 @@ impl<C: DataChunk> Http2Connection<C> {
             self.streams_check_ns = now_ns.saturating_add(self.stream_limit_ns() / STREAM_CHECKS);
         }
         Ok(())
+    }
+
+    /// Pings a silent peer by this policy from now on, or no more: some servers take pings only while streams are open.
+    pub fn set_keepalive(&mut self, policy: Option<KeepalivePolicy>, now_ns: u64) {
+        self.config.keepalive = policy;
+        self.keepalive.heard_ns = now_ns;
+        self.keepalive.pinged_ns = None;
     }
 
     fn overdue(&self, now_ns: u64) -> Option<ConnectionError> {
