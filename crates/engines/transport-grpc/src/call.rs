@@ -1,0 +1,189 @@
+//! What is known of a call.
+//!
+//! ```text
+//! Waiting (for a stream) ──► Open (on a link) ──► Over (the server, or this end, has ended it) ──► gone, when the app knows
+//!    ▲                          │
+//!    └──── the server did not ──┘
+//!          begin it: once
+//! ```
+
+use std::collections::VecDeque;
+
+use provost_datapath::Nanos;
+use provost_grpc::{GrpcMessage, MessageEncoding};
+use provost_http2::DataChunk;
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
+
+use crate::chunk::MessageChunk;
+
+/// Where a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallPlace {
+    Waiting,
+    Open(StreamPlace),
+    /// Nothing more is sent or comes.
+    Over,
+}
+
+/// A stream of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StreamPlace {
+    pub(crate) link: usize,
+    pub(crate) stream: u32,
+}
+
+/// How far the client's half is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestEnd {
+    NotYet,
+    /// It ends behind the messages that wait.
+    Asked,
+    Said,
+}
+
+/// A message of the app that its stream has not taken.
+#[derive(Debug)]
+pub(crate) struct OutMessage {
+    pub(crate) chunk: MessageChunk,
+    /// What it costs of the window, as the app counts; 0 where there is no window.
+    pub(crate) app_cost: u32,
+}
+
+/// What has come and the app was not told.
+#[derive(Debug)]
+pub(crate) enum CallArrival {
+    Head(Vec<u8>),
+    Message(GrpcMessage),
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub(crate) struct CallEnd {
+    /// [`Parts::STATUS`], or [`Parts::CANCEL`] where it is not the server's word.
+    pub(crate) parts: Parts,
+    pub(crate) status: Code,
+    /// Its message and details, and trailing metadata.
+    pub(crate) metadata: Vec<u8>,
+}
+
+/// A message of a stream that the app has.
+#[derive(Clone, Copy, Debug)]
+struct UnreadMessage {
+    /// Bytes in which it came.
+    came_bytes: u32,
+    /// What it costs of the app's window.
+    cost: u32,
+}
+
+/// A call of the app.
+#[derive(Debug)]
+pub(crate) struct GrpcCall {
+    pub(crate) method: u16,
+    pub(crate) server_streaming: bool,
+    pub(crate) client_streaming: bool,
+    pub(crate) place: CallPlace,
+    /// When it must end; 0 for never.
+    pub(crate) deadline: Nanos,
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) outgoing: VecDeque<OutMessage>,
+    /// What those messages cost.
+    pub(crate) pending_cost: u64,
+    pub(crate) request_end: RequestEnd,
+    /// Messages that were sent, until the server has shown that it began the call; none once that cannot be undone.
+    pub(crate) replay: Option<Vec<MessageChunk>>,
+    pub(crate) was_retried: bool,
+    /// What the app's stream gets back.
+    pub(crate) window_due: u32,
+    /// How the server compresses.
+    pub(crate) encoding: MessageEncoding,
+    pub(crate) arrivals: VecDeque<CallArrival>,
+    pub(crate) messages_came: u64,
+    /// Messages that the app has and has not given back, and what it gave back of them.
+    unread: VecDeque<UnreadMessage>,
+    unread_cost: u64,
+    given_back: u64,
+    pub(crate) end: Option<CallEnd>,
+    pub(crate) is_ready: bool,
+}
+
+impl GrpcCall {
+    pub(crate) fn new(method: u16, client_streaming: bool, server_streaming: bool) -> GrpcCall {
+        GrpcCall {
+            method,
+            server_streaming,
+            client_streaming,
+            place: CallPlace::Waiting,
+            deadline: 0,
+            metadata: Vec::new(),
+            outgoing: VecDeque::new(),
+            pending_cost: 0,
+            request_end: RequestEnd::NotYet,
+            replay: Some(Vec::new()),
+            was_retried: false,
+            window_due: 0,
+            encoding: MessageEncoding::Identity,
+            arrivals: VecDeque::new(),
+            messages_came: 0,
+            unread: VecDeque::new(),
+            unread_cost: 0,
+            given_back: 0,
+            end: None,
+            is_ready: false,
+        }
+    }
+
+    /// Bytes that are kept for a retry.
+    pub(crate) fn replay_bytes(&self) -> usize {
+        let kept = self.replay.iter().flatten();
+        kept.map(|chunk| chunk.bytes().len()).sum()
+    }
+
+    /// Bytes of messages that have come and that the app was not given.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let bytes = |arrival: &CallArrival| match arrival {
+            CallArrival::Head(_) => 0,
+            CallArrival::Message(message) => message.bytes.len(),
+        };
+        self.arrivals.iter().map(bytes).sum()
+    }
+
+    /// Whether the app's stream gets something back now. A sender that waits has a whole window outstanding, so to wait for a
+    /// quarter cannot block it for ever.
+    pub(crate) fn has_window_due(&self) -> bool {
+        let is_sending = self.request_end == RequestEnd::NotYet && self.end.is_none();
+        is_sending && self.window_due >= STREAM_WINDOW_BYTES / 4
+    }
+
+    /// Whether the app may be given another message of the stream.
+    pub(crate) fn may_deliver(&self) -> bool {
+        self.unread_cost.saturating_sub(self.given_back) < u64::from(STREAM_WINDOW_BYTES)
+    }
+
+    /// The app is given a message of the stream; what it costs.
+    pub(crate) fn deliver(&mut self, came_bytes: u32, plain_bytes: u32) -> u32 {
+        let cost = came_bytes
+            .max(plain_bytes)
+            .saturating_add(STREAM_MESSAGE_COST_BYTES);
+        self.unread.push_back(UnreadMessage { came_bytes, cost });
+        self.unread_cost += u64::from(cost);
+        cost
+    }
+
+    /// The app has read so much; in how many bytes each message of that came.
+    pub(crate) fn give_back(&mut self, window_bytes: u32, mut consumed: impl FnMut(usize)) {
+        self.given_back += u64::from(window_bytes);
+        while let Some(UnreadMessage { came_bytes, cost }) = self.unread.front().copied() {
+            if u64::from(cost) > self.given_back {
+                return;
+            }
+            self.given_back -= u64::from(cost);
+            self.unread_cost -= u64::from(cost);
+            self.unread.pop_front();
+            consumed(came_bytes as usize);
+        }
+        // What was never given cannot be given back.
+        self.given_back = 0;
+    }
+}

@@ -1,0 +1,99 @@
+//! How the engine behaves, and the bounds of what it keeps.
+
+use provost_datapath::Nanos;
+use provost_grpc::GrpcConfig;
+use provost_http2::{Http2Config, KeepalivePolicy};
+use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX};
+
+/// Calls that wait until the server allows more at a time.
+pub const WAITING_CALLS_MAX: usize = 4_096;
+/// What messages of one call may cost, as its app counts them, while its stream takes none. An app that heeds its window has a
+/// quarter of that at most; the rest allows for an encoding in which messages are longer.
+pub const CALL_PENDING_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of messages that have come and that the app has not been given.
+pub const HELD_BYTES_MAX: usize = 96 << 20;
+/// Bytes of one call's messages that are kept until the server has shown that it began the call.
+pub const REPLAY_CALL_BYTES_MAX: usize = 1 << 20;
+/// The same of all calls.
+pub const REPLAY_BYTES_MAX: usize = 16 << 20;
+/// Servers of gRPC end a connection whose client pings more often, unless they were told otherwise.
+pub const KEEPALIVE_INTERVAL_NS_MIN: Nanos = 300 * SECOND_NS;
+
+/// Links that are opened beside the first, in all.
+pub(crate) const DIALS_MAX: u32 = 3;
+/// Ends of calls that were refused and wait for room towards the app.
+pub(crate) const REFUSALS_MAX: usize = 256;
+/// Bytes that are read at a time. One such buffer serves all links of a thread.
+pub(crate) const READ_BYTES: usize = 64 << 10;
+/// Bytes that one poll reads, and writes, at most.
+pub(crate) const POLL_BYTES_MAX: usize = 512 << 10;
+/// Pieces that one write names.
+pub(crate) const WRITE_PIECES: usize = 64;
+/// How often the link that the runtime does not watch is looked at.
+pub(crate) const LOOK_NS: Nanos = 2_000_000;
+/// What the server may send of a stream ahead of the app.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// What it may send ahead of the app on all streams: so many streams that nobody reads leave the others their room.
+const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// How a transport behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrpcTransportConfig {
+    /// After how long without a byte from the server it is pinged while calls are under way, in nanoseconds; 0 for never.
+    pub keepalive_interval_ns: u64,
+    /// How long it may take to answer, in nanoseconds.
+    pub keepalive_timeout_ns: u64,
+    /// Calls under way, waiting ones too.
+    pub calls_max: u32,
+    /// Largest message in either direction, in bytes.
+    pub message_bytes_max: u32,
+}
+
+impl Default for GrpcTransportConfig {
+    fn default() -> GrpcTransportConfig {
+        GrpcTransportConfig {
+            keepalive_interval_ns: KEEPALIVE_INTERVAL_NS_MIN,
+            keepalive_timeout_ns: 20 * SECOND_NS,
+            calls_max: CALLS_IN_FLIGHT_MAX as u32,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+        }
+    }
+}
+
+impl GrpcTransportConfig {
+    /// What the protocol is told.
+    pub(crate) fn protocol(&self) -> GrpcConfig {
+        GrpcConfig {
+            http2: Http2Config {
+                streams_max: self.calls_max,
+                stream_window_bytes: STREAM_WINDOW_BYTES,
+                connection_window_bytes: CONNECTION_WINDOW_BYTES,
+                ..Http2Config::default()
+            },
+            received_message_bytes_max: self.message_bytes_max,
+            sent_message_bytes_max: self.message_bytes_max,
+            ..GrpcConfig::default()
+        }
+    }
+
+    /// Pings while calls are under way.
+    pub(crate) fn keepalive(&self) -> Option<KeepalivePolicy> {
+        (self.keepalive_interval_ns > 0).then_some(KeepalivePolicy {
+            interval_ns: self.keepalive_interval_ns,
+            timeout_ns: self.keepalive_timeout_ns,
+        })
+    }
+}
+
+/// A method of the service, by whose index steps begin calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrpcMethod {
+    /// Of the form `/package.Service/Method`.
+    pub path: String,
+    /// Whether the client sends any number of messages.
+    pub client_streaming: bool,
+    /// Whether the server sends any number of messages.
+    pub server_streaming: bool,
+}

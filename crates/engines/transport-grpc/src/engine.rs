@@ -1,0 +1,566 @@
+//! The engine: its links, its calls, and how a connection ends.
+
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use provost_datapath::{
+    CallMap, ConnectionEnd, ConnectionSignals, Context, Engine, Interest, Nanos, Ports, Progress, SavedState,
+    Saver, SocketHint, Step, TransportEngine,
+};
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+
+use crate::call::{CallEnd, CallPlace, GrpcCall, StreamPlace};
+use crate::carrier::ByteCarrier;
+use crate::config::{DIALS_MAX, GrpcMethod, GrpcTransportConfig, LOOK_NS, POLL_BYTES_MAX, READ_BYTES};
+use crate::link::{GrpcLink, LinkLife};
+use crate::replies::status_block;
+
+/// Links at a time: one for new calls, and one whose server takes no more.
+pub(crate) const LINKS_MAX: usize = 2;
+
+thread_local! {
+    /// What links read into.
+    static READ: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Begins to connect to the server once more, without waiting.
+pub type LinkDialer = Box<dyn FnMut() -> io::Result<Box<dyn ByteCarrier>> + Send>;
+
+/// What an engine is made of.
+pub struct GrpcTransportParts {
+    /// The connection to the server.
+    pub link: GrpcLink,
+    pub dialer: LinkDialer,
+    /// What the server is called (`:authority`).
+    pub authority: String,
+    /// The methods of the service, by index.
+    pub methods: Arc<[GrpcMethod]>,
+    pub config: GrpcTransportConfig,
+    /// What is not a step.
+    pub signals: Arc<ConnectionSignals>,
+}
+
+/// The last engine of a datapath whose peer is a gRPC server.
+pub struct GrpcTransport {
+    pub(crate) signals: Arc<ConnectionSignals>,
+    pub(crate) config: GrpcTransportConfig,
+    pub(crate) authority: String,
+    pub(crate) methods: Arc<[GrpcMethod]>,
+    dialer: LinkDialer,
+    dials_left: u32,
+    pub(crate) links: [Option<GrpcLink>; LINKS_MAX],
+    pub(crate) calls: CallMap<GrpcCall>,
+    pub(crate) streams: HashMap<StreamPlace, u64>,
+    /// Calls without a stream, in their order.
+    pub(crate) waiting: VecDeque<u64>,
+    pub(crate) waiting_deadlines: BTreeSet<(Nanos, u64)>,
+    /// Whether a stream may be had for those that wait.
+    pub(crate) may_open: bool,
+    /// Calls of which the app is to be told something.
+    pub(crate) ready: VecDeque<u64>,
+    /// Ends of calls that never began.
+    pub(crate) refusals: VecDeque<Step>,
+    pub(crate) held_bytes: usize,
+    pub(crate) replay_bytes: usize,
+    pub(crate) stage: TransportStage,
+    /// Why the last link ended.
+    last_end: String,
+    /// Whether reading waits for room towards the app.
+    is_stopped: bool,
+    looked_at: Nanos,
+    pub(crate) now: Nanos,
+}
+
+/// How far the engine has come.
+///
+/// ```text
+/// Open ──► Ending (the app is told of the end of each of its calls) ──► Ended
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransportStage {
+    Open,
+    Ending,
+    Ended,
+}
+
+impl GrpcTransport {
+    /// The engine of a connection without calls.
+    #[must_use]
+    pub fn new(parts: GrpcTransportParts, now: Nanos) -> GrpcTransport {
+        GrpcTransport {
+            signals: parts.signals,
+            config: parts.config,
+            authority: parts.authority,
+            methods: parts.methods,
+            dialer: parts.dialer,
+            dials_left: DIALS_MAX,
+            links: [Some(parts.link), None],
+            calls: CallMap::default(),
+            streams: HashMap::new(),
+            waiting: VecDeque::new(),
+            waiting_deadlines: BTreeSet::new(),
+            may_open: true,
+            ready: VecDeque::new(),
+            refusals: VecDeque::new(),
+            held_bytes: 0,
+            replay_bytes: 0,
+            stage: TransportStage::Open,
+            last_end: String::new(),
+            is_stopped: false,
+            looked_at: now,
+            now,
+        }
+    }
+
+    /// An engine without a link, whose calls have ended.
+    pub(crate) fn ended(signals: Arc<ConnectionSignals>) -> GrpcTransport {
+        GrpcTransport {
+            signals,
+            config: GrpcTransportConfig::default(),
+            authority: String::new(),
+            methods: Arc::from([]),
+            dialer: Box::new(|| Err(io::ErrorKind::Unsupported.into())),
+            dials_left: 0,
+            links: [None, None],
+            calls: CallMap::default(),
+            streams: HashMap::new(),
+            waiting: VecDeque::new(),
+            waiting_deadlines: BTreeSet::new(),
+            may_open: false,
+            ready: VecDeque::new(),
+            refusals: VecDeque::new(),
+            held_bytes: 0,
+            replay_bytes: 0,
+            stage: TransportStage::Ending,
+            last_end: String::new(),
+            is_stopped: false,
+            looked_at: 0,
+            now: 0,
+        }
+    }
+
+    fn work_open(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
+        let mut moved = self.keep_time();
+        moved |= self.deliver(ports, context);
+        moved |= self.take_steps(ports, context);
+        moved |= self.open_waiting();
+        moved |= self.move_bytes(ports, context);
+        moved |= self.open_waiting();
+        moved |= self.deliver(ports, context);
+        moved |= self.end_links();
+        if context.flow.is_limited() {
+            context.flow.unsent_bytes = self.unsent_bytes();
+        }
+        self.conclude(ports, context);
+        progress(moved || self.stage != TransportStage::Open)
+    }
+
+    /// Deadlines of calls, and what HTTP/2 waits for no longer.
+    fn keep_time(&mut self) -> bool {
+        let mut moved = false;
+        while let Some((deadline, id)) = self.waiting_deadlines.first().copied()
+            && deadline <= self.now
+        {
+            self.waiting_deadlines.pop_first();
+            moved = true;
+            self.end_call(id, Code::DeadlineExceeded, "the deadline of the call has passed");
+        }
+        for at in 0..LINKS_MAX {
+            let now = self.now;
+            let Some(link) = &mut self.links[at] else { continue };
+            link.keep_alive(&self.config, now);
+            if !link.is_open() || link.grpc.next_timeout().is_none_or(|due| due > now) {
+                continue;
+            }
+            moved = true;
+            if let Err(error) = link.grpc.on_time(now) {
+                link.close(&error.to_string());
+            }
+            self.take_input(at, &[]);
+        }
+        moved
+    }
+
+    /// Writes and reads what the links can.
+    fn move_bytes(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
+        let is_due = self.now >= self.looked_at.saturating_add(LOOK_NS);
+        let watched = self.watched();
+        let mut moved = false;
+        self.is_stopped = false;
+        for at in 0..LINKS_MAX {
+            let Some(link) = &mut self.links[at] else { continue };
+            let is_hinted = context.socket == SocketHint::Try;
+            if is_hinted || (Some(at) != watched && is_due) {
+                link.is_readable = true;
+                link.is_writable = true;
+            }
+            moved |= self.write(at, context.flow.turn_bytes);
+            moved |= self.read(at, context.flow.turn_bytes, ports, context);
+            moved |= self.write(at, context.flow.turn_bytes);
+        }
+        if is_due {
+            self.looked_at = self.now;
+        }
+        moved
+    }
+
+    fn write(&mut self, at: usize, turn_bytes: u32) -> bool {
+        let bytes_max = POLL_BYTES_MAX.min(turn_bytes as usize);
+        let mut written = 0;
+        loop {
+            let now = self.now;
+            let Some(link) = &mut self.links[at] else { break };
+            if !link.is_writable || link.ended().is_some() || written >= bytes_max {
+                break;
+            }
+            match link.write(now) {
+                0 => break,
+                bytes => written += bytes,
+            }
+            self.may_open = true;
+            // Streams that have room again are among the events.
+            self.take_input(at, &[]);
+        }
+        if let Some(link) = &mut self.links[at]
+            && link.is_open()
+        {
+            // What is left goes in the next round.
+            link.grpc.fill(self.now);
+        }
+        written > 0
+    }
+
+    fn read(&mut self, at: usize, turn_bytes: u32, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
+        let bytes_max = POLL_BYTES_MAX.min(turn_bytes as usize);
+        let mut bytes = READ.take();
+        bytes.resize(READ_BYTES, 0);
+        let mut read = self.take_kept_input(at);
+        while read < bytes_max {
+            let now = self.now;
+            self.deliver(ports, context);
+            let Some(link) = self.links[at].as_mut().filter(|link| link.may_read()) else {
+                break;
+            };
+            if ports.rx_out.is_full() {
+                // It is the app that is behind.
+                self.is_stopped = true;
+                break;
+            }
+            let count = link.read(&mut bytes, now);
+            read += count;
+            self.take_input(at, &bytes[..count]);
+            if count == 0 {
+                break;
+            }
+        }
+        READ.set(bytes);
+        read > 0
+    }
+
+    /// Takes what was kept until output has left.
+    fn take_kept_input(&mut self, at: usize) -> usize {
+        let Some(link) = &mut self.links[at] else { return 0 };
+        if link.input.is_empty() || link.grpc.is_blocked() {
+            return 0;
+        }
+        let input = std::mem::take(&mut link.input);
+        self.take_input(at, &input);
+        let left = self.links[at].as_ref().map_or(0, |link| link.input.len());
+        input.len() - left
+    }
+
+    /// Gives a link bytes that have come, and does what they say.
+    pub(crate) fn take_input(&mut self, at: usize, input: &[u8]) {
+        let mut taken = 0;
+        loop {
+            let now = self.now;
+            let Some(link) = &mut self.links[at] else { return };
+            match link.grpc.receive(&input[taken..], now) {
+                Ok(received) => {
+                    taken += received.consumed;
+                    let Some(event) = received.event else {
+                        link.input.extend_from_slice(&input[taken..]);
+                        return;
+                    };
+                    self.on_event(at, event);
+                }
+                Err(error) => {
+                    link.close(&format!("the server broke a rule of HTTP/2: {error}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The link that the runtime watches: that of new calls.
+    fn watched(&self) -> Option<usize> {
+        let is_new = |link: &Option<GrpcLink>| link.as_ref().is_some_and(|link| !link.is_draining);
+        let newest = self.links.iter().position(is_new);
+        newest.or_else(|| self.links.iter().position(Option::is_some))
+    }
+
+    /// The link on which calls begin.
+    pub(crate) fn link_of_new_calls(&self) -> Option<usize> {
+        let takes = |link: &Option<GrpcLink>| {
+            link.as_ref()
+                .is_some_and(|link| !link.is_draining && link.is_open())
+        };
+        self.links.iter().position(takes)
+    }
+
+    /// Opens another link for calls that wait, if one may be had.
+    ///
+    /// # Errors
+    /// None can, and why.
+    pub(crate) fn open_link(&mut self) -> Result<usize, String> {
+        let Some(at) = self.links.iter().position(Option::is_none) else {
+            return Err("the server takes no more calls on this connection".to_owned());
+        };
+        if self.dials_left == 0 || self.signals.close_requested() {
+            let because = match self.last_end.as_str() {
+                "" => "the server takes no more calls on this connection",
+                reason => reason,
+            };
+            return Err(because.to_owned());
+        }
+        self.dials_left -= 1;
+        let carrier =
+            (self.dialer)().map_err(|error| format!("the server was not reached again: {error}"))?;
+        self.links[at] = Some(GrpcLink::new(carrier, &self.config, self.now));
+        self.may_open = true;
+        Ok(at)
+    }
+
+    /// Forgets links that have ended; calls that they had are told.
+    fn end_links(&mut self) -> bool {
+        let mut moved = false;
+        for at in 0..LINKS_MAX {
+            let Some(link) = &mut self.links[at] else { continue };
+            link.conclude(self.now);
+            let Some(reason) = link.ended().map(str::to_owned) else {
+                continue;
+            };
+            self.last_end = reason;
+            self.take_input(at, &[]);
+            self.links[at] = None;
+            moved = true;
+        }
+        moved
+    }
+
+    /// Bytes of messages that were given to this engine and that no carrier has taken.
+    fn unsent_bytes(&self) -> u32 {
+        let pending = self.calls.values().map(|call| call.pending_cost).sum::<u64>();
+        let streams = self.streams.keys().filter_map(|place| {
+            let link = self.links[place.link].as_ref()?;
+            link.grpc.queued_bytes(place.stream)
+        });
+        let links = self.links.iter().flatten().map(|link| link.grpc.output_bytes());
+        let queued: usize = streams.chain(links).sum();
+        u32::try_from(pending + queued as u64).unwrap_or(u32::MAX)
+    }
+
+    /// Ends the connection if it has been asked for, or nothing is left of it.
+    fn conclude(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) {
+        let drains = self.signals.drain_requested() || self.signals.peer_drains();
+        // An engine before this one may hold calls that are still to be sent: for them a link can be opened.
+        let awaits_calls = drains && context.flow.calls > 0 && self.dials_left > 0;
+        if self.links.iter().all(Option::is_none) && self.waiting.is_empty() && !awaits_calls {
+            let reason = std::mem::take(&mut self.last_end);
+            let code = if drains { Code::Ok } else { Code::Unavailable };
+            return self.finish(code, &reason);
+        }
+        if !ports.tx_in.is_empty() {
+            return;
+        }
+        if self.signals.close_requested() {
+            return self.finish(Code::Ok, "the connection was closed by this node");
+        }
+        if drains && self.calls.is_empty() && self.refusals.is_empty() && context.flow.calls == 0 {
+            self.finish(Code::Ok, "the connection was drained");
+        }
+    }
+
+    /// Ends all calls and the connection.
+    fn finish(&mut self, own_code: Code, reason: &str) {
+        let ids: Vec<u64> = self.calls.keys().copied().collect();
+        for id in ids {
+            if self.calls.get(&id).is_some_and(|call| call.end.is_none()) {
+                self.end_call(id, Code::Unavailable, reason);
+            }
+        }
+        for at in 0..LINKS_MAX {
+            let now = self.now;
+            if let Some(link) = &mut self.links[at] {
+                link.grpc.drain(now);
+                // What the socket does not take is missed by nobody: no call is left.
+                link.write(now);
+                link.life = LinkLife::Ended(reason.to_owned());
+            }
+            self.links[at] = None;
+        }
+        self.signals.set_ended(ConnectionEnd {
+            code: own_code,
+            reason: reason.to_owned(),
+        });
+        self.stage = TransportStage::Ending;
+    }
+
+    /// Tells the app of the end of each of its calls, and refuses what it still begins.
+    fn work_ending(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> Progress {
+        let mut moved = self.deliver(ports, context);
+        while self.refusals.is_empty()
+            && let Some(step) = ports.tx_in.pop()
+        {
+            moved = true;
+            let reason = self.signals.ended().map(|end| end.reason.clone());
+            let reason = reason.unwrap_or_default();
+            if self.calls.contains_key(&step.call) {
+                self.take_step(step, context);
+            } else {
+                self.refuse(step, Code::Unavailable, &reason, context);
+            }
+            self.deliver(ports, context);
+        }
+        if self.calls.is_empty() && self.refusals.is_empty() && ports.tx_in.is_empty() {
+            self.stage = TransportStage::Ended;
+            return Progress::Ended;
+        }
+        progress(moved)
+    }
+
+    /// Ends a call at this end's initiative: the server, if it knows of it, and the app are told.
+    pub(crate) fn end_call(&mut self, id: u64, code: Code, reason: &str) {
+        let status = provost_grpc::GrpcStatus::new(code, reason);
+        self.leave_stream(id, Code::Cancelled);
+        self.drop_arrivals(id);
+        self.end_with(id, Parts::CANCEL, code, status_block(&status, &[]));
+    }
+
+    /// A call is over; the app is told behind what it is to be told before.
+    pub(crate) fn end_with(&mut self, id: u64, parts: Parts, status: Code, metadata: Vec<u8>) {
+        self.leave_stream(id, Code::Cancelled);
+        self.forget_replay(id);
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
+        call.place = CallPlace::Over;
+        call.outgoing = VecDeque::new();
+        call.pending_cost = 0;
+        call.metadata = Vec::new();
+        if call.end.is_none() {
+            call.end = Some(CallEnd {
+                parts,
+                status,
+                metadata,
+            });
+        }
+        self.note_ready(id);
+    }
+
+    /// Takes a call from where it is: from the queue, or from its stream, whose server is told this code.
+    pub(crate) fn leave_stream(&mut self, id: u64, code: Code) {
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
+        match std::mem::replace(&mut call.place, CallPlace::Over) {
+            CallPlace::Waiting => {
+                self.waiting_deadlines.remove(&(call.deadline, id));
+                self.waiting.retain(|waiting| *waiting != id);
+            }
+            CallPlace::Open(place) => {
+                self.streams.remove(&place);
+                self.may_open = true;
+                if let Some(link) = &mut self.links[place.link] {
+                    // It may have ended by itself.
+                    let _ = link.grpc.cancel(place.stream, code, self.now);
+                }
+            }
+            CallPlace::Over => {}
+        }
+    }
+
+    pub(crate) fn drop_arrivals(&mut self, id: u64) {
+        if let Some(call) = self.calls.get_mut(&id) {
+            self.held_bytes -= call.held_bytes();
+            call.arrivals = VecDeque::new();
+        }
+    }
+
+    pub(crate) fn forget_replay(&mut self, id: u64) {
+        if let Some(call) = self.calls.get_mut(&id) {
+            self.replay_bytes -= call.replay_bytes();
+            call.replay = None;
+        }
+    }
+
+    pub(crate) fn note_ready(&mut self, id: u64) {
+        if let Some(call) = self.calls.get_mut(&id)
+            && !call.is_ready
+        {
+            call.is_ready = true;
+            self.ready.push_back(id);
+        }
+    }
+}
+
+fn progress(moved: bool) -> Progress {
+    if moved { Progress::Busy } else { Progress::Idle }
+}
+
+impl Engine for GrpcTransport {
+    fn kind(&self) -> &'static str {
+        crate::KIND
+    }
+
+    fn do_work(&mut self, mut ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
+        self.now = context.now;
+        match self.stage {
+            TransportStage::Open => self.work_open(&mut ports, context),
+            TransportStage::Ending => self.work_ending(&mut ports, context),
+            TransportStage::Ended => Progress::Ended,
+        }
+    }
+
+    fn wake_at(&self) -> Option<Nanos> {
+        if self.stage != TransportStage::Open {
+            return None;
+        }
+        let links = self.links.iter().flatten();
+        let due = links.clone().filter_map(|link| link.grpc.next_timeout()).min();
+        let waiting = self.waiting_deadlines.first().map(|(deadline, _)| *deadline);
+        let looks = links.count() > 1;
+        let look = looks.then(|| self.looked_at.saturating_add(LOOK_NS));
+        [due, waiting, look].into_iter().flatten().min()
+    }
+
+    fn save(&self, saver: &mut dyn Saver) -> SavedState {
+        self.saved(saver)
+    }
+
+    fn as_transport(&self) -> Option<&dyn TransportEngine> {
+        Some(self)
+    }
+}
+
+impl TransportEngine for GrpcTransport {
+    fn interest(&self) -> Option<Interest> {
+        let link = self.links[self.watched()?].as_ref()?;
+        let write = link.waits_for_room() && !link.is_writable;
+        // While the app is behind, what the socket has does not matter.
+        let read = !self.is_stopped && link.input.is_empty();
+        (read || write).then(|| Interest {
+            socket: link.carrier.socket().as_raw_fd(),
+            write,
+        })
+    }
+
+    /// None: a successor does not go on with a link.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,286 @@
+//! One connection to the server.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use provost_datapath::Nanos;
+use provost_grpc::{GrpcConnection, GrpcEvent};
+
+use crate::carrier::ByteCarrier;
+use crate::chunk::MessageChunk;
+use crate::config::{GrpcTransportConfig, WRITE_PIECES};
+
+/// Bytes that a server may say before its settings: none has more to say.
+const GREETING_BYTES_MAX: usize = 64 << 10;
+
+/// A connection to a gRPC server.
+pub struct GrpcLink {
+    pub(crate) carrier: Box<dyn ByteCarrier>,
+    pub(crate) grpc: GrpcConnection<MessageChunk>,
+    /// What was read and not taken, because output has to leave first.
+    pub(crate) input: Vec<u8>,
+    /// The carrier may have something to read.
+    pub(crate) is_readable: bool,
+    /// The carrier took all that it was given last.
+    pub(crate) is_writable: bool,
+    /// No call begins on it any more.
+    pub(crate) is_draining: bool,
+    pub(crate) has_keepalive: bool,
+    pub(crate) life: LinkLife,
+}
+
+/// ```text
+/// Open ──an error, or its last call, ends it──► Closing (what waits is sent) ──► Ended
+/// ```
+#[derive(Debug)]
+pub(crate) enum LinkLife {
+    Open,
+    Closing(String),
+    Ended(String),
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum EstablishFault {
+    /// It took too long.
+    #[error("the server did not answer as HTTP/2 does in time: is it a gRPC server without TLS?")]
+    Deadline,
+    /// What the server said is not HTTP/2.
+    #[error("the server does not speak HTTP/2 here: {0}")]
+    Protocol(String),
+    /// The server is there no more.
+    #[error("the server closed the connection before it said its settings: is it a gRPC server without TLS?")]
+    Closed,
+    /// The system refused something.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl GrpcLink {
+    /// A connection of which nothing is known yet.
+    #[must_use]
+    pub fn new(carrier: Box<dyn ByteCarrier>, config: &GrpcTransportConfig, now: Nanos) -> GrpcLink {
+        GrpcLink {
+            carrier,
+            grpc: GrpcConnection::client(config.protocol(), now),
+            input: Vec::new(),
+            is_readable: true,
+            is_writable: true,
+            is_draining: false,
+            has_keepalive: false,
+            life: LinkLife::Open,
+        }
+    }
+
+    /// Waits until the server has said its settings, which shows that it is one (gRPC's connection back-off protocol). Blocks;
+    /// the stream does not afterwards.
+    ///
+    /// # Errors
+    /// It is none, or not in time.
+    pub fn establish(
+        stream: TcpStream,
+        config: &GrpcTransportConfig,
+        deadline: Instant,
+        now: impl Fn() -> Nanos,
+    ) -> Result<GrpcLink, EstablishFault> {
+        let mut grpc = GrpcConnection::client(config.protocol(), now());
+        let mut greeted = 0;
+        let mut bytes = [0; 4_096];
+        let mut has_settings = false;
+        while !has_settings || grpc.output_bytes() > 0 {
+            grpc.fill(now());
+            let output = grpc.copied_output();
+            within(&stream, deadline)?;
+            (&stream).write_all(&output).map_err(in_time)?;
+            grpc.advance(output.len(), now());
+            if has_settings {
+                continue;
+            }
+            within(&stream, deadline)?;
+            let count = (&stream).read(&mut bytes).map_err(in_time)?;
+            greeted += count;
+            if count == 0 {
+                return Err(EstablishFault::Closed);
+            }
+            if greeted > GREETING_BYTES_MAX {
+                return Err(EstablishFault::Protocol(
+                    "it says much and no settings".to_owned(),
+                ));
+            }
+            has_settings = greet(&mut grpc, &bytes[..count], now())?;
+        }
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(None)?;
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(GrpcLink {
+            grpc,
+            ..GrpcLink::new(Box::new(stream), config, now())
+        })
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.life, LinkLife::Open)
+    }
+
+    /// Why it has ended, if it has.
+    pub(crate) fn ended(&self) -> Option<&str> {
+        match &self.life {
+            LinkLife::Ended(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Nothing more is taken, and what waits is sent.
+    pub(crate) fn close(&mut self, reason: &str) {
+        if self.is_open() {
+            self.life = LinkLife::Closing(reason.to_owned());
+        }
+    }
+
+    /// The carrier is gone, and nobody hears what waits. Its calls are told.
+    pub(crate) fn lose(&mut self, reason: &str, now: Nanos) {
+        if self.ended().is_none() {
+            self.grpc.lose(now);
+            self.life = LinkLife::Ended(reason.to_owned());
+        }
+    }
+
+    /// Pings a silent server while calls are under way: most take pings only then.
+    pub(crate) fn keep_alive(&mut self, config: &GrpcTransportConfig, now: Nanos) {
+        let has_calls = self.grpc.open_calls() > 0;
+        if has_calls != self.has_keepalive {
+            self.has_keepalive = has_calls;
+            self.grpc
+                .set_keepalive(config.keepalive().filter(|_| has_calls), now);
+        }
+    }
+
+    /// Why its calls ended with it.
+    pub(crate) fn why_lost(&self) -> String {
+        match (&self.life, self.grpc.failure()) {
+            (LinkLife::Closing(reason) | LinkLife::Ended(reason), _) => reason.clone(),
+            (LinkLife::Open, Some(failure)) => format!("the connection to the server failed: {failure}"),
+            (LinkLife::Open, None) => "the connection to the server is gone".to_owned(),
+        }
+    }
+
+    /// Whether more is to be read from the carrier.
+    pub(crate) fn may_read(&self) -> bool {
+        self.is_readable && self.is_open() && self.input.is_empty() && !self.grpc.is_blocked()
+    }
+
+    /// Whether something waits for room in the carrier.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.ended().is_none() && self.grpc.output_bytes() > 0
+    }
+
+    /// Reads some; none if nothing is there, or it has ended.
+    pub(crate) fn read(&mut self, into: &mut [u8], now: Nanos) -> usize {
+        match self.carrier.read_ready(into) {
+            Ok(0) => {
+                self.lose("the server closed the connection", now);
+                0
+            }
+            Ok(count) => {
+                // What was not filled is empty; more makes the socket ready anew.
+                self.is_readable = count == into.len();
+                count
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.is_readable = false;
+                0
+            }
+            Err(error) => {
+                self.lose(&format!("the connection broke: {error}"), now);
+                0
+            }
+        }
+    }
+
+    /// Writes some of what waits; how much.
+    pub(crate) fn write(&mut self, now: Nanos) -> usize {
+        self.grpc.fill(now);
+        let mut slices = [IoSlice::new(&[]); WRITE_PIECES];
+        let count = self.grpc.output(&mut slices);
+        if count == 0 {
+            return 0;
+        }
+        match self.carrier.write_ready(&slices[..count]) {
+            Ok(bytes) => {
+                self.grpc.advance(bytes, now);
+                bytes
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => {
+                self.is_writable = false;
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    self.lose(&format!("the connection broke: {error}"), now);
+                }
+                0
+            }
+        }
+    }
+
+    /// Has it end when nothing is left to do on it.
+    pub(crate) fn conclude(&mut self, now: Nanos) {
+        let has_output = self.grpc.output_bytes() > 0;
+        match &self.life {
+            LinkLife::Closing(reason) if !has_output || !self.is_writable => {
+                let reason = reason.clone();
+                self.lose(&reason, now);
+            }
+            LinkLife::Open if self.is_draining && self.grpc.open_calls() == 0 && !has_output => {
+                self.lose("the connection was drained", now);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl std::fmt::Debug for GrpcLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut fields = f.debug_struct("GrpcLink");
+        fields.field("calls", &self.grpc.open_calls());
+        fields.field("life", &self.life).finish_non_exhaustive()
+    }
+}
+
+/// Takes what a server says first; whether its settings were among it.
+fn greet(grpc: &mut GrpcConnection<MessageChunk>, input: &[u8], now: Nanos) -> Result<bool, EstablishFault> {
+    let (mut taken, mut has_settings) = (0, false);
+    loop {
+        let received = grpc.receive(&input[taken..], now);
+        let received = received.map_err(|error| EstablishFault::Protocol(error.to_string()))?;
+        taken += received.consumed;
+        match received.event {
+            Some(GrpcEvent::PeerSettings) => has_settings = true,
+            Some(GrpcEvent::Draining) => {
+                return Err(EstablishFault::Protocol("it takes no calls".to_owned()));
+            }
+            Some(_) => {}
+            None => return Ok(has_settings),
+        }
+    }
+}
+
+/// Has reading and writing end at a time.
+fn within(stream: &TcpStream, deadline: Instant) -> Result<(), EstablishFault> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left < Duration::from_micros(1) {
+        return Err(EstablishFault::Deadline);
+    }
+    stream.set_read_timeout(Some(left))?;
+    stream.set_write_timeout(Some(left))?;
+    Ok(())
+}
+
+fn in_time(error: io::Error) -> EstablishFault {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => EstablishFault::Deadline,
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => EstablishFault::Closed,
+        _ => EstablishFault::Io(error),
+    }
+}

@@ -1,0 +1,310 @@
+//! From the server to the app.
+
+use provost_datapath::{Body, BufferPool, Context, EncodedBody, Ports, Step, message_offset};
+use provost_grpc::{EndCause, GrpcEvent, GrpcMessage, GrpcStatus, ResponseHead};
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::metadata::{self, STATUS_DETAILS, STATUS_MESSAGE};
+
+use crate::call::{CallArrival, CallPlace, GrpcCall, OutMessage, RequestEnd, StreamPlace};
+use crate::config::HELD_BYTES_MAX;
+use crate::engine::GrpcTransport;
+use crate::link::GrpcLink;
+
+/// What the app is told of a call.
+enum AppTelling {
+    /// This, and there may be more.
+    Step(Step),
+    /// This, and the call is over.
+    Last(Step),
+    Nothing,
+    /// What has come cannot be told.
+    Fault(Code, String),
+}
+
+// What comes of the server.
+impl GrpcTransport {
+    pub(crate) fn on_event(&mut self, at: usize, event: GrpcEvent) {
+        match event {
+            GrpcEvent::Response { call, head } => self.on_head(at, call, head),
+            GrpcEvent::Message { call, message } => self.on_message(at, call, message),
+            GrpcEvent::Ended {
+                call,
+                status,
+                metadata,
+                cause,
+            } => self.on_end(at, call, status, &metadata, cause),
+            GrpcEvent::Writable { call } => {
+                if let Some(id) = self.call_at(at, call) {
+                    self.pump(id);
+                }
+            }
+            GrpcEvent::PeerSettings => self.may_open = true,
+            GrpcEvent::Draining => {
+                if let Some(link) = &mut self.links[at] {
+                    link.is_draining = true;
+                }
+                // The app connects anew for its next calls, where the names of servers lead by then.
+                self.signals.set_peer_drains();
+            }
+            // A client gets none.
+            GrpcEvent::Request { .. } | GrpcEvent::HalfClosed { .. } => {}
+        }
+    }
+
+    fn call_at(&self, link: usize, stream: u32) -> Option<u64> {
+        self.streams.get(&StreamPlace { link, stream }).copied()
+    }
+
+    fn on_head(&mut self, at: usize, stream: u32, head: ResponseHead) {
+        let Some(id) = self.call_at(at, stream) else {
+            return;
+        };
+        self.forget_replay(id);
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
+        call.encoding = head.encoding;
+        // A single response says that it came by itself.
+        if call.server_streaming || !head.metadata.is_empty() {
+            call.arrivals.push_back(CallArrival::Head(head.metadata));
+            self.note_ready(id);
+        }
+    }
+
+    fn on_message(&mut self, at: usize, stream: u32, message: GrpcMessage) {
+        let Some(id) = self.call_at(at, stream) else {
+            return;
+        };
+        self.forget_replay(id);
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
+        call.messages_came += 1;
+        self.held_bytes += message.bytes.len();
+        let is_second = !call.server_streaming && call.messages_came > 1;
+        call.arrivals.push_back(CallArrival::Message(message));
+        if is_second {
+            let reason = "the server sent more than one response, and the method has one";
+            return self.end_call(id, Code::Internal, reason);
+        }
+        if self.held_bytes > HELD_BYTES_MAX {
+            let reason = "messages that have come wait for the app, and fill their share of memory";
+            return self.end_call(id, Code::ResourceExhausted, reason);
+        }
+        self.note_ready(id);
+    }
+
+    fn on_end(&mut self, at: usize, stream: u32, status: GrpcStatus, trailers: &[u8], cause: EndCause) {
+        self.may_open = true;
+        let Some(id) = self.streams.remove(&StreamPlace { link: at, stream }) else {
+            return;
+        };
+        if cause == EndCause::NotProcessed && self.begin_again(id) {
+            return;
+        }
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
+        call.place = CallPlace::Over;
+        let status = match cause {
+            EndCause::Lost => {
+                let link = self.links[at].as_ref();
+                let reason = link.map(GrpcLink::why_lost).unwrap_or_default();
+                GrpcStatus::new(Code::Unavailable, reason)
+            }
+            _ => status,
+        };
+        let parts = if cause == EndCause::Answered {
+            Parts::STATUS
+        } else {
+            Parts::CANCEL
+        };
+        if cause == EndCause::Local {
+            self.drop_arrivals(id);
+        }
+        self.end_with(id, parts, status.code, status_block(&status, trailers));
+    }
+
+    /// Has a call wait for another stream, if the server has not begun it and everything that was sent is still there
+    /// (gRFC A6, transparent retries). Whether it does.
+    fn begin_again(&mut self, id: u64) -> bool {
+        let Some(call) = self.calls.get_mut(&id) else {
+            return false;
+        };
+        if call.was_retried || call.end.is_some() {
+            return false;
+        }
+        let own_bytes = call.replay_bytes();
+        let Some(sent) = call.replay.replace(Vec::new()) else {
+            call.replay = None;
+            return false;
+        };
+        self.replay_bytes -= own_bytes;
+        // What it cost was given back when it was sent.
+        let again = |chunk| OutMessage { chunk, app_cost: 0 };
+        for chunk in sent.into_iter().rev() {
+            call.outgoing.push_front(again(chunk));
+        }
+        if call.request_end == RequestEnd::Said {
+            call.request_end = RequestEnd::Asked;
+        }
+        call.was_retried = true;
+        call.place = CallPlace::Waiting;
+        if call.deadline != 0 {
+            self.waiting_deadlines.insert((call.deadline, id));
+        }
+        self.waiting.push_back(id);
+        true
+    }
+}
+
+// What goes to the app.
+impl GrpcTransport {
+    /// Hands on what has come, as far as there is room; says whether there was some.
+    pub(crate) fn deliver(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        while !ports.rx_out.is_full()
+            && let Some(step) = self.refusals.pop_front()
+        {
+            moved |= ports.rx_out.push(step).is_ok();
+        }
+        while !ports.rx_out.is_full()
+            && let Some(id) = self.ready.pop_front()
+        {
+            let telling = self.next_of(id, context.buffers);
+            match telling {
+                AppTelling::Step(step) => {
+                    moved |= ports.rx_out.push(step).is_ok();
+                    // Others have their turn before.
+                    self.ready.push_back(id);
+                }
+                AppTelling::Last(step) => {
+                    self.forget(id);
+                    moved |= ports.rx_out.push(step).is_ok();
+                }
+                AppTelling::Nothing => {
+                    if let Some(call) = self.calls.get_mut(&id) {
+                        call.is_ready = false;
+                    }
+                }
+                AppTelling::Fault(code, reason) => {
+                    if let Some(call) = self.calls.get_mut(&id) {
+                        call.is_ready = false;
+                        // The status that came is of a response that did not.
+                        call.end = None;
+                    }
+                    self.end_call(id, code, &reason);
+                }
+            }
+        }
+        moved
+    }
+
+    fn next_of(&mut self, id: u64, buffers: &mut BufferPool) -> AppTelling {
+        let bytes_max = self.config.message_bytes_max;
+        let Some(call) = self.calls.get_mut(&id) else {
+            return AppTelling::Nothing;
+        };
+        let before = call.held_bytes();
+        let telling = next_of(call, id, bytes_max, buffers);
+        self.held_bytes -= before - call.held_bytes();
+        telling
+    }
+}
+
+fn next_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPool) -> AppTelling {
+    if call.has_window_due() {
+        let window_bytes = std::mem::take(&mut call.window_due);
+        return AppTelling::Step(Step {
+            window_bytes,
+            ..Step::new(id, Parts::WINDOW)
+        });
+    }
+    match call.arrivals.front() {
+        Some(CallArrival::Head(block)) => {
+            let body = body_of(block, &[], buffers);
+            call.arrivals.pop_front();
+            AppTelling::Step(Step {
+                body,
+                ..Step::new(id, Parts::HEADERS)
+            })
+        }
+        Some(CallArrival::Message(_)) if call.server_streaming => next_message(call, id, bytes_max, buffers),
+        // The single response goes with the status.
+        Some(CallArrival::Message(_)) | None => end_of(call, id, bytes_max, buffers),
+    }
+}
+
+fn next_message(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPool) -> AppTelling {
+    if !call.may_deliver() {
+        return AppTelling::Nothing;
+    }
+    let Some(CallArrival::Message(message)) = call.arrivals.pop_front() else {
+        return AppTelling::Nothing;
+    };
+    let came_bytes = message.bytes.len() as u32;
+    match message.into_plain(call.encoding, bytes_max) {
+        Ok(plain) => AppTelling::Step(Step {
+            window_bytes: call.deliver(came_bytes, plain.len() as u32),
+            body: body_of(&[], &plain, buffers),
+            ..Step::new(id, Parts::MESSAGE)
+        }),
+        Err(fault) => AppTelling::Fault(Code::Internal, fault.to_string()),
+    }
+}
+
+fn end_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPool) -> AppTelling {
+    let Some(end) = call.end.take() else {
+        return AppTelling::Nothing;
+    };
+    let mut step = Step {
+        status: end.status,
+        ..Step::new(id, end.parts)
+    };
+    let succeeded = end.parts == Parts::STATUS && end.status == Code::Ok;
+    let mut plain = Vec::new();
+    if succeeded && !call.server_streaming {
+        let Some(CallArrival::Message(message)) = call.arrivals.pop_front() else {
+            let reason = "the server ended the call well without the response that the method has";
+            return AppTelling::Fault(Code::Internal, reason.to_owned());
+        };
+        step.parts = Parts::MESSAGE | Parts::STATUS;
+        plain = match message.into_plain(call.encoding, bytes_max) {
+            Ok(plain) => plain,
+            Err(fault) => return AppTelling::Fault(Code::Internal, fault.to_string()),
+        };
+    }
+    step.body = body_of(&end.metadata, &plain, buffers);
+    AppTelling::Last(step)
+}
+
+fn body_of(block: &[u8], message: &[u8], buffers: &mut BufferPool) -> Body {
+    if block.is_empty() && message.is_empty() {
+        return Body::Empty;
+    }
+    let mut buffer = buffers.take();
+    buffer.bytes.extend_from_slice(block);
+    buffer.bytes.resize(message_offset(block.len() as u32), 0);
+    buffer.bytes.extend_from_slice(message);
+    Body::Encoded(EncodedBody {
+        buffer,
+        metadata_bytes: block.len() as u32,
+        message_bytes: message.len() as u32,
+    })
+}
+
+/// A status as metadata has it, before trailing metadata. What finds no room is left out: the code says the most of it.
+pub(crate) fn status_block(status: &GrpcStatus, trailers: &[u8]) -> Vec<u8> {
+    let mut block = Vec::new();
+    if !status.message.is_empty() {
+        let _ = metadata::append(&mut block, STATUS_MESSAGE, status.message.as_bytes());
+    }
+    if let Some(details) = &status.details {
+        let _ = metadata::append(&mut block, STATUS_DETAILS, details);
+    }
+    for (key, value) in metadata::entries(trailers) {
+        let _ = metadata::append(&mut block, key, value);
+    }
+    block
+}

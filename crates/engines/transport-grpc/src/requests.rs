@@ -1,0 +1,359 @@
+//! From the app to the server.
+
+use provost_datapath::{Body, Context, Ports, Step};
+use provost_grpc::{CallFault, MessageForm, RequestHead};
+use provost_http2::{DataChunk, SendError};
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
+use provost_wire::metadata;
+
+use crate::call::{CallPlace, GrpcCall, OutMessage, RequestEnd, StreamPlace};
+use crate::chunk::MessageChunk;
+use crate::config::{
+    CALL_PENDING_BYTES_MAX, REFUSALS_MAX, REPLAY_BYTES_MAX, REPLAY_CALL_BYTES_MAX, WAITING_CALLS_MAX,
+};
+use crate::engine::GrpcTransport;
+
+/// What servers are told of who calls (PROTOCOL-HTTP2, User Agents).
+const USER_AGENT: &str = concat!("grpc-provost/", env!("CARGO_PKG_VERSION"));
+
+/// What a step brings.
+struct StepContent {
+    metadata: Vec<u8>,
+    message: Option<MessageChunk>,
+}
+
+impl GrpcTransport {
+    /// Takes the steps that are to go out; says whether there were some.
+    pub(crate) fn take_steps(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        while self.refusals.len() < REFUSALS_MAX
+            && let Some(step) = ports.tx_in.pop()
+        {
+            moved = true;
+            self.take_step(step, context);
+        }
+        moved
+    }
+
+    pub(crate) fn take_step(&mut self, step: Step, context: &mut Context<'_>) {
+        if step.parts.contains(Parts::BEGIN) {
+            return self.begin(step, context);
+        }
+        if !self.calls.contains_key(&step.call) {
+            // The call has ended meanwhile: the app will learn of it, or has.
+            return step.body.discard(context);
+        }
+        if step.parts.contains(Parts::CANCEL) {
+            self.leave_stream(step.call, step.status);
+            self.forget(step.call);
+            return step.body.discard(context);
+        }
+        if step.parts.contains(Parts::WINDOW) {
+            self.give_back(step.call, step.window_bytes);
+            return step.body.discard(context);
+        }
+        self.take_message(step, context);
+    }
+
+    /// Forgets a call of which nobody is to be told any more.
+    pub(crate) fn forget(&mut self, id: u64) {
+        self.drop_arrivals(id);
+        self.forget_replay(id);
+        self.calls.remove(&id);
+    }
+
+    /// Answers a step that begins a call; others need no answer.
+    pub(crate) fn refuse(&mut self, step: Step, code: Code, reason: &str, context: &mut Context<'_>) {
+        if step.parts.contains(Parts::BEGIN) {
+            let end = Step::cancel_because(step.call, code, reason, context.buffers);
+            self.refusals.push_back(end);
+        }
+        step.body.discard(context);
+    }
+
+    fn begin(&mut self, step: Step, context: &mut Context<'_>) {
+        if self.calls.contains_key(&step.call) {
+            return step.body.discard(context);
+        }
+        if let Err((code, reason)) = self.may_begin(&step) {
+            return self.refuse(step, code, reason, context);
+        }
+        let Some(method) = self.methods.get(usize::from(step.method)) else {
+            let reason = "the service has no such method";
+            return self.refuse(step, Code::Unimplemented, reason, context);
+        };
+        let mut call = GrpcCall::new(step.method, method.client_streaming, method.server_streaming);
+        call.deadline = step.deadline;
+        if step.deadline != 0 {
+            self.waiting_deadlines.insert((step.deadline, step.call));
+        }
+        self.calls.insert(step.call, call);
+        self.waiting.push_back(step.call);
+        self.take_message(step, context);
+    }
+
+    fn may_begin(&self, step: &Step) -> Result<(), (Code, &'static str)> {
+        if self.calls.len() >= self.config.calls_max as usize {
+            let reason = "too many calls in flight on this connection";
+            return Err((Code::ResourceExhausted, reason));
+        }
+        if self.waiting.len() >= WAITING_CALLS_MAX {
+            let reason = "too many calls wait until the server allows more of them at a time";
+            return Err((Code::ResourceExhausted, reason));
+        }
+        if step.deadline != 0 && step.deadline <= self.now {
+            return Err((Code::DeadlineExceeded, "the deadline of the call has passed"));
+        }
+        Ok(())
+    }
+
+    /// Puts what a step brings behind what its call has to send.
+    fn take_message(&mut self, step: Step, context: &mut Context<'_>) {
+        let Step {
+            call: id,
+            parts,
+            window_bytes,
+            body,
+            ..
+        } = step;
+        let content = content_of(body, parts, context);
+        let Some(call) = self
+            .calls
+            .get_mut(&id)
+            .filter(|call| call.place != CallPlace::Over)
+        else {
+            return;
+        };
+        let Some(content) = content else {
+            return self.end_call(id, Code::Internal, "the lengths of a step do not add up");
+        };
+        if parts.contains(Parts::BEGIN) {
+            call.metadata = content.metadata;
+        }
+        if call.request_end == RequestEnd::NotYet
+            && let Some(chunk) = content.message
+        {
+            let bytes = chunk.bytes().len() as u32;
+            let counted = match window_bytes {
+                0 => bytes.saturating_add(STREAM_MESSAGE_COST_BYTES),
+                counted => counted,
+            };
+            let app_cost = if call.client_streaming { counted } else { 0 };
+            call.pending_cost += u64::from(app_cost);
+            call.outgoing.push_back(OutMessage { chunk, app_cost });
+        }
+        if parts.contains(Parts::END) && call.request_end == RequestEnd::NotYet {
+            call.request_end = RequestEnd::Asked;
+        }
+        if call.pending_cost > CALL_PENDING_BYTES_MAX {
+            let reason = "the stream's window was not heeded";
+            return self.end_call(id, Code::ResourceExhausted, reason);
+        }
+        self.pump(id);
+    }
+
+    fn give_back(&mut self, id: u64, window_bytes: u32) {
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
+        let place = call.place;
+        let links = &mut self.links;
+        call.give_back(window_bytes, |bytes| {
+            if let CallPlace::Open(StreamPlace { link, stream }) = place
+                && let Some(link) = &mut links[link]
+            {
+                link.grpc.consume(stream, bytes);
+            }
+        });
+        if !call.arrivals.is_empty() {
+            self.note_ready(id);
+        }
+    }
+
+    /// Begins calls that wait, as far as the server allows.
+    pub(crate) fn open_waiting(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(id) = self.waiting.front().copied() {
+            let at = match self.link_of_new_calls() {
+                Some(at) => at,
+                None => match self.open_link() {
+                    Ok(at) => at,
+                    Err(reason) => {
+                        self.end_call(id, Code::Unavailable, &reason);
+                        moved = true;
+                        continue;
+                    }
+                },
+            };
+            if !self.may_open || !self.open_call(id, at) {
+                break;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Begins a call on a link; whether the next one may be tried.
+    fn open_call(&mut self, id: u64, at: usize) -> bool {
+        let (Some(call), Some(link)) = (self.calls.get_mut(&id), &mut self.links[at]) else {
+            return false;
+        };
+        let method = self.methods.get(usize::from(call.method));
+        let head = RequestHead {
+            authority: Some(self.authority.clone()),
+            timeout_ns: (call.deadline != 0).then(|| call.deadline.saturating_sub(self.now)),
+            metadata: with_user_agent(call.metadata.clone()),
+            ..RequestHead::new(method.map(|method| method.path.clone()).unwrap_or_default())
+        };
+        match link.grpc.call(&head, self.now) {
+            Ok(stream) => {
+                let place = StreamPlace { link: at, stream };
+                self.waiting.pop_front();
+                self.waiting_deadlines.remove(&(call.deadline, id));
+                call.place = CallPlace::Open(place);
+                self.streams.insert(place, id);
+                self.pump(id);
+                true
+            }
+            Err(CallFault::Http2(SendError::NoMoreStreams)) => {
+                link.is_draining = true;
+                self.signals.set_peer_drains();
+                true
+            }
+            Err(CallFault::Http2(SendError::TooManyStreams | SendError::OutputFull)) => {
+                self.may_open = false;
+                false
+            }
+            Err(fault) => {
+                let code = code_of_fault(&fault);
+                self.end_call(id, code, &format!("the call cannot be sent: {fault}"));
+                true
+            }
+        }
+    }
+
+    /// Gives a call's stream what waits, as far as it has room.
+    pub(crate) fn pump(&mut self, id: u64) {
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
+        let CallPlace::Open(place) = call.place else {
+            return;
+        };
+        let Some(link) = &mut self.links[place.link] else {
+            return;
+        };
+        let mut fault = None;
+        while let Some(message) = call.outgoing.front() {
+            let chunk = message.chunk.clone();
+            match link
+                .grpc
+                .send_message(place.stream, MessageForm::Plain, chunk, self.now)
+            {
+                Ok(()) => {}
+                Err((CallFault::Http2(SendError::QueueFull), _)) => break,
+                Err((error, _)) => {
+                    fault = Some(error);
+                    break;
+                }
+            }
+            let Some(OutMessage { chunk, app_cost }) = call.outgoing.pop_front() else {
+                break;
+            };
+            call.pending_cost -= u64::from(app_cost);
+            call.window_due = call.window_due.saturating_add(app_cost);
+            keep_for_replay(call, chunk, &mut self.replay_bytes);
+        }
+        if call.outgoing.is_empty() && call.request_end == RequestEnd::Asked && fault.is_none() {
+            call.request_end = RequestEnd::Said;
+            // A stream that was reset meanwhile is heard of.
+            let _ = link.grpc.half_close(place.stream, self.now);
+        }
+        let has_window = call.has_window_due();
+        match fault {
+            // The end of a call that is over comes by itself.
+            Some(CallFault::NoCall | CallFault::Http2(SendError::NoStream)) | None => {}
+            Some(fault) => {
+                let reason = format!("the message cannot be sent: {fault}");
+                self.end_call(id, code_of_fault(&fault), &reason);
+            }
+        }
+        if has_window {
+            self.note_ready(id);
+        }
+    }
+}
+
+/// Keeps a message that was sent, unless that is too much: then its call cannot be begun again.
+fn keep_for_replay(call: &mut GrpcCall, chunk: MessageChunk, kept_bytes: &mut usize) {
+    let bytes = chunk.bytes().len();
+    let own_bytes = call.replay_bytes();
+    let has_room = own_bytes + bytes <= REPLAY_CALL_BYTES_MAX && *kept_bytes + bytes <= REPLAY_BYTES_MAX;
+    match &mut call.replay {
+        None => {}
+        Some(kept) if has_room => {
+            *kept_bytes += bytes;
+            kept.push(chunk);
+        }
+        Some(_) => {
+            *kept_bytes -= own_bytes;
+            call.replay = None;
+        }
+    }
+}
+
+fn content_of(body: Body, parts: Parts, context: &mut Context<'_>) -> Option<StepContent> {
+    let has_message = parts.contains(Parts::MESSAGE);
+    match body {
+        Body::Encoded(body) => {
+            let metadata = body.buffer.bytes.get(..body.metadata_bytes as usize)?.to_vec();
+            if !has_message {
+                context.buffers.give(body.buffer);
+                return Some(StepContent {
+                    metadata,
+                    message: None,
+                });
+            }
+            let message = Some(MessageChunk::of_body(body)?);
+            Some(StepContent { metadata, message })
+        }
+        // Metadata alone, which is in no encoding.
+        Body::Gathered(body) if !has_message => {
+            let metadata = body.buffer.bytes.get(..body.metadata_bytes as usize);
+            let metadata = metadata.map(<[u8]>::to_vec);
+            Body::Gathered(body).discard(context);
+            Some(StepContent {
+                metadata: metadata?,
+                message: None,
+            })
+        }
+        Body::Empty => Some(StepContent {
+            metadata: Vec::new(),
+            message: has_message.then(MessageChunk::empty),
+        }),
+        other => {
+            other.discard(context);
+            None
+        }
+    }
+}
+
+fn code_of_fault(fault: &CallFault) -> Code {
+    match fault {
+        CallFault::TooLarge { .. } | CallFault::Http2(SendError::ListTooLarge { .. }) => {
+            Code::ResourceExhausted
+        }
+        _ => Code::Internal,
+    }
+}
+
+/// Says who calls, unless the app does.
+fn with_user_agent(mut block: Vec<u8>) -> Vec<u8> {
+    if metadata::find(&block, "user-agent").is_none() {
+        // Metadata that leaves no room for it goes without.
+        let _ = metadata::append(&mut block, "user-agent", USER_AGENT.as_bytes());
+    }
+    block
+}

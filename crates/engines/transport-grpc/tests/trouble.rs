@@ -1,0 +1,344 @@
+//! Servers that go away, connections that end, and calls that are begun again.
+
+mod kit;
+
+use std::sync::Arc;
+
+use kit::{CHAT, DOWNLOAD, SECOND_NS, TransportRig, UNARY, UPLOAD};
+use provost_datapath::{ConnectionSignals, Engine, ForeignBytes, Progress, ReceivedBlock, Saver};
+use provost_grpc::{GrpcConfig, GrpcStatus};
+use provost_transport_grpc::{GrpcTransport, GrpcTransportConfig, KEEPALIVE_INTERVAL_NS_MIN};
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+
+const REFUSED_STREAM: u32 = 7;
+
+#[test]
+fn calls_that_goaway_left_unprocessed_begin_again_on_another_link() {
+    let mut rig = TransportRig::new();
+    rig.call(1, UNARY, b"first");
+    rig.call(2, UNARY, b"second");
+    rig.open(3, UPLOAD);
+    rig.send(3, b"a");
+    rig.send(3, b"b");
+    rig.run();
+    let (first, _) = rig.server.request();
+    rig.server.go_away(first);
+    rig.run();
+    assert!(rig.signals.peer_drains(), "the app is to connect anew");
+    rig.send(3, b"c");
+    rig.end(3);
+    rig.run();
+    let mut old = rig.next_server();
+    rig.run();
+    let (second, head) = rig.server.request();
+    assert_eq!(head.path, "/greeter.Greeter/Unary");
+    assert_eq!(rig.server.messages(second), [b"second"]);
+    let (third, _) = rig.server.request();
+    assert_eq!(rig.server.messages(third), [b"a", b"b", b"c"]);
+    assert!(rig.server.is_half_closed(third));
+    rig.server.answer(second, b"2", rig.now);
+    rig.server.answer(third, b"3", rig.now);
+    rig.run();
+    let mut told: Vec<_> = rig.told().iter().map(|told| (told.call, told.status)).collect();
+    told.sort_unstable_by_key(|(call, _)| *call);
+    assert_eq!(told, [(2, Code::Ok), (3, Code::Ok)]);
+
+    // The one that was begun goes on where it is.
+    old.answer(first, b"1", rig.now);
+    std::mem::swap(&mut rig.server, &mut old);
+    rig.advance(SECOND_NS);
+    assert_eq!(rig.told_once().call, 1);
+    assert!(rig.dialled.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_call_that_the_server_began_is_not_begun_again() {
+    let mut rig = TransportRig::new();
+    rig.call(1, DOWNLOAD, b"x");
+    rig.call(2, UNARY, b"x");
+    rig.run();
+    let ((first, _), (second, _)) = (rig.server.request(), rig.server.request());
+    rig.server.respond(first, Vec::new(), rig.now);
+    rig.run();
+    rig.told();
+    // It says that it did not begin the first, which is not so: its head has come.
+    rig.server.reset(first, REFUSED_STREAM);
+    rig.server.reset(second, 2);
+    rig.run();
+    let told = rig.told();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told.iter().all(|told| told.parts == Parts::CANCEL));
+    assert_eq!(
+        (told[0].status, told[1].status),
+        (Code::Unavailable, Code::Internal)
+    );
+    assert_eq!(rig.server.grpc.open_calls(), 2, "nothing more came");
+}
+
+#[test]
+fn a_refused_stream_is_begun_again_once() {
+    let mut rig = TransportRig::new();
+    rig.call(1, UNARY, b"x");
+    rig.run();
+    let (first, _) = rig.server.request();
+    rig.server.reset(first, REFUSED_STREAM);
+    rig.run();
+    assert!(rig.told().is_empty());
+    let (second, _) = rig.server.request();
+    assert_eq!(rig.server.messages(second), [b"x"]);
+    rig.server.reset(second, REFUSED_STREAM);
+    rig.run();
+    assert_eq!(rig.told_once().status, Code::Unavailable);
+    assert!(rig.dialled.lock().unwrap().is_empty());
+}
+
+#[test]
+fn what_was_too_much_to_keep_is_not_sent_again() {
+    let config = GrpcConfig {
+        received_message_bytes_max: 16 << 20,
+        ..GrpcConfig::default()
+    };
+    let mut rig = TransportRig::with(GrpcTransportConfig::default(), config);
+    rig.call(1, UNARY, &vec![1; 2 << 20]);
+    rig.run();
+    let (first, _) = rig.server.request();
+    rig.server.reset(first, REFUSED_STREAM);
+    rig.run();
+    assert_eq!(rig.told_once().status, Code::Unavailable);
+}
+
+#[test]
+fn links_are_opened_so_often_and_no_more() {
+    let mut rig = TransportRig::new();
+    for round in 0..5 {
+        rig.call(round, UNARY, b"x");
+        rig.run();
+        rig.server.go_away(0);
+        rig.run();
+        if rig.dialled.lock().unwrap().is_empty() {
+            break;
+        }
+        rig.next_server();
+        rig.run();
+    }
+    let told = rig.told();
+    assert!(
+        told.iter().any(|told| told.status == Code::Unavailable),
+        "{told:?}"
+    );
+    assert!(rig.progress != Progress::Busy);
+}
+
+#[test]
+fn a_server_that_is_gone_ends_the_calls_and_the_connection() {
+    let mut rig = TransportRig::new();
+    rig.call(1, UNARY, b"x");
+    rig.open(2, CHAT);
+    rig.run();
+    rig.next_server_is_none();
+    rig.run();
+    let told = rig.told();
+    assert_eq!(told.len(), 2, "{told:?}");
+    for told in told {
+        assert_eq!((told.parts, told.status), (Parts::CANCEL, Code::Unavailable));
+        assert_eq!(told.reason(), "the server closed the connection");
+    }
+    assert_eq!(rig.progress, Progress::Ended);
+    let end = rig.signals.ended().unwrap().clone();
+    assert_eq!(
+        (end.code, &*end.reason),
+        (Code::Unavailable, "the server closed the connection")
+    );
+}
+
+#[test]
+fn a_server_that_breaks_the_protocol_ends_the_calls() {
+    let mut rig = TransportRig::new();
+    rig.call(1, UNARY, b"x");
+    rig.run();
+    rig.server
+        .say(b"HTTP/1.1 400 Bad Request\r\n\r\nsome more words that are no frames at all");
+    rig.run();
+    let told = rig.told_once();
+    assert_eq!(told.status, Code::Unavailable);
+    assert!(told.reason().contains("HTTP/2"), "{}", told.reason());
+    assert_eq!(rig.progress, Progress::Ended);
+}
+
+#[test]
+fn a_drained_connection_ends_when_its_calls_have() {
+    let mut rig = TransportRig::new();
+    rig.call(1, UNARY, b"x");
+    rig.run();
+    rig.signals.drain();
+    rig.calls = 1;
+    rig.run();
+    assert!(rig.signals.ended().is_none());
+    let (call, _) = rig.server.request();
+    rig.server.answer(call, b"y", rig.now);
+    rig.run();
+    assert_eq!(rig.told_once().status, Code::Ok);
+    assert!(
+        rig.signals.ended().is_none(),
+        "an engine before this one may hold a call"
+    );
+    rig.calls = 0;
+    rig.run();
+    assert_eq!(rig.signals.ended().unwrap().code, Code::Ok);
+    assert_eq!(rig.progress, Progress::Ended);
+    assert!(rig.server.has_ended);
+}
+
+#[test]
+fn a_closed_connection_ends_its_calls() {
+    let mut rig = TransportRig::new();
+    rig.open(1, CHAT);
+    rig.run();
+    let (call, _) = rig.server.request();
+    rig.signals.close();
+    rig.run();
+    let told = rig.told_once();
+    assert_eq!((told.parts, told.status), (Parts::CANCEL, Code::Unavailable));
+    assert_eq!(rig.server.end_of(call), Some(Code::Cancelled));
+    assert_eq!(rig.progress, Progress::Ended);
+    rig.call(2, UNARY, b"late");
+    rig.run();
+}
+
+#[test]
+fn a_goaway_of_an_idle_connection_ends_it() {
+    let mut rig = TransportRig::new();
+    rig.server.go_away(0);
+    rig.run();
+    assert!(rig.signals.peer_drains());
+    assert_eq!(rig.progress, Progress::Ended);
+    assert_eq!(rig.signals.ended().unwrap().code, Code::Ok);
+}
+
+/// An engine before this one holds a call while the server goes away: it is sent on another link.
+#[test]
+fn a_call_that_was_held_back_goes_on_another_link() {
+    let mut rig = TransportRig::new();
+    rig.calls = 1;
+    rig.server.go_away(0);
+    rig.run();
+    assert!(rig.signals.ended().is_none());
+    rig.call(1, UNARY, b"held");
+    rig.run();
+    rig.next_server();
+    rig.run();
+    let (call, _) = rig.server.request();
+    assert_eq!(rig.server.messages(call), [b"held"]);
+    rig.server.answer(call, b"", rig.now);
+    rig.run();
+    assert_eq!(rig.told_once().status, Code::Ok);
+    rig.calls = 0;
+    rig.run();
+    assert_eq!(rig.progress, Progress::Ended);
+}
+
+#[test]
+fn a_server_that_drains_in_good_order_loses_no_call() {
+    let mut rig = TransportRig::new();
+    rig.call(1, UNARY, b"x");
+    rig.run();
+    rig.server.grpc.drain(rig.now);
+    rig.run();
+    let (call, _) = rig.server.request();
+    rig.server.answer(call, b"y", rig.now);
+    rig.run();
+    assert_eq!(rig.told_once().status, Code::Ok);
+    assert_eq!(rig.signals.ended().unwrap().code, Code::Ok);
+}
+
+#[test]
+fn a_silent_server_is_pinged_while_calls_are_under_way() {
+    let mut rig = TransportRig::new();
+    rig.server.reads = false;
+    rig.advance(3 * KEEPALIVE_INTERVAL_NS_MIN);
+    assert!(rig.signals.ended().is_none(), "nobody waits for it");
+    rig.call(1, UNARY, b"x");
+    rig.run();
+    rig.advance(KEEPALIVE_INTERVAL_NS_MIN - SECOND_NS);
+    assert!(rig.told().is_empty());
+    rig.advance(60 * SECOND_NS);
+    let told = rig.told_once();
+    assert_eq!(told.status, Code::Unavailable);
+    assert!(told.reason().contains("PING"), "{}", told.reason());
+
+    let mut rig = TransportRig::new();
+    rig.call(1, UNARY, b"x");
+    rig.run();
+    rig.advance(5 * KEEPALIVE_INTERVAL_NS_MIN);
+    assert!(rig.told().is_empty(), "it answers");
+}
+
+/// For state that names neither blocks nor foreign memory.
+struct NamesNothing;
+
+impl Saver for NamesNothing {
+    fn foreign(&mut self, _bytes: &ForeignBytes, _out: &mut Vec<u8>) {
+        unreachable!("messages are private");
+    }
+
+    fn block(&mut self, _block: &ReceivedBlock, _content: provost_datapath::BlockContent) {
+        unreachable!("messages are private");
+    }
+}
+
+#[test]
+fn a_successor_ends_the_calls_and_says_why() {
+    let mut rig = TransportRig::allowing(1);
+    rig.call(5, UNARY, b"x");
+    rig.open(6, CHAT);
+    rig.run();
+    let saved = rig.engine.save(&mut NamesNothing);
+    assert!(
+        provost_datapath::duplicate_descriptors(&rig.engine)
+            .unwrap()
+            .is_empty()
+    );
+    let signals = Arc::new(ConnectionSignals::new());
+    rig.engine = GrpcTransport::restore(&saved, Arc::clone(&signals)).unwrap();
+    rig.signals = signals;
+    rig.send(6, b"more");
+    rig.call(7, UNARY, b"x");
+    rig.run();
+    let mut told: Vec<_> = rig.told();
+    told.sort_unstable_by_key(|told| told.call);
+    let calls: Vec<_> = told.iter().map(|told| told.call).collect();
+    assert_eq!(calls, [5, 6, 7]);
+    for told in &told {
+        assert_eq!((told.parts, told.status), (Parts::CANCEL, Code::Unavailable));
+        assert!(told.reason().contains("was replaced"), "{}", told.reason());
+    }
+    assert_eq!(rig.progress, Progress::Ended);
+    assert_eq!(rig.signals.ended().unwrap().code, Code::Unavailable);
+
+    let mut short = saved.clone();
+    short.bytes.pop();
+    assert!(GrpcTransport::restore(&short, Arc::new(ConnectionSignals::new())).is_err());
+}
+
+#[test]
+fn statuses_of_begun_calls_come_before_the_end() {
+    let mut rig = TransportRig::new();
+    rig.call(1, DOWNLOAD, b"x");
+    rig.run();
+    let (call, _) = rig.server.request();
+    rig.server.respond(call, Vec::new(), rig.now);
+    assert!(rig.server.send(call, b"one", rig.now));
+    let status = GrpcStatus::new(Code::DataLoss, "half");
+    rig.server.grpc.finish(call, &status, &[], rig.now).unwrap();
+    rig.serve_and_leave();
+    rig.run();
+    let told = rig.told();
+    let parts: Vec<_> = told.iter().map(|told| (told.parts, told.status)).collect();
+    let expected = [
+        (Parts::HEADERS, Code::Ok),
+        (Parts::MESSAGE, Code::Ok),
+        (Parts::STATUS, Code::DataLoss),
+    ];
+    assert_eq!(parts, expected);
+}
