@@ -142,6 +142,19 @@ impl RouteFollower {
         false
     }
 
+    /// Has the app of a connection connect anew, which its route leads over the other transport. Calls in flight end first.
+    fn have_connect_anew(&self, id: ConnectionId, over: TransportKind) {
+        if let Some(open) = self.connector.connections.find(id) {
+            open.drain();
+            let transport = over.name();
+            tracing::info!(
+                connection = id,
+                transport,
+                "the app is to connect anew, over another transport"
+            );
+        }
+    }
+
     async fn migrate_to(
         &self,
         id: ConnectionId,
@@ -166,6 +179,10 @@ impl RouteFollower {
             .reach(&spec.schema, target, TurnOwner::Node)
             .await
             .map_err(|refusal| refusal.message)?;
+        if !over.migrates() || !spec.transport.migrates() {
+            self.have_connect_anew(id, over);
+            return Ok(MigrationOutcome::Ended);
+        }
         // A policy that came meanwhile would know the connection as it was. (A process that takes over waits for both in
         // this order.)
         let _unchanged = connector.policies.hold().await;

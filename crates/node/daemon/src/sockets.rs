@@ -12,7 +12,7 @@ use crate::config::{Config, ListenAddress, ListenerConfig};
 use crate::grpc::{self, GrpcSockets, InheritedSocket, NotListening};
 use crate::observe::{self, ObserveError};
 use crate::stream_listener::StreamListener;
-use crate::transport::{NetworkTransport, PeerListener, TransportKind};
+use crate::transport::{ListeningTransport, PeerListener, TransportKind};
 use crate::upgrade::OwnSockets;
 
 /// Why a node cannot be found.
@@ -44,16 +44,17 @@ pub(crate) struct Listeners {
 
 /// Opens the socket of one listener, and says where it is.
 pub(crate) fn open_socket(listener: &ListenerConfig) -> io::Result<(OwnedFd, SocketAddr)> {
-    (network(listener.transport)?.bind)(listener.address)
+    (listening(listener.transport)?.bind)(listener.address)
 }
 
 fn listen(transport: TransportKind, socket: OwnedFd) -> io::Result<Box<dyn PeerListener>> {
-    (network(transport)?.listen)(socket)
+    (listening(transport)?.listen)(socket)
 }
 
-fn network(transport: TransportKind) -> io::Result<&'static NetworkTransport> {
+fn listening(transport: TransportKind) -> io::Result<&'static ListeningTransport> {
     let network = transport.description().network.as_ref();
-    network.ok_or_else(|| io::Error::other(format!("{} does not listen", transport.name())))
+    let listening = network.and_then(|network| network.listening.as_ref());
+    listening.ok_or_else(|| io::Error::other(format!("{} does not listen", transport.name())))
 }
 
 /// Listeners for other nodes, and where each is.

@@ -260,8 +260,11 @@ impl Config {
         self.check_policies(problems);
         problems.range("listener", self.listeners.len(), 0, ENTRIES_MAX);
         for (at, listener) in self.listeners.iter().enumerate() {
-            if !listener.transport.is_network() {
-                let message = format!("\"{}\" does not listen", listener.transport.name());
+            if !listener.transport.listens() {
+                let message = format!(
+                    "\"{}\" does not listen for other nodes",
+                    listener.transport.name()
+                );
                 problems.add(format!("listener[{at}].transport"), message);
             }
         }
@@ -271,6 +274,11 @@ impl Config {
             if self.tls.is_none() && !route.server_identities.is_empty() {
                 let message = "without a [tls] table no server proves who it is: add one, or remove this key";
                 problems.add(format!("route[{at}].server_identities"), message.into());
+            }
+            if self.tls.is_some() && route.transport == RouteTransport::Over(TransportKind::Grpc) {
+                let message = "gRPC goes without TLS, and with a [tls] table nothing leaves this node that way: use \
+                               another transport";
+                problems.add(format!("route[{at}].transport"), message.into());
             }
             problems.identities(
                 &format!("route[{at}].server_identities"),

@@ -222,6 +222,14 @@ mod tests {
         assert_eq!(problems("[runtime]\ndedicated = [\"a\"]"), ["runtime.dedicated"]);
         let twice = "[[route]]\nservice = \"a.B\"\n[[route]]\nservice = \"a.B\"\n";
         assert_eq!(problems(twice), ["route[1].service"]);
+        let listener = "[[listener]]\ntransport = \"grpc\"\naddress = \"127.0.0.1:1\"\n";
+        assert_eq!(problems(listener), ["listener[0].transport"]);
+        let grpc = "[[route]]\nservice = \"a.B\"\ntransport = \"grpc\"\n";
+        assert_eq!(problems(grpc), ["route[0].endpoints"]);
+        let grpc = format!("{grpc}endpoints = [\"h:1\"]\n");
+        assert!(Config::parse(&grpc, "test").is_ok());
+        let tls = "[tls]\nca = \"c\"\ncert = \"c\"\nkey = \"k\"\n";
+        assert_eq!(problems(&format!("{tls}{grpc}")), ["route[0].transport"]);
         let port = "[[route]]\nservice = \"a.B\"\nendpoints = [\"host\"]\n";
         assert_eq!(problems(port), ["route[0].endpoints"]);
     }

@@ -12,9 +12,9 @@ use provost_shm::now_ns;
 use provost_transport_datagram as datagram;
 
 use super::{
-    ConnectFailure, ConnectRequest, EstablishedPeer, IncomingPeer, NetworkTransport, OpenedPeer,
-    PeerHandshake, PeerListener, PeerOpening, SpeakingPeer, StopHandshake, TransportDescription,
-    TransportKind, TransportOptions, saved_of,
+    ConnectFailure, ConnectRequest, EstablishedPeer, IncomingPeer, ListeningTransport, LiveCalls,
+    NetworkTransport, OpenedPeer, PeerHandshake, PeerListener, PeerOpening, SpeakingPeer, StopHandshake,
+    TransportDescription, TransportKind, TransportOptions, saved_of,
 };
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
@@ -22,7 +22,11 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     engine: datagram::KIND,
     summary: "the native protocol over the datagram transport, in UDP packets",
     versions: &[1],
-    network: Some(NetworkTransport { open, bind, listen }),
+    network: Some(NetworkTransport {
+        open,
+        listening: Some(ListeningTransport { bind, listen }),
+        live_calls: LiveCalls::Migrate,
+    }),
     restore: Some(restore),
 };
 

@@ -2,6 +2,7 @@
 //! it to the node, and one line of the registry below.
 
 mod datagram;
+mod grpc;
 pub(crate) mod local;
 mod tcp;
 
@@ -50,6 +51,8 @@ registry! {
     Tcp => tcp,
     /// The native protocol over the datagram transport.
     Datagram => datagram,
+    /// gRPC, to servers that are no nodes.
+    Grpc => grpc,
 }
 
 /// What the node knows of a transport.
@@ -72,6 +75,23 @@ pub(crate) struct TransportDescription {
 pub(crate) struct NetworkTransport {
     /// Connects to another node that has these addresses, until a time. It does not block.
     pub(crate) open: fn(Vec<SocketAddr>, Instant) -> PeerOpening,
+    /// How other nodes reach this one by it; none for one that only leads away.
+    pub(crate) listening: Option<ListeningTransport>,
+    /// What becomes of calls when their connection's route names another transport.
+    pub(crate) live_calls: LiveCalls,
+}
+
+/// What becomes of the calls of a connection whose route names another transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LiveCalls {
+    /// The connection migrates with them.
+    Migrate,
+    /// They end where they are, and the app connects anew.
+    Stay,
+}
+
+/// How other nodes come.
+pub(crate) struct ListeningTransport {
     /// Opens the socket of a listener, and says where it is.
     pub(crate) bind: fn(SocketAddr) -> io::Result<(OwnedFd, SocketAddr)>,
     /// Listens at such a socket.
@@ -98,6 +118,19 @@ impl TransportKind {
     #[must_use]
     pub fn is_network(self) -> bool {
         self.description().network.is_some()
+    }
+
+    /// Whether other nodes can come by it.
+    #[must_use]
+    pub fn listens(self) -> bool {
+        let network = self.description().network.as_ref();
+        network.is_some_and(|network| network.listening.is_some())
+    }
+
+    /// Whether a connection can migrate from this one to another, or from that, with its calls.
+    pub(crate) fn migrates(self) -> bool {
+        let network = self.description().network.as_ref();
+        network.is_some_and(|network| network.live_calls == LiveCalls::Migrate)
     }
 
     /// The version of its code that a node begins with.

@@ -12,8 +12,8 @@ use provost_transport_tcp as tcp;
 
 use super::{
     ConnectFailure, ConnectRequest, DecidePeer, EstablishedPeer, HandshakeTerms, IncomingPeer,
-    NetworkTransport, OpenedPeer, PeerHandshake, PeerListener, PeerOpening, SpeakingPeer, StopHandshake,
-    TransportDescription, TransportKind, damaged, saved_of,
+    ListeningTransport, LiveCalls, NetworkTransport, OpenedPeer, PeerHandshake, PeerListener, PeerOpening,
+    SpeakingPeer, StopHandshake, TransportDescription, TransportKind, damaged, saved_of,
 };
 
 const ENGINE: &str = tcp::KIND;
@@ -23,7 +23,11 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     engine: ENGINE,
     summary: "the native protocol over TCP, plain or mutual TLS",
     versions: &[1, 2],
-    network: Some(NetworkTransport { open, bind, listen }),
+    network: Some(NetworkTransport {
+        open,
+        listening: Some(ListeningTransport { bind, listen }),
+        live_calls: LiveCalls::Migrate,
+    }),
     restore: Some(restore),
 };
 
@@ -38,7 +42,10 @@ fn open(addresses: Vec<SocketAddr>, deadline: Instant) -> PeerOpening {
 }
 
 /// Connects to one address after the other; each gets its part of the time that is left.
-async fn first_to_answer(addresses: &[SocketAddr], deadline: Instant) -> io::Result<tokio::net::TcpStream> {
+pub(super) async fn first_to_answer(
+    addresses: &[SocketAddr],
+    deadline: Instant,
+) -> io::Result<tokio::net::TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for (at, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -53,7 +60,7 @@ async fn first_to_answer(addresses: &[SocketAddr], deadline: Instant) -> io::Res
 }
 
 /// Shutting a socket down ends whatever waits for it.
-fn stop(stream: &TcpStream) -> io::Result<StopHandshake> {
+pub(super) fn stop(stream: &TcpStream) -> io::Result<StopHandshake> {
     let stream = stream.try_clone()?;
     // It fails only where the connection has ended already.
     Ok(Box::new(move || drop(stream.shutdown(Shutdown::Both))))

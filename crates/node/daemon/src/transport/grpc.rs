@@ -1,0 +1,131 @@
+//! gRPC, to servers that know nothing of nodes. There is no handshake: the schema is the app's own, and is believed.
+
+mod attempts;
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+use provost_datapath::{Engine, EngineStart, Predecessor};
+use provost_shm::now_ns;
+use provost_transport_grpc as grpc;
+use provost_wire::Code;
+
+use self::attempts::DialAttempts;
+use super::tcp::{first_to_answer, stop};
+use super::{
+    ConnectFailure, ConnectRequest, Encoding, EstablishedPeer, Hello, LiveCalls, NetworkTransport,
+    OpenedPeer, PeerOpening, TransportDescription, TransportKind, TransportOptions, saved_of,
+};
+
+pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
+    name: "grpc",
+    engine: grpc::KIND,
+    summary: "gRPC over HTTP/2, to servers that know nothing of Provost",
+    versions: &[1],
+    network: Some(NetworkTransport {
+        open,
+        listening: None,
+        live_calls: LiveCalls::Stay,
+    }),
+    restore: Some(restore),
+};
+
+/// Attempts of all connections of the process, as servers are to be spared by all of them.
+static ATTEMPTS: DialAttempts = DialAttempts::new();
+
+fn open(addresses: Vec<SocketAddr>, deadline: Instant) -> PeerOpening {
+    Box::pin(async move {
+        let addresses = ATTEMPTS.allowed(&addresses, Instant::now())?;
+        let began = Instant::now();
+        let stream = match first_to_answer(&addresses, deadline).await {
+            Ok(stream) => stream.into_std()?,
+            Err(error) => {
+                ATTEMPTS.failed(&addresses, began, &error);
+                return Err(error);
+            }
+        };
+        stream.set_nonblocking(false)?;
+        let stop = stop(&stream)?;
+        let handshake = Box::new(move |request| greet(stream, request, began));
+        Ok(OpenedPeer { handshake, stop })
+    })
+}
+
+/// Waits until the server has shown that it speaks HTTP/2.
+fn greet(
+    stream: TcpStream,
+    request: ConnectRequest,
+    began: Instant,
+) -> Result<EstablishedPeer, ConnectFailure> {
+    let fail = |reason: String| ConnectFailure {
+        code: Code::Unavailable,
+        message: format!("{} at {}: {reason}", request.hello.service, request.address),
+    };
+    if request.tls.is_some() {
+        let reason = "gRPC goes without TLS, and with [tls] nothing leaves this node that way";
+        return Err(fail(reason.to_owned()));
+    }
+    let address = stream.peer_addr().map_err(|error| fail(error.to_string()))?;
+    let config = config(&request.hello, request.options);
+    match grpc::GrpcLink::establish(stream, &config, request.deadline, now_ns) {
+        Ok(link) => {
+            ATTEMPTS.succeeded(address);
+            Ok(peer(link, config, address, request))
+        }
+        Err(fault) => {
+            ATTEMPTS.failed(&[address], began, &fault);
+            Err(fail(fault.to_string()))
+        }
+    }
+}
+
+fn config(hello: &Hello, options: TransportOptions) -> grpc::GrpcTransportConfig {
+    grpc::GrpcTransportConfig {
+        keepalive_interval_ns: options.keepalive_interval_ns.max(grpc::KEEPALIVE_INTERVAL_NS_MIN),
+        keepalive_timeout_ns: options.keepalive_timeout_ns,
+        calls_max: hello.limits.calls_in_flight_max,
+        message_bytes_max: hello.limits.message_bytes_max,
+    }
+}
+
+fn peer(
+    link: grpc::GrpcLink,
+    config: grpc::GrpcTransportConfig,
+    address: SocketAddr,
+    request: ConnectRequest,
+) -> EstablishedPeer {
+    let hello = request.hello;
+    let methods = hello.methods.iter().map(|method| grpc::GrpcMethod {
+        path: format!("/{}/{}", hello.service, method.name),
+        client_streaming: method.kind.client_streaming,
+        server_streaming: method.kind.server_streaming,
+    });
+    let methods = methods.collect();
+    EstablishedPeer {
+        kind: TransportKind::Grpc,
+        identity: String::new(),
+        address,
+        claimed: None,
+        encoding: Encoding::Protobuf,
+        peer_limits: hello.limits,
+        engine: Box::new(move |_version, _options, signals| {
+            let parts = grpc::GrpcTransportParts {
+                link,
+                dialer: Box::new(move || grpc::dial(address)),
+                authority: request.address,
+                methods,
+                config,
+                signals,
+            };
+            Box::new(grpc::GrpcTransport::new(parts, now_ns()))
+        }),
+    }
+}
+
+fn restore(_version: u32) -> EngineStart {
+    Box::new(|predecessor: Predecessor<'_>| {
+        let saved = saved_of(&predecessor, grpc::KIND)?;
+        let transport = grpc::GrpcTransport::restore(saved, predecessor.link)?;
+        Ok(Box::new(transport) as Box<dyn Engine>)
+    })
+}

@@ -1,0 +1,156 @@
+//! When a server that was not reached may be tried again: gRPC's connection back-off protocol.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// After the first failure, counted from when the attempt began.
+const BACKOFF_INITIAL: Duration = Duration::from_secs(1);
+/// Each further one multiplies that, in tenths.
+const BACKOFF_FACTOR_TENTHS: u32 = 16;
+const BACKOFF_MAX: Duration = Duration::from_secs(120);
+/// By how much a back-off differs from others at random, in hundredths up and down.
+const JITTER_HUNDREDTHS: u64 = 20;
+/// Addresses that are remembered; past it the one that may be tried first is forgotten.
+const ADDRESSES_MAX: usize = 4_096;
+/// Bytes of a reason that are kept.
+const REASON_BYTES_MAX: usize = 200;
+
+/// Servers that were not reached.
+#[derive(Debug)]
+pub(super) struct DialAttempts(Mutex<BTreeMap<SocketAddr, FailedAttempts>>);
+
+#[derive(Clone, Debug)]
+struct FailedAttempts {
+    backoff: Duration,
+    not_before: Instant,
+    reason: String,
+}
+
+impl DialAttempts {
+    pub(super) const fn new() -> DialAttempts {
+        DialAttempts(Mutex::new(BTreeMap::new()))
+    }
+
+    /// The addresses that may be tried now.
+    ///
+    /// # Errors
+    /// None may: when the first one may, and why it failed.
+    pub(super) fn allowed(&self, addresses: &[SocketAddr], now: Instant) -> io::Result<Vec<SocketAddr>> {
+        let failed = self.lock();
+        let waits = |address: &&SocketAddr| failed.get(*address).filter(|failed| failed.not_before > now);
+        let allowed = addresses.iter().filter(|address| waits(address).is_none());
+        let allowed: Vec<SocketAddr> = allowed.copied().collect();
+        let waiting = addresses.iter().filter_map(|address| waits(&address));
+        let first = waiting.min_by_key(|failed| failed.not_before);
+        match first.filter(|_| allowed.is_empty()) {
+            None => Ok(allowed),
+            Some(failed) => Err(io::Error::other(format!(
+                "it was not reached ({}) and is tried again in {} ms",
+                failed.reason,
+                failed.not_before.duration_since(now).as_millis()
+            ))),
+        }
+    }
+
+    /// Attempts that began at a time have failed.
+    pub(super) fn failed(&self, addresses: &[SocketAddr], began: Instant, reason: &dyn Display) {
+        let mut failed = self.lock();
+        for address in addresses {
+            let before = failed.get(address).map(|failed| failed.backoff);
+            let backoff = before.map_or(BACKOFF_INITIAL, |before| {
+                (before * BACKOFF_FACTOR_TENTHS / 10).min(BACKOFF_MAX)
+            });
+            let entry = FailedAttempts {
+                backoff,
+                not_before: began + jittered(backoff, RandomState::new().hash_one(address)),
+                reason: reason.to_string().chars().take(REASON_BYTES_MAX / 4).collect(),
+            };
+            failed.insert(*address, entry);
+        }
+        while failed.len() > ADDRESSES_MAX {
+            let first = failed.iter().min_by_key(|(_, failed)| failed.not_before);
+            let Some(address) = first.map(|(address, _)| *address) else {
+                break;
+            };
+            failed.remove(&address);
+        }
+    }
+
+    pub(super) fn succeeded(&self, address: SocketAddr) {
+        self.lock().remove(&address);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, FailedAttempts>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn jittered(backoff: Duration, random: u64) -> Duration {
+    let percent = 100 - JITTER_HUNDREDTHS + random % (2 * JITTER_HUNDREDTHS + 1);
+    backoff * percent as u32 / 100
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    /// How long after an attempt the next one may begin.
+    fn wait_after(attempts: &DialAttempts, began: Instant) -> Duration {
+        let longest = BACKOFF_MAX * 2;
+        let wait = (0..=longest.as_millis() as u64)
+            .step_by(50)
+            .map(Duration::from_millis);
+        let mut free = wait.filter(|wait| attempts.allowed(&[address(1)], began + *wait).is_ok());
+        free.next().expect("it is free at some time")
+    }
+
+    #[test]
+    fn the_wait_grows_up_to_its_maximum_and_a_success_ends_it() {
+        let (attempts, began) = (DialAttempts::new(), Instant::now());
+        assert!(attempts.allowed(&[address(1)], began).is_ok());
+        let mut expected = BACKOFF_INITIAL;
+        for _ in 0..15 {
+            attempts.failed(&[address(1)], began, &"refused");
+            let wait = wait_after(&attempts, began);
+            let slack = Duration::from_millis(50);
+            assert!(
+                wait >= expected * 8 / 10 && wait <= expected * 12 / 10 + slack,
+                "{wait:?} of {expected:?}"
+            );
+            expected = (expected * 16 / 10).min(BACKOFF_MAX);
+        }
+        assert_eq!(expected, BACKOFF_MAX);
+        let error = attempts.allowed(&[address(1)], began).unwrap_err().to_string();
+        assert!(error.contains("refused") && error.contains("again in"), "{error}");
+        attempts.succeeded(address(1));
+        assert!(attempts.allowed(&[address(1)], began).is_ok());
+        attempts.failed(&[address(1)], began, &"refused");
+        assert!(wait_after(&attempts, began) < BACKOFF_INITIAL * 13 / 10);
+    }
+
+    #[test]
+    fn addresses_that_are_free_are_tried() {
+        let (attempts, began) = (DialAttempts::new(), Instant::now());
+        attempts.failed(&[address(1), address(3)], began, &"refused");
+        let all = [address(1), address(2), address(3)];
+        assert_eq!(attempts.allowed(&all, began).unwrap(), [address(2)]);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let (attempts, began) = (DialAttempts::new(), Instant::now());
+        for port in 0..ADDRESSES_MAX as u16 + 50 {
+            attempts.failed(&[address(port)], began, &"refused");
+        }
+        assert_eq!(attempts.lock().len(), ADDRESSES_MAX);
+    }
+}
