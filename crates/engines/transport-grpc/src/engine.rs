@@ -366,6 +366,11 @@ impl GrpcTransport {
 
     /// Ends the connection if it has been asked for, or nothing is left of it.
     fn conclude(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) {
+        let left = self.held_bytes + self.replay_bytes + self.streams.len() + self.waiting.len();
+        debug_assert!(
+            !self.calls.is_empty() || left == 0,
+            "what calls hold goes with them"
+        );
         let drains = self.signals.drain_requested() || self.signals.peer_drains();
         // An engine before this one may hold calls that are still to be sent: for them a link can be opened.
         let awaits_calls = drains && context.flow.calls > 0 && self.dials_left > 0;

@@ -58,7 +58,7 @@ impl TestServer {
     }
 
     /// Moves bytes both ways; whether there were some.
-    fn work(&mut self, now: u64) -> bool {
+    pub(crate) fn work(&mut self, now: u64) -> bool {
         let mut moved = self.write(now);
         let mut bytes = [0; 32 << 10];
         while self.reads && !self.has_ended {
