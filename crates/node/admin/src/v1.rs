@@ -57,6 +57,9 @@ pub struct Status {
     /// What an operator should look at, each with what to do, such as that every app may bind every service.
     #[prost(string, repeated, tag = "21")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Where clients that speak gRPC connect.
+    #[prost(message, repeated, tag = "22")]
+    pub grpc_listeners: ::prost::alloc::vec::Vec<GrpcListener>,
 }
 /// Nested message and enum types in `Status`.
 pub mod status {
@@ -102,6 +105,20 @@ pub mod status {
             }
         }
     }
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrpcListener {
+    /// As configured.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// IP:PORT or unix:PATH, as it is open.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// Clients that are connected there.
+    #[prost(uint32, tag = "3")]
+    pub clients: u32,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]

@@ -64,6 +64,11 @@ impl Shown for Status {
             false => self.listeners.join(", "),
         };
         out += &fact("listens at", &listeners, canvas);
+        for listener in &self.grpc_listeners {
+            let clients = numbers::plural(listener.clients.into(), "client");
+            let at = format!("{} ({}, {clients})", listener.address, listener.name);
+            out += &fact("gRPC at", &at, canvas);
+        }
         if !self.config_source.is_empty() {
             out += &fact("configured", &self.config_source, canvas);
         }

@@ -183,3 +183,77 @@ fn a_load_makes_as_many_calls_as_it_is_told_and_tells_failed_ones_apart() {
         assert!(said.contains("no service probe."), "{said}");
     });
 }
+
+/// Two nodes, of which the first lets gRPC clients in.
+fn setting_with_listener() -> Setting {
+    setting("[[grpc.listener]]\nname = \"door\"\naddress = \"127.0.0.1:0\"\napp = \"by-hand\"\n")
+}
+
+#[test]
+fn calls_of_all_kinds_go_through_the_nodes_own_listener() {
+    tested(|| {
+        let setting = setting_with_listener();
+        let operator = Operator::of(&setting.a);
+        let call = |arguments: &[&str]| {
+            let text = operator.text(&[&["call"], arguments].concat());
+            let answers = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+            answers.map(Result::unwrap).collect::<Vec<_>>()
+        };
+        let echoed = call(&["Probe/Echo", "{\"text\": \"a\", \"labels\": {\"x\": \"y\"}}"]);
+        assert_eq!(echoed[0]["text"], "a");
+        assert_eq!(echoed[0]["labels"], json!({ "x": "y" }));
+        let poured = call(&["Probe/Pour", "{\"count\": 3, \"bytes\": 5}"]);
+        assert_eq!(poured.len(), 3, "{poured:?}");
+        let drops = "{\"payload\": \"AQI=\"} {\"payload\": \"AQI=\"} {\"payload\": \"AQI=\"}";
+        let filled = call(&["Probe/Fill", drops]);
+        assert_eq!(filled.len(), 1, "{filled:?}");
+        assert_eq!(filled[0]["count"], "3", "{filled:?}");
+        let chat = operator.run_with_input(&["call", "Probe/Chat", "-"], drops);
+        let answers = serde_json::Deserializer::from_str(&chat.stdout).into_iter::<Value>();
+        assert_eq!((chat.code, answers.count()), (Some(0), 3), "{chat:?}");
+        let broken = operator.run_with_input(&["call", "Probe/Chat", "-"], "{} {\"payload\": 7}");
+        assert_eq!(broken.code, Some(2), "{broken:?}");
+        assert!(broken.stderr.contains("message 2 is no probe.Drop"), "{broken:?}");
+
+        let mirrored = operator.text(&["call", "Probe/Mirror", "-H", "tenant: blue", "--json"]);
+        let metadata: Value = serde_json::from_str(mirrored.lines().next().unwrap()).unwrap();
+        assert_eq!(metadata["metadata"]["tenant"], "blue", "{mirrored}");
+
+        let status = operator.json(&["status"]);
+        let listener = &status["grpc_listeners"][0];
+        assert_eq!(listener["name"], "door", "{status}");
+        let address = listener["address"].as_str().unwrap();
+        let shown = operator.text(&["status"]);
+        assert!(shown.contains(&format!("{address} (door, ")), "{shown}");
+        let said = Operator::of(&setting.b).fails(5, &["call", "Probe/Echo"]);
+        assert!(
+            said.contains("no [[grpc.listener]]") && said.contains("--address"),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn a_load_through_a_node_is_governed_as_its_apps_are() {
+    tested(|| {
+        let setting = setting_with_listener();
+        let operator = Operator::of(&setting.a);
+        let attach =
+            "policy attach --kind rate-limit --app by-hand --set requests_per_second=1 --set burst=10";
+        operator.text(&attach.split(' ').collect::<Vec<_>>());
+        let load = [
+            "load",
+            "Probe/Echo",
+            "{\"text\": \"{{random}}\"}",
+            "--calls",
+            "40",
+            "--in-flight",
+            "1",
+        ];
+        let report = operator.json(&load);
+        let good = report["good"].as_u64().unwrap();
+        assert!((10..40).contains(&good), "{report}");
+        let refused = &report["failures"]["RESOURCE_EXHAUSTED"]["calls"];
+        assert_eq!(refused.as_u64(), Some(40 - good), "{report}");
+    });
+}

@@ -49,6 +49,7 @@ pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
         caller_role: role.name().to_owned(),
         packets: listings::packets(plane.connections.packets(), None),
         warnings: warnings(plane),
+        grpc_listeners: plane.grpc.describe_listeners(),
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use provost_admin::v1;
 use tokio::task::AbortHandle;
 
 use super::GrpcAccess;
@@ -223,6 +224,20 @@ impl GrpcAccess {
         let listeners = self.listeners.0.borrow();
         let names = listeners.values().map(|open| open.listener.config.name.clone());
         names.map(|name| (name, 0)).collect()
+    }
+
+    /// Where they are, and how many clients each has.
+    pub(crate) fn describe_listeners(&self) -> Vec<v1::GrpcListener> {
+        let clients = self.clients_by_listener();
+        let listeners = self.listeners.0.borrow();
+        let describe = |open: &OpenListener| v1::GrpcListener {
+            name: open.listener.config.name.clone(),
+            address: open.listener.address.to_string(),
+            clients: clients
+                .get(&open.listener.config.name)
+                .map_or(0, |count| *count as u32),
+        };
+        listeners.values().map(describe).collect()
     }
 
     /// Duplicates of the sockets, for a process that takes over.

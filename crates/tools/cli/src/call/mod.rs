@@ -29,16 +29,17 @@ pub(crate) const EXAMPLES: &str = "\
 Messages are proto3 JSON. What is left out has its default; of a stream, write one value after the other. What comes back is
 printed as it comes. The exit status is 0, or 64 and the number of the call's status: 69 is NOT_FOUND.
 
-The call goes through the node's gRPC listener that --address names, or a gRPC server that no node is beside (with --proto).
---timeout is the call's deadline.
+The call goes through the node's first gRPC listener, or to the gRPC server that --address names (a node that does not know its
+schema needs --proto). --timeout is the call's deadline.
 
 Examples:
-  provost call KvStore/Get '{\"key\": \"a\"}' --address 127.0.0.1:50051
-  provost call kv.KvStore/Get -H 'authorization: Bearer x' --address unix:/run/provost/grpc.sock '{}'
-  provost call KvStore/Scan --timeout 600 --address :50051
-  provost call KvStore/Load - --address :50051 < values.json         a stream of requests
-  provost call KvStore/Get @request.json --repeat 100 --address :50051
-  provost call KvStore/Get --json --address :50051 | jq .message";
+  provost call KvStore/Get '{\"key\": \"a\"}'
+  provost call kv.KvStore/Get -H 'authorization: Bearer x' '{}'
+  provost call KvStore/Scan --timeout 600
+  provost call KvStore/Load - < values.json         a stream of requests
+  provost call KvStore/Get @request.json --repeat 100
+  provost call KvStore/Get --json | jq .message
+  provost call KvStore/Get --address 127.0.0.1:50051 --proto proto/kv.proto";
 
 /// Options of `provost call`.
 #[derive(Args, Debug)]
@@ -81,7 +82,7 @@ pub(crate) async fn run(asked: CallOptions) -> Result<(), Failure> {
     let source = asked.message.clone().unwrap_or_default();
     let mut requests = RequestMessages::read(&source, &method)?;
     let timeout = Duration::from_secs_f64(asked.target.timeout);
-    let channel = asked.place.connect(timeout).await?;
+    let channel = asked.place.connect(timeout, node).await?;
     let call = DynamicCall {
         path: path_of(&method)?,
         codec: DynamicCodec::new(method.output()),

@@ -3,16 +3,20 @@
 use std::time::Duration;
 
 use clap::Args;
+use provost_admin::v1::GetStatusRequest;
+use provost_admin::v1::admin_client::AdminClient;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::admin::Node;
 use crate::failure::{Exit, Failure};
 
 /// Where `provost call` and `provost load` send their calls.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CallPlace {
-    /// The gRPC listener of a node, or any gRPC server in cleartext: HOST:PORT, :PORT on this host, or unix:PATH
+    /// A gRPC listener of a node, or any gRPC server in cleartext: HOST:PORT, :PORT on this host, or unix:PATH; without it, the
+    /// node's first listener
     #[arg(long, value_name = "ADDRESS", env = "PROVOST_GRPC_ADDRESS", value_parser = uri_of)]
-    address: String,
+    address: Option<String>,
 }
 
 /// What the option says, as a URI.
@@ -36,16 +40,41 @@ fn uri_of(text: &str) -> Result<String, String> {
 }
 
 impl CallPlace {
-    /// A connection to there.
-    pub(crate) async fn connect(&self, timeout: Duration) -> Result<Channel, Failure> {
-        let endpoint = Endpoint::from_shared(self.address.clone())
+    /// A way to there, which has connected once.
+    pub(crate) async fn connect(
+        &self,
+        timeout: Duration,
+        node: impl AsyncFnOnce() -> Result<Node, Failure>,
+    ) -> Result<Channel, Failure> {
+        let address = match &self.address {
+            Some(address) => address.clone(),
+            None => listener_of(node().await?).await?,
+        };
+        let endpoint = Endpoint::from_shared(address.clone())
             .map_err(unreachable)?
             .connect_timeout(timeout);
         endpoint.connect().await.map_err(|error| {
-            let place = self.address.trim_start_matches("http://");
+            let place = address.trim_start_matches("http://");
             unreachable(error).within(place)
         })
     }
+}
+
+/// The node's first listener that one can reach from here; Unix sockets, which tell who calls, come first.
+async fn listener_of(mut node: Node) -> Result<String, Failure> {
+    let status = node.call(GetStatusRequest {}, AdminClient::get_status).await?;
+    let mut listeners = status.grpc_listeners;
+    listeners.sort_by_key(|listener| !listener.address.starts_with("unix:"));
+    let Some(first) = listeners.first() else {
+        let message = "the node has no [[grpc.listener]] in its configuration: add one, or name a gRPC server with --address";
+        return Err(Failure::new(Exit::Refused, message));
+    };
+    // An address of the whole host is reached at its own.
+    let address = first
+        .address
+        .replace("0.0.0.0:", "127.0.0.1:")
+        .replace("[::]:", "[::1]:");
+    uri_of(&address).map_err(Failure::usage)
 }
 
 /// Why there is no connection.

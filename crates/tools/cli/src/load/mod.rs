@@ -34,11 +34,11 @@ slow is not left out. Calls that fail are counted by status, and their times apa
 In the message, {{number}} is the number of the call, and {{random}} a random number, the same ones for the same --seed.
 
 Examples:
-  provost load KvStore/Get '{\"key\": \"a\"}' --address 127.0.0.1:50051
-  provost load KvStore/Get '{\"key\": \"k{{random}}\"}' --rate 5000 --duration 30 --address :50051
-  provost load KvStore/Get @get.json --in-flight 64 --connections 4 --address :50051
-  provost load KvStore/Get '{}' --json --address :50051 | jq .latency_us.p99
-  provost load KvStore/Get '{}' --csv --address :50051 > seconds.csv";
+  provost load KvStore/Get '{\"key\": \"a\"}'
+  provost load KvStore/Get '{\"key\": \"k{{random}}\"}' --rate 5000 --duration 30
+  provost load KvStore/Get @get.json --in-flight 64 --connections 4
+  provost load KvStore/Get '{}' --json | jq .latency_us.p99
+  provost load KvStore/Get '{}' --csv > seconds.csv";
 
 /// Calls that may be in flight.
 const IN_FLIGHT_MAX: u32 = 65_536;
@@ -114,7 +114,7 @@ pub(crate) async fn run(asked: LoadOptions) -> Result<(), Failure> {
     let timeout = Duration::from_secs_f64(asked.target.timeout);
     let mut channels = Vec::new();
     for _ in 0..asked.connections {
-        channels.push(asked.place.connect(timeout).await?);
+        channels.push(asked.place.connect(timeout, node).await?);
     }
     let call = DynamicCall {
         path: path_of(&method)?,
