@@ -366,6 +366,11 @@ fn operators_see_clients_as_they_do_apps() {
         let apps = world.node.operate(&["apps"]);
         let own = apps.lines().find(|line| line.contains("gRPC client, 127.0.0.1:"));
         assert!(own.is_some_and(|line| line.contains("shop")), "{apps}");
+        let status = world.node.operate(&["status"]);
+        assert!(
+            status.contains("gRPC at") && status.contains("127.0.0.1:"),
+            "{status}"
+        );
         let datapaths = world.node.operate(&["datapath", "--app", "shop"]);
         assert!(datapaths.contains("probe.Probe"), "{datapaths}");
         let of_clients = |page: &str| value(page, "provost_grpc_clients", &["listener=\"web\""]);
@@ -620,5 +625,30 @@ fn a_hot_restart_costs_clients_a_new_connection() {
             assert_eq!((counts.begun, counts.finished), (carried_out, carried_out));
         });
         world.world.agent(&world.node).calls_well();
+    });
+}
+
+#[test]
+fn clients_that_go_at_once_leave_nothing() {
+    const CLIENTS: usize = 200;
+    watched(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("metrics.sock");
+        let observe = format!("[observe]\nlisten = \"unix:{}\"\n", socket.display());
+        let world = GrpcWorld::with(&with_tables(format!("{}{observe}", tcp_listener("web", "web"))));
+        let place = place(&world.node, "web");
+        for number in 0..CLIENTS {
+            let held = held(&GrpcProbe::at(&place), "short", 600_000);
+            std::thread::sleep(Duration::from_micros(20 * number as u64));
+            held.abort();
+        }
+        eventually("nothing is left of them", WAIT_MAX, || {
+            let page = metrics(&socket);
+            let of = |name: &str, labels: &[&str]| value(&page, name, labels);
+            of("provost_grpc_clients", &["listener=\"web\""]) == Some(0.0)
+                && of("provost_apps", &[]) == Some(1.0)
+                && of("provost_runtime_apps", &[]) == Some(1.0)
+                && of("provost_connections", &[]).is_none()
+        });
     });
 }

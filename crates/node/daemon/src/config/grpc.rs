@@ -207,7 +207,7 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ConfigError;
+    use super::super::{ConfigError, Sources};
     use super::*;
 
     fn problems(text: &str) -> Vec<String> {
@@ -266,6 +266,27 @@ mod tests {
             ["grpc.listener[0].app"]
         );
         assert!(Config::parse(&with("name = \"w*\""), "test").is_ok());
+    }
+
+    #[test]
+    fn listeners_of_several_files_append_and_problems_have_their_place() {
+        let listener = |name: &str, rest: &str| {
+            format!("[[grpc.listener]]\nname = \"{name}\"\naddress = \"127.0.0.1:0\"\n{rest}\n")
+        };
+        let read = |second: &str| {
+            let files = [
+                ("1.toml", listener("a", "app = \"a\"")),
+                ("2.toml", listener("b", second)),
+            ];
+            let files = files.map(|(name, text)| (name.to_owned(), text));
+            Sources::default().read_files(&files.into())
+        };
+        assert_eq!(read("app = \"b\"").unwrap().grpc.listeners.len(), 2);
+        let error = read("app = \"\"").unwrap_err().to_string();
+        assert!(
+            error.contains("grpc.listener[1].app") && error.contains("in 2.toml, line 4"),
+            "{error}"
+        );
     }
 
     #[test]

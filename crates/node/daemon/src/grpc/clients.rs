@@ -129,16 +129,18 @@ impl GrpcAccess {
         });
         let runtime = &self.runtimes[client.runtime];
         runtime.place_app();
-        let new = Box::new(NewCaller { app: client.id, port });
-        if runtime.tell(Command::AttachCaller(new)).await.is_err() {
-            runtime.remove_app();
-            return;
-        }
-        tracing::debug!(app = client.id, origin = client.origin, "a gRPC client has come");
+        // Before its runtime can say anything of it.
         self.clients
             .connected
             .borrow_mut()
             .insert(client.id, Rc::clone(&client));
+        let new = Box::new(NewCaller { app: client.id, port });
+        if runtime.tell(Command::AttachCaller(new)).await.is_err() {
+            self.forget(client.id);
+            runtime.remove_app();
+            return;
+        }
+        tracing::debug!(app = client.id, origin = client.origin, "a gRPC client has come");
         let attending = Rc::clone(self).attend(Rc::clone(&client), place);
         let attending = tokio::task::spawn_local(attending).abort_handle();
         client.attending.replace(Some(attending));
@@ -206,6 +208,7 @@ impl GrpcAccess {
         if let Some(attending) = client.attending.take() {
             attending.abort();
         }
+        client.give_up();
         self.clients.gone.notify_one();
         Some(client)
     }
@@ -267,6 +270,10 @@ impl GrpcAccess {
     fn admitted(&self, client: &GrpcClient) -> Result<Rc<AttachedApp>, Refusal> {
         if let Some(app) = &*client.admitted.borrow() {
             return Ok(Rc::clone(app));
+        }
+        if self.clients.find(client.id).is_none() {
+            // Nobody would take away what it became.
+            return Err(Refusal::new(Code::Cancelled, "the client is gone"));
         }
         let admitted = self.admit(client);
         let (uid, name, origin) = (client.process.credentials.uid, &client.name, &client.origin);
