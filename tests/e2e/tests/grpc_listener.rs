@@ -401,9 +401,12 @@ fn at_a_unix_socket_a_client_is_who_the_kernel_says() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("grpc.sock");
         let own = rustix::process::geteuid().as_raw();
+        let others = directory.path().join("others.sock");
         let listener = format!(
-            "[[grpc.listener]]\nname = \"local\"\naddress = \"unix:{}\"\nmode = \"0600\"\n",
-            socket.display()
+            "[[grpc.listener]]\nname = \"local\"\naddress = \"unix:{}\"\nmode = \"0600\"\n\
+             [[grpc.listener]]\nname = \"others\"\naddress = \"unix:{}\"\napp = \"others\"\n",
+            socket.display(),
+            others.display()
         );
         let tables = |owner: u32| {
             with_tables(format!(
@@ -423,6 +426,13 @@ fn at_a_unix_socket_a_client_is_who_the_kernel_says() {
         );
         let other = run(probe.of_service("bank.Bank").echo("a"));
         is_refused(other, Code::PermissionDenied, "may_connect of [[app]] \"shop\"");
+
+        let stranger = GrpcProbe::at(&format!("unix:{}", others.display()));
+        is_refused(
+            run(stranger.echo("a")),
+            Code::PermissionDenied,
+            "users of [[app]] \"others\"",
+        );
 
         // The name is another user's from now on.
         reload(&mut world.node, &tables(64_002));
