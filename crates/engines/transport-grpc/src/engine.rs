@@ -475,7 +475,11 @@ impl GrpcTransport {
         match std::mem::replace(&mut call.place, CallPlace::Over) {
             CallPlace::Waiting => {
                 self.waiting_deadlines.remove(&(call.deadline, id));
-                self.waiting.retain(|waiting| *waiting != id);
+                if self.waiting.front() == Some(&id) {
+                    self.waiting.pop_front();
+                } else {
+                    self.waiting.retain(|waiting| *waiting != id);
+                }
             }
             CallPlace::Open(place) => {
                 self.streams.remove(&place);

@@ -261,7 +261,8 @@ fn greet(grpc: &mut GrpcConnection<MessageChunk>, input: &[u8], now: Nanos) -> R
                 return Err(EstablishFault::Protocol("it takes no calls".to_owned()));
             }
             Some(_) => {}
-            None => return Ok(has_settings),
+            None if taken == input.len() => return Ok(has_settings),
+            None => return Err(EstablishFault::Protocol("it asks more than it reads".to_owned())),
         }
     }
 }

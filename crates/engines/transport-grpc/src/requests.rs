@@ -61,7 +61,9 @@ impl GrpcTransport {
     pub(crate) fn forget(&mut self, id: u64) {
         self.drop_arrivals(id);
         self.forget_replay(id);
-        self.calls.remove(&id);
+        if self.calls.remove(&id).is_some_and(|call| call.is_ready) {
+            self.ready.retain(|ready| *ready != id);
+        }
     }
 
     /// Answers a step that begins a call; others need no answer.

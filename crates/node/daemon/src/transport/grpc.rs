@@ -2,8 +2,9 @@
 
 mod attempts;
 
+use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use provost_datapath::{Engine, EngineStart, Predecessor};
 use provost_shm::now_ns;
@@ -33,6 +34,9 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
 /// Attempts of all connections of the process, as servers are to be spared by all of them.
 static ATTEMPTS: DialAttempts = DialAttempts::new();
 
+/// Who does not answer within this time counts as not reached.
+const ATTEMPT_TIME_MIN: Duration = Duration::from_secs(1);
+
 fn open(addresses: Vec<SocketAddr>, deadline: Instant) -> PeerOpening {
     Box::pin(async move {
         let addresses = ATTEMPTS.allowed(&addresses, Instant::now())?;
@@ -40,7 +44,9 @@ fn open(addresses: Vec<SocketAddr>, deadline: Instant) -> PeerOpening {
         let stream = match first_to_answer(&addresses, deadline).await {
             Ok(stream) => stream.into_std()?,
             Err(error) => {
-                ATTEMPTS.failed(&addresses, began, &error);
+                if is_the_servers(error.kind() == io::ErrorKind::TimedOut, began) {
+                    ATTEMPTS.failed(&addresses, began, &error);
+                }
                 return Err(error);
             }
         };
@@ -73,10 +79,19 @@ fn greet(
             Ok(peer(link, config, address, request))
         }
         Err(fault) => {
-            ATTEMPTS.failed(&[address], began, &fault);
+            // A connection that closes may be one that this end gave up.
+            let is_late = matches!(fault, grpc::EstablishFault::Deadline);
+            if !matches!(fault, grpc::EstablishFault::Closed) && is_the_servers(is_late, began) {
+                ATTEMPTS.failed(&[address], began, &fault);
+            }
             Err(fail(fault.to_string()))
         }
     }
+}
+
+/// Whether an attempt failed by the server: an app that gives it little time spoils no other's attempts.
+fn is_the_servers(is_late: bool, began: Instant) -> bool {
+    !is_late || began.elapsed() >= ATTEMPT_TIME_MIN
 }
 
 fn config(hello: &Hello, options: TransportOptions) -> grpc::GrpcTransportConfig {
