@@ -12,13 +12,15 @@ use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 use crate::app::{App, AppInner};
 use crate::call::ClientCall;
 use crate::codegen::ServiceDescriptor;
-use crate::context::inherited_deadline_ns;
+use crate::context::{add_inherited, deadline_in, inherited_deadline_ns};
+use crate::defaults::{CallDefaults, ChannelRules, rules_of};
 use crate::fork::refuse_child;
+use crate::intercept::CallInterceptor;
 use crate::limit::{Limit, Permit};
 use crate::link::{Link, NewCall, OutgoingMessage, SubmitError};
 use crate::linked::Transport;
 use crate::reactor::Timer;
-use crate::request::{CallLimits, Readiness};
+use crate::request::{CallLimits, Readiness, Request};
 use crate::status::Status;
 
 /// How long one attempt to connect may take.
@@ -71,6 +73,8 @@ impl From<String> for Target {
 #[derive(Clone)]
 pub struct Channel {
     way: Way,
+    /// What all calls go through before they begin; `None` when that is nothing.
+    rules: Option<Arc<ChannelRules>>,
 }
 
 /// By what a channel's calls go.
@@ -106,11 +110,11 @@ pub(crate) struct Connection {
 }
 
 /// Says how a [`Channel`] connects.
-#[derive(Debug)]
 pub struct ChannelBuilder {
     service: &'static ServiceDescriptor,
     app: Option<App>,
     concurrency_limit: usize,
+    rules: Option<Arc<ChannelRules>>,
 }
 
 impl Channel {
@@ -129,6 +133,7 @@ impl Channel {
             service,
             app: None,
             concurrency_limit: CALLS_IN_FLIGHT_MAX,
+            rules: None,
         }
     }
 
@@ -144,8 +149,37 @@ impl Channel {
     /// A channel whose calls go by a transport of the program itself.
     #[doc(hidden)]
     pub fn linked(transport: Arc<dyn Transport>) -> Channel {
-        let way = Way::Linked(transport);
-        Channel { way }
+        Channel {
+            way: Way::Linked(transport),
+            rules: None,
+        }
+    }
+
+    /// The same connection with an interceptor, which sees calls after those that the channel has. Other clones of the
+    /// channel stay as they are.
+    #[must_use]
+    pub fn intercept(mut self, interceptor: impl CallInterceptor) -> Channel {
+        rules_of(&mut self.rules).interceptors.push(Arc::new(interceptor));
+        self
+    }
+
+    /// The same connection with these defaults in place of those that the channel has. Other clones of the channel stay as
+    /// they are.
+    #[must_use]
+    pub fn with_defaults(mut self, defaults: CallDefaults) -> Channel {
+        rules_of(&mut self.rules).defaults = defaults;
+        self
+    }
+
+    /// Completes a request by what is inherited and by what the channel has for all calls, and asks its interceptors.
+    pub(crate) fn prepare<T>(&self, method: u16, request: &mut Request<T>) -> Result<(), Status> {
+        match &self.rules {
+            None => {
+                add_inherited(request.metadata_mut());
+                Ok(())
+            }
+            Some(rules) => rules.prepare(self.service(), method, request),
+        }
     }
 
     /// The transport, unless it is the node's service.
@@ -169,28 +203,31 @@ impl Channel {
         };
         refuse_child()?;
         let deadline_ns = resolve_deadline(limits);
+        let readiness = limits.readiness.unwrap_or_default();
+        let request_bytes_max = limits.messages.request_bytes_max;
         let permit = match inner.limit.try_acquire() {
             Some(permit) => permit,
             None => within(deadline_ns, Limit::acquire(&inner.limit)).await?,
         };
         loop {
-            let connection = inner.connection(limits.readiness, deadline_ns).await?;
+            let connection = inner.connection(readiness, deadline_ns).await?;
             let call = NewCall {
                 connection: connection.number,
                 method,
                 parts,
                 deadline_ns,
             };
-            check_size(&outgoing, connection.link.message_bytes_max)?;
+            let bytes_max = connection.link.message_bytes_max.min(request_bytes_max);
+            check_size(&outgoing, bytes_max)?;
             match begin_on(&connection.link, &call, &mut outgoing).await {
                 Ok(id) => return Ok(ClientCall::new(connection, id, permit)),
                 Err(SubmitError::Closed) => {
                     inner.lost(&connection);
-                    if limits.readiness == Readiness::FailFast {
+                    if readiness == Readiness::FailFast {
                         return Err(Status::unavailable("the connection closed"));
                     }
                 }
-                Err(SubmitError::Dead) if limits.readiness == Readiness::Wait => {}
+                Err(SubmitError::Dead) if readiness == Readiness::Wait => {}
                 Err(SubmitError::Dead) => return Err(Status::unavailable("the node's service went away")),
                 Err(_) => return Err(deadline_passed()),
             }
@@ -226,6 +263,20 @@ impl ChannelBuilder {
         self
     }
 
+    /// Has an interceptor see all calls. Several are asked in the order in which they are added.
+    #[must_use]
+    pub fn intercept(mut self, interceptor: impl CallInterceptor) -> ChannelBuilder {
+        rules_of(&mut self.rules).interceptors.push(Arc::new(interceptor));
+        self
+    }
+
+    /// What calls have that do not say otherwise.
+    #[must_use]
+    pub fn defaults(mut self, defaults: CallDefaults) -> ChannelBuilder {
+        rules_of(&mut self.rules).defaults = defaults;
+        self
+    }
+
     /// Connects.
     pub async fn connect(self, target: impl Into<Target>) -> Result<Channel, Status> {
         refuse_child()?;
@@ -243,8 +294,20 @@ impl ChannelBuilder {
             .ok_or_else(|| Status::unavailable("the node's service is away"))?;
         inner.connect_over(&link).await?;
         inner.app.add_channel(&inner);
-        let way = Way::Managed(inner);
-        Ok(Channel { way })
+        Ok(Channel {
+            way: Way::Managed(inner),
+            rules: self.rules,
+        })
+    }
+}
+
+impl std::fmt::Debug for ChannelBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChannelBuilder")
+            .field("service", &self.service.name)
+            .field("app", &self.app)
+            .field("concurrency_limit", &self.concurrency_limit)
+            .finish_non_exhaustive()
     }
 }
 
@@ -386,7 +449,7 @@ pub(crate) async fn request_with_schema(
 pub(crate) fn check_size(outgoing: &OutgoingMessage, bytes_max: u32) -> Result<(), Status> {
     let bytes = outgoing.window_bytes();
     if bytes > bytes_max {
-        let message = format!("a message of {bytes} bytes: the node's service takes at most {bytes_max}");
+        let message = format!("a message of {bytes} bytes: the at most {bytes_max} are sent");
         return Err(Status::resource_exhausted(message));
     }
     Ok(())
@@ -454,9 +517,7 @@ pub(crate) fn deadline_passed() -> Status {
 
 /// When the call must end: its own timeout, or what is left to the handler that it is made in.
 pub(crate) fn resolve_deadline(limits: CallLimits) -> u64 {
-    let own_ns = limits.timeout.map_or(u64::MAX, |timeout| {
-        now_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
-    });
+    let own_ns = limits.timeout.map_or(u64::MAX, deadline_in);
     match own_ns.min(inherited_deadline_ns().unwrap_or(u64::MAX)) {
         u64::MAX => 0,
         deadline_ns => deadline_ns,

@@ -13,7 +13,7 @@ use crate::codegen::{Message, MethodKind};
 use crate::link::{LocalEnd, OutgoingMessage};
 use crate::linked::{self, EgressEvent, LinkedStream, StreamEnd};
 use crate::metadata::MetadataMap;
-use crate::request::{CallLimits, Payload, Request, Response};
+use crate::request::{CallLimits, Payload, Request, Response, check_received};
 use crate::shared::Received;
 use crate::status::Status;
 use crate::streaming::{Pump, Streaming, poll_pump};
@@ -24,15 +24,16 @@ const WHOLE_REQUEST: Parts = Parts::BEGIN.with(Parts::MESSAGE).with(Parts::END);
 pub async fn unary<Req: Message, Resp: Message>(
     channel: &Channel,
     method: u16,
-    request: Request<impl Payload<Req>>,
+    mut request: Request<impl Payload<Req>>,
 ) -> Result<Response<Received<Resp>>, Status> {
     check_method::<Req, Resp>(channel, method, MethodKind::Unary)?;
+    channel.prepare(method, &mut request)?;
     let (outgoing, limits) = whole_request(request)?;
     if let Some(transport) = channel.transport() {
         return linked::unary(&**transport, method, outgoing, limits).await;
     }
     let mut call = channel.begin(method, WHOLE_REQUEST, outgoing, limits).await?;
-    let mut response = SingleResponse::default();
+    let mut response = SingleResponse::bounded(limits.messages.response_bytes_max);
     loop {
         if let Some(result) = response.take(call.step().await?) {
             return result;
@@ -44,36 +45,39 @@ pub async fn unary<Req: Message, Resp: Message>(
 pub async fn server_streaming<Req: Message, Resp: Message>(
     channel: &Channel,
     method: u16,
-    request: Request<impl Payload<Req>>,
+    mut request: Request<impl Payload<Req>>,
 ) -> Result<Response<Streaming<Resp>>, Status> {
     check_method::<Req, Resp>(channel, method, MethodKind::ServerStreaming)?;
+    channel.prepare(method, &mut request)?;
     if let Some(transport) = channel.transport() {
         let (message, metadata, limits) = request.into_parts();
         let outgoing = message.into_outgoing()?;
+        check_size(&outgoing, limits.messages.request_bytes_max)?;
         let call = LinkedStream::begin(transport, (method, metadata), limits)?;
         linked::send_message(&**call.end(), outgoing)?;
         call.end().send(EgressEvent::EndOfRequests);
-        return stream_of_responses(Call::Linked(call), None).await;
+        return stream_of_responses(Call::Linked(call), None, limits).await;
     }
     let (outgoing, limits) = whole_request(request)?;
     let call = channel.begin(method, WHOLE_REQUEST, outgoing, limits).await?;
-    stream_of_responses(Call::Managed(call), None).await
+    stream_of_responses(Call::Managed(call), None, limits).await
 }
 
 /// Calls a method that takes a stream and answers once.
 pub async fn client_streaming<Req: Message, Resp: Message, S>(
     channel: &Channel,
     method: u16,
-    request: Request<S>,
+    mut request: Request<S>,
 ) -> Result<Response<Received<Resp>>, Status>
 where
     S: Stream<Item = Req> + Send + 'static,
 {
     check_method::<Req, Resp>(channel, method, MethodKind::ClientStreaming)?;
+    channel.prepare(method, &mut request)?;
     let (requests, metadata, limits) = request.into_parts();
     let mut call = begin_stream(channel, method, metadata, limits).await?;
-    let mut pump = Some(call.pump(requests));
-    let mut response = SingleResponse::default();
+    let mut pump = Some(call.pump(requests, limits));
+    let mut response = SingleResponse::bounded(limits.messages.response_bytes_max);
     loop {
         if let Some(result) = response.take(step_while_sending(&mut call, &mut pump).await?) {
             return result;
@@ -85,16 +89,17 @@ where
 pub async fn bidirectional<Req: Message, Resp: Message, S>(
     channel: &Channel,
     method: u16,
-    request: Request<S>,
+    mut request: Request<S>,
 ) -> Result<Response<Streaming<Resp>>, Status>
 where
     S: Stream<Item = Req> + Send + 'static,
 {
     check_method::<Req, Resp>(channel, method, MethodKind::Bidirectional)?;
+    channel.prepare(method, &mut request)?;
     let (requests, metadata, limits) = request.into_parts();
     let call = begin_stream(channel, method, metadata, limits).await?;
-    let pump = call.pump(requests);
-    stream_of_responses(call, Some(pump)).await
+    let pump = call.pump(requests, limits);
+    stream_of_responses(call, Some(pump), limits).await
 }
 
 /// Sees to it that what is received as a `Resp` is one.
@@ -158,13 +163,14 @@ impl Call {
     }
 
     /// Sends a stream of requests to its end, or until the call is over.
-    fn pump<Req: Message, S>(&self, requests: S) -> Pump
+    fn pump<Req: Message, S>(&self, requests: S, limits: CallLimits) -> Pump
     where
         S: Stream<Item = Req> + Send + 'static,
     {
+        let bytes_max = limits.messages.request_bytes_max;
         match self {
-            Call::Managed(call) => pump(call, requests),
-            Call::Linked(call) => linked_pump(call.end().clone(), requests),
+            Call::Managed(call) => pump(call, requests, bytes_max),
+            Call::Linked(call) => linked_pump(call.end().clone(), requests, bytes_max),
         }
     }
 }
@@ -173,24 +179,32 @@ impl Call {
 struct SingleResponse<Resp> {
     metadata: MetadataMap,
     message: Option<Received<Resp>>,
+    bytes_max: u32,
 }
 
-impl<Resp> Default for SingleResponse<Resp> {
-    fn default() -> SingleResponse<Resp> {
+impl<Resp: Message> SingleResponse<Resp> {
+    /// None yet. A longer message is refused.
+    fn bounded(bytes_max: u32) -> SingleResponse<Resp> {
         SingleResponse {
             metadata: MetadataMap::new(),
             message: None,
+            bytes_max,
         }
     }
-}
 
-impl<Resp> SingleResponse<Resp> {
     /// Takes a step; the result once the call is over.
     fn take(&mut self, step: Step<Resp>) -> Option<Result<Response<Received<Resp>>, Status>> {
         if let Some(metadata) = step.metadata {
             self.metadata = metadata;
         }
-        if let Some(message) = step.message
+        let message = step.message;
+        if let Some(Err(status)) = message
+            .as_deref()
+            .map(|message| check_received(message, self.bytes_max))
+        {
+            return Some(Err(status));
+        }
+        if let Some(message) = message
             && self.message.replace(message).is_some()
         {
             return Some(Err(Status::internal("the server answered more than once")));
@@ -212,6 +226,7 @@ impl<Resp> SingleResponse<Resp> {
 async fn stream_of_responses<Resp: Message>(
     mut call: Call,
     pump: Option<Pump>,
+    limits: CallLimits,
 ) -> Result<Response<Streaming<Resp>>, Status> {
     let mut pump = pump;
     let mut first: Step<Resp> = step_while_sending(&mut call, &mut pump).await?;
@@ -222,7 +237,7 @@ async fn stream_of_responses<Resp: Message>(
             .unwrap_or_else(|| Status::from_code(crate::Code::Unknown)));
     }
     let metadata = first.metadata.take().unwrap_or_default();
-    let stream = Streaming::of_client(call, pump, first);
+    let stream = Streaming::of_client(call, pump, first).bounded(limits.messages.response_bytes_max);
     Ok(Response::from_parts(stream, metadata, MetadataMap::new()))
 }
 
@@ -238,12 +253,12 @@ async fn step_while_sending<Resp: Message>(
 }
 
 /// Sends a stream of requests to its end, or until the call is over.
-fn pump<Req: Message, S>(call: &ClientCall, requests: S) -> Pump
+fn pump<Req: Message, S>(call: &ClientCall, requests: S, bytes_max: u32) -> Pump
 where
     S: Stream<Item = Req> + Send + 'static,
 {
     let mut sender = call.sender();
-    let message_bytes_max = call.message_bytes_max();
+    let message_bytes_max = call.message_bytes_max().min(bytes_max);
     Box::pin(async move {
         let mut requests = pin!(requests);
         loop {
@@ -275,7 +290,7 @@ async fn end_of_requests(sender: &mut Sender) -> Result<(), LocalEnd> {
 }
 
 /// As [`pump`], by a transport of the program itself.
-fn linked_pump<Req: Message, S>(end: Arc<dyn StreamEnd>, requests: S) -> Pump
+fn linked_pump<Req: Message, S>(end: Arc<dyn StreamEnd>, requests: S, bytes_max: u32) -> Pump
 where
     S: Stream<Item = Req> + Send + 'static,
 {
@@ -293,7 +308,9 @@ where
                 end.send(EgressEvent::EndOfRequests);
                 return Ok(());
             };
-            linked::send_message(&*end, OutgoingMessage::message(request)?)?;
+            let outgoing = OutgoingMessage::message(request)?;
+            check_size(&outgoing, bytes_max)?;
+            linked::send_message(&*end, outgoing)?;
         }
     })
 }

@@ -18,6 +18,9 @@
 //! |---|---|
 //! | build and read messages | [`shared`], [`Received`] |
 //! | call | [`Channel`], [`Request`], [`Response`], [`Streaming`], [`stream`] |
+//! | see all calls of a channel or a server | [`CallInterceptor`], [`ExtensionMap`] |
+//! | bound calls, and mark them, all at once | [`CallDefaults`] |
+//! | pass trace and deadline on to tasks | [`context`] |
 //! | serve, and know who calls | [`Server`], [`Request::peer`] |
 //! | call or serve without an executor | [`blocking`], [`ServerBuilder::serve_blocking`] |
 //! | say where the service is, and how to wait | [`App`] |
@@ -59,8 +62,11 @@ mod call;
 mod channel;
 mod client;
 pub mod codegen;
-mod context;
+pub mod context;
+mod defaults;
+mod extensions;
 mod fork;
+mod intercept;
 mod limit;
 mod link;
 #[doc(hidden)]
@@ -78,6 +84,10 @@ mod streaming;
 
 pub use app::{App, AppBuilder};
 pub use channel::{Channel, ChannelBuilder, Target};
+pub use context::CallContext;
+pub use defaults::CallDefaults;
+pub use extensions::ExtensionMap;
+pub use intercept::{CallHead, CallInterceptor, CallPath, InterceptedService};
 pub use metadata::{MetadataError, MetadataMap};
 pub use outgoing::{SentStream, StreamSender, stream};
 pub use peer::{Peer, PeerApp};

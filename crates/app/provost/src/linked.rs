@@ -20,12 +20,12 @@ use std::task::{Context, Poll};
 use provost_wire::Code;
 use provost_wire::metadata as block;
 
-use crate::channel::resolve_deadline;
+use crate::channel::{check_size, resolve_deadline};
 use crate::codegen::{Message, ServiceDescriptor};
 use crate::link::OutgoingMessage;
 use crate::metadata::MetadataMap;
 use crate::reactor::{Reactor, Timer};
-use crate::request::{CallLimits, Response};
+use crate::request::{CallLimits, Response, check_received};
 use crate::shared::Received;
 use crate::status::Status;
 
@@ -108,6 +108,7 @@ pub(crate) async fn unary<Resp: Message>(
     outgoing: OutgoingMessage,
     limits: CallLimits,
 ) -> Result<Response<Received<Resp>>, Status> {
+    check_size(&outgoing, limits.messages.request_bytes_max)?;
     let deadline_ns = resolve_deadline(limits);
     let mut late = match deadline_ns {
         0 => None,
@@ -132,7 +133,8 @@ pub(crate) async fn unary<Resp: Message>(
         }
     })
     .await?;
-    let message = response.message.received()?;
+    let message: Received<Resp> = response.message.received()?;
+    check_received(&*message, limits.messages.response_bytes_max)?;
     Ok(Response::from_parts(
         message,
         response.metadata,

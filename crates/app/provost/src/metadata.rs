@@ -123,6 +123,17 @@ impl MetadataMap {
         block::entries(&self.block)
     }
 
+    /// Adds the pairs of another map whose keys this one does not have, as far as there is room.
+    pub(crate) fn add_missing(&mut self, others: &MetadataMap) {
+        let before = self.block.len();
+        for (key, value) in others.iter() {
+            let has_own = block::entries(&self.block[..before]).any(|(own, _)| own == key);
+            if !has_own {
+                let _ = self.append_bin(key, value);
+            }
+        }
+    }
+
     /// Number of pairs.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use crate::codegen::{Message, Stream};
+use crate::codegen::{Message, MethodKind, Stream};
+use crate::context::{deadline_in, limit_current};
+use crate::extensions::ExtensionMap;
+use crate::intercept::{CallHead, CallPath};
 use crate::link::OutgoingMessage;
 use crate::metadata::MetadataMap;
 use crate::peer::{Peer, PeerSource};
 use crate::shared::{HeapFull, Prepared};
+use crate::status::Status;
 
 /// A request: a message (or a stream of messages), metadata, and how long the call may take.
 ///
@@ -17,15 +21,53 @@ pub struct Request<T> {
     metadata: MetadataMap,
     limits: CallLimits,
     peer: Option<PeerSource>,
+    extensions: ExtensionMap,
 }
 
-/// How long a call may take, and what it does when there is no connection.
+/// How long a call may take, how long its messages may be, and what it does when there is no connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallLimits {
     pub(crate) timeout: Option<Duration>,
     /// In nanoseconds of CLOCK_MONOTONIC; 0 for none.
     pub(crate) deadline_ns: u64,
-    pub(crate) readiness: Readiness,
+    /// `None`: what the channel has for all calls.
+    pub(crate) readiness: Option<Readiness>,
+    pub(crate) messages: MessageBounds,
+}
+
+/// How long messages may be, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MessageBounds {
+    pub(crate) request_bytes_max: u32,
+    pub(crate) response_bytes_max: u32,
+}
+
+impl Default for MessageBounds {
+    fn default() -> MessageBounds {
+        MessageBounds {
+            request_bytes_max: u32::MAX,
+            response_bytes_max: u32::MAX,
+        }
+    }
+}
+
+/// Refuses a received message that is longer than it may be.
+pub(crate) fn check_received<T: Message>(message: &T, bytes_max: u32) -> Result<(), Status> {
+    // Measuring takes a walk through the message.
+    if bytes_max == u32::MAX {
+        return Ok(());
+    }
+    match message.measure() {
+        bytes if bytes <= bytes_max as usize => Ok(()),
+        bytes => Err(Status::resource_exhausted(format!(
+            "a message of {bytes} bytes was received: at most {bytes_max} are taken"
+        ))),
+    }
+}
+
+/// What a program says as a number of bytes.
+pub(crate) fn bytes_max(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// What a call does when there is no connection to the service now.
@@ -47,6 +89,7 @@ impl<T> Request<T> {
             metadata: MetadataMap::new(),
             limits: CallLimits::default(),
             peer: None,
+            extensions: ExtensionMap::new(),
         }
     }
 
@@ -89,7 +132,7 @@ impl<T> Request<T> {
 
     /// Says what the call does when there is no connection to the service now.
     pub fn set_readiness(&mut self, readiness: Readiness) -> &mut Request<T> {
-        self.limits.readiness = readiness;
+        self.limits.readiness = Some(readiness);
         self
     }
 
@@ -119,7 +162,20 @@ impl<T> Request<T> {
             metadata: self.metadata,
             limits: self.limits,
             peer: self.peer,
+            extensions: self.extensions,
         }
+    }
+
+    /// Values that interceptors, layers and handlers of this process leave for each other. They do not travel.
+    #[must_use]
+    pub fn extensions(&self) -> &ExtensionMap {
+        &self.extensions
+    }
+
+    /// The extensions, to be changed.
+    #[must_use]
+    pub fn extensions_mut(&mut self) -> &mut ExtensionMap {
+        &mut self.extensions
     }
 
     pub(crate) fn from_parts(message: T, metadata: MetadataMap, limits: CallLimits) -> Request<T> {
@@ -128,7 +184,37 @@ impl<T> Request<T> {
             metadata,
             limits,
             peer: None,
+            extensions: ExtensionMap::new(),
         }
+    }
+
+    /// What an interceptor is shown of it.
+    pub(crate) fn head(&mut self, path: CallPath, kind: MethodKind) -> CallHead<'_> {
+        CallHead {
+            path,
+            kind,
+            metadata: &mut self.metadata,
+            limits: &mut self.limits,
+            extensions: &mut self.extensions,
+            peer: self.peer.as_ref(),
+        }
+    }
+
+    /// Has the time that an interceptor gave a received request count as its deadline, if that is earlier.
+    pub(crate) fn settle_deadline(&mut self) {
+        let Some(timeout) = self.limits.timeout.take() else {
+            return;
+        };
+        let deadline_ns = deadline_in(timeout);
+        limit_current(deadline_ns);
+        self.limits.deadline_ns = match self.limits.deadline_ns {
+            0 => deadline_ns,
+            own_ns => own_ns.min(deadline_ns),
+        };
+    }
+
+    pub(crate) fn limits_mut(&mut self) -> &mut CallLimits {
+        &mut self.limits
     }
 
     pub(crate) fn with_peer(self, peer: PeerSource) -> Request<T> {
@@ -149,6 +235,7 @@ pub struct Response<T> {
     message: T,
     metadata: MetadataMap,
     trailers: MetadataMap,
+    extensions: ExtensionMap,
 }
 
 impl<T> Response<T> {
@@ -159,6 +246,7 @@ impl<T> Response<T> {
             message,
             metadata: MetadataMap::new(),
             trailers: MetadataMap::new(),
+            extensions: ExtensionMap::new(),
         }
     }
 
@@ -212,7 +300,20 @@ impl<T> Response<T> {
             message: change(self.message),
             metadata: self.metadata,
             trailers: self.trailers,
+            extensions: self.extensions,
         }
+    }
+
+    /// Values that handlers, layers and who has called in this process leave for each other. They do not travel.
+    #[must_use]
+    pub fn extensions(&self) -> &ExtensionMap {
+        &self.extensions
+    }
+
+    /// The extensions, to be changed.
+    #[must_use]
+    pub fn extensions_mut(&mut self) -> &mut ExtensionMap {
+        &mut self.extensions
     }
 
     pub(crate) fn from_parts(message: T, metadata: MetadataMap, trailers: MetadataMap) -> Response<T> {
@@ -220,6 +321,7 @@ impl<T> Response<T> {
             message,
             metadata,
             trailers,
+            extensions: ExtensionMap::new(),
         }
     }
 

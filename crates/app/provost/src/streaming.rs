@@ -12,6 +12,7 @@ use crate::client::Call;
 use crate::codegen::Message;
 use crate::linked::{StreamEnd, step_of};
 use crate::metadata::MetadataMap;
+use crate::request::check_received;
 use crate::shared::Received;
 use crate::status::Status;
 
@@ -36,6 +37,8 @@ pub struct Streaming<T> {
     pending: Option<Step<T>>,
     is_over: bool,
     trailers: Option<MetadataMap>,
+    /// A longer message ends the stream.
+    message_bytes_max: u32,
 }
 
 enum Source {
@@ -55,6 +58,7 @@ impl<T: Message> Streaming<T> {
             pending: Some(first),
             is_over: false,
             trailers: None,
+            message_bytes_max: u32::MAX,
         }
     }
 
@@ -65,6 +69,7 @@ impl<T: Message> Streaming<T> {
             pending: Some(first),
             is_over: false,
             trailers: None,
+            message_bytes_max: u32::MAX,
         }
     }
 
@@ -75,6 +80,15 @@ impl<T: Message> Streaming<T> {
             pending: None,
             is_over: false,
             trailers: None,
+            message_bytes_max: u32::MAX,
+        }
+    }
+
+    /// The same with a bound on its messages.
+    pub(crate) fn bounded(self, message_bytes_max: u32) -> Streaming<T> {
+        Streaming {
+            message_bytes_max,
+            ..self
         }
     }
 
@@ -102,6 +116,9 @@ impl<T: Message> Streaming<T> {
                 },
             };
             if let Some(message) = step.message.take() {
+                if let Err(status) = check_received(&*message, self.message_bytes_max) {
+                    return self.over(Err(status));
+                }
                 self.pending = (step.is_end || step.status.is_some()).then_some(step);
                 return Poll::Ready(Ok(Some(message)));
             }

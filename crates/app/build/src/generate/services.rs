@@ -17,7 +17,7 @@ use crate::source::DESCRIPTOR_PROTO;
 /// Names in the service's module that its client and its server offer too.
 const DESCRIPTIONS: &str = "DESCRIPTOR_SET, METHODS, SCHEMA_HASH, SERVICE, SERVICE_NAME";
 /// Functions that every client has; a method of that name gets an underscore.
-const CLIENT_FUNCTIONS: [&str; 3] = ["new", "connect", "channel"];
+const CLIENT_FUNCTIONS: [&str; 4] = ["new", "connect", "channel", "with_interceptor"];
 
 impl Generator<'_> {
     /// The modules of a service.
@@ -359,6 +359,13 @@ impl Stubs<'_> {
             code.block("pub fn from_arc(inner: ::std::sync::Arc<T>) -> Self {", |code| {
                 code.line("Self { inner }")
             });
+            code.line("");
+            code.line("/// Offers this implementation, whose calls an interceptor sees first.");
+            let signature = "pub fn with_interceptor(inner: T, interceptor: impl ::provost::CallInterceptor) \
+                             -> ::provost::InterceptedService<Self> {";
+            code.block(signature, |code| {
+                code.line("::provost::InterceptedService::new(Self::new(inner), interceptor)");
+            });
         });
         code.line("");
         code.block(
@@ -421,6 +428,17 @@ fn connect(code: &mut Code) {
     code.block("pub fn channel(&self) -> &::provost::Channel {", |code| {
         code.line("&self.channel")
     });
+    with_interceptor(code);
+}
+
+fn with_interceptor(code: &mut Code) {
+    code.line("");
+    code.line("/// A client over this connection whose calls an interceptor sees first.");
+    let signature = "pub fn with_interceptor(channel: ::provost::Channel, \
+                     interceptor: impl ::provost::CallInterceptor) -> Self {";
+    code.block(signature, |code| {
+        code.line("Self::new(channel.intercept(interceptor))")
+    });
 }
 
 fn connect_blocking(code: &mut Code, ident: &str) {
@@ -447,6 +465,7 @@ fn connect_blocking(code: &mut Code, ident: &str) {
     code.block("pub fn channel(&self) -> &::provost::Channel {", |code| {
         code.line("self.inner.channel()")
     });
+    with_interceptor(code);
 }
 
 impl Stub<'_> {

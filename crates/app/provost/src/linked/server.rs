@@ -10,11 +10,12 @@ use provost_wire::Code;
 use super::codec::{Codec, Inbound, Outbound};
 use super::stream::{Arrival, CallOver, EgressEvent, StreamEnd, send_message, step_of};
 use crate::call::Step;
+use crate::channel::check_size;
 use crate::codegen::{Message, MethodKind, Service, ServiceDescriptor, Stream};
-use crate::context::with_deadline;
+use crate::context::{CallContext, poll_within};
 use crate::link::OutgoingMessage;
 use crate::metadata::MetadataMap;
-use crate::request::{CallLimits, Request, Response};
+use crate::request::{CallLimits, MessageBounds, Request, Response, check_received};
 use crate::server::{Bound, BoxedHandler, Place, ServerCall, error_code, trailers_of};
 use crate::shared::Received;
 use crate::status::Status;
@@ -69,6 +70,7 @@ pub struct Handling {
     place: Box<dyn Place>,
     method: u16,
     deadline_ns: u64,
+    context: CallContext,
     is_whole: bool,
 }
 
@@ -78,7 +80,7 @@ impl Offered {
     /// # Errors
     /// If the generated code is not of one piece.
     pub fn new(service: &impl Service) -> Result<Offered, Status> {
-        let bound = Bound::new(service);
+        let bound = Bound::new(service, &Arc::default());
         Ok(Offered {
             codec: Arc::new(Codec::new(bound.descriptor)?),
             idle_places: bound.descriptor.methods.iter().map(|_| Vec::new()).collect(),
@@ -123,6 +125,7 @@ impl Offered {
             place,
             method,
             deadline_ns,
+            context: CallContext::until(deadline_ns),
             is_whole: true,
         })
     }
@@ -151,8 +154,9 @@ impl Offered {
 
 /// Runs a handler; a panic ends its call and nothing else.
 async fn run(mut handler: BoxedHandler, deadline_ns: u64) {
+    let mut own = CallContext::until(deadline_ns);
     std::future::poll_fn(|context| {
-        let poll = || with_deadline(deadline_ns, || handler.as_mut().poll(context));
+        let poll = || poll_within(&mut own, || handler.as_mut().poll(context));
         // What the call came to, `LinkedCall` says when it is dropped.
         catch_unwind(AssertUnwindSafe(poll)).unwrap_or(Poll::Ready(()))
     })
@@ -193,7 +197,8 @@ impl Handling {
     /// Lets the handler go on. When it is through, or has panicked, its call has been answered.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let place = &mut self.place;
-        let poll = || with_deadline(self.deadline_ns, || place.poll(context));
+        let own = &mut self.context;
+        let poll = || poll_within(own, || place.poll(context));
         match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(polled) => polled,
             Err(_) => {
@@ -218,6 +223,7 @@ pub(crate) struct LinkedCall {
     stream: Option<Arc<dyn StreamEnd>>,
     metadata: MetadataMap,
     deadline_ns: u64,
+    messages: MessageBounds,
     answering: Option<Arc<dyn Answering>>,
 }
 
@@ -232,23 +238,32 @@ impl LinkedCall {
             stream,
             metadata: call.metadata,
             deadline_ns: call.deadline_ns,
+            messages: MessageBounds::default(),
             answering: Some(call.answering),
         }
     }
 
+    pub(crate) fn bound_messages(&mut self, messages: MessageBounds) {
+        self.messages = messages;
+    }
+
     /// The one request of the call.
     pub(crate) async fn single_request<Req: Message>(&mut self) -> Result<Request<Received<Req>>, Status> {
-        let message = match self.take_requests()? {
+        let message: Received<Req> = match self.take_requests()? {
             Requests::One(message) => message.received()?,
             Requests::Stream(end) => first_message(&*end).await?,
         };
+        check_received(&*message, self.messages.request_bytes_max)?;
         Ok(self.request(message))
     }
 
     /// The requests of the call.
     pub(crate) fn request_stream<Req: Message>(&mut self) -> Result<Request<Streaming<Req>>, Status> {
         match self.take_requests()? {
-            Requests::Stream(end) => Ok(self.request(Streaming::of_linked_server(end))),
+            Requests::Stream(end) => {
+                let requests = Streaming::of_linked_server(end);
+                Ok(self.request(requests.bounded(self.messages.request_bytes_max)))
+            }
             Requests::One(_) => Err(Status::internal("a call with one request is read as a stream")),
         }
     }
@@ -269,9 +284,11 @@ impl LinkedCall {
 
     /// Answers with one message, or with an error.
     pub(crate) fn answer<Resp: Message>(mut self, result: Result<Response<Resp>, Status>) {
+        let bytes_max = self.messages.response_bytes_max;
         let answer = result.and_then(|response| {
             let (message, metadata, trailers) = response.into_parts();
             let outgoing = OutgoingMessage::message(message)?.with_metadata(&trailers)?;
+            check_size(&outgoing, bytes_max)?;
             Ok(Answer {
                 code: Code::Ok,
                 metadata,
@@ -288,7 +305,9 @@ impl LinkedCall {
         S: Stream<Item = Result<Resp, Status>>,
     {
         let result = match (result, self.stream.clone()) {
-            (Ok(response), Some(end)) => send_responses(&*end, response).await,
+            (Ok(response), Some(end)) => {
+                send_responses(&*end, response, self.messages.response_bytes_max).await
+            }
             (Ok(_), None) => Err(Status::internal("a unary call is answered with a stream")),
             (Err(status), _) => Err(status),
         };
@@ -329,7 +348,11 @@ async fn first_message<Req: Message>(end: &dyn StreamEnd) -> Result<Received<Req
 }
 
 /// Sends a stream to its end; what follows it.
-async fn send_responses<Resp, S>(end: &dyn StreamEnd, response: Response<S>) -> Result<MetadataMap, Status>
+async fn send_responses<Resp, S>(
+    end: &dyn StreamEnd,
+    response: Response<S>,
+    bytes_max: u32,
+) -> Result<MetadataMap, Status>
 where
     Resp: Message,
     S: Stream<Item = Result<Resp, Status>>,
@@ -351,7 +374,9 @@ where
         };
         let passes = std::future::poll_fn(|context| end.poll_window(context)).await;
         passes.map_err(|CallOver| Status::cancelled("the call is over"))?;
-        send_message(end, OutgoingMessage::message(message)?)?;
+        let outgoing = OutgoingMessage::message(message)?;
+        check_size(&outgoing, bytes_max)?;
+        send_message(end, outgoing)?;
         next = Poll::Pending;
     }
 }

@@ -16,7 +16,7 @@ use crate::link::{CANCELLED, CallId, Link, LocalEnd, OutgoingMessage, WireCall};
 use crate::linked::LinkedCall;
 use crate::metadata::MetadataMap;
 use crate::peer::PeerSource;
-use crate::request::{CallLimits, Request, Response};
+use crate::request::{CallLimits, MessageBounds, Request, Response, check_received};
 use crate::shared::Received;
 use crate::status::Status;
 use crate::streaming::Streaming;
@@ -33,6 +33,14 @@ pub(crate) enum ServerCall {
 }
 
 impl ServerCall {
+    /// Says how long its messages may be.
+    pub(crate) fn bound_messages(&mut self, messages: MessageBounds) {
+        match self {
+            ServerCall::Managed(call) => call.messages = messages,
+            ServerCall::Linked(call) => call.bound_messages(messages),
+        }
+    }
+
     /// The one request of the call.
     pub(crate) async fn single_request<Req: Message>(&mut self) -> Result<Request<Received<Req>>, Status> {
         match self {
@@ -77,6 +85,7 @@ pub(crate) struct ManagedCall {
     wire: WireCall,
     begin: Option<Completion>,
     deadline_ns: u64,
+    messages: MessageBounds,
     is_answered: bool,
 }
 
@@ -94,6 +103,7 @@ impl ManagedCall {
             wire,
             deadline_ns: begin.deadline_ns,
             begin: Some(begin),
+            messages: MessageBounds::default(),
             is_answered: false,
         })
     }
@@ -113,6 +123,7 @@ impl ManagedCall {
         let metadata = step.metadata.take().unwrap_or_default();
         loop {
             if let Some(message) = step.message {
+                check_received(&*message, self.messages.request_bytes_max)?;
                 return Ok(Request::from_parts(message, metadata, self.limits()).with_peer(self.peer()));
             }
             if step.is_end {
@@ -129,7 +140,7 @@ impl ManagedCall {
         let mut reader = self.reader();
         let mut first: Step<Req> = self.first_step(&mut reader)?;
         let metadata = first.metadata.take().unwrap_or_default();
-        let requests = Streaming::of_server(reader, first);
+        let requests = Streaming::of_server(reader, first).bounded(self.messages.request_bytes_max);
         Ok(Request::from_parts(requests, metadata, self.limits()).with_peer(self.peer()))
     }
 
@@ -229,7 +240,8 @@ impl ManagedCall {
 
     fn outgoing<Resp: Message>(&self, message: Resp) -> Result<OutgoingMessage, Status> {
         let outgoing = OutgoingMessage::message(message)?;
-        check_size(&outgoing, self.link.message_bytes_max)?;
+        let bytes_max = self.messages.response_bytes_max;
+        check_size(&outgoing, self.link.message_bytes_max.min(bytes_max))?;
         Ok(outgoing)
     }
 

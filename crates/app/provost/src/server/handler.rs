@@ -9,7 +9,9 @@ use futures_core::Stream;
 
 use super::ServerCall;
 use crate::codegen::{Message, MethodKind, Service, ServiceDescriptor};
-use crate::request::{Request, Response};
+use crate::context;
+use crate::intercept::{CallInterceptor, CallPath, InterceptorList};
+use crate::request::{MessageBounds, Request, Response};
 use crate::shared::Received;
 use crate::status::Status;
 use crate::streaming::Streaming;
@@ -20,6 +22,17 @@ pub(crate) type BoxedHandler = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Methods {
     service: &'static ServiceDescriptor,
     handlers: Vec<Option<Box<dyn Handler>>>,
+    /// What applies to the handlers that are registered now.
+    rules: Arc<ServerRules>,
+}
+
+/// What a server has for all calls of its services.
+#[derive(Clone, Default)]
+pub(crate) struct ServerRules {
+    pub(crate) interceptors: InterceptorList,
+    /// Keys of metadata that calls inherit which handlers make, beside those of the trace.
+    pub(crate) pass_on: Vec<String>,
+    pub(crate) messages: MessageBounds,
 }
 
 impl Methods {
@@ -31,13 +44,13 @@ impl Methods {
         H: Fn(Request<Received<Req>>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Response<Resp>, Status>> + Send + 'static,
     {
-        self.check::<Req, Resp>(method, MethodKind::Unary);
-        let handler = Arc::new(handler);
+        let handler = self.registered::<Req, Resp, H>(method, MethodKind::Unary, handler);
         self.insert(method, move |mut call: ServerCall| {
             let handler = handler.clone();
             async move {
+                call.bound_messages(handler.rules.messages);
                 let result = match call.single_request().await {
-                    Ok(request) => handler(request).await,
+                    Ok(request) => handler.handle(request).await,
                     Err(status) => Err(status),
                 };
                 call.answer(result).await;
@@ -54,13 +67,13 @@ impl Methods {
         H: Fn(Request<Received<Req>>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Response<S>, Status>> + Send + 'static,
     {
-        self.check::<Req, Resp>(method, MethodKind::ServerStreaming);
-        let handler = Arc::new(handler);
+        let handler = self.registered::<Req, Resp, H>(method, MethodKind::ServerStreaming, handler);
         self.insert(method, move |mut call: ServerCall| {
             let handler = handler.clone();
             async move {
+                call.bound_messages(handler.rules.messages);
                 let result = match call.single_request().await {
-                    Ok(request) => handler(request).await,
+                    Ok(request) => handler.handle(request).await,
                     Err(status) => Err(status),
                 };
                 call.answer_stream(result).await;
@@ -76,13 +89,13 @@ impl Methods {
         H: Fn(Request<Streaming<Req>>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Response<Resp>, Status>> + Send + 'static,
     {
-        self.check::<Req, Resp>(method, MethodKind::ClientStreaming);
-        let handler = Arc::new(handler);
+        let handler = self.registered::<Req, Resp, H>(method, MethodKind::ClientStreaming, handler);
         self.insert(method, move |mut call: ServerCall| {
             let handler = handler.clone();
             async move {
+                call.bound_messages(handler.rules.messages);
                 let result = match call.request_stream() {
-                    Ok(requests) => handler(requests).await,
+                    Ok(requests) => handler.handle(requests).await,
                     Err(status) => Err(status),
                 };
                 call.answer(result).await;
@@ -99,18 +112,47 @@ impl Methods {
         H: Fn(Request<Streaming<Req>>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Response<S>, Status>> + Send + 'static,
     {
-        self.check::<Req, Resp>(method, MethodKind::Bidirectional);
-        let handler = Arc::new(handler);
+        let handler = self.registered::<Req, Resp, H>(method, MethodKind::Bidirectional, handler);
         self.insert(method, move |mut call: ServerCall| {
             let handler = handler.clone();
             async move {
+                call.bound_messages(handler.rules.messages);
                 let result = match call.request_stream() {
-                    Ok(requests) => handler(requests).await,
+                    Ok(requests) => handler.handle(requests).await,
                     Err(status) => Err(status),
                 };
                 call.answer_stream(result).await;
             }
         });
+    }
+
+    /// Has what `register` registers seen by an interceptor first.
+    pub(crate) fn intercepted(
+        &mut self,
+        interceptor: &Arc<dyn CallInterceptor>,
+        register: impl FnOnce(&mut Methods),
+    ) {
+        let outer = self.rules.clone();
+        Arc::make_mut(&mut self.rules)
+            .interceptors
+            .push(interceptor.clone());
+        register(self);
+        self.rules = outer;
+    }
+
+    fn registered<Req: Message, Resp: Message, H>(
+        &self,
+        method: u16,
+        kind: MethodKind,
+        handler: H,
+    ) -> Arc<RegisteredHandler<H>> {
+        self.check::<Req, Resp>(method, kind);
+        Arc::new(RegisteredHandler {
+            handler,
+            path: CallPath::of(self.service, method),
+            kind,
+            rules: self.rules.clone(),
+        })
     }
 
     /// Sees to it that what is received as a `Req` is one.
@@ -147,6 +189,39 @@ impl std::fmt::Debug for Methods {
     }
 }
 
+/// A handler of a program, and what its calls go through before.
+struct RegisteredHandler<H> {
+    handler: H,
+    path: CallPath,
+    kind: MethodKind,
+    rules: Arc<ServerRules>,
+}
+
+impl<H> RegisteredHandler<H> {
+    async fn handle<T, R, F>(&self, mut request: Request<T>) -> Result<Response<R>, Status>
+    where
+        H: Fn(Request<T>) -> F,
+        F: Future<Output = Result<Response<R>, Status>>,
+    {
+        self.admit(&mut request)?;
+        (self.handler)(request).await
+    }
+
+    /// Asks the interceptors, and has calls of the handler inherit what the request then passes on.
+    fn admit<T>(&self, request: &mut Request<T>) -> Result<(), Status> {
+        if !self.rules.interceptors.is_empty() {
+            let mut head = request.head(self.path, self.kind);
+            let mut interceptors = self.rules.interceptors.iter();
+            interceptors.try_for_each(|interceptor| interceptor.intercept(&mut head))?;
+            request.settle_deadline();
+        }
+        if !request.metadata().is_empty() {
+            context::carry(request.metadata(), &self.rules.pass_on);
+        }
+        Ok(())
+    }
+}
+
 /// A service with its handlers.
 #[derive(Clone)]
 pub(crate) struct Bound {
@@ -155,11 +230,12 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    pub(crate) fn new(service: &impl Service) -> Bound {
+    pub(crate) fn new(service: &dyn Service, rules: &Arc<ServerRules>) -> Bound {
         let descriptor = service.descriptor();
         let mut methods = Methods {
             service: descriptor,
             handlers: Vec::new(),
+            rules: rules.clone(),
         };
         service.register(&mut methods);
         Bound {

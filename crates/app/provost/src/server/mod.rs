@@ -12,13 +12,15 @@ use std::time::Duration;
 
 pub(crate) use call::{ManagedCall, ServerCall, error_code, trailers_of};
 pub use handler::Methods;
-pub(crate) use handler::{Bound, BoxedHandler, Place};
+pub(crate) use handler::{Bound, BoxedHandler, Place, ServerRules};
 use serving::{Outcome, Serving};
 
 use crate::app::App;
 use crate::codegen::Service;
+use crate::intercept::CallInterceptor;
 use crate::link::block_on;
 use crate::reactor::Timer;
+use crate::request::bytes_max;
 use crate::status::Status;
 use provost_wire::Code;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
@@ -49,7 +51,8 @@ pub struct Server {
 pub struct ServerBuilder {
     app: Option<App>,
     concurrency_limit: usize,
-    services: Vec<Bound>,
+    services: Vec<Box<dyn Service>>,
+    rules: ServerRules,
     spawner: Option<Arc<dyn Spawn>>,
 }
 
@@ -72,6 +75,7 @@ impl Server {
             app: None,
             concurrency_limit: CALLS_IN_FLIGHT_MAX,
             services: Vec::new(),
+            rules: ServerRules::default(),
             spawner: None,
         }
     }
@@ -92,7 +96,33 @@ impl ServerBuilder {
 
     /// Offers a service.
     pub fn add_service(mut self, service: impl Service) -> ServerBuilder {
-        self.services.push(Bound::new(&service));
+        self.services.push(Box::new(service));
+        self
+    }
+
+    /// Has an interceptor see the calls of all services, those included that are added later. Several are asked in the
+    /// order in which they are added.
+    pub fn intercept(mut self, interceptor: impl CallInterceptor) -> ServerBuilder {
+        self.rules.interceptors.push(Arc::new(interceptor));
+        self
+    }
+
+    /// Has the calls that handlers make inherit this key of their own call's metadata, such as `baggage`. Those of the trace
+    /// are inherited in any case; see [`context`](crate::context).
+    pub fn pass_on(mut self, key: impl Into<String>) -> ServerBuilder {
+        self.rules.pass_on.push(key.into());
+        self
+    }
+
+    /// Refuses a call with `RESOURCE_EXHAUSTED` when one of its requests is longer than this.
+    pub fn request_bytes_max(mut self, bytes: usize) -> ServerBuilder {
+        self.rules.messages.request_bytes_max = bytes_max(bytes);
+        self
+    }
+
+    /// Ends a call with `RESOURCE_EXHAUSTED` in place of sending a response that is longer than this.
+    pub fn response_bytes_max(mut self, bytes: usize) -> ServerBuilder {
+        self.rules.messages.response_bytes_max = bytes_max(bytes);
         self
     }
 
@@ -117,12 +147,15 @@ impl ServerBuilder {
             if is_over { Poll::Ready(()) } else { Poll::Pending }
         }));
         let app = self.app.clone().map_or_else(App::global, Ok)?;
+        let rules = Arc::new(self.rules.clone());
+        let services = self.services.iter().map(|service| Bound::new(&**service, &rules));
+        let services: Vec<Bound> = services.collect();
         let mut is_first = true;
         loop {
             let Some(link) = unless(shutdown.as_mut(), app.inner().wait_for_link()).await else {
                 return Ok(());
             };
-            match Serving::bind(link, &self).await {
+            match Serving::bind(link, &self, services.clone()).await {
                 Ok(mut serving) => {
                     is_first = false;
                     match poll_fn(|context| serving.poll(shutdown.as_mut(), context)).await {
@@ -158,7 +191,8 @@ impl ServerBuilder {
 
 impl std::fmt::Debug for ServerBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let services: Vec<_> = self.services.iter().map(|bound| bound.descriptor.name).collect();
+        let names = self.services.iter().map(|service| service.descriptor().name);
+        let services: Vec<_> = names.collect();
         f.debug_struct("ServerBuilder")
             .field("services", &services)
             .field("concurrency_limit", &self.concurrency_limit)

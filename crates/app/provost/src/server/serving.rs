@@ -16,7 +16,7 @@ use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 use super::handler::{Bound, BoxedHandler, Place};
 use super::{ManagedCall, ServerBuilder, ServerCall, Spawn};
 use crate::channel::request_with_schema;
-use crate::context::with_deadline;
+use crate::context::{CallContext, poll_within};
 use crate::link::{CallId, Half, Link, LocalEnd, Waiter, WireCall};
 use crate::reactor::Timer;
 use crate::status::Status;
@@ -70,7 +70,7 @@ struct Unbinding {
 struct Task {
     place: Option<Box<dyn Place>>,
     call: CallId,
-    deadline_ns: u64,
+    context: CallContext,
     service: usize,
     method: usize,
     wake: Arc<TaskWake>,
@@ -88,7 +88,11 @@ enum Found {
 
 impl Serving {
     /// Offers all services on a link.
-    pub(super) async fn bind(link: Arc<Link>, builder: &ServerBuilder) -> Result<Serving, Status> {
+    pub(super) async fn bind(
+        link: Arc<Link>,
+        builder: &ServerBuilder,
+        services: Vec<Bound>,
+    ) -> Result<Serving, Status> {
         let nowhere = WireCall {
             connection: u32::MAX,
             call: 0,
@@ -99,10 +103,10 @@ impl Serving {
         let methods = |bound: &Bound| bound.descriptor.methods.iter().map(|_| Vec::new()).collect();
         let serving = Serving {
             inbox: Waiter::new(link.clone(), inbox),
-            services: builder.services.clone(),
             tasks: Vec::new(),
             idle_tasks: Vec::new(),
-            idle_places: builder.services.iter().map(methods).collect(),
+            idle_places: services.iter().map(methods).collect(),
+            services,
             ready: Arc::default(),
             spawner: builder.spawner.clone(),
             concurrency_limit: builder.concurrency_limit,
@@ -243,7 +247,7 @@ impl Serving {
         let mut place = idle.unwrap_or_else(|| handler.place());
         let index = self.idle_task();
         let task = &mut self.tasks[index as usize];
-        (task.call, task.deadline_ns) = (call.id(), call.deadline_ns());
+        (task.call, task.context) = (call.id(), CallContext::until(call.deadline_ns()));
         (task.service, task.method) = (service, usize::from(method));
         if let Some(mut state) = self.link.calls.state(call.id()) {
             state.register(Half::Owner, &task.waker);
@@ -264,7 +268,7 @@ impl Serving {
             self.tasks.push(Task {
                 place: None,
                 call: CallId(0),
-                deadline_ns: 0,
+                context: CallContext::new(),
                 service: 0,
                 method: 0,
                 waker: Waker::from(wake.clone()),
@@ -293,7 +297,8 @@ impl Serving {
             true => drop_handler(&mut **place),
             false => {
                 let mut context = Context::from_waker(&task.waker);
-                let poll = || with_deadline(task.deadline_ns, || place.poll(&mut context));
+                let own = &mut task.context;
+                let poll = || poll_within(own, || place.poll(&mut context));
                 match catch_unwind(AssertUnwindSafe(poll)) {
                     Ok(Poll::Pending) => return,
                     Ok(Poll::Ready(())) => true,
@@ -305,6 +310,7 @@ impl Serving {
             }
         };
         let place = task.place.take();
+        task.context = CallContext::new();
         if is_whole {
             self.idle_places[task.service][task.method].extend(place);
         }
@@ -417,7 +423,7 @@ impl Wake for TaskWake {
 struct Spawned {
     link: Arc<Link>,
     call: CallId,
-    deadline_ns: u64,
+    context: CallContext,
     handler: Option<BoxedHandler>,
     ready: Arc<Ready>,
 }
@@ -433,7 +439,7 @@ impl Spawned {
         Spawned {
             link,
             call: call.id(),
-            deadline_ns: call.deadline_ns(),
+            context: CallContext::until(call.deadline_ns()),
             handler: Some(handler.boxed(ServerCall::Managed(call))),
             ready,
         }
@@ -447,7 +453,8 @@ impl Spawned {
             Some(mut state) if state.ended.is_none() => state.register(Half::Owner, context.waker()),
             _ => return Poll::Ready(()),
         }
-        let poll = || with_deadline(self.deadline_ns, || handler.as_mut().poll(context));
+        let own = &mut self.context;
+        let poll = || poll_within(own, || handler.as_mut().poll(context));
         // What the call came to, `ManagedCall` says when it is dropped.
         catch_unwind(AssertUnwindSafe(poll)).unwrap_or(Poll::Ready(()))
     }

@@ -136,10 +136,26 @@ impl Notes {
                 response.trailers_mut().insert("after", "done").unwrap();
                 Ok(response)
             }
-            _ => Ok(request.get_ref().to_owned().into()),
+            "long" => {
+                let mut note = Note::new(0, "");
+                note.data = Bytes::zeroed(10_000);
+                Ok(note.into())
+            }
+            "mark" => {
+                let mark = request.extensions().get::<NoteMark>();
+                Ok(Note::new(0, mark.map_or("", |mark| &mark.0)).into())
+            }
+            text => match text.strip_prefix("header ") {
+                Some(key) => Ok(Note::new(0, request.metadata().get(key).unwrap_or("")).into()),
+                None => Ok(request.get_ref().to_owned().into()),
+            },
         }
     }
 }
+
+/// What interceptors leave for a handler, which answers a request of the text `mark` with it.
+#[derive(Clone, Debug)]
+pub struct NoteMark(pub String);
 
 fn failure(request: &Request<Received<Note>>) -> Status {
     let mut status = Status::with_details(
@@ -184,7 +200,10 @@ impl Service for Notes {
             if &*note.text == "fail" {
                 return Err(Status::out_of_range("too far"));
             }
-            let (count, data) = (note.number, note.data.len());
+            let (count, data) = match &*note.text {
+                "long" => (1, note.number as usize),
+                _ => (note.number, note.data.len()),
+            };
             Ok(Response::new(Counter {
                 next: 0,
                 count,
@@ -318,7 +337,7 @@ impl World {
     pub fn serve_with(
         &mut self,
         notes: Notes,
-        build: impl Fn(provost::ServerBuilder) -> provost::ServerBuilder,
+        build: impl FnOnce(provost::ServerBuilder) -> provost::ServerBuilder,
     ) {
         let app = self.app();
         self.serve_through(&app, notes, build);
@@ -329,9 +348,19 @@ impl World {
         &mut self,
         app: &App,
         notes: Notes,
-        build: impl Fn(provost::ServerBuilder) -> provost::ServerBuilder,
+        build: impl FnOnce(provost::ServerBuilder) -> provost::ServerBuilder,
     ) {
-        let builder = build(provost::Server::builder().app(app).add_service(notes));
+        self.serve_service(app, notes, build);
+    }
+
+    /// Serves any service of the notes.
+    pub fn serve_service(
+        &mut self,
+        app: &App,
+        service: impl Service,
+        build: impl FnOnce(provost::ServerBuilder) -> provost::ServerBuilder,
+    ) {
+        let builder = build(provost::Server::builder().app(app).add_service(service));
         let shutdown = self.shutdown.clone();
         let stopped = std::future::poll_fn(move |context| {
             *shutdown.waker.lock().unwrap() = Some(context.waker().clone());

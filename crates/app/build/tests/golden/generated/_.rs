@@ -160,6 +160,11 @@ pub mod four_client {
             &self.channel
         }
 
+        /// A client over this connection whose calls an interceptor sees first.
+        pub fn with_interceptor(channel: ::provost::Channel, interceptor: impl ::provost::CallInterceptor) -> Self {
+            Self::new(channel.intercept(interceptor))
+        }
+
         /// One request, one response.
         pub async fn unary(
             &self,
@@ -234,6 +239,11 @@ pub mod four_client {
             /// The connection.
             pub fn channel(&self) -> &::provost::Channel {
                 self.inner.channel()
+            }
+
+            /// A client over this connection whose calls an interceptor sees first.
+            pub fn with_interceptor(channel: ::provost::Channel, interceptor: impl ::provost::CallInterceptor) -> Self {
+                Self::new(channel.intercept(interceptor))
             }
 
             /// One request, one response.
@@ -355,6 +365,11 @@ pub mod four_server {
         /// Offers an implementation that is shared with others.
         pub fn from_arc(inner: ::std::sync::Arc<T>) -> Self {
             Self { inner }
+        }
+
+        /// Offers this implementation, whose calls an interceptor sees first.
+        pub fn with_interceptor(inner: T, interceptor: impl ::provost::CallInterceptor) -> ::provost::InterceptedService<Self> {
+            ::provost::InterceptedService::new(Self::new(inner), interceptor)
         }
     }
 

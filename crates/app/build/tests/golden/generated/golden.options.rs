@@ -109,6 +109,11 @@ pub mod vault_client {
             &self.channel
         }
 
+        /// A client over this connection whose calls an interceptor sees first.
+        pub fn with_interceptor(channel: ::provost::Channel, interceptor: impl ::provost::CallInterceptor) -> Self {
+            Self::new(channel.intercept(interceptor))
+        }
+
         /// Method `Open`.
         pub async fn open(
             &self,
@@ -143,6 +148,11 @@ pub mod vault_client {
             /// The connection.
             pub fn channel(&self) -> &::provost::Channel {
                 self.inner.channel()
+            }
+
+            /// A client over this connection whose calls an interceptor sees first.
+            pub fn with_interceptor(channel: ::provost::Channel, interceptor: impl ::provost::CallInterceptor) -> Self {
+                Self::new(channel.intercept(interceptor))
             }
 
             /// Method `Open`.
@@ -186,6 +196,11 @@ pub mod vault_server {
         /// Offers an implementation that is shared with others.
         pub fn from_arc(inner: ::std::sync::Arc<T>) -> Self {
             Self { inner }
+        }
+
+        /// Offers this implementation, whose calls an interceptor sees first.
+        pub fn with_interceptor(inner: T, interceptor: impl ::provost::CallInterceptor) -> ::provost::InterceptedService<Self> {
+            ::provost::InterceptedService::new(Self::new(inner), interceptor)
         }
     }
 

@@ -392,6 +392,11 @@ pub mod sync_client {
             &self.channel
         }
 
+        /// A client over this connection whose calls an interceptor sees first.
+        pub fn with_interceptor(channel: ::provost::Channel, interceptor: impl ::provost::CallInterceptor) -> Self {
+            Self::new(channel.intercept(interceptor))
+        }
+
         /// Method `New`.
         pub async fn new_(
             &self,
@@ -458,6 +463,11 @@ pub mod sync_client {
             /// The connection.
             pub fn channel(&self) -> &::provost::Channel {
                 self.inner.channel()
+            }
+
+            /// A client over this connection whose calls an interceptor sees first.
+            pub fn with_interceptor(channel: ::provost::Channel, interceptor: impl ::provost::CallInterceptor) -> Self {
+                Self::new(channel.intercept(interceptor))
             }
 
             /// Method `New`.
@@ -565,6 +575,11 @@ pub mod sync_server {
         /// Offers an implementation that is shared with others.
         pub fn from_arc(inner: ::std::sync::Arc<T>) -> Self {
             Self { inner }
+        }
+
+        /// Offers this implementation, whose calls an interceptor sees first.
+        pub fn with_interceptor(inner: T, interceptor: impl ::provost::CallInterceptor) -> ::provost::InterceptedService<Self> {
+            ::provost::InterceptedService::new(Self::new(inner), interceptor)
         }
     }
 
@@ -694,6 +709,11 @@ pub mod stream_client {
             &self.channel
         }
 
+        /// A client over this connection whose calls an interceptor sees first.
+        pub fn with_interceptor(channel: ::provost::Channel, interceptor: impl ::provost::CallInterceptor) -> Self {
+            Self::new(channel.intercept(interceptor))
+        }
+
         /// Method `Stream`.
         pub async fn stream(
             &self,
@@ -728,6 +748,11 @@ pub mod stream_client {
             /// The connection.
             pub fn channel(&self) -> &::provost::Channel {
                 self.inner.channel()
+            }
+
+            /// A client over this connection whose calls an interceptor sees first.
+            pub fn with_interceptor(channel: ::provost::Channel, interceptor: impl ::provost::CallInterceptor) -> Self {
+                Self::new(channel.intercept(interceptor))
             }
 
             /// Method `Stream`.
@@ -775,6 +800,11 @@ pub mod stream_server {
         /// Offers an implementation that is shared with others.
         pub fn from_arc(inner: ::std::sync::Arc<T>) -> Self {
             Self { inner }
+        }
+
+        /// Offers this implementation, whose calls an interceptor sees first.
+        pub fn with_interceptor(inner: T, interceptor: impl ::provost::CallInterceptor) -> ::provost::InterceptedService<Self> {
+            ::provost::InterceptedService::new(Self::new(inner), interceptor)
         }
     }
 
