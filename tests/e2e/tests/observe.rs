@@ -1,6 +1,8 @@
 //! What a node tells: metrics that promtool accepts and a real Prometheus scrapes, health, an access log that may be
 //! rotated, spans that a collector receives with the right parents.
 
+mod collector;
+
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -8,17 +10,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use collector::{SpanCollector, serve};
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
     MetricsService, MetricsServiceServer,
 };
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsServiceRequest, ExportMetricsServiceResponse,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use opentelemetry_proto::tonic::metrics::v1::{HistogramDataPoint, Metric, ResourceMetrics, metric};
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -270,40 +267,6 @@ fn an_access_log_has_a_line_for_each_call_over_a_rotation() {
     });
 }
 
-/// A collector that keeps what it gets.
-#[derive(Clone, Default)]
-struct Collector(Arc<Mutex<Vec<Span>>>);
-
-#[tonic::async_trait]
-impl TraceService for Collector {
-    async fn export(
-        &self,
-        request: tonic::Request<ExportTraceServiceRequest>,
-    ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
-        let resources = request.into_inner().resource_spans.into_iter();
-        let scopes = resources.flat_map(|resource| resource.scope_spans);
-        self.0
-            .lock()
-            .unwrap()
-            .extend(scopes.flat_map(|scope| scope.spans));
-        Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
-    }
-}
-
-/// Serves for as long as the runtime is there, and says where.
-fn serve(runtime: &tokio::runtime::Runtime, routes: Routes) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let address = listener.local_addr().unwrap();
-    runtime.spawn(async move {
-        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-        let incoming = tonic::transport::server::TcpIncoming::from(listener);
-        let server = tonic::transport::Server::builder().add_routes(routes);
-        server.serve_with_incoming(incoming).await
-    });
-    format!("http://{address}")
-}
-
 /// A collector that keeps the metrics that it gets, each time anew.
 #[derive(Clone, Default)]
 struct MetricsCollector(Arc<Mutex<Vec<ResourceMetrics>>>);
@@ -383,10 +346,10 @@ fn hex(bytes: &[u8]) -> String {
 fn a_trace_goes_from_the_client_through_both_nodes_to_the_handler() {
     watched(|| {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let collector = Collector::default();
+        let collector = SpanCollector::default();
         let config = format!(
             "endpoint = \"{}\"\nschedule_delay_ms = 10\nphases = false",
-            serve(&runtime, Routes::new(TraceServiceServer::new(collector.clone())))
+            collector.serve(&runtime)
         );
         let options = tables(policy("tracing", &config));
         let mut setting = Setting::with(ROLE, &options, &options);
@@ -399,9 +362,8 @@ fn a_trace_goes_from_the_client_through_both_nodes_to_the_handler() {
         let seen = done.initial.iter().find(|pair| pair.key == "traceparent");
         let seen = String::from_utf8(seen.expect("the handler has a trace context").value.clone()).unwrap();
         let spans = || {
-            let spans = collector.0.lock().unwrap();
-            let of_call = |span: &&Span| span.name == "probe.Probe/Mirror";
-            spans.iter().filter(of_call).cloned().collect::<Vec<_>>()
+            let of_call = |span: &Span| span.name == "probe.Probe/Mirror";
+            collector.spans().into_iter().filter(of_call).collect::<Vec<_>>()
         };
         eventually("both nodes have exported their spans", WAIT_MAX, || {
             spans().len() == 2
