@@ -22,6 +22,7 @@
 //! | bound calls, and mark them, all at once | [`CallDefaults`] |
 //! | pass trace and deadline on to tasks | [`context`] |
 //! | serve, and know who calls | [`Server`], [`Request::peer`] |
+//! | test a service without a node | [`Channel::in_process`], [`InProcessServer`] |
 //! | call or serve without an executor | [`blocking`], [`ServerBuilder::serve_blocking`] |
 //! | say where the service is, and how to wait | [`App`] |
 //! | fail, and tell why | [`Status`], [`Code`] |
@@ -66,6 +67,7 @@ pub mod context;
 mod defaults;
 mod extensions;
 mod fork;
+mod in_process;
 mod intercept;
 mod limit;
 mod link;
@@ -87,6 +89,7 @@ pub use channel::{Channel, ChannelBuilder, Target};
 pub use context::CallContext;
 pub use defaults::CallDefaults;
 pub use extensions::ExtensionMap;
+pub use in_process::InProcessServer;
 pub use intercept::{CallHead, CallInterceptor, CallPath, InterceptedService};
 pub use metadata::{MetadataError, MetadataMap};
 pub use outgoing::{SentStream, StreamSender, stream};

@@ -30,8 +30,8 @@ use crate::shared::Received;
 use crate::status::Status;
 
 pub use codec::{Codec, Inbound, Outbound, Side};
-pub(crate) use server::LinkedCall;
 pub use server::{Answer, Answering, Handling, InboundCall, Offered, Requests};
+pub(crate) use server::{LinkedCall, OfferedService};
 pub use stream::{Arrival, CallOver, EgressEvent, OutboundStream, StreamEnd};
 pub(crate) use stream::{LinkedStream, send_message, step_of};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use provost_wire::control::PeerDescription;
+use provost_wire::control::{PeerApp as AppDescription, PeerDescription};
 
 use crate::link::Link;
 
@@ -27,6 +27,20 @@ pub struct PeerApp<'a> {
 impl Peer {
     pub(crate) fn new(description: PeerDescription) -> Peer {
         Peer(Arc::new(description))
+    }
+
+    /// An app of this process, which nobody vouches for.
+    pub(crate) fn in_process(app: PeerApp<'_>) -> Peer {
+        Peer::new(PeerDescription {
+            transport: "in-process".to_owned(),
+            app: Some(AppDescription {
+                name: app.name.to_owned(),
+                user: app.user.to_owned(),
+                uid: app.uid,
+                workload: app.workload.to_owned(),
+            }),
+            ..PeerDescription::default()
+        })
     }
 
     /// What the certificate of the other node proves, such as a SPIFFE id; empty without mutual TLS, and on the same node.
@@ -67,19 +81,27 @@ impl Peer {
 
 /// Where a request looks its peer up when it is asked for it.
 #[derive(Clone)]
-pub(crate) struct PeerSource {
-    pub(crate) link: Arc<Link>,
-    pub(crate) connection: u32,
+pub(crate) enum PeerSource {
+    /// With the node's service.
+    Link { link: Arc<Link>, connection: u32 },
+    /// The request was told.
+    Known(Peer),
 }
 
 impl PeerSource {
     pub(crate) fn find(&self) -> Option<Peer> {
-        self.link.peer_of(self.connection)
+        match self {
+            PeerSource::Link { link, connection } => link.peer_of(*connection),
+            PeerSource::Known(peer) => Some(peer.clone()),
+        }
     }
 }
 
 impl std::fmt::Debug for PeerSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "connection {}", self.connection)
+        match self {
+            PeerSource::Link { connection, .. } => write!(f, "connection {connection}"),
+            PeerSource::Known(peer) => peer.fmt(f),
+        }
     }
 }

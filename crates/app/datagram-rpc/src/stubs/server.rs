@@ -216,6 +216,7 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
                 0 => 0,
                 timeout_ns => now_ns().saturating_add(timeout_ns),
             },
+            peer: None,
             answering: task.cell.clone(),
         };
         task.call = Some(*origin);

@@ -15,17 +15,23 @@ use crate::codegen::{Message, MethodKind, Service, ServiceDescriptor, Stream};
 use crate::context::{CallContext, poll_within};
 use crate::link::OutgoingMessage;
 use crate::metadata::MetadataMap;
+use crate::peer::{Peer, PeerSource};
 use crate::request::{CallLimits, MessageBounds, Request, Response, check_received};
-use crate::server::{Bound, BoxedHandler, Place, ServerCall, error_code, trailers_of};
+use crate::server::{Bound, BoxedHandler, Place, ServerCall, ServerRules, error_code, trailers_of};
 use crate::shared::Received;
 use crate::status::Status;
 use crate::streaming::Streaming;
 
 /// A service that a transport offers, and places in which its handlers run, used again and again.
 pub struct Offered {
+    service: OfferedService,
+    idle_places: Vec<Vec<Box<dyn Place>>>,
+}
+
+/// A service with its handlers, and what reads and writes its messages.
+pub(crate) struct OfferedService {
     bound: Bound,
     codec: Arc<Codec>,
-    idle_places: Vec<Vec<Box<dyn Place>>>,
 }
 
 /// A call that has arrived.
@@ -36,6 +42,8 @@ pub struct InboundCall {
     pub metadata: MetadataMap,
     /// When the call must end, in nanoseconds of CLOCK_MONOTONIC; 0 for never.
     pub deadline_ns: u64,
+    /// Who calls, if that is known.
+    pub peer: Option<Peer>,
     /// Who is told what it came to.
     pub answering: Arc<dyn Answering>,
 }
@@ -74,37 +82,25 @@ pub struct Handling {
     is_whole: bool,
 }
 
-impl Offered {
-    /// Offers a service.
-    ///
-    /// # Errors
-    /// If the generated code is not of one piece.
-    pub fn new(service: &impl Service) -> Result<Offered, Status> {
-        let bound = Bound::new(service, &Arc::default());
-        Ok(Offered {
+impl OfferedService {
+    pub(crate) fn new(service: &dyn Service, rules: &Arc<ServerRules>) -> Result<OfferedService, Status> {
+        let bound = Bound::new(service, rules);
+        Ok(OfferedService {
             codec: Arc::new(Codec::new(bound.descriptor)?),
-            idle_places: bound.descriptor.methods.iter().map(|_| Vec::new()).collect(),
             bound,
         })
     }
 
-    /// What the service is.
-    #[must_use]
-    pub fn descriptor(&self) -> &'static ServiceDescriptor {
+    pub(crate) fn descriptor(&self) -> &'static ServiceDescriptor {
         self.bound.descriptor
     }
 
-    /// What reads its requests and writes its responses.
-    #[must_use]
-    pub fn codec(&self) -> &Arc<Codec> {
+    pub(crate) fn codec(&self) -> &Arc<Codec> {
         &self.codec
     }
 
-    /// How messages flow in this method.
-    ///
-    /// # Errors
-    /// There is no such method, or no handler for it.
-    pub fn kind(&self, method: u16) -> Result<MethodKind, Status> {
+    /// How messages flow in this method, if it has a handler.
+    pub(crate) fn kind(&self, method: u16) -> Result<MethodKind, Status> {
         let described = self.bound.descriptor.methods.get(usize::from(method));
         match (described, self.bound.handler(method)) {
             (Some(described), Some(_)) => Ok(described.kind),
@@ -112,12 +108,55 @@ impl Offered {
         }
     }
 
+    /// A future that handles a call.
+    pub(crate) fn spawnable(&self, method: u16, call: InboundCall) -> Option<BoxedHandler> {
+        let deadline_ns = call.deadline_ns;
+        let call = ServerCall::Linked(LinkedCall::new(call));
+        let handler = self.bound.handler(method)?.boxed(call);
+        Some(Box::pin(run(handler, deadline_ns)))
+    }
+}
+
+impl Offered {
+    /// Offers a service.
+    ///
+    /// # Errors
+    /// If the generated code is not of one piece.
+    pub fn new(service: &impl Service) -> Result<Offered, Status> {
+        let service = OfferedService::new(service, &Arc::default())?;
+        let methods = service.descriptor().methods.iter();
+        Ok(Offered {
+            idle_places: methods.map(|_| Vec::new()).collect(),
+            service,
+        })
+    }
+
+    /// What the service is.
+    #[must_use]
+    pub fn descriptor(&self) -> &'static ServiceDescriptor {
+        self.service.descriptor()
+    }
+
+    /// What reads its requests and writes its responses.
+    #[must_use]
+    pub fn codec(&self) -> &Arc<Codec> {
+        self.service.codec()
+    }
+
+    /// How messages flow in this method.
+    ///
+    /// # Errors
+    /// There is no such method, or no handler for it.
+    pub fn kind(&self, method: u16) -> Result<MethodKind, Status> {
+        self.service.kind(method)
+    }
+
     /// Begins to handle a call of a method that [`Offered::kind`] knows; `None` if it does not.
     pub fn start(&mut self, method: u16, call: InboundCall) -> Option<Handling> {
         let idle = self.idle_places.get_mut(usize::from(method))?.pop();
         let mut place = match idle {
             Some(place) => place,
-            None => self.bound.handler(method)?.place(),
+            None => self.service.bound.handler(method)?.place(),
         };
         let deadline_ns = call.deadline_ns;
         place.start(ServerCall::Linked(LinkedCall::new(call)));
@@ -136,10 +175,7 @@ impl Offered {
         method: u16,
         call: InboundCall,
     ) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        let deadline_ns = call.deadline_ns;
-        let call = ServerCall::Linked(LinkedCall::new(call));
-        let handler = self.bound.handler(method)?.boxed(call);
-        Some(Box::pin(run(handler, deadline_ns)))
+        self.service.spawnable(method, call)
     }
 
     /// Keeps the place of a handler that is through.
@@ -165,9 +201,7 @@ async fn run(mut handler: BoxedHandler, deadline_ns: u64) {
 
 impl std::fmt::Debug for Offered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Offered")
-            .field(&self.bound.descriptor.name)
-            .finish()
+        f.debug_tuple("Offered").field(&self.descriptor().name).finish()
     }
 }
 
@@ -223,6 +257,7 @@ pub(crate) struct LinkedCall {
     stream: Option<Arc<dyn StreamEnd>>,
     metadata: MetadataMap,
     deadline_ns: u64,
+    peer: Option<Peer>,
     messages: MessageBounds,
     answering: Option<Arc<dyn Answering>>,
 }
@@ -238,6 +273,7 @@ impl LinkedCall {
             stream,
             metadata: call.metadata,
             deadline_ns: call.deadline_ns,
+            peer: call.peer,
             messages: MessageBounds::default(),
             answering: Some(call.answering),
         }
@@ -279,7 +315,11 @@ impl LinkedCall {
             deadline_ns: self.deadline_ns,
             ..CallLimits::default()
         };
-        Request::from_parts(message, std::mem::take(&mut self.metadata), limits)
+        let request = Request::from_parts(message, std::mem::take(&mut self.metadata), limits);
+        match self.peer.take() {
+            Some(peer) => request.with_peer(PeerSource::Known(peer)),
+            None => request,
+        }
     }
 
     /// Answers with one message, or with an error.

@@ -157,7 +157,7 @@ impl ManagedCall {
     }
 
     fn peer(&self) -> PeerSource {
-        PeerSource {
+        PeerSource::Link {
             link: self.link.clone(),
             connection: self.wire.connection,
         }

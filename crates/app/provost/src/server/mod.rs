@@ -17,6 +17,7 @@ use serving::{Outcome, Serving};
 
 use crate::app::App;
 use crate::codegen::Service;
+use crate::in_process::InProcessServer;
 use crate::intercept::CallInterceptor;
 use crate::link::block_on;
 use crate::reactor::Timer;
@@ -130,6 +131,15 @@ impl ServerBuilder {
     pub fn spawn(mut self, spawner: impl Spawn) -> ServerBuilder {
         self.spawner = Some(Arc::new(spawner));
         self
+    }
+
+    /// Has the services called within this process, without a node, for unit tests. Interceptors and bounds of messages hold
+    /// there too; how handlers are spawned and how many run at a time does not matter.
+    ///
+    /// # Errors
+    /// If the generated code is not of one piece, or there is no memory for messages.
+    pub fn in_process(self) -> Result<InProcessServer, Status> {
+        InProcessServer::new(&self.services, &Arc::new(self.rules))
     }
 
     /// Serves until the program ends. Returns only if the services cannot be offered in the first place.
