@@ -95,7 +95,7 @@ pub use metadata::{MetadataError, MetadataMap};
 pub use outgoing::{SentStream, StreamSender, stream};
 pub use peer::{Peer, PeerApp};
 pub use request::{IntoRequest, IntoStreamingRequest, Payload, Readiness, Request, Response};
-pub use server::{Server, ServerBuilder, Spawn};
+pub use server::{Server, ServerBuilder, ServerCounts, Spawn};
 pub use shared::Received;
 pub use status::{Code, Status};
 pub use streaming::Streaming;

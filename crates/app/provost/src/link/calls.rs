@@ -239,6 +239,15 @@ impl CallTable {
             .filter(|id| id.0 != 0)
     }
 
+    /// Has the owners of all calls that handlers of this process answer look at them.
+    pub(crate) fn wake_served(&self) {
+        for id in self.open_calls() {
+            let served = self.state(id).filter(|state| state.is_served);
+            let owner = served.and_then(|mut state| state.owner.take());
+            owner.into_iter().for_each(Waker::wake);
+        }
+    }
+
     /// Notes that some open call has this deadline, and says whether it is the earliest.
     pub(crate) fn note_deadline(&self, deadline_ns: u64) -> bool {
         self.next_deadline_ns.fetch_min(deadline_ns, Ordering::AcqRel) > deadline_ns

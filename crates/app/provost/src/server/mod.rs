@@ -2,6 +2,7 @@
 
 mod call;
 mod handler;
+mod load;
 mod serving;
 
 use std::future::{Future, poll_fn};
@@ -13,6 +14,8 @@ use std::time::Duration;
 pub(crate) use call::{ManagedCall, ServerCall, error_code, trailers_of};
 pub use handler::Methods;
 pub(crate) use handler::{Bound, BoxedHandler, Place, ServerRules};
+use load::Overload;
+pub use load::ServerCounts;
 use serving::{Outcome, Serving};
 
 use crate::app::App;
@@ -54,6 +57,9 @@ pub struct ServerBuilder {
     concurrency_limit: usize,
     services: Vec<Box<dyn Service>>,
     rules: ServerRules,
+    overload: Overload,
+    counts: Option<ServerCounts>,
+    drain_timeout: Option<Duration>,
     spawner: Option<Arc<dyn Spawn>>,
 }
 
@@ -77,6 +83,9 @@ impl Server {
             concurrency_limit: CALLS_IN_FLIGHT_MAX,
             services: Vec::new(),
             rules: ServerRules::default(),
+            overload: Overload::Wait,
+            counts: None,
+            drain_timeout: None,
             spawner: None,
         }
     }
@@ -89,9 +98,30 @@ impl ServerBuilder {
         self
     }
 
-    /// How many handlers may run at a time; further calls wait, and the service holds back what is beyond.
+    /// How many handlers may run at a time; further calls wait, and the service holds back what is beyond. With
+    /// [`ServerBuilder::shed_load`] they are refused.
     pub fn concurrency_limit(mut self, calls: usize) -> ServerBuilder {
         self.concurrency_limit = calls.clamp(1, CALLS_IN_FLIGHT_MAX);
+        self
+    }
+
+    /// Ends calls over the concurrency limit with `RESOURCE_EXHAUSTED` at once, in place of having them wait: a client knows
+    /// early that it is to go elsewhere, and a server that cannot keep up answers those that it can.
+    pub fn shed_load(mut self) -> ServerBuilder {
+        self.overload = Overload::Refuse;
+        self
+    }
+
+    /// Has the server count its calls there.
+    pub fn counts(mut self, counts: &ServerCounts) -> ServerBuilder {
+        self.counts = Some(counts.clone());
+        self
+    }
+
+    /// How long a server that shuts down waits for its calls. Those that are still under way then end with `UNAVAILABLE`, and
+    /// their handlers are dropped. Without it, it waits for all of them.
+    pub fn drain_timeout(mut self, timeout: Duration) -> ServerBuilder {
+        self.drain_timeout = Some(timeout);
         self
     }
 
@@ -147,7 +177,8 @@ impl ServerBuilder {
         self.serve_with_shutdown(std::future::pending()).await
     }
 
-    /// Serves until `shutdown` is ready; then takes no new calls, finishes those in flight, and returns.
+    /// Serves until `shutdown` is ready; then takes no new calls, finishes those in flight
+    /// ([`ServerBuilder::drain_timeout`] bounds that), and returns.
     pub async fn serve_with_shutdown(self, shutdown: impl Future<Output = ()>) -> Result<(), Status> {
         let mut shutdown = pin!(shutdown);
         let mut is_over = false;

@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use provost_wire::Code;
 use provost_wire::control::{Bind, Unbind, request};
 use provost_wire::descriptor::Completion;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
 use super::handler::{Bound, BoxedHandler, Place};
+use super::load::{Overload, RunningCall, ServerCounts};
 use super::{ManagedCall, ServerBuilder, ServerCall, Spawn};
 use crate::channel::request_with_schema;
 use crate::context::{CallContext, poll_within};
@@ -26,6 +28,12 @@ const POLLS_MAX: usize = 64;
 
 /// How long the service may take to answer that services are taken back.
 const UNBIND_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The server does not wait for its calls any more.
+const SERVER_STOPPED: LocalEnd = LocalEnd {
+    code: Code::Unavailable,
+    reason: "the server stopped",
+};
 
 /// Why serving ended.
 pub(super) enum Outcome {
@@ -51,7 +59,12 @@ pub(super) struct Serving {
     ready: Arc<Ready>,
     spawner: Option<Arc<dyn Spawn>>,
     concurrency_limit: usize,
+    overload: Overload,
+    counts: Option<ServerCounts>,
+    drain_timeout: Option<Duration>,
     shutdown: Option<Unbinding>,
+    /// When calls are waited for no more, once the server shuts down.
+    drained: Option<Timer>,
     /// Services that the node has taken back.
     unbound: usize,
     /// Why the last of them was.
@@ -71,6 +84,7 @@ struct Task {
     place: Option<Box<dyn Place>>,
     call: CallId,
     context: CallContext,
+    counted: Option<RunningCall>,
     service: usize,
     method: usize,
     wake: Arc<TaskWake>,
@@ -110,7 +124,11 @@ impl Serving {
             ready: Arc::default(),
             spawner: builder.spawner.clone(),
             concurrency_limit: builder.concurrency_limit,
+            overload: builder.overload,
+            counts: builder.counts.clone(),
+            drain_timeout: builder.drain_timeout,
             shutdown: None,
+            drained: None,
             unbound: 0,
             refusal: None,
             link,
@@ -122,9 +140,10 @@ impl Serving {
                 request::Body::Bind(Bind {
                     service: bound.descriptor.name.to_owned(),
                     schema_hash: bound.descriptor.schema_hash.to_vec(),
-                    calls_in_flight_max: match builder.concurrency_limit {
-                        CALLS_IN_FLIGHT_MAX => 0,
-                        limit => limit as u32,
+                    calls_in_flight_max: match (builder.overload, builder.concurrency_limit) {
+                        // The service is not to hold back what is to be refused.
+                        (Overload::Refuse, _) | (_, CALLS_IN_FLIGHT_MAX) => 0,
+                        (Overload::Wait, limit) => limit as u32,
                     },
                 })
             };
@@ -148,6 +167,7 @@ impl Serving {
                 });
             }
             self.poll_taken_back(context);
+            self.poll_drained(context);
             let is_unbound = self.poll_unbinding(context);
             self.poll_ready_tasks();
             match self.poll_inbox(is_unbound, context) {
@@ -205,9 +225,26 @@ impl Serving {
         is_unbound
     }
 
+    /// Ends the calls that are still under way when the time for that is over.
+    fn poll_drained(&mut self, context: &mut Context<'_>) {
+        let Some(drain_timeout) = self.drain_timeout.filter(|_| self.shutdown.is_some()) else {
+            return;
+        };
+        let drained = self.drained.get_or_insert_with(|| Timer::new(drain_timeout));
+        if self.ready.is_stopped() || drained.poll(context).is_pending() {
+            return;
+        }
+        self.ready.stop();
+        for task in self.tasks.iter().filter(|task| task.place.is_some()) {
+            self.link.calls.end(task.call, SERVER_STOPPED);
+        }
+        self.link.calls.wake_served();
+    }
+
     fn poll_inbox(&mut self, is_unbound: bool, context: &mut Context<'_>) -> Poll<Result<Found, LocalEnd>> {
         let running = self.running();
-        let (has_room, is_done) = (running < self.concurrency_limit, is_unbound && running == 0);
+        let has_room = running < self.concurrency_limit || self.overload == Overload::Refuse;
+        let is_done = is_unbound && running == 0;
         let ready = &self.ready;
         let found = self.inbox.poll_keeping(Half::Reader, context, |state| {
             if !ready.is_empty() {
@@ -232,13 +269,24 @@ impl Serving {
         let Some(call) = ManagedCall::new(&self.link, begin) else {
             return;
         };
+        if self.ready.is_stopped() {
+            return call.refuse(&Status::new(SERVER_STOPPED.code, SERVER_STOPPED.reason));
+        }
+        if self.overload == Overload::Refuse && self.running() >= self.concurrency_limit {
+            self.counts.iter().for_each(ServerCounts::note_shed);
+            return call.refuse(&Status::resource_exhausted(
+                "the server handles as many calls as it may",
+            ));
+        }
         let Some(handler) = self.services.get(service).and_then(|bound| bound.handler(method)) else {
             return call.refuse(&Status::unimplemented(
                 "the server does not implement this method",
             ));
         };
+        let counted = self.counts.as_ref().map(ServerCounts::begin);
         if let Some(spawner) = &self.spawner {
-            let spawned = Spawned::new(self.link.clone(), self.ready.clone(), handler, call);
+            let mut spawned = Spawned::new(self.link.clone(), self.ready.clone(), handler, call);
+            spawned.counted = counted;
             return spawner.spawn(Box::pin(spawned));
         }
         let idle = self.idle_places[service]
@@ -249,6 +297,7 @@ impl Serving {
         let task = &mut self.tasks[index as usize];
         (task.call, task.context) = (call.id(), CallContext::until(call.deadline_ns()));
         (task.service, task.method) = (service, usize::from(method));
+        task.counted = counted;
         if let Some(mut state) = self.link.calls.state(call.id()) {
             state.register(Half::Owner, &task.waker);
         }
@@ -269,6 +318,7 @@ impl Serving {
                 place: None,
                 call: CallId(0),
                 context: CallContext::new(),
+                counted: None,
                 service: 0,
                 method: 0,
                 waker: Waker::from(wake.clone()),
@@ -311,6 +361,7 @@ impl Serving {
         };
         let place = task.place.take();
         task.context = CallContext::new();
+        task.counted = None;
         if is_whole {
             self.idle_places[task.service][task.method].extend(place);
         }
@@ -360,6 +411,8 @@ pub(super) struct Ready {
     waker: Mutex<Option<Waker>>,
     /// Handlers that run elsewhere.
     spawned: AtomicUsize,
+    /// No handler is to go on.
+    is_stopped: AtomicBool,
 }
 
 impl Ready {
@@ -369,6 +422,14 @@ impl Ready {
             Some(registered) => registered.clone_from(waker),
             None => *registered = Some(waker.clone()),
         }
+    }
+
+    fn stop(&self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::SeqCst)
     }
 
     fn is_empty(&self) -> bool {
@@ -424,6 +485,7 @@ struct Spawned {
     link: Arc<Link>,
     call: CallId,
     context: CallContext,
+    counted: Option<RunningCall>,
     handler: Option<BoxedHandler>,
     ready: Arc<Ready>,
 }
@@ -440,6 +502,7 @@ impl Spawned {
             link,
             call: call.id(),
             context: CallContext::until(call.deadline_ns()),
+            counted: None,
             handler: Some(handler.boxed(ServerCall::Managed(call))),
             ready,
         }
@@ -449,6 +512,9 @@ impl Spawned {
         let Some(handler) = &mut self.handler else {
             return Poll::Ready(());
         };
+        if self.ready.is_stopped() {
+            self.link.calls.end(self.call, SERVER_STOPPED);
+        }
         match self.link.calls.state(self.call) {
             Some(mut state) if state.ended.is_none() => state.register(Half::Owner, context.waker()),
             _ => return Poll::Ready(()),
@@ -476,6 +542,7 @@ impl Future for Spawned {
 impl Drop for Spawned {
     fn drop(&mut self) {
         self.handler = None;
+        self.counted = None;
         self.ready.spawned.fetch_sub(1, Ordering::SeqCst);
         self.ready.wake();
     }

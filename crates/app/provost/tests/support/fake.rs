@@ -46,6 +46,8 @@ pub struct Stats {
     pub is_stuck: AtomicBool,
     /// Schemas that were brought.
     pub schemas: AtomicUsize,
+    /// How many calls the last server wants to have at a time.
+    pub calls_in_flight_max: AtomicUsize,
     /// Connections that were made.
     pub connections: AtomicUsize,
 }
@@ -194,6 +196,8 @@ impl Node {
             }
             request::Body::Bind(bind) if !self.schemas.contains(&bind.schema_hash) => unknown_schema(),
             request::Body::Bind(bind) => {
+                let calls_max = bind.calls_in_flight_max as usize;
+                self.stats.calls_in_flight_max.store(calls_max, Ordering::SeqCst);
                 self.apps[index].as_mut().unwrap().binds.push((bind.service, id));
                 reply::Body::Done(control::Done {})
             }
