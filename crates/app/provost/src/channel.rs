@@ -171,6 +171,17 @@ impl Channel {
         self
     }
 
+    #[cfg(feature = "tower")]
+    pub(crate) fn rules_mut(&mut self) -> &mut ChannelRules {
+        rules_of(&mut self.rules)
+    }
+
+    /// The layers around calls, if there are some.
+    #[cfg(feature = "tower")]
+    pub(crate) fn layers(&self) -> Option<&Arc<dyn crate::layer::CallLayers>> {
+        self.rules.as_ref()?.layers.as_ref()
+    }
+
     /// Completes a request by what is inherited and by what the channel has for all calls, and asks its interceptors.
     pub(crate) fn prepare<T>(&self, method: u16, request: &mut Request<T>) -> Result<(), Status> {
         match &self.rules {

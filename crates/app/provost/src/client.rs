@@ -10,6 +10,10 @@ use provost_wire::descriptor::Parts;
 use crate::call::{ClientCall, Sender, Step};
 use crate::channel::{Channel, check_size};
 use crate::codegen::{Message, MethodKind};
+#[cfg(feature = "tower")]
+use crate::intercept::CallPath;
+#[cfg(feature = "tower")]
+use crate::layer::through;
 use crate::link::{LocalEnd, OutgoingMessage};
 use crate::linked::{self, EgressEvent, LinkedStream, StreamEnd};
 use crate::metadata::MetadataMap;
@@ -28,6 +32,21 @@ pub async fn unary<Req: Message, Resp: Message>(
 ) -> Result<Response<Received<Resp>>, Status> {
     check_method::<Req, Resp>(channel, method, MethodKind::Unary)?;
     channel.prepare(method, &mut request)?;
+    #[cfg(feature = "tower")]
+    if let Some(layers) = channel.layers() {
+        let path = CallPath::of(channel.service(), method);
+        let channel = channel.clone();
+        let send = move |request| async move { send_unary::<Req, Resp>(&channel, method, request).await };
+        return through(layers, (path, MethodKind::Unary), request, send).await;
+    }
+    send_unary::<Req, Resp>(channel, method, request).await
+}
+
+async fn send_unary<Req: Message, Resp: Message>(
+    channel: &Channel,
+    method: u16,
+    request: Request<impl Payload<Req>>,
+) -> Result<Response<Received<Resp>>, Status> {
     let (outgoing, limits) = whole_request(request)?;
     if let Some(transport) = channel.transport() {
         return linked::unary(&**transport, method, outgoing, limits).await;
@@ -49,6 +68,22 @@ pub async fn server_streaming<Req: Message, Resp: Message>(
 ) -> Result<Response<Streaming<Resp>>, Status> {
     check_method::<Req, Resp>(channel, method, MethodKind::ServerStreaming)?;
     channel.prepare(method, &mut request)?;
+    #[cfg(feature = "tower")]
+    if let Some(layers) = channel.layers() {
+        let path = CallPath::of(channel.service(), method);
+        let channel = channel.clone();
+        let send =
+            move |request| async move { send_server_streaming::<Req, Resp>(&channel, method, request).await };
+        return through(layers, (path, MethodKind::ServerStreaming), request, send).await;
+    }
+    send_server_streaming::<Req, Resp>(channel, method, request).await
+}
+
+async fn send_server_streaming<Req: Message, Resp: Message>(
+    channel: &Channel,
+    method: u16,
+    request: Request<impl Payload<Req>>,
+) -> Result<Response<Streaming<Resp>>, Status> {
     if let Some(transport) = channel.transport() {
         let (message, metadata, limits) = request.into_parts();
         let outgoing = message.into_outgoing()?;
@@ -74,6 +109,26 @@ where
 {
     check_method::<Req, Resp>(channel, method, MethodKind::ClientStreaming)?;
     channel.prepare(method, &mut request)?;
+    #[cfg(feature = "tower")]
+    if let Some(layers) = channel.layers() {
+        let path = CallPath::of(channel.service(), method);
+        let channel = channel.clone();
+        let send = move |request| async move {
+            send_client_streaming::<Req, Resp, _>(&channel, method, request).await
+        };
+        return through(layers, (path, MethodKind::ClientStreaming), request, send).await;
+    }
+    send_client_streaming::<Req, Resp, _>(channel, method, request).await
+}
+
+async fn send_client_streaming<Req: Message, Resp: Message, S>(
+    channel: &Channel,
+    method: u16,
+    request: Request<S>,
+) -> Result<Response<Received<Resp>>, Status>
+where
+    S: Stream<Item = Req> + Send + 'static,
+{
     let (requests, metadata, limits) = request.into_parts();
     let mut call = begin_stream(channel, method, metadata, limits).await?;
     let mut pump = Some(call.pump(requests, limits));
@@ -96,6 +151,25 @@ where
 {
     check_method::<Req, Resp>(channel, method, MethodKind::Bidirectional)?;
     channel.prepare(method, &mut request)?;
+    #[cfg(feature = "tower")]
+    if let Some(layers) = channel.layers() {
+        let path = CallPath::of(channel.service(), method);
+        let channel = channel.clone();
+        let send =
+            move |request| async move { send_bidirectional::<Req, Resp, _>(&channel, method, request).await };
+        return through(layers, (path, MethodKind::Bidirectional), request, send).await;
+    }
+    send_bidirectional::<Req, Resp, _>(channel, method, request).await
+}
+
+async fn send_bidirectional<Req: Message, Resp: Message, S>(
+    channel: &Channel,
+    method: u16,
+    request: Request<S>,
+) -> Result<Response<Streaming<Resp>>, Status>
+where
+    S: Stream<Item = Req> + Send + 'static,
+{
     let (requests, metadata, limits) = request.into_parts();
     let call = begin_stream(channel, method, metadata, limits).await?;
     let pump = call.pump(requests, limits);

@@ -91,6 +91,8 @@ impl CallDefaults {
 pub(crate) struct ChannelRules {
     pub(crate) defaults: CallDefaults,
     pub(crate) interceptors: InterceptorList,
+    #[cfg(feature = "tower")]
+    pub(crate) layers: Option<Arc<dyn crate::layer::CallLayers>>,
 }
 
 /// The rules of a channel, to be changed; other clones of the channel keep theirs.

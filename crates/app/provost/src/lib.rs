@@ -19,6 +19,7 @@
 //! | build and read messages | [`shared`], [`Received`] |
 //! | call | [`Channel`], [`Request`], [`Response`], [`Streaming`], [`stream`] |
 //! | see all calls of a channel or a server | [`CallInterceptor`], [`ExtensionMap`] |
+//! | wait before calls, and see what they come to | `layer` (feature `tower`) |
 //! | bound calls, and mark them, all at once | [`CallDefaults`] |
 //! | pass trace and deadline on to tasks | [`context`] |
 //! | serve, and know who calls | [`Server`], [`Request::peer`] |
@@ -69,6 +70,8 @@ mod extensions;
 mod fork;
 mod in_process;
 mod intercept;
+#[cfg(feature = "tower")]
+pub mod layer;
 mod limit;
 mod link;
 #[doc(hidden)]

@@ -178,6 +178,19 @@ impl<T> Request<T> {
         &mut self.extensions
     }
 
+    /// The message, and the request without it.
+    #[cfg(feature = "tower")]
+    pub(crate) fn split(self) -> (T, Request<()>) {
+        let head = Request {
+            message: (),
+            metadata: self.metadata,
+            limits: self.limits,
+            peer: self.peer,
+            extensions: self.extensions,
+        };
+        (self.message, head)
+    }
+
     pub(crate) fn from_parts(message: T, metadata: MetadataMap, limits: CallLimits) -> Request<T> {
         Request {
             message,
@@ -314,6 +327,18 @@ impl<T> Response<T> {
     #[must_use]
     pub fn extensions_mut(&mut self) -> &mut ExtensionMap {
         &mut self.extensions
+    }
+
+    /// The message, and the response without it.
+    #[cfg(feature = "tower")]
+    pub(crate) fn split(self) -> (T, Response<()>) {
+        let head = Response {
+            message: (),
+            metadata: self.metadata,
+            trailers: self.trailers,
+            extensions: self.extensions,
+        };
+        (self.message, head)
     }
 
     pub(crate) fn from_parts(message: T, metadata: MetadataMap, trailers: MetadataMap) -> Response<T> {

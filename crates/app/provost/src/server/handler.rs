@@ -33,6 +33,8 @@ pub(crate) struct ServerRules {
     /// Keys of metadata that calls inherit which handlers make, beside those of the trace.
     pub(crate) pass_on: Vec<String>,
     pub(crate) messages: MessageBounds,
+    #[cfg(feature = "tower")]
+    pub(crate) layers: Option<Arc<dyn crate::layer::CallLayers>>,
 }
 
 impl Methods {
@@ -198,12 +200,20 @@ struct RegisteredHandler<H> {
 }
 
 impl<H> RegisteredHandler<H> {
-    async fn handle<T, R, F>(&self, mut request: Request<T>) -> Result<Response<R>, Status>
+    async fn handle<T, R, F>(self: &Arc<Self>, mut request: Request<T>) -> Result<Response<R>, Status>
     where
-        H: Fn(Request<T>) -> F,
-        F: Future<Output = Result<Response<R>, Status>>,
+        T: Send + 'static,
+        R: Send + 'static,
+        H: Fn(Request<T>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Response<R>, Status>> + Send + 'static,
     {
         self.admit(&mut request)?;
+        #[cfg(feature = "tower")]
+        if let Some(layers) = &self.rules.layers {
+            let registered = self.clone();
+            let proceed = move |request| (registered.handler)(request);
+            return crate::layer::through(layers, (self.path, self.kind), request, proceed).await;
+        }
         (self.handler)(request).await
     }
 

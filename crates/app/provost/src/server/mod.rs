@@ -92,6 +92,11 @@ impl Server {
 }
 
 impl ServerBuilder {
+    #[cfg(feature = "tower")]
+    pub(crate) fn rules_mut(&mut self) -> &mut ServerRules {
+        &mut self.rules
+    }
+
     /// Serves through this app, in place of the process's own.
     pub fn app(mut self, app: &App) -> ServerBuilder {
         self.app = Some(app.clone());
