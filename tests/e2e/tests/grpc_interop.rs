@@ -1,0 +1,161 @@
+//! gRPC's own interoperability tests (its `doc/interop-test-descriptions.md`): the client and the server of gRPC's Go implementation,
+//! first with nothing between them, then with a node.
+
+mod grpc_client;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use grpc_client::{place, tcp_listener};
+use provost_e2e::driver::WAIT_MAX;
+use provost_e2e::{Node, NodeOptions, Program, World, eventually, watched};
+
+const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
+/// Where the versions of the programs are written down.
+const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../interop/go");
+/// Those that need neither TLS, nor credentials, nor a name service, nor a server that says who it is.
+const CASES: [&str; 15] = [
+    "empty_unary",
+    "large_unary",
+    "client_streaming",
+    "server_streaming",
+    "ping_pong",
+    "empty_stream",
+    "cancel_after_begin",
+    "cancel_after_first_response",
+    "timeout_on_sleeping_server",
+    "custom_metadata",
+    "status_code_and_message",
+    "special_status_message",
+    "unimplemented_method",
+    "unimplemented_service",
+    "rpc_soak",
+];
+
+/// Go's programs, built for the tests.
+struct InteropPrograms {
+    folder: PathBuf,
+}
+
+impl InteropPrograms {
+    /// Builds them, which takes a minute the first time; `None` where there is no Go, said as the tests say it.
+    fn build() -> Option<InteropPrograms> {
+        let folder = Path::new(ROLE).with_file_name("interop");
+        std::fs::create_dir_all(&folder).unwrap();
+        let packages = [
+            "google.golang.org/grpc/interop/client",
+            "google.golang.org/grpc/interop/server",
+            "./descriptors",
+        ];
+        let built = Command::new("go")
+            .current_dir(MODULE)
+            .args(["build", "-o"])
+            .arg(&folder)
+            .args(packages)
+            .output();
+        match built {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                provost_skip::missing("go", "https://go.dev/dl");
+                None
+            }
+            built => {
+                let built = built.unwrap();
+                let said = String::from_utf8_lossy(&built.stderr);
+                assert!(built.status.success(), "go build: {said}");
+                Some(InteropPrograms { folder })
+            }
+        }
+    }
+
+    fn command(&self, name: &str) -> Command {
+        Command::new(self.folder.join(name))
+    }
+
+    /// Runs one case against what listens at this port; an error is what the client said.
+    fn run_case(&self, case: &str, port: u16) -> Result<(), String> {
+        let mut client = self.command("client");
+        client.arg(format!("-server_port={port}")).args(["-test_case", case]);
+        let output = client.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(said) }
+    }
+}
+
+/// A port at which nobody listens just now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Go's server, and a node whose clients call it.
+struct InteropSetting {
+    server_port: u16,
+    node: Node,
+    _server: Program,
+    _world: World,
+}
+
+impl InteropSetting {
+    fn new(programs: &InteropPrograms) -> InteropSetting {
+        let mut world = World::new(ROLE);
+        let server_port = free_port();
+        let mut command = programs.command("server");
+        command.arg(format!("-port={server_port}"));
+        let server = Program::start("interop-server", command, world.directory());
+        let address = SocketAddr::from(([127, 0, 0, 1], server_port));
+        eventually("the server listens", WAIT_MAX, || TcpStream::connect(address).is_ok());
+
+        let schema = world.directory().join("interop.pb");
+        let written = programs.command("descriptors").arg(&schema).status().unwrap();
+        assert!(written.success());
+        // Go's server has no service of the second name: that is what a case is about.
+        let services = ["grpc.testing.TestService", "grpc.testing.UnimplementedService"];
+        let routes = services.map(|service| {
+            format!("[[route]]\nservice = \"{service}\"\ntransport = \"grpc\"\nendpoints = [\"{address}\"]\n")
+        });
+        let options = NodeOptions {
+            tables: format!(
+                "{}{}[schemas]\nprefetch = [\"{}\"]\n",
+                tcp_listener("web", "web"),
+                routes.concat(),
+                schema.display()
+            ),
+            ..NodeOptions::default()
+        };
+        InteropSetting {
+            server_port,
+            node: world.node("one", &options),
+            _server: server,
+            _world: world,
+        }
+    }
+
+    /// The port of the node's listener.
+    fn node_port(&self) -> u16 {
+        let place = place(&self.node, "web");
+        let (_, port) = place.rsplit_once(':').unwrap();
+        port.parse().unwrap()
+    }
+}
+
+#[test]
+fn gos_client_and_server_pass_grpcs_tests_through_a_node() {
+    let Some(programs) = InteropPrograms::build() else {
+        return;
+    };
+    watched(move || {
+        let setting = InteropSetting::new(&programs);
+        let node_port = setting.node_port();
+        let mut failures = Vec::new();
+        for case in CASES {
+            programs.run_case(case, setting.server_port).unwrap_or_else(|said| panic!("{case}, no node between: {said}"));
+            if let Err(said) = programs.run_case(case, node_port) {
+                failures.push(format!("{case}: {said}"));
+            }
+        }
+        assert!(failures.is_empty(), "with a node between: {}", failures.join("\n"));
+        // They went that way.
+        assert!(setting.node.program.log().contains("transport=\"grpc\""));
+    });
+}
