@@ -227,3 +227,35 @@ fn deadline_metadata_and_context_are_the_calls_own() {
     let response = block_on(client.get(get("look"))).unwrap();
     assert_eq!(response.get_ref().entry.as_deref().unwrap().key, "none");
 }
+
+#[test]
+fn a_stream_that_always_has_a_message_ends_at_its_deadline() {
+    block_on(async {
+        let client = client();
+        let (mut sender, entries) = provost::stream(4);
+        let load = client.load(entries);
+        // More than the window of a stream: the handler has not ended when the deadline passes.
+        let send = async {
+            for number in 0..40 {
+                let entry = entry(&format!("{number:02}"), 100_000);
+                sender.send(entry).await.unwrap();
+            }
+            drop(sender);
+        };
+        let (loaded, ()) = tokio::join!(load, send);
+        assert!(loaded.is_ok());
+        let mut scan = Request::new(ScanRequest::default());
+        scan.set_timeout(Duration::from_millis(300));
+        let mut scanned = client.scan(scan).await.unwrap().into_inner();
+        assert!(scanned.message().await.unwrap().is_some());
+        std::thread::sleep(Duration::from_millis(350));
+        let status = loop {
+            match scanned.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("the stream was read to its end"),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+    });
+}

@@ -210,3 +210,23 @@ fn towers_own_layers_end_calls() {
         );
     });
 }
+
+#[test]
+fn a_call_that_waits_for_a_layer_ends_at_its_deadline() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let one_at_a_time = ServiceBuilder::new().concurrency_limit(1).into_inner();
+        let client = KvClient::new(Channel::in_process(OddService).unwrap().layer(one_at_a_time));
+        let mut hanging = std::pin::pin!(client.get(get("hang")));
+        let polled = std::future::poll_fn(|task| Poll::Ready(hanging.as_mut().poll(task))).await;
+        assert!(polled.is_pending());
+        let mut late = Request::new(get("say"));
+        late.set_timeout(Duration::from_millis(20));
+        let ended = tokio::time::timeout(Duration::from_secs(60), client.get(late)).await;
+        let status = ended.expect("it ends by itself").unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+    });
+}

@@ -16,7 +16,7 @@ use crate::context::{add_inherited, deadline_in, inherited_deadline_ns};
 use crate::defaults::{CallDefaults, ChannelRules, rules_of};
 use crate::fork::refuse_child;
 use crate::intercept::CallInterceptor;
-use crate::limit::{Limit, Permit};
+use crate::limit::Limit;
 use crate::link::{Link, NewCall, OutgoingMessage, SubmitError};
 use crate::linked::Transport;
 use crate::reactor::Timer;
@@ -460,7 +460,7 @@ pub(crate) async fn request_with_schema(
 pub(crate) fn check_size(outgoing: &OutgoingMessage, bytes_max: u32) -> Result<(), Status> {
     let bytes = outgoing.window_bytes();
     if bytes > bytes_max {
-        let message = format!("a message of {bytes} bytes: the at most {bytes_max} are sent");
+        let message = format!("a message of {bytes} bytes: at most {bytes_max} are sent");
         return Err(Status::resource_exhausted(message));
     }
     Ok(())
@@ -507,12 +507,12 @@ pub(crate) async fn when_room<R>(
 const ROOM_SPINS: u32 = 100;
 
 /// Runs `future`, at most until the deadline (0 for none).
-async fn within(deadline_ns: u64, future: impl Future<Output = Permit>) -> Result<Permit, Status> {
+pub(crate) async fn within<T>(deadline_ns: u64, future: impl Future<Output = T>) -> Result<T, Status> {
     let mut late = (deadline_ns != 0).then(|| Timer::at(deadline_ns));
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| {
-        if let Poll::Ready(permit) = future.as_mut().poll(context) {
-            return Poll::Ready(Ok(permit));
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Ok(output));
         }
         match late.as_mut().map(|timer| timer.poll(context)) {
             Some(Poll::Ready(())) => Poll::Ready(Err(deadline_passed())),
@@ -529,7 +529,15 @@ pub(crate) fn deadline_passed() -> Status {
 /// When the call must end: its own timeout, or what is left to the handler that it is made in.
 pub(crate) fn resolve_deadline(limits: CallLimits) -> u64 {
     let own_ns = limits.timeout.map_or(u64::MAX, deadline_in);
-    match own_ns.min(inherited_deadline_ns().unwrap_or(u64::MAX)) {
+    let fixed_ns = if limits.deadline_ns == 0 {
+        u64::MAX
+    } else {
+        limits.deadline_ns
+    };
+    match own_ns
+        .min(fixed_ns)
+        .min(inherited_deadline_ns().unwrap_or(u64::MAX))
+    {
         u64::MAX => 0,
         deadline_ns => deadline_ns,
     }

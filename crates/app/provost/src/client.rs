@@ -13,7 +13,7 @@ use crate::codegen::{Message, MethodKind};
 #[cfg(feature = "tower")]
 use crate::intercept::CallPath;
 #[cfg(feature = "tower")]
-use crate::layer::through;
+use crate::layer::through_in_time;
 use crate::link::{LocalEnd, OutgoingMessage};
 use crate::linked::{self, EgressEvent, LinkedStream, StreamEnd};
 use crate::metadata::MetadataMap;
@@ -37,7 +37,7 @@ pub async fn unary<Req: Message, Resp: Message>(
         let path = CallPath::of(channel.service(), method);
         let channel = channel.clone();
         let send = move |request| async move { send_unary::<Req, Resp>(&channel, method, request).await };
-        return through(layers, (path, MethodKind::Unary), request, send).await;
+        return through_in_time(layers, (path, MethodKind::Unary), request, send).await;
     }
     send_unary::<Req, Resp>(channel, method, request).await
 }
@@ -74,7 +74,7 @@ pub async fn server_streaming<Req: Message, Resp: Message>(
         let channel = channel.clone();
         let send =
             move |request| async move { send_server_streaming::<Req, Resp>(&channel, method, request).await };
-        return through(layers, (path, MethodKind::ServerStreaming), request, send).await;
+        return through_in_time(layers, (path, MethodKind::ServerStreaming), request, send).await;
     }
     send_server_streaming::<Req, Resp>(channel, method, request).await
 }
@@ -116,7 +116,7 @@ where
         let send = move |request| async move {
             send_client_streaming::<Req, Resp, _>(&channel, method, request).await
         };
-        return through(layers, (path, MethodKind::ClientStreaming), request, send).await;
+        return through_in_time(layers, (path, MethodKind::ClientStreaming), request, send).await;
     }
     send_client_streaming::<Req, Resp, _>(channel, method, request).await
 }
@@ -157,7 +157,7 @@ where
         let channel = channel.clone();
         let send =
             move |request| async move { send_bidirectional::<Req, Resp, _>(&channel, method, request).await };
-        return through(layers, (path, MethodKind::Bidirectional), request, send).await;
+        return through_in_time(layers, (path, MethodKind::Bidirectional), request, send).await;
     }
     send_bidirectional::<Req, Resp, _>(channel, method, request).await
 }

@@ -35,9 +35,10 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::channel::Channel;
+use crate::channel::{Channel, resolve_deadline, within};
 use crate::codegen::MethodKind;
 use crate::intercept::CallPath;
+use crate::reactor::Reactor;
 use crate::request::{Request, Response};
 use crate::server::ServerBuilder;
 use crate::status::Status;
@@ -189,6 +190,28 @@ impl Channel {
         wrap(&mut self.rules_mut().layers, &layer);
         self
     }
+}
+
+/// [`through`] for a call of a client, which ends at its deadline also while layers wait.
+pub(crate) async fn through_in_time<T, R, F>(
+    layers: &Arc<dyn CallLayers>,
+    method: (CallPath, MethodKind),
+    mut request: Request<T>,
+    proceed: impl FnOnce(Request<T>) -> F + Send + 'static,
+) -> Result<Response<R>, Status>
+where
+    T: Send + 'static,
+    R: Send + 'static,
+    F: Future<Output = Result<Response<R>, Status>> + Send + 'static,
+{
+    let limits = request.limits_mut();
+    limits.deadline_ns = resolve_deadline(*limits);
+    limits.timeout = None;
+    let deadline_ns = limits.deadline_ns;
+    if deadline_ns != 0 {
+        Reactor::get()?;
+    }
+    within(deadline_ns, through(layers, method, request, proceed)).await?
 }
 
 /// Has a call go through layers, and on by `proceed` if they let it.

@@ -243,7 +243,8 @@ impl CallTable {
     pub(crate) fn wake_served(&self) {
         for id in self.open_calls() {
             let served = self.state(id).filter(|state| state.is_served);
-            let owner = served.and_then(|mut state| state.owner.take());
+            // It stays: only some of them are of the server that asks, and the others register once.
+            let owner = served.and_then(|state| state.owner.clone());
             owner.into_iter().for_each(Waker::wake);
         }
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use provost_shm::now_ns;
 use provost_wire::Code;
 
 use super::{Inbound, Outbound, Transport};
@@ -71,6 +72,8 @@ pub struct CallOver;
 pub(crate) struct LinkedStream {
     end: Arc<dyn StreamEnd>,
     late: Option<Timer>,
+    /// When the call must end; 0 for never.
+    deadline_ns: u64,
     is_over: bool,
     cancel_code: Code,
     /// The session stays as long as its calls.
@@ -99,6 +102,7 @@ impl LinkedStream {
         Ok(LinkedStream {
             end: transport.stream(call),
             late,
+            deadline_ns,
             is_over: false,
             cancel_code: Code::Cancelled,
             _transport: transport.clone(),
@@ -116,15 +120,22 @@ impl LinkedStream {
     ) -> Poll<Result<Step<T>, Status>> {
         if let Poll::Ready(arrival) = self.end.poll_arrival(context) {
             self.is_over = matches!(arrival, Arrival::Ended(_));
+            // A stream that always has a message ends at its deadline too.
+            if !self.is_over && self.deadline_ns != 0 && now_ns() >= self.deadline_ns {
+                return Poll::Ready(Err(self.exceed()));
+            }
             return Poll::Ready(step_of(arrival));
         }
         match self.late.as_mut().map(|timer| timer.poll(context)) {
-            Some(Poll::Ready(())) => {
-                self.cancel_code = Code::DeadlineExceeded;
-                Poll::Ready(Err(Status::deadline_exceeded("the deadline passed")))
-            }
+            Some(Poll::Ready(())) => Poll::Ready(Err(self.exceed())),
             _ => Poll::Pending,
         }
+    }
+
+    /// The deadline has passed: dropping the call says so to the other end.
+    fn exceed(&mut self) -> Status {
+        self.cancel_code = Code::DeadlineExceeded;
+        Status::deadline_exceeded("the deadline passed")
     }
 }
 

@@ -512,12 +512,14 @@ impl Spawned {
         let Some(handler) = &mut self.handler else {
             return Poll::Ready(());
         };
-        if self.ready.is_stopped() {
-            self.link.calls.end(self.call, SERVER_STOPPED);
-        }
         match self.link.calls.state(self.call) {
             Some(mut state) if state.ended.is_none() => state.register(Half::Owner, context.waker()),
             _ => return Poll::Ready(()),
+        }
+        // Asked once this can be woken: who stops wakes after that.
+        if self.ready.is_stopped() {
+            self.link.calls.end(self.call, SERVER_STOPPED);
+            return Poll::Ready(());
         }
         let own = &mut self.context;
         let poll = || poll_within(own, || handler.as_mut().poll(context));
