@@ -75,10 +75,16 @@ impl InteropPrograms {
     /// Runs one case against what listens at this port; an error is what the client said.
     fn run_case(&self, case: &str, port: u16) -> Result<(), String> {
         let mut client = self.command("client");
-        client.arg(format!("-server_port={port}")).args(["-test_case", case]);
+        client
+            .arg(format!("-server_port={port}"))
+            .args(["-test_case", case]);
         let output = client.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(()) } else { Err(said) }
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(said)
+        }
     }
 }
 
@@ -104,7 +110,9 @@ impl InteropSetting {
         command.arg(format!("-port={server_port}"));
         let server = Program::start("interop-server", command, world.directory());
         let address = SocketAddr::from(([127, 0, 0, 1], server_port));
-        eventually("the server listens", WAIT_MAX, || TcpStream::connect(address).is_ok());
+        eventually("the server listens", WAIT_MAX, || {
+            TcpStream::connect(address).is_ok()
+        });
 
         let schema = world.directory().join("interop.pb");
         let written = programs.command("descriptors").arg(&schema).status().unwrap();
@@ -149,12 +157,18 @@ fn gos_client_and_server_pass_grpcs_tests_through_a_node() {
         let node_port = setting.node_port();
         let mut failures = Vec::new();
         for case in CASES {
-            programs.run_case(case, setting.server_port).unwrap_or_else(|said| panic!("{case}, no node between: {said}"));
+            programs
+                .run_case(case, setting.server_port)
+                .unwrap_or_else(|said| panic!("{case}, no node between: {said}"));
             if let Err(said) = programs.run_case(case, node_port) {
                 failures.push(format!("{case}: {said}"));
             }
         }
-        assert!(failures.is_empty(), "with a node between: {}", failures.join("\n"));
+        assert!(
+            failures.is_empty(),
+            "with a node between: {}",
+            failures.join("\n")
+        );
         // They went that way.
         assert!(setting.node.program.log().contains("transport=\"grpc\""));
     });

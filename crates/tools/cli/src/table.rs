@@ -197,12 +197,13 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
     fitted
 }
 
+/// Whether a character says something to a terminal, or turns the direction of what follows.
+pub(crate) fn is_odd(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// A text without control characters. Names come from apps: they shall not write to an operator's terminal.
 pub(crate) fn clean(text: &str) -> String {
-    let is_odd = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     if !text.contains(is_odd) {
         return text.to_owned();
     }

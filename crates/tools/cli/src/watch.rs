@@ -1,5 +1,6 @@
 //! Listings: shown once, or again and again.
 
+use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::admin::{Node, Target};
 use crate::failure::{Exit, Failure};
-use crate::table::{Canvas, Look, clean, fit};
+use crate::table::{Canvas, Look, clean, fit, is_odd};
 
 /// Options of commands that show what there is.
 #[derive(Args, Clone, Debug)]
@@ -86,13 +87,30 @@ fn frame(text: &str, canvas: Canvas, interval: Duration) -> String {
 /// An indented JSON document.
 pub(crate) fn json_document(value: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(value).map_err(unwritable)?;
-    Ok(text + "\n")
+    Ok(escaped(text) + "\n")
+}
+
+/// JSON in which no text of others reaches the terminal but as text: serde_json escapes only what JSON demands.
+fn escaped(json: String) -> String {
+    let is_to_escape = |c: char| c != '\n' && is_odd(c);
+    if !json.contains(is_to_escape) {
+        return json;
+    }
+    // Such characters stand within strings alone, and none of them is beyond 16 bits.
+    json.chars().fold(String::new(), |mut out, c| {
+        if is_to_escape(c) {
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+        out
+    })
 }
 
 /// A JSON document on a line.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string(value).map_err(unwritable)?;
-    Ok(text + "\n")
+    Ok(escaped(text) + "\n")
 }
 
 fn unwritable(error: serde_json::Error) -> Failure {
@@ -130,6 +148,20 @@ pub(crate) fn fact(name: &str, value: &str, canvas: Canvas) -> String {
 mod tests {
     use super::*;
     use crate::table::Colour;
+
+    #[test]
+    fn json_says_the_same_and_nothing_to_a_terminal() {
+        let said = "a\u{9b}2J\u{202e}b\nc é";
+        for json in [json_line(&said).unwrap(), json_document(&[said]).unwrap()] {
+            assert!(
+                !json.trim_end().contains(|c: char| c != '\n' && is_odd(c)),
+                "{json:?}"
+            );
+            let back: serde_json::Value = serde_json::from_str(&json).unwrap();
+            let back = back.get(0).unwrap_or(&back);
+            assert_eq!(back, said);
+        }
+    }
 
     #[test]
     fn a_frame_overwrites_on_a_terminal_and_follows_elsewhere() {

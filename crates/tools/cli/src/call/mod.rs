@@ -147,7 +147,7 @@ impl DynamicCall {
         Err(Failure::new(Exit::Ended(status.code()), message))
     }
 
-    /// The status with which the call ended.
+    /// The status with which the call ended. A request that is no message gives it up.
     async fn exchange(
         &self,
         channel: Channel,
@@ -155,28 +155,36 @@ impl DynamicCall {
         observer: &mut impl CallObserver,
     ) -> Result<Status, Failure> {
         let problem = requests.problem();
+        tokio::select! {
+            biased;
+            failure = problem.noted() => Err(failure),
+            ended = self.talk(channel, requests, observer) => ended,
+        }
+    }
+
+    async fn talk(
+        &self,
+        channel: Channel,
+        requests: RequestStream,
+        observer: &mut impl CallObserver,
+    ) -> Result<Status, Failure> {
         let mut request = Request::new(requests);
         *request.metadata_mut() = self.metadata.clone();
         request.set_timeout(self.timeout);
         let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
         client.ready().await.map_err(place::unreachable)?;
-        let answered = client
+        match client
             .streaming(request, self.path.clone(), self.codec.clone())
-            .await;
-        let status = match answered {
+            .await
+        {
             Err(status) => {
                 observer.on_end(&status, status.metadata())?;
-                status
+                Ok(status)
             }
             Ok(response) => {
                 observer.on_headers(response.metadata())?;
-                receive(response.into_inner(), observer).await?
+                receive(response.into_inner(), observer).await
             }
-        };
-        // A request that is no message ends the call from this side, whatever that then looks like.
-        match problem.take() {
-            Some(failure) => Err(failure),
-            None => Ok(status),
         }
     }
 }

@@ -70,11 +70,12 @@ async fn listener_of(mut node: Node) -> Result<String, Failure> {
         return Err(Failure::new(Exit::Refused, message));
     };
     // An address of the whole host is reached at its own.
-    let address = first
-        .address
-        .replace("0.0.0.0:", "127.0.0.1:")
-        .replace("[::]:", "[::1]:");
-    uri_of(&address).map_err(Failure::usage)
+    let of_host = [("0.0.0.0:", "127.0.0.1:"), ("[::]:", "[::1]:")];
+    let address = of_host.iter().find_map(|(all, own)| {
+        let port = first.address.strip_prefix(all)?;
+        Some(format!("{own}{port}"))
+    });
+    uri_of(&address.unwrap_or_else(|| first.address.clone())).map_err(Failure::usage)
 }
 
 /// Why there is no connection.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 use prost_reflect::{DynamicMessage, MessageDescriptor, MethodDescriptor};
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::failure::Failure;
 
@@ -132,16 +132,39 @@ fn message_of(
 
 /// The first message of a stream that could not be read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StreamProblem(Arc<Mutex<Option<Failure>>>);
+pub(crate) struct StreamProblem(Arc<NotedProblem>);
+
+#[derive(Debug, Default)]
+struct NotedProblem {
+    failure: Mutex<Option<Failure>>,
+    is_noted: Notify,
+}
 
 impl StreamProblem {
-    fn put(&self, failure: Failure) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+    fn note(&self, failure: Failure) {
+        *self.0.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+        self.0.is_noted.notify_one();
     }
 
-    /// What it was, if there was any.
-    pub(crate) fn take(&self) -> Option<Failure> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn is_noted(&self) -> bool {
+        let failure = self.0.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.is_some()
+    }
+
+    /// Waits until there is one, for ever if there is none.
+    pub(crate) async fn noted(&self) -> Failure {
+        loop {
+            let failure = self
+                .0
+                .failure
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            if let Some(failure) = failure {
+                return failure;
+            }
+            self.0.is_noted.notified().await;
+        }
     }
 }
 
@@ -173,7 +196,7 @@ impl RequestStream {
             for (at, value) in values.enumerate() {
                 let sent = match message_of(at, value, &kind) {
                     Ok(message) => sender.blocking_send(message),
-                    Err(failure) => return noted.put(failure),
+                    Err(failure) => return noted.note(failure),
                 };
                 if sent.is_err() {
                     return;
@@ -199,7 +222,11 @@ impl Stream for RequestStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<DynamicMessage>> {
         match self.reading.as_mut() {
             None => Poll::Ready(self.ready.next()),
-            Some(reading) => reading.poll_recv(context),
+            Some(reading) => match reading.poll_recv(context) {
+                // The stream has not ended: it is given up, and the server is to see that.
+                Poll::Ready(None) if self.problem.is_noted() => Poll::Pending,
+                polled => polled,
+            },
         }
     }
 }

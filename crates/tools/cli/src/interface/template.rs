@@ -5,13 +5,15 @@ use serde_json::{Map, Value, json};
 
 /// How deep messages lie within each other in a template; deeper ones are empty.
 const DEPTH_MAX: usize = 4;
+/// Fields of a template in all; of what is left out there is nothing.
+const FIELDS_MAX: usize = 2_000;
 
 /// A message whose fields hold their defaults: one element in each list and map, the first field of each oneof.
 pub(crate) fn template(message: &MessageDescriptor) -> Value {
-    of_message(message, 0)
+    of_message(message, 0, &mut { FIELDS_MAX })
 }
 
-fn of_message(message: &MessageDescriptor, depth: usize) -> Value {
+fn of_message(message: &MessageDescriptor, depth: usize, left: &mut usize) -> Value {
     if let Some(known) = well_known(message.full_name()) {
         return known;
     }
@@ -20,18 +22,20 @@ fn of_message(message: &MessageDescriptor, depth: usize) -> Value {
     }
     let mut object = Map::new();
     for field in message.fields() {
+        let Some(fewer) = left.checked_sub(1) else { break };
         let is_further = field
             .containing_oneof()
             .and_then(|oneof| oneof.fields().next())
             .is_some_and(|first| first != field);
         if !is_further {
-            object.insert(field.json_name().to_owned(), of_field(&field, depth));
+            *left = fewer;
+            object.insert(field.json_name().to_owned(), of_field(&field, depth, left));
         }
     }
     object.into()
 }
 
-fn of_field(field: &FieldDescriptor, depth: usize) -> Value {
+fn of_field(field: &FieldDescriptor, depth: usize, left: &mut usize) -> Value {
     match field.kind() {
         Kind::Message(entry) if field.is_map() => {
             let key = match entry.map_entry_key_field().kind() {
@@ -39,14 +43,14 @@ fn of_field(field: &FieldDescriptor, depth: usize) -> Value {
                 Kind::Bool => "false",
                 _ => "0",
             };
-            json!({ key: of_kind(&entry.map_entry_value_field().kind(), depth) })
+            json!({ key: of_kind(&entry.map_entry_value_field().kind(), depth, left) })
         }
-        kind if field.is_list() => json!([of_kind(&kind, depth)]),
-        kind => of_kind(&kind, depth),
+        kind if field.is_list() => json!([of_kind(&kind, depth, left)]),
+        kind => of_kind(&kind, depth, left),
     }
 }
 
-fn of_kind(kind: &Kind, depth: usize) -> Value {
+fn of_kind(kind: &Kind, depth: usize, left: &mut usize) -> Value {
     match kind {
         Kind::Double | Kind::Float => json!(0.0),
         Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 | Kind::Uint32 | Kind::Fixed32 => json!(0),
@@ -55,7 +59,7 @@ fn of_kind(kind: &Kind, depth: usize) -> Value {
         Kind::Bool => json!(false),
         Kind::String | Kind::Bytes => json!(""),
         Kind::Enum(enumeration) => json!(enumeration.default_value().name()),
-        Kind::Message(message) => of_message(message, depth + 1),
+        Kind::Message(message) => of_message(message, depth + 1, left),
     }
 }
 
@@ -118,5 +122,18 @@ message M {
         let text = template.to_string();
         let mut reader = serde_json::Deserializer::from_str(&text);
         DynamicMessage::deserialize(message, &mut reader).unwrap();
+    }
+
+    #[test]
+    fn a_type_that_is_made_of_itself_a_thousand_times_has_a_bound() {
+        let fields: String = (1..=1_000)
+            .map(|number| format!("M f{number} = {number};\n"))
+            .collect();
+        let proto = format!(
+            "syntax = \"proto3\"; package t; message M {{ {fields} }} service S {{ rpc Call(M) returns (M); }}"
+        );
+        let message = interface(&proto, "S").unwrap().method("Call").unwrap().input();
+        let text = template(&message).to_string();
+        assert!(text.len() < 20 * FIELDS_MAX, "{} bytes", text.len());
     }
 }

@@ -2,12 +2,14 @@
 
 mod body;
 mod tally;
+mod timer;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use prost_reflect::DynamicMessage;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tonic::Status;
@@ -25,6 +27,7 @@ use crate::watch::{Shown, json_document, print};
 
 use body::LoadBody;
 use tally::{CallResult, LoadReport, LoadTally};
+use timer::PreciseTimer;
 
 pub(crate) const EXAMPLES: &str = "\
 Without --rate, so many calls are in flight all the time (a closed loop). With it, calls begin at that rate whether or not
@@ -90,14 +93,15 @@ pub(crate) struct LoadOptions {
 
 /// Reads calls a second.
 fn rate(text: &str) -> Result<f64, String> {
+    const RATE_MIN: f64 = 1.0 / 86_400.0;
     const RATE_MAX: f64 = 1e6;
     let rate: f64 = text
         .parse()
         .map_err(|_| "write calls a second, such as 100 or 0.5".to_owned())?;
-    if rate > 0.0 && rate <= RATE_MAX {
+    if (RATE_MIN..=RATE_MAX).contains(&rate) {
         Ok(rate)
     } else {
-        Err("give more than 0 calls a second, and at most a million".to_owned())
+        Err("give at least one call in a day, and at most a million a second".to_owned())
     }
 }
 
@@ -122,11 +126,14 @@ pub(crate) async fn run(asked: LoadOptions) -> Result<(), Failure> {
         metadata: metadata_map(&asked.metadata)?,
         timeout,
     };
+    let pace = LoadPace::of(&asked);
     let generator = LoadGenerator {
         call: Arc::new(call),
         channels,
         body,
-        pace: LoadPace::of(&asked),
+        timer: PreciseTimer::new().map_err(unusable)?,
+        room: Arc::new(Semaphore::new(pace.in_flight as usize)),
+        pace,
     };
     let report = generator.run(&asked).await?;
     if asked.csv {
@@ -162,13 +169,23 @@ impl LoadPace {
         }
     }
 
-    /// When this call, counted from zero, was to begin; `None` after the last one.
+    /// When this call, counted from zero, was to begin, where that does not depend on the others.
     fn due(&self, number: u64, began: Instant) -> Option<Instant> {
-        let due = match self.every {
-            None => Instant::now(),
-            Some(every) => began + Duration::from_secs_f64(every.as_secs_f64() * number as f64),
-        };
-        (number < self.calls && due < self.until).then_some(due)
+        let every_s = self.every?.as_secs_f64();
+        Some(began + Duration::from_secs_f64(every_s * number as f64))
+    }
+
+    /// Whether there is such a call.
+    fn has(&self, number: u64, began: Instant) -> bool {
+        number < self.calls && self.due(number, began).unwrap_or_else(Instant::now) < self.until
+    }
+
+    /// Calls that were to begin by the rate, and had not when the time was over.
+    fn not_begun(&self, begun: u64, began: Instant) -> u64 {
+        let Some(every) = self.every else { return 0 };
+        let time_s = self.until.duration_since(began).as_secs_f64();
+        let all = (time_s / every.as_secs_f64()).ceil() as u64;
+        all.min(self.calls).saturating_sub(begun)
     }
 }
 
@@ -177,44 +194,72 @@ struct LoadGenerator {
     channels: Vec<Channel>,
     body: LoadBody,
     pace: LoadPace,
+    timer: PreciseTimer,
+    room: Arc<Semaphore>,
 }
 
 impl LoadGenerator {
-    /// Begins calls until it is time, or Ctrl-C, and waits for those under way.
+    /// Begins calls until it is time, or Ctrl-C, and waits for those under way, unless there is a second one.
     async fn run(mut self, asked: &LoadOptions) -> Result<LoadReport, Failure> {
         let (results, mut ended) = mpsc::channel(RESULTS_WAITING);
         let mut tally = LoadTally::new(asked.csv)?;
-        let room = Arc::new(Semaphore::new(self.pace.in_flight as usize));
         let began = Instant::now();
         let mut second = tokio::time::interval_at(began + Duration::from_secs(1), Duration::from_secs(1));
-        let interrupted = tokio::signal::ctrl_c();
-        tokio::pin!(interrupted);
-        let mut number = 0;
-        while let Some(due) = self.pace.due(number, began) {
+        let mut interrupts = signal(SignalKind::interrupt()).map_err(unusable)?;
+        let is_over = tokio::time::sleep_until(self.pace.until);
+        tokio::pin!(is_over);
+        let mut begun = 0;
+        let mut is_cut_short = false;
+        while self.pace.has(begun, began) {
+            let due = self.pace.due(begun, began);
             tokio::select! {
                 biased;
-                _ = &mut interrupted => break,
-                _ = second.tick() => tally.end_second(self.pace.in_flight as usize - room.available_permits())?,
+                _ = interrupts.recv() => {
+                    is_cut_short = true;
+                    break;
+                }
+                () = &mut is_over => break,
+                _ = second.tick() => tally.end_second(self.in_flight())?,
                 Some(result) = ended.recv() => tally.count(&result),
-                permit = place_at(due, &room) => {
-                    self.begin(number, due, permit, results.clone())?;
-                    number += 1;
-                    number += self.begin_due(number, began, &room, &results)?;
+                permit = self.place_at(due) => {
+                    self.begin(begun, due, permit?, results.clone())?;
+                    begun += 1;
+                    begun += self.begin_due(begun, began, &results)?;
                 }
             }
         }
         drop(results);
+        let not_begun = if is_cut_short {
+            0
+        } else {
+            self.pace.not_begun(begun, began)
+        };
         loop {
             tokio::select! {
                 biased;
-                _ = second.tick() => tally.end_second(self.pace.in_flight as usize - room.available_permits())?,
+                _ = interrupts.recv() => break,
+                _ = second.tick() => tally.end_second(self.in_flight())?,
                 result = ended.recv() => match result {
                     Some(result) => tally.count(&result),
                     None => break,
                 },
             }
         }
-        tally.report(number, began.elapsed())
+        tally.end_part_of_second(self.in_flight())?;
+        tally.report(begun, not_begun, began)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.pace.in_flight as usize - self.room.available_permits()
+    }
+
+    /// Room for a call, when it is due.
+    async fn place_at(&self, due: Option<Instant>) -> Result<OwnedSemaphorePermit, Failure> {
+        if let Some(due) = due {
+            self.timer.sleep_until(due).await.map_err(unusable)?;
+        }
+        let room = Arc::clone(&self.room).acquire_owned().await;
+        room.map_err(|error| Failure::failed(error.to_string()))
     }
 
     /// Begins more calls that are due and have room, a few of them; says how many.
@@ -222,15 +267,17 @@ impl LoadGenerator {
         &mut self,
         first: u64,
         began: Instant,
-        room: &Arc<Semaphore>,
         results: &mpsc::Sender<CallResult>,
     ) -> Result<u64, Failure> {
         let mut more = 0;
-        while more < u64::from(BURST_CALLS)
-            && let Some(due) = self.pace.due(first + more, began)
-            && due <= Instant::now()
-            && let Ok(permit) = Arc::clone(room).try_acquire_owned()
-        {
+        while more < u64::from(BURST_CALLS) && self.pace.has(first + more, began) {
+            let due = self.pace.due(first + more, began);
+            if due.is_some_and(|due| due > Instant::now()) {
+                break;
+            }
+            let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() else {
+                break;
+            };
             self.begin(first + more, due, permit, results.clone())?;
             more += 1;
         }
@@ -240,13 +287,14 @@ impl LoadGenerator {
     fn begin(
         &mut self,
         number: u64,
-        due: Instant,
+        due: Option<Instant>,
         permit: OwnedSemaphorePermit,
         results: mpsc::Sender<CallResult>,
     ) -> Result<(), Failure> {
         let call = Arc::clone(&self.call);
         let channel = self.channels[number as usize % self.channels.len()].clone();
         let requests = self.body.next_call(number)?;
+        let due = due.unwrap_or_else(Instant::now);
         tokio::spawn(async move {
             let mut counted = CountedAnswers::default();
             let ended = call.run(channel, requests, &mut counted).await;
@@ -256,21 +304,15 @@ impl LoadGenerator {
                 failure: ended.err(),
             };
             drop(permit);
-            // Whoever counts is there until all calls have ended.
+            // Nobody counts any more when the load was cut short.
             let _ = results.send(result).await;
         });
         Ok(())
     }
 }
 
-/// Room for a call, when it is due.
-async fn place_at(due: Instant, room: &Arc<Semaphore>) -> OwnedSemaphorePermit {
-    tokio::time::sleep_until(due).await;
-    match Arc::clone(room).acquire_owned().await {
-        Ok(permit) => permit,
-        // Nobody closes it.
-        Err(_) => std::future::pending().await,
-    }
+fn unusable(error: std::io::Error) -> Failure {
+    Failure::failed(format!("a timer or a signal cannot be waited for: {error}"))
 }
 
 /// Counts answers, and looks at nothing in them.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::call::name_of;
 use crate::failure::{Exit, Failure};
@@ -39,6 +40,8 @@ pub(crate) struct LoadTally {
     failed_this_second: u64,
     seconds: u64,
     messages: u64,
+    /// When the last call ended that ended well.
+    good_until: Instant,
     /// By status: how many, and what the first of them said.
     failures: BTreeMap<&'static str, FailureCount>,
     csv: bool,
@@ -69,6 +72,7 @@ impl LoadTally {
             failed_this_second: 0,
             seconds: 0,
             messages: 0,
+            good_until: Instant::now(),
             failures: BTreeMap::new(),
             csv,
         })
@@ -78,6 +82,7 @@ impl LoadTally {
         let took_ns = u64::try_from(result.took.as_nanos()).unwrap_or(u64::MAX);
         self.messages += result.messages;
         let Some(failure) = &result.failure else {
+            self.good_until = Instant::now();
             self.good.saturating_record(took_ns);
             self.this_second.saturating_record(took_ns);
             return;
@@ -127,15 +132,25 @@ impl LoadTally {
         Ok(())
     }
 
+    /// Tells of what is left of the last second.
+    pub(crate) fn end_part_of_second(&mut self, in_flight: usize) -> Result<(), Failure> {
+        if self.this_second.is_empty() && self.failed_this_second == 0 {
+            return Ok(());
+        }
+        self.end_second(in_flight)
+    }
+
     /// What came of all of them; an error if none ended well.
-    pub(crate) fn report(self, begun: u64, took: Duration) -> Result<LoadReport, Failure> {
-        let seconds = took.as_secs_f64();
+    pub(crate) fn report(self, begun: u64, not_begun: u64, began: Instant) -> Result<LoadReport, Failure> {
+        // Calls that fail late are no part of the time in which the others ended.
+        let good_s = self.good_until.saturating_duration_since(began).as_secs_f64();
         let report = LoadReport {
-            seconds,
+            seconds: began.elapsed().as_secs_f64(),
             calls: begun,
+            not_begun,
             good: self.good.len(),
             failed: self.failed.len(),
-            rate: self.good.len() as f64 / seconds.max(f64::MIN_POSITIVE),
+            rate: self.good.len() as f64 / good_s.max(1e-9),
             messages: self.messages,
             latency_us: LatencyFigures::of(&self.good),
             failed_latency_us: LatencyFigures::of(&self.failed),
@@ -199,9 +214,11 @@ impl LatencyFigures {
 pub(crate) struct LoadReport {
     seconds: f64,
     calls: u64,
+    /// That the rate asked for, and there was no room in time.
+    not_begun: u64,
     good: u64,
     failed: u64,
-    /// Calls a second that ended well.
+    /// Calls a second that ended well, until the last of them did.
     rate: f64,
     /// Messages that came back.
     messages: u64,
@@ -222,6 +239,10 @@ impl Shown for LoadReport {
         let mut out = fact("calls", &calls, canvas);
         if self.messages != self.good {
             out += &fact("messages", &self.messages.to_string(), canvas);
+        }
+        if self.not_begun > 0 {
+            let left_out = format!("{}: too many were in flight still", self.not_begun);
+            out += &fact("not begun", &left_out, canvas);
         }
         let of = |times: &LatencyFigures| {
             let named = [
@@ -271,15 +292,17 @@ mod tests {
             tally.count(&ended(us, Some(tonic::Code::ResourceExhausted)));
         }
         tally.count(&ended(9_000, Some(tonic::Code::NotFound)));
-        let report = tally.report(103, Duration::from_secs(2)).unwrap();
-        assert_eq!((report.good, report.failed, report.rate), (100, 3, 50.0));
+        let began = Instant::now() - Duration::from_secs(2);
+        let report = tally.report(103, 7, began).unwrap();
+        assert_eq!((report.good, report.failed, report.not_begun), (100, 3, 7));
+        assert!((40.0..=60.0).contains(&report.rate), "{report:?}");
         assert!((49.0..=51.0).contains(&report.latency_us.p50), "{report:?}");
         assert!(report.latency_us.max < 101.0, "{report:?}");
         assert_eq!(report.histogram_us.last().unwrap().1, 100);
         let exhausted = &report.failures["RESOURCE_EXHAUSTED"];
         assert_eq!((exhausted.calls, exhausted.first.as_str()), (2, "call of 7000"));
         let drawn = report.draw(Canvas::plain());
-        for words in ["103 calls in 2.0 s, 50.0 calls/s", "3 (2.9 %)", "NOT_FOUND: 1"] {
+        for words in ["103 calls in ", "7: too many were", "3 (2.9 %)", "NOT_FOUND: 1"] {
             assert!(drawn.contains(words), "{words}: {drawn}");
         }
     }
@@ -288,7 +311,7 @@ mod tests {
     fn a_load_of_which_nothing_ended_well_is_a_failure() {
         let mut tally = LoadTally::new(false).unwrap();
         tally.count(&ended(1, Some(tonic::Code::Unavailable)));
-        let failure = tally.report(1, Duration::from_secs(1)).unwrap_err();
+        let failure = tally.report(1, 0, Instant::now()).unwrap_err();
         assert!(
             failure.message.contains("none of 1 call ended well: call of 1"),
             "{failure}"
