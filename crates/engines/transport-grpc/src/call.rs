@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 
 use provost_datapath::Nanos;
 use provost_grpc::{GrpcMessage, MessageEncoding};
-use provost_http2::DataChunk;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
@@ -93,6 +92,8 @@ pub(crate) struct GrpcCall {
     pub(crate) request_end: RequestEnd,
     /// Messages that were sent, until the server has shown that it began the call; none once that cannot be undone.
     pub(crate) replay: Option<Vec<MessageChunk>>,
+    /// What keeping those costs, which is part of the cost of all calls.
+    pub(crate) replay_cost: usize,
     pub(crate) was_retried: bool,
     /// What the app's stream gets back.
     pub(crate) window_due: u32,
@@ -121,6 +122,7 @@ impl GrpcCall {
             pending_cost: 0,
             request_end: RequestEnd::NotYet,
             replay: Some(Vec::new()),
+            replay_cost: 0,
             was_retried: false,
             window_due: 0,
             encoding: MessageEncoding::Identity,
@@ -132,12 +134,6 @@ impl GrpcCall {
             end: None,
             is_ready: false,
         }
-    }
-
-    /// Bytes that are kept for a retry.
-    pub(crate) fn replay_bytes(&self) -> usize {
-        let kept = self.replay.iter().flatten();
-        kept.map(|chunk| chunk.bytes().len()).sum()
     }
 
     /// Bytes of messages that have come and that the app was not given.

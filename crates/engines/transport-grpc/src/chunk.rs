@@ -5,6 +5,9 @@ use std::sync::Arc;
 use provost_datapath::{EncodedBody, PrivateCharge, message_offset};
 use provost_http2::DataChunk;
 
+/// What a message costs beside its buffer while it is kept: its own places, and those that point to it.
+const KEPT_MESSAGE_COST_BYTES: usize = 128;
+
 /// A message, which frames and a possible retry share.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageChunk(Arc<MessageBytes>);
@@ -37,6 +40,11 @@ impl MessageChunk {
             from,
             _charge: buffer.charge,
         })))
+    }
+
+    /// Bytes that it takes while it is kept.
+    pub(crate) fn kept_cost(&self) -> usize {
+        self.0.bytes.capacity() + KEPT_MESSAGE_COST_BYTES
     }
 
     /// A message of no bytes.

@@ -12,7 +12,8 @@ pub const WAITING_CALLS_MAX: usize = 4_096;
 pub const CALL_PENDING_BYTES_MAX: u64 = 4 << 20;
 /// Bytes of messages that have come and that the app has not been given.
 pub const HELD_BYTES_MAX: usize = 96 << 20;
-/// Bytes of one call's messages that are kept until the server has shown that it began the call.
+/// Bytes that one call's messages take, with what each costs beside its own, while they are kept until the server has shown
+/// that it began the call.
 pub const REPLAY_CALL_BYTES_MAX: usize = 1 << 20;
 /// The same of all calls.
 pub const REPLAY_BYTES_MAX: usize = 16 << 20;

@@ -65,7 +65,7 @@ pub struct GrpcTransport {
     /// Ends of calls that never began.
     pub(crate) refusals: VecDeque<Step>,
     pub(crate) held_bytes: usize,
-    pub(crate) replay_bytes: usize,
+    pub(crate) replay_cost: usize,
     pub(crate) stage: TransportStage,
     /// Why the last link ended.
     last_end: String,
@@ -107,7 +107,7 @@ impl GrpcTransport {
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
             held_bytes: 0,
-            replay_bytes: 0,
+            replay_cost: 0,
             stage: TransportStage::Open,
             last_end: String::new(),
             is_stopped: false,
@@ -134,7 +134,7 @@ impl GrpcTransport {
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
             held_bytes: 0,
-            replay_bytes: 0,
+            replay_cost: 0,
             stage: TransportStage::Ending,
             last_end: String::new(),
             is_stopped: false,
@@ -366,7 +366,7 @@ impl GrpcTransport {
 
     /// Ends the connection if it has been asked for, or nothing is left of it.
     fn conclude(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) {
-        let left = self.held_bytes + self.replay_bytes + self.streams.len() + self.waiting.len();
+        let left = self.held_bytes + self.replay_cost + self.streams.len() + self.waiting.len();
         debug_assert!(
             !self.calls.is_empty() || left == 0,
             "what calls hold goes with them"
@@ -502,7 +502,7 @@ impl GrpcTransport {
 
     pub(crate) fn forget_replay(&mut self, id: u64) {
         if let Some(call) = self.calls.get_mut(&id) {
-            self.replay_bytes -= call.replay_bytes();
+            self.replay_cost -= std::mem::take(&mut call.replay_cost);
             call.replay = None;
         }
     }

@@ -135,12 +135,11 @@ impl GrpcTransport {
         if call.was_retried || call.end.is_some() {
             return false;
         }
-        let own_bytes = call.replay_bytes();
         let Some(sent) = call.replay.replace(Vec::new()) else {
             call.replay = None;
             return false;
         };
-        self.replay_bytes -= own_bytes;
+        self.replay_cost -= std::mem::take(&mut call.replay_cost);
         // What it cost was given back when it was sent.
         let again = |chunk| OutMessage { chunk, app_cost: 0 };
         for chunk in sent.into_iter().rev() {

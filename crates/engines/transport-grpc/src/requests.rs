@@ -266,7 +266,7 @@ impl GrpcTransport {
             };
             call.pending_cost -= u64::from(app_cost);
             call.window_due = call.window_due.saturating_add(app_cost);
-            keep_for_replay(call, chunk, &mut self.replay_bytes);
+            keep_for_replay(call, chunk, &mut self.replay_cost);
         }
         if call.outgoing.is_empty() && call.request_end == RequestEnd::Asked && fault.is_none() {
             call.request_end = RequestEnd::Said;
@@ -289,18 +289,19 @@ impl GrpcTransport {
 }
 
 /// Keeps a message that was sent, unless that is too much: then its call cannot be begun again.
-fn keep_for_replay(call: &mut GrpcCall, chunk: MessageChunk, kept_bytes: &mut usize) {
-    let bytes = chunk.bytes().len();
-    let own_bytes = call.replay_bytes();
-    let has_room = own_bytes + bytes <= REPLAY_CALL_BYTES_MAX && *kept_bytes + bytes <= REPLAY_BYTES_MAX;
+fn keep_for_replay(call: &mut GrpcCall, chunk: MessageChunk, cost_of_all: &mut usize) {
+    let cost = chunk.kept_cost();
+    let has_room =
+        call.replay_cost + cost <= REPLAY_CALL_BYTES_MAX && *cost_of_all + cost <= REPLAY_BYTES_MAX;
     match &mut call.replay {
         None => {}
         Some(kept) if has_room => {
-            *kept_bytes += bytes;
+            call.replay_cost += cost;
+            *cost_of_all += cost;
             kept.push(chunk);
         }
         Some(_) => {
-            *kept_bytes -= own_bytes;
+            *cost_of_all -= std::mem::take(&mut call.replay_cost);
             call.replay = None;
         }
     }

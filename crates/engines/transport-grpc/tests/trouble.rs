@@ -108,6 +108,28 @@ fn what_was_too_much_to_keep_is_not_sent_again() {
     assert_eq!(rig.told_once().status, Code::Unavailable);
 }
 
+/// Messages without bytes cost what keeping them takes.
+#[test]
+fn too_many_empty_messages_to_keep_are_not_sent_again() {
+    let mut rig = TransportRig::new();
+    rig.open(1, UPLOAD);
+    rig.run();
+    let (call, _) = rig.server.request();
+    let mut come = 0;
+    for _ in 0..10 {
+        for _ in 0..1_000 {
+            rig.send(1, b"");
+        }
+        rig.run();
+        come += rig.server.read_messages(call).len();
+    }
+    assert_eq!(come, 10_000);
+    rig.server.reset(call, REFUSED_STREAM);
+    rig.run();
+    let end = rig.told().pop().expect("the call has ended");
+    assert_eq!((end.parts, end.status), (Parts::CANCEL, Code::Unavailable));
+}
+
 #[test]
 fn links_are_opened_so_often_and_no_more() {
     let mut rig = TransportRig::new();
