@@ -7,8 +7,8 @@ use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX};
 
 /// Calls that wait until the server allows more at a time.
 pub const WAITING_CALLS_MAX: usize = 4_096;
-/// What messages of one call may cost, as its app counts them, while its stream takes none. An app that heeds its window has a
-/// quarter of that at most; the rest allows for an encoding in which messages are longer.
+/// What messages of one call may cost, as its app counts them, while its stream takes none and another message comes. An app
+/// that heeds its window sends none behind a quarter of that; the rest allows for an encoding in which messages are longer.
 pub const CALL_PENDING_BYTES_MAX: u64 = 4 << 20;
 /// Bytes of messages that have come and that the app has not been given.
 pub const HELD_BYTES_MAX: usize = 96 << 20;

@@ -137,6 +137,11 @@ impl GrpcTransport {
         if call.request_end == RequestEnd::NotYet
             && let Some(chunk) = content.message
         {
+            // Without this message: one that finds window may be as large as messages may be.
+            if call.pending_cost > CALL_PENDING_BYTES_MAX {
+                let reason = "the stream's window was not heeded";
+                return self.end_call(id, Code::ResourceExhausted, reason);
+            }
             let bytes = chunk.bytes().len() as u32;
             let counted = match window_bytes {
                 0 => bytes.saturating_add(STREAM_MESSAGE_COST_BYTES),
@@ -148,10 +153,6 @@ impl GrpcTransport {
         }
         if parts.contains(Parts::END) && call.request_end == RequestEnd::NotYet {
             call.request_end = RequestEnd::Asked;
-        }
-        if call.pending_cost > CALL_PENDING_BYTES_MAX {
-            let reason = "the stream's window was not heeded";
-            return self.end_call(id, Code::ResourceExhausted, reason);
         }
         self.pump(id);
     }

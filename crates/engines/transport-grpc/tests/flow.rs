@@ -190,6 +190,26 @@ fn large_messages_go_both_ways() {
     assert!(rig.told_once().message == large);
 }
 
+/// A stream's window lets a message go that is larger than itself.
+#[test]
+fn a_stream_sends_messages_that_are_larger_than_what_may_wait() {
+    let config = GrpcConfig {
+        received_message_bytes_max: 16 << 20,
+        ..GrpcConfig::default()
+    };
+    let mut rig = TransportRig::with(GrpcTransportConfig::default(), config);
+    let large = vec![7; 2 * CALL_PENDING_BYTES_MAX as usize];
+    rig.open(1, UPLOAD);
+    rig.send(1, &large);
+    rig.end(1);
+    rig.run();
+    let (call, _) = rig.server.request();
+    assert!(rig.server.messages(call) == [&large[..]]);
+    rig.server.answer(call, b"", rig.now);
+    rig.run();
+    assert_eq!(rig.told().pop().map(|told| told.status), Some(Code::Ok));
+}
+
 #[test]
 fn messages_over_the_limit_end_their_calls() {
     let config = GrpcTransportConfig {
