@@ -17,6 +17,9 @@ use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
 
 use crate::chunk::MessageChunk;
 
+/// What an arrival costs beside its bytes while it is held: its own place, and its buffer's.
+const ARRIVAL_COST_BYTES: usize = 64;
+
 /// Where a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallPlace {
@@ -55,6 +58,14 @@ pub(crate) struct OutMessage {
 pub(crate) enum CallArrival {
     Head(Vec<u8>),
     Message(GrpcMessage),
+}
+
+impl CallArrival {
+    /// Bytes that it takes while it is held.
+    fn cost(&self) -> usize {
+        let (CallArrival::Head(bytes) | CallArrival::Message(GrpcMessage { bytes, .. })) = self;
+        bytes.len() + ARRIVAL_COST_BYTES
+    }
 }
 
 /// How a call ended.
@@ -99,7 +110,9 @@ pub(crate) struct GrpcCall {
     pub(crate) window_due: u32,
     /// How the server compresses.
     pub(crate) encoding: MessageEncoding,
-    pub(crate) arrivals: VecDeque<CallArrival>,
+    arrivals: VecDeque<CallArrival>,
+    /// What those cost, which is part of the cost of all calls.
+    held_cost: usize,
     pub(crate) messages_came: u64,
     /// Messages that the app has and has not given back, and what it gave back of them.
     unread: VecDeque<UnreadMessage>,
@@ -127,6 +140,7 @@ impl GrpcCall {
             window_due: 0,
             encoding: MessageEncoding::Identity,
             arrivals: VecDeque::new(),
+            held_cost: 0,
             messages_came: 0,
             unread: VecDeque::new(),
             unread_cost: 0,
@@ -136,13 +150,35 @@ impl GrpcCall {
         }
     }
 
-    /// Bytes of messages that have come and that the app was not given.
-    pub(crate) fn held_bytes(&self) -> usize {
-        let bytes = |arrival: &CallArrival| match arrival {
-            CallArrival::Head(_) => 0,
-            CallArrival::Message(message) => message.bytes.len(),
-        };
-        self.arrivals.iter().map(bytes).sum()
+    /// Has something that came wait for the app; what it costs.
+    pub(crate) fn hold(&mut self, arrival: CallArrival) -> usize {
+        let cost = arrival.cost();
+        self.held_cost += cost;
+        self.arrivals.push_back(arrival);
+        cost
+    }
+
+    /// What the app is told next.
+    pub(crate) fn first_arrival(&self) -> Option<&CallArrival> {
+        self.arrivals.front()
+    }
+
+    /// The same, which is held no longer.
+    pub(crate) fn take_arrival(&mut self) -> Option<CallArrival> {
+        let arrival = self.arrivals.pop_front()?;
+        self.held_cost -= arrival.cost();
+        Some(arrival)
+    }
+
+    /// What was held is dropped; what it cost.
+    pub(crate) fn drop_arrivals(&mut self) -> usize {
+        self.arrivals = VecDeque::new();
+        std::mem::take(&mut self.held_cost)
+    }
+
+    /// What everything costs that has come and that the app was not told.
+    pub(crate) fn held_cost(&self) -> usize {
+        self.held_cost
     }
 
     /// Whether the app's stream gets something back now. A sender that waits has a whole window outstanding, so to wait for a

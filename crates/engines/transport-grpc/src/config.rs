@@ -10,7 +10,7 @@ pub const WAITING_CALLS_MAX: usize = 4_096;
 /// What messages of one call may cost, as its app counts them, while its stream takes none and another message comes. An app
 /// that heeds its window sends none behind a quarter of that; the rest allows for an encoding in which messages are longer.
 pub const CALL_PENDING_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of messages that have come and that the app has not been given.
+/// Bytes of what has come and the app has not been given, with what each message costs beside its own.
 pub const HELD_BYTES_MAX: usize = 96 << 20;
 /// Bytes that one call's messages take, with what each costs beside its own, while they are kept until the server has shown
 /// that it began the call.

@@ -64,7 +64,7 @@ pub struct GrpcTransport {
     pub(crate) ready: VecDeque<u64>,
     /// Ends of calls that never began.
     pub(crate) refusals: VecDeque<Step>,
-    pub(crate) held_bytes: usize,
+    pub(crate) held_cost: usize,
     pub(crate) replay_cost: usize,
     pub(crate) stage: TransportStage,
     /// Why the last link ended.
@@ -106,7 +106,7 @@ impl GrpcTransport {
             may_open: true,
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
-            held_bytes: 0,
+            held_cost: 0,
             replay_cost: 0,
             stage: TransportStage::Open,
             last_end: String::new(),
@@ -133,7 +133,7 @@ impl GrpcTransport {
             may_open: false,
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
-            held_bytes: 0,
+            held_cost: 0,
             replay_cost: 0,
             stage: TransportStage::Ending,
             last_end: String::new(),
@@ -366,7 +366,7 @@ impl GrpcTransport {
 
     /// Ends the connection if it has been asked for, or nothing is left of it.
     fn conclude(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) {
-        let left = self.held_bytes + self.replay_cost + self.streams.len() + self.waiting.len();
+        let left = self.held_cost + self.replay_cost + self.streams.len() + self.waiting.len();
         debug_assert!(
             !self.calls.is_empty() || left == 0,
             "what calls hold goes with them"
@@ -495,8 +495,7 @@ impl GrpcTransport {
 
     pub(crate) fn drop_arrivals(&mut self, id: u64) {
         if let Some(call) = self.calls.get_mut(&id) {
-            self.held_bytes -= call.held_bytes();
-            call.arrivals = VecDeque::new();
+            self.held_cost -= call.drop_arrivals();
         }
     }
 

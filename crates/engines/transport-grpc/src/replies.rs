@@ -67,7 +67,7 @@ impl GrpcTransport {
         call.encoding = head.encoding;
         // A single response says that it came by itself.
         if call.server_streaming || !head.metadata.is_empty() {
-            call.arrivals.push_back(CallArrival::Head(head.metadata));
+            self.held_cost += call.hold(CallArrival::Head(head.metadata));
             self.note_ready(id);
         }
     }
@@ -81,14 +81,13 @@ impl GrpcTransport {
             return;
         };
         call.messages_came += 1;
-        self.held_bytes += message.bytes.len();
+        self.held_cost += call.hold(CallArrival::Message(message));
         let is_second = !call.server_streaming && call.messages_came > 1;
-        call.arrivals.push_back(CallArrival::Message(message));
         if is_second {
             let reason = "the server sent more than one response, and the method has one";
             return self.end_call(id, Code::Internal, reason);
         }
-        if self.held_bytes > HELD_BYTES_MAX {
+        if self.held_cost > HELD_BYTES_MAX {
             let reason = "messages that have come wait for the app, and fill their share of memory";
             return self.end_call(id, Code::ResourceExhausted, reason);
         }
@@ -205,9 +204,9 @@ impl GrpcTransport {
         let Some(call) = self.calls.get_mut(&id) else {
             return AppTelling::Nothing;
         };
-        let before = call.held_bytes();
+        let before = call.held_cost();
         let telling = next_of(call, id, bytes_max, buffers);
-        self.held_bytes -= before - call.held_bytes();
+        self.held_cost -= before - call.held_cost();
         telling
     }
 }
@@ -220,10 +219,10 @@ fn next_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPoo
             ..Step::new(id, Parts::WINDOW)
         });
     }
-    match call.arrivals.front() {
+    match call.first_arrival() {
         Some(CallArrival::Head(block)) => {
             let body = body_of(block, &[], buffers);
-            call.arrivals.pop_front();
+            call.take_arrival();
             AppTelling::Step(Step {
                 body,
                 ..Step::new(id, Parts::HEADERS)
@@ -239,7 +238,7 @@ fn next_message(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut Buff
     if !call.may_deliver() {
         return AppTelling::Nothing;
     }
-    let Some(CallArrival::Message(message)) = call.arrivals.pop_front() else {
+    let Some(CallArrival::Message(message)) = call.take_arrival() else {
         return AppTelling::Nothing;
     };
     let came_bytes = message.bytes.len() as u32;
@@ -264,7 +263,7 @@ fn end_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPool
     let succeeded = end.parts == Parts::STATUS && end.status == Code::Ok;
     let mut plain = Vec::new();
     if succeeded && !call.server_streaming {
-        let Some(CallArrival::Message(message)) = call.arrivals.pop_front() else {
+        let Some(CallArrival::Message(message)) = call.take_arrival() else {
             let reason = "the server ended the call well without the response that the method has";
             return AppTelling::Fault(Code::Internal, reason.to_owned());
         };

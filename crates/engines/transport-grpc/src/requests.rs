@@ -170,7 +170,7 @@ impl GrpcTransport {
                 link.grpc.consume(stream, bytes);
             }
         });
-        if !call.arrivals.is_empty() {
+        if call.first_arrival().is_some() {
             self.note_ready(id);
         }
     }

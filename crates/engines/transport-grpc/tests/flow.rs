@@ -10,6 +10,8 @@ use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
 const MESSAGE_BYTES: usize = 10_000;
+/// Bytes of a frame of empty messages, each of which is a prefix of five.
+const EMPTY_MESSAGES_BYTES: usize = 16_380;
 
 /// Has the server send until it finds no room; how many messages it sent.
 fn pour(rig: &mut TransportRig, call: u32) -> usize {
@@ -77,6 +79,34 @@ fn an_app_that_does_not_read_stops_the_server() {
         .unwrap();
     rig.run();
     assert_eq!(rig.told_once().parts, Parts::STATUS);
+}
+
+/// Messages without bytes hardly fill the windows of HTTP/2; what holding them takes has its bound all the same.
+#[test]
+fn empty_messages_that_nobody_reads_end_their_call() {
+    const CALLS: u64 = 9;
+    let mut rig = TransportRig::new();
+    for id in 1..=CALLS {
+        rig.call(id, DOWNLOAD, b"go");
+    }
+    rig.run();
+    let mut told = Vec::new();
+    for _ in 1..=CALLS {
+        let (call, _) = rig.server.request();
+        rig.server.respond(call, Vec::new(), rig.now);
+        rig.run();
+        for _ in 0..STREAM_WINDOW_BYTES as usize / EMPTY_MESSAGES_BYTES {
+            rig.server.say_empty_messages(call, EMPTY_MESSAGES_BYTES);
+            rig.run();
+            while !rig.rx.is_empty() {
+                told.extend(rig.told());
+                rig.run();
+            }
+        }
+    }
+    told.retain(|told| told.parts == Parts::CANCEL);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!((told[0].call, told[0].status), (CALLS, Code::ResourceExhausted));
 }
 
 #[test]

@@ -117,6 +117,15 @@ impl TestServer {
         self.say(&frame);
     }
 
+    /// DATA with messages without bytes, which is so long.
+    pub(crate) fn say_empty_messages(&mut self, stream: u32, bytes: usize) {
+        let mut frame = (bytes as u32).to_be_bytes()[1..].to_vec();
+        frame.extend_from_slice(&[0, 0]);
+        frame.extend_from_slice(&stream.to_be_bytes());
+        frame.resize(frame.len() + bytes, 0);
+        self.say(&frame);
+    }
+
     /// RST_STREAM with this code of HTTP/2.
     pub(crate) fn reset(&mut self, stream: u32, code: u32) {
         let mut frame = vec![0, 0, 4, 3, 0];
