@@ -22,6 +22,8 @@ pub const KEEPALIVE_INTERVAL_NS_MIN: Nanos = 300 * SECOND_NS;
 
 /// Links that are opened beside the first, in all.
 pub(crate) const DIALS_MAX: u32 = 3;
+/// Calls under way on a link whose server has not said its settings: none should allow fewer (RFC 9113, section 6.5.2).
+pub(crate) const CALLS_BEFORE_SETTINGS_MAX: usize = 100;
 /// Ends of calls that were refused and wait for room towards the app.
 pub(crate) const REFUSALS_MAX: usize = 256;
 /// Bytes that are read at a time. One such buffer serves all links of a thread.

@@ -9,7 +9,7 @@ use provost_grpc::{GrpcConnection, GrpcEvent};
 
 use crate::carrier::ByteCarrier;
 use crate::chunk::MessageChunk;
-use crate::config::{GrpcTransportConfig, WRITE_PIECES};
+use crate::config::{CALLS_BEFORE_SETTINGS_MAX, GrpcTransportConfig, WRITE_PIECES};
 
 /// Bytes that a server may say before its settings: none has more to say.
 const GREETING_BYTES_MAX: usize = 64 << 10;
@@ -24,6 +24,8 @@ pub struct GrpcLink {
     pub(crate) is_readable: bool,
     /// The carrier took all that it was given last.
     pub(crate) is_writable: bool,
+    /// The server has said how many calls it takes at a time.
+    pub(crate) has_settings: bool,
     /// No call begins on it any more.
     pub(crate) is_draining: bool,
     pub(crate) has_keepalive: bool,
@@ -67,6 +69,7 @@ impl GrpcLink {
             input: Vec::new(),
             is_readable: true,
             is_writable: true,
+            has_settings: false,
             is_draining: false,
             has_keepalive: false,
             life: LinkLife::Open,
@@ -116,6 +119,7 @@ impl GrpcLink {
         stream.set_nodelay(true)?;
         Ok(GrpcLink {
             grpc,
+            has_settings,
             ..GrpcLink::new(Box::new(stream), config, now())
         })
     }
@@ -164,6 +168,11 @@ impl GrpcLink {
             (LinkLife::Open, Some(failure)) => format!("the connection to the server failed: {failure}"),
             (LinkLife::Open, None) => "the connection to the server is gone".to_owned(),
         }
+    }
+
+    /// Whether another call may begin on it, by what is known of its server.
+    pub(crate) fn may_call(&self) -> bool {
+        self.has_settings || self.grpc.open_calls() < CALLS_BEFORE_SETTINGS_MAX
     }
 
     /// Whether more is to be read from the carrier.

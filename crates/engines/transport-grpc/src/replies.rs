@@ -39,7 +39,12 @@ impl GrpcTransport {
                     self.pump(id);
                 }
             }
-            GrpcEvent::PeerSettings => self.may_open = true,
+            GrpcEvent::PeerSettings => {
+                if let Some(link) = &mut self.links[at] {
+                    link.has_settings = true;
+                }
+                self.may_open = true;
+            }
             GrpcEvent::Draining => {
                 if let Some(link) = &mut self.links[at] {
                     link.is_draining = true;

@@ -203,6 +203,10 @@ impl GrpcTransport {
         let (Some(call), Some(link)) = (self.calls.get_mut(&id), &mut self.links[at]) else {
             return false;
         };
+        if !link.may_call() {
+            self.may_open = false;
+            return false;
+        }
         let method = self.methods.get(usize::from(call.method));
         let head = RequestHead {
             authority: Some(self.authority.clone()),

@@ -52,6 +52,25 @@ fn calls_that_goaway_left_unprocessed_begin_again_on_another_link() {
     assert!(rig.dialled.lock().unwrap().is_empty());
 }
 
+/// A server may refuse what is over its limit, and a call is begun again once: so few begin before the limit is known.
+#[test]
+fn few_calls_begin_on_a_link_before_its_settings_have_come() {
+    const CALLS: u64 = 150;
+    let mut rig = TransportRig::new();
+    for id in 0..CALLS {
+        rig.call(id, UNARY, b"x");
+    }
+    rig.run();
+    rig.server.go_away(0);
+    rig.run();
+    rig.next_server();
+    rig.server.work(rig.now);
+    assert_eq!(rig.server.grpc.open_calls(), 100);
+    rig.run();
+    assert_eq!(rig.server.grpc.open_calls(), CALLS as usize);
+    assert!(rig.told().is_empty());
+}
+
 #[test]
 fn a_call_that_the_server_began_is_not_begun_again() {
     let mut rig = TransportRig::new();
