@@ -10,6 +10,8 @@
 //! | `window` | windows that open by tiny steps |
 //! | `other` | PRIORITY, unknown types, frames on streams that ended (CVE-2019-9513) |
 //!
+//! A client does not count frames on streams that were reset: it is its own resets that make them late.
+//!
 //! CONTINUATION floods (CVE-2024-27316 and others) end at
 //! [`CONTINUATION_FRAMES_MAX`](crate::config::CONTINUATION_FRAMES_MAX) and at the bound of a block's bytes.
 

@@ -2,7 +2,7 @@
 
 mod kit;
 
-use kit::{OwnedEvent, TestEnd, chunk, frame, list, request};
+use kit::{OwnedEvent, TestEnd, chunk, frame, list, ok_head, request};
 use provost_http2::config::{CONTINUATION_FRAMES_MAX, OUTPUT_BYTES_MAX, STREAM_QUEUE_CHUNKS_MAX};
 use provost_http2::floods::FloodLimits;
 use provost_http2::frame::{FrameKind, PREFACE, flags};
@@ -68,6 +68,73 @@ fn cancellations_among_completed_calls_are_no_flood() {
             .unwrap();
         server.sent_bytes();
         server.events.clear();
+    }
+}
+
+/// A client that cancels many calls brings about frames that come late. Its server is not to blame, and the windows and tables
+/// stay in step.
+#[test]
+fn late_frames_of_streams_that_a_client_reset_are_no_flood() {
+    let mut client = TestEnd::client(Http2Config {
+        connection_window_bytes: 65_535,
+        ..Http2Config::default()
+    });
+    let rounds = 3 * FloodLimits::default().other.burst;
+    let open = |client: &mut TestEnd| client.connection.open(&request(&[]), StreamEnd::Ends, 0).unwrap();
+    for _ in 0..rounds {
+        let stream = open(&mut client);
+        client.connection.reset(stream, ErrorCode::CANCEL, 0).unwrap();
+        client.say_head(stream, &ok_head(), StreamEnd::Continues).unwrap();
+        client.say(FrameKind::Data, 0, stream, &[0; 1_000]).unwrap();
+        client
+            .say(FrameKind::ResetStream, 0, stream, &8_u32.to_be_bytes())
+            .unwrap();
+        client.sent_bytes();
+    }
+    // Those that are remembered no longer.
+    for round in 0..rounds {
+        client
+            .say_head(new_stream(round % 500), &ok_head(), StreamEnd::Ends)
+            .unwrap();
+        client
+            .say(FrameKind::Data, 0, new_stream(round % 500), &[0; 1_000])
+            .unwrap();
+        client
+            .say(
+                FrameKind::ResetStream,
+                0,
+                new_stream(round % 500),
+                &8_u32.to_be_bytes(),
+            )
+            .unwrap();
+        client.sent_bytes();
+    }
+    assert_eq!(client.events, []);
+    let stream = open(&mut client);
+    client
+        .say_head(
+            stream,
+            &list(&[(":status", "200"), ("x-new", "1")]),
+            StreamEnd::Ends,
+        )
+        .unwrap();
+    assert_eq!(client.take_events().len(), 1);
+}
+
+/// A server that goes on after its own RST_STREAM is told so, and that is no flood either.
+#[test]
+fn late_frames_of_streams_that_the_server_reset_are_answered_once() {
+    let mut client = TestEnd::client(Http2Config::default());
+    for round in 0..FloodLimits::default().provoked_reset.burst * 3 {
+        let stream = client.connection.open(&request(&[]), StreamEnd::Ends, 0).unwrap();
+        assert_eq!(stream, new_stream(round));
+        client
+            .say(FrameKind::ResetStream, 0, stream, &8_u32.to_be_bytes())
+            .unwrap();
+        client.sent_bytes();
+        client.say(FrameKind::Data, 0, stream, b"late").unwrap();
+        client.say(FrameKind::Data, 0, stream, b"later").unwrap();
+        assert_eq!(client.resets(), [(stream, ErrorCode::STREAM_CLOSED)]);
     }
 }
 

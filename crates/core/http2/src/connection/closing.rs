@@ -99,6 +99,24 @@ impl<C: DataChunk> Http2Connection<C> {
         Ok(())
     }
 
+    /// Whether frames on a stream that ended so are no fault of the peer. A client that resets its streams brings them about:
+    /// its server has sent them before it knows.
+    pub(super) fn excuses_late(&self, ending: StreamEnding) -> bool {
+        let was_reset = matches!(
+            ending,
+            StreamEnding::ResetByUs | StreamEnding::ResetByPeer | StreamEnding::Forgotten
+        );
+        was_reset && self.role == EndpointRole::Client
+    }
+
+    /// What a client answers to such frames: nothing, but after the peer's own RST_STREAM that the stream is closed (RFC 9113,
+    /// section 5.1).
+    pub(super) fn answer_late(&mut self, id: u32, ending: StreamEnding) {
+        if ending == StreamEnding::ResetByPeer {
+            self.reset_for(id, ErrorCode::STREAM_CLOSED);
+        }
+    }
+
     /// Resets a stream, and tells the application if it knew the stream.
     pub(super) fn reset_for(&mut self, id: u32, code: ErrorCode) {
         self.reset_frame(id, code);

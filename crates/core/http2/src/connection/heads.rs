@@ -42,8 +42,13 @@ impl<C: DataChunk> Http2Connection<C> {
 
     /// A block on a stream that ended (RFC 9113, section 5.1).
     fn late_block(&mut self, block: OpenBlock, now_ns: u64) -> Result<(), ConnectionError> {
+        let ending = self.closed.ending(block.stream);
+        if self.excuses_late(ending) {
+            self.answer_late(block.stream, ending);
+            return Ok(());
+        }
         self.charge(FloodKind::Other, now_ns)?;
-        match self.closed.ending(block.stream) {
+        match ending {
             StreamEnding::ResetByUs => Ok(()),
             StreamEnding::Ended => Err(ConnectionError::new(
                 ErrorCode::STREAM_CLOSED,

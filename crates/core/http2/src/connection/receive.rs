@@ -395,8 +395,13 @@ impl<C: DataChunk> Http2Connection<C> {
 
     /// DATA on a stream that ended (RFC 9113, section 5.1).
     fn late_data(&mut self, id: u32, now_ns: u64) -> Result<(), ConnectionError> {
+        let ending = self.closed.ending(id);
+        if self.excuses_late(ending) {
+            self.answer_late(id, ending);
+            return Ok(());
+        }
         self.charge(FloodKind::Other, now_ns)?;
-        match self.closed.ending(id) {
+        match ending {
             StreamEnding::ResetByUs => Ok(()),
             StreamEnding::Ended => Err(ConnectionError::new(
                 ErrorCode::STREAM_CLOSED,
@@ -642,8 +647,11 @@ impl<C: DataChunk> Http2Connection<C> {
         if self.is_idle(stream) {
             return Err(ConnectionError::protocol("RST_STREAM on an idle stream"));
         }
-        self.charge(FloodKind::Reset, now_ns)?;
-        if self.streams.get(stream).is_none() {
+        let is_open = self.streams.get(stream).is_some();
+        if is_open || !self.excuses_late(self.closed.ending(stream)) {
+            self.charge(FloodKind::Reset, now_ns)?;
+        }
+        if !is_open {
             return Ok(None);
         }
         self.forget(stream, StreamEnding::ResetByPeer);
