@@ -2,6 +2,7 @@
 
 use provost_datapath::Nanos;
 use provost_grpc::GrpcConfig;
+use provost_http2::floods::{FloodLimit, FloodLimits};
 use provost_http2::{Http2Config, KeepalivePolicy};
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX};
 
@@ -39,6 +40,11 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// What it may send ahead of the app on all streams: so many streams that nobody reads leave the others their room.
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 
+/// Streams that the server resets: it is configured, and one that refuses or fails all of its calls attacks nobody.
+const RESET_LIMIT: FloodLimit = FloodLimit::new(100_000, 20_000, 1);
+/// Streams that this end resets because the server breaks a rule of HTTP/2 on them.
+const PROVOKED_RESET_LIMIT: FloodLimit = FloodLimit::new(20_000, 2_000, 0);
+
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// How a transport behaves.
@@ -73,6 +79,11 @@ impl GrpcTransportConfig {
                 streams_max: self.calls_max,
                 stream_window_bytes: STREAM_WINDOW_BYTES,
                 connection_window_bytes: CONNECTION_WINDOW_BYTES,
+                floods: FloodLimits {
+                    reset: RESET_LIMIT,
+                    provoked_reset: PROVOKED_RESET_LIMIT,
+                    ..FloodLimits::default()
+                },
                 ..Http2Config::default()
             },
             received_message_bytes_max: self.message_bytes_max,

@@ -112,6 +112,26 @@ fn a_refused_stream_is_begun_again_once() {
     assert!(rig.dialled.lock().unwrap().is_empty());
 }
 
+/// More streams than a server would take back from a client at once.
+#[test]
+fn a_server_may_reset_many_calls() {
+    let mut rig = TransportRig::new();
+    for round in 0..3 {
+        for id in 0..500 {
+            rig.call(500 * round + id, UNARY, b"x");
+        }
+        rig.run();
+        for _ in 0..500 {
+            let (call, _) = rig.server.request();
+            rig.server.grpc.cancel(call, Code::Internal, rig.now).unwrap();
+        }
+        rig.run();
+        let told = rig.told();
+        assert_eq!(told.len(), 500);
+        assert!(told.iter().all(|told| told.status == Code::Internal));
+    }
+}
+
 #[test]
 fn what_was_too_much_to_keep_is_not_sent_again() {
     let config = GrpcConfig {
