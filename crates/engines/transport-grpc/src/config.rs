@@ -33,8 +33,10 @@ pub(crate) const READ_BYTES: usize = 64 << 10;
 pub(crate) const POLL_BYTES_MAX: usize = 512 << 10;
 /// Pieces that one write names.
 pub(crate) const WRITE_PIECES: usize = 64;
-/// How often the link that the runtime does not watch is looked at.
+/// How often the link that the runtime does not watch is looked at while something moves on it.
 pub(crate) const LOOK_NS: Nanos = 2_000_000;
+/// The same when nothing has moved for long: each time that nothing did, the gap is twice as long.
+pub(crate) const LOOK_NS_MAX: Nanos = 100_000_000;
 /// What the server may send of a stream ahead of the app.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// What it may send ahead of the app on all streams: so many streams that nobody reads leave the others their room.

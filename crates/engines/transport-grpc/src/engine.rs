@@ -15,7 +15,9 @@ use provost_wire::descriptor::Parts;
 
 use crate::call::{CallEnd, CallPlace, GrpcCall, StreamPlace};
 use crate::carrier::ByteCarrier;
-use crate::config::{DIALS_MAX, GrpcMethod, GrpcTransportConfig, LOOK_NS, POLL_BYTES_MAX, READ_BYTES};
+use crate::config::{
+    DIALS_MAX, GrpcMethod, GrpcTransportConfig, LOOK_NS, LOOK_NS_MAX, POLL_BYTES_MAX, READ_BYTES,
+};
 use crate::link::{GrpcLink, LinkLife};
 use crate::replies::status_block;
 
@@ -72,6 +74,8 @@ pub struct GrpcTransport {
     /// Whether reading waits for room towards the app.
     is_stopped: bool,
     looked_at: Nanos,
+    /// After how long the link that is not watched is looked at again.
+    look_gap: Nanos,
     pub(crate) now: Nanos,
 }
 
@@ -112,6 +116,7 @@ impl GrpcTransport {
             last_end: String::new(),
             is_stopped: false,
             looked_at: now,
+            look_gap: LOOK_NS,
             now,
         }
     }
@@ -139,6 +144,7 @@ impl GrpcTransport {
             last_end: String::new(),
             is_stopped: false,
             looked_at: 0,
+            look_gap: LOOK_NS,
             now: 0,
         }
     }
@@ -187,9 +193,9 @@ impl GrpcTransport {
 
     /// Writes and reads what the links can.
     fn move_bytes(&mut self, ports: &mut Ports<'_>, context: &mut Context<'_>) -> bool {
-        let is_due = self.now >= self.looked_at.saturating_add(LOOK_NS);
+        let is_due = self.now >= self.looked_at.saturating_add(self.look_gap);
         let watched = self.watched();
-        let mut moved = false;
+        let (mut moved, mut moved_unwatched) = (false, false);
         self.is_stopped = false;
         for at in 0..LINKS_MAX {
             let Some(link) = &mut self.links[at] else { continue };
@@ -198,11 +204,18 @@ impl GrpcTransport {
                 link.is_readable = true;
                 link.is_writable = true;
             }
-            moved |= self.write(at, context.flow.turn_bytes);
-            moved |= self.read(at, context.flow.turn_bytes, ports, context);
-            moved |= self.write(at, context.flow.turn_bytes);
+            let mut moved_here = self.write(at, context.flow.turn_bytes);
+            moved_here |= self.read(at, context.flow.turn_bytes, ports, context);
+            moved_here |= self.write(at, context.flow.turn_bytes);
+            moved |= moved_here;
+            moved_unwatched |= moved_here && Some(at) != watched;
         }
-        if is_due {
+        if moved_unwatched {
+            self.look_gap = LOOK_NS;
+        } else if is_due {
+            self.look_gap = (2 * self.look_gap).min(LOOK_NS_MAX);
+        }
+        if is_due || moved_unwatched {
             self.looked_at = self.now;
         }
         moved
@@ -331,6 +344,7 @@ impl GrpcTransport {
         let carrier =
             (self.dialer)().map_err(|error| format!("the server was not reached again: {error}"))?;
         self.links[at] = Some(GrpcLink::new(carrier, &self.config, self.now));
+        self.look_gap = LOOK_NS;
         self.may_open = true;
         Ok(at)
     }
@@ -542,7 +556,7 @@ impl Engine for GrpcTransport {
         let due = links.clone().filter_map(|link| link.grpc.next_timeout()).min();
         let waiting = self.waiting_deadlines.first().map(|(deadline, _)| *deadline);
         let looks = links.count() > 1;
-        let look = looks.then(|| self.looked_at.saturating_add(LOOK_NS));
+        let look = looks.then(|| self.looked_at.saturating_add(self.look_gap));
         [due, waiting, look].into_iter().flatten().min()
     }
 

@@ -71,6 +71,40 @@ fn few_calls_begin_on_a_link_before_its_settings_have_come() {
     assert!(rig.told().is_empty());
 }
 
+/// Two links, of which one is not watched: it is looked at often while something moves on it, and seldom while nothing does.
+#[test]
+fn a_link_that_is_not_watched_is_looked_at_seldom_while_it_rests() {
+    let mut rig = TransportRig::new();
+    rig.call(1, DOWNLOAD, b"x");
+    rig.call(2, UNARY, b"x");
+    rig.run();
+    let (call, _) = rig.server.request();
+    rig.server.respond(call, Vec::new(), rig.now);
+    rig.run();
+    rig.server.go_away(call);
+    rig.run();
+    let mut old = rig.next_server();
+    rig.run();
+    rig.told();
+
+    let until = rig.now + SECOND_NS;
+    let mut looks = 0;
+    while let Some(due) = rig.engine.wake_at().filter(|due| *due < until) {
+        rig.now = due;
+        rig.run();
+        looks += 1;
+    }
+    assert!((10..30).contains(&looks), "{looks}");
+
+    assert!(old.send(call, b"at last", rig.now));
+    std::mem::swap(&mut rig.server, &mut old);
+    rig.now = until;
+    rig.run();
+    assert_eq!(rig.told_once().message, b"at last");
+    let due = rig.engine.wake_at().expect("two links are left");
+    assert!(due - rig.now <= 2_000_000, "{}", due - rig.now);
+}
+
 #[test]
 fn a_call_that_the_server_began_is_not_begun_again() {
     let mut rig = TransportRig::new();
