@@ -14,9 +14,9 @@ use provost_wire::limits::STREAM_WINDOW_BYTES;
 
 use crate::binding::{MethodBinding, ServiceBinding};
 
-/// A reply of at most so many bytes is not counted in the client's share, so that it always finds room. (Of those, a stream's
-/// queue holds 1,024.)
-pub(crate) const UNCOUNTED_REPLY_BYTES_MAX: u64 = 256;
+/// What a reply counts in the client's share beside its bytes: its allocations, its place in a queue, the prefix that is sent
+/// before it.
+pub(crate) const REPLY_COST_BYTES: u64 = 192;
 
 /// How far a call is on its way into its datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +79,10 @@ struct CountedReply {
 
 impl ReplyBytes {
     pub(crate) fn counted_in(share: &Arc<PrivateBytes>, bytes: Vec<u8>) -> ReplyBytes {
-        let held = bytes.capacity() as u64;
-        let charge = (held > UNCOUNTED_REPLY_BYTES_MAX).then(|| share.charge(held));
+        let charge = share.charge(bytes.capacity() as u64 + REPLY_COST_BYTES);
         ReplyBytes(Arc::new(CountedReply {
             bytes,
-            _charge: charge,
+            _charge: Some(charge),
         }))
     }
 }

@@ -7,7 +7,7 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
 use crate::bodies::{protobuf_of, status_of, without_reserved};
-use crate::calls::{CallTarget, PortReply, ReplyBytes, UNCOUNTED_REPLY_BYTES_MAX};
+use crate::calls::{CallTarget, PortReply, REPLY_COST_BYTES, ReplyBytes};
 use crate::port::GrpcPort;
 
 /// What became of a reply at the protocol.
@@ -75,7 +75,7 @@ impl GrpcPort {
             Body::Received(body) => u64::from(body.message_bytes),
             _ => 0,
         };
-        bytes <= UNCOUNTED_REPLY_BYTES_MAX || self.share.message_bytes_now() > bytes
+        self.share.message_bytes_now() > bytes + REPLY_COST_BYTES
     }
 
     fn take_reply(&mut self, stream: u32, target: &CallTarget, step: Step) {

@@ -673,6 +673,32 @@ fn replies_count_until_the_socket_has_taken_them() {
 }
 
 #[test]
+fn replies_count_however_small_they_are() {
+    const REPLIES: usize = 5_000;
+    let mut rig = PortRig::bound();
+    rig.begin(RequestHead::new(CHAT));
+    rig.exchange();
+    let number = rig.take().unwrap().call;
+    rig.to_client.lock().unwrap().is_stopped = true;
+    for _ in 0..REPLIES {
+        let reply = rig.reply(number, Parts::MESSAGE, &[], Some(b""));
+        rig.push(reply);
+    }
+    // Each takes an allocation and its places in queues.
+    assert!(rig.share.held() >= 100 * REPLIES as u64, "{}", rig.share.held());
+    // Others use the rest of the share.
+    let others = rig.share.charge(128 << 20);
+    let reply = rig.reply(number, Parts::MESSAGE, &[], Some(b""));
+    let refused = rig.port.push_step(CONNECTION, reply).unwrap_err();
+    assert!(rig.port.blocked_since().is_some());
+    drop(others);
+    rig.push(refused);
+    rig.to_client.lock().unwrap().is_stopped = false;
+    rig.exchange();
+    assert_eq!((rig.messages().len(), rig.share.held()), (REPLIES + 1, 0));
+}
+
+#[test]
 fn calls_of_a_lost_connection_are_cancelled() {
     let mut rig = PortRig::bound();
     rig.call(UNARY, &note("a"));
