@@ -44,7 +44,7 @@ fn open(addresses: Vec<SocketAddr>, deadline: Instant) -> PeerOpening {
         let stream = match first_to_answer(&addresses, deadline).await {
             Ok(stream) => stream.into_std()?,
             Err(error) => {
-                if is_the_servers(error.kind() == io::ErrorKind::TimedOut, began) {
+                if is_the_servers(error.kind(), began) {
                     ATTEMPTS.failed(&addresses, began, &error);
                 }
                 return Err(error);
@@ -79,9 +79,14 @@ fn greet(
             Ok(peer(link, config, address, request))
         }
         Err(fault) => {
-            // A connection that closes may be one that this end gave up.
-            let is_late = matches!(fault, grpc::EstablishFault::Deadline);
-            if !matches!(fault, grpc::EstablishFault::Closed) && is_the_servers(is_late, began) {
+            let is_the_servers = match &fault {
+                grpc::EstablishFault::Deadline => is_the_servers(io::ErrorKind::TimedOut, began),
+                grpc::EstablishFault::Io(error) => is_the_servers(error.kind(), began),
+                grpc::EstablishFault::Protocol(_) => true,
+                // It may be one that this end gave up.
+                grpc::EstablishFault::Closed => false,
+            };
+            if is_the_servers {
                 ATTEMPTS.failed(&[address], began, &fault);
             }
             Err(fail(fault.to_string()))
@@ -89,9 +94,17 @@ fn greet(
     }
 }
 
-/// Whether an attempt failed by the server: an app that gives it little time spoils no other's attempts.
-fn is_the_servers(is_late: bool, began: Instant) -> bool {
-    !is_late || began.elapsed() >= ATTEMPT_TIME_MIN
+/// Whether an attempt failed by the server or the way to it. An app that gives it little time, or a node that is out of
+/// descriptors or ports, spoils no other's attempts.
+fn is_the_servers(kind: io::ErrorKind, began: Instant) -> bool {
+    match kind {
+        io::ErrorKind::TimedOut => began.elapsed() >= ATTEMPT_TIME_MIN,
+        io::ErrorKind::ConnectionRefused
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable => true,
+        _ => false,
+    }
 }
 
 fn config(hello: &Hello, options: TransportOptions) -> grpc::GrpcTransportConfig {
@@ -143,4 +156,28 @@ fn restore(_version: u32) -> EngineStart {
         let transport = grpc::GrpcTransport::restore(saved, predecessor.link)?;
         Ok(Box::new(transport) as Box<dyn Engine>)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_node_lacks_is_no_failure_of_a_server() {
+        let began = Instant::now();
+        // Too many open files.
+        let descriptors = io::Error::from_raw_os_error(24).kind();
+        for kind in [
+            descriptors,
+            io::ErrorKind::AddrNotAvailable,
+            io::ErrorKind::TimedOut,
+        ] {
+            assert!(!is_the_servers(kind, began), "{kind}");
+        }
+        assert!(is_the_servers(io::ErrorKind::ConnectionRefused, began));
+        let earlier = began
+            .checked_sub(ATTEMPT_TIME_MIN)
+            .expect("the clock has run that long");
+        assert!(is_the_servers(io::ErrorKind::TimedOut, earlier));
+    }
 }

@@ -60,15 +60,18 @@ impl DialAttempts {
     /// Attempts that began at a time have failed.
     pub(super) fn failed(&self, addresses: &[SocketAddr], began: Instant, reason: &dyn Display) {
         let mut failed = self.lock();
+        let reason = cut(reason.to_string());
         for address in addresses {
-            let before = failed.get(address).map(|failed| failed.backoff);
-            let backoff = before.map_or(BACKOFF_INITIAL, |before| {
-                (before * BACKOFF_FACTOR_TENTHS / 10).min(BACKOFF_MAX)
-            });
+            let backoff = match failed.get(address) {
+                // Attempts that go on at the same time fail as one.
+                Some(before) if began < before.not_before => continue,
+                Some(before) => (before.backoff * BACKOFF_FACTOR_TENTHS / 10).min(BACKOFF_MAX),
+                None => BACKOFF_INITIAL,
+            };
             let entry = FailedAttempts {
                 backoff,
                 not_before: began + jittered(backoff, RandomState::new().hash_one(address)),
-                reason: reason.to_string().chars().take(REASON_BYTES_MAX / 4).collect(),
+                reason: reason.clone(),
             };
             failed.insert(*address, entry);
         }
@@ -88,6 +91,14 @@ impl DialAttempts {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, FailedAttempts>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A reason of bounded length.
+fn cut(mut reason: String) -> String {
+    let bytes = REASON_BYTES_MAX.min(reason.len());
+    let end = (0..=bytes).rev().find(|at| reason.is_char_boundary(*at));
+    reason.truncate(end.unwrap_or(0));
+    reason
 }
 
 fn jittered(backoff: Duration, random: u64) -> Duration {
@@ -115,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_wait_grows_up_to_its_maximum_and_a_success_ends_it() {
-        let (attempts, began) = (DialAttempts::new(), Instant::now());
+        let (attempts, mut began) = (DialAttempts::new(), Instant::now());
         assert!(attempts.allowed(&[address(1)], began).is_ok());
         let mut expected = BACKOFF_INITIAL;
         for _ in 0..15 {
@@ -127,14 +138,40 @@ mod tests {
                 "{wait:?} of {expected:?}"
             );
             expected = (expected * 16 / 10).min(BACKOFF_MAX);
+            began += wait;
         }
         assert_eq!(expected, BACKOFF_MAX);
+        attempts.failed(&[address(1)], began, &"refused");
         let error = attempts.allowed(&[address(1)], began).unwrap_err().to_string();
         assert!(error.contains("refused") && error.contains("again in"), "{error}");
         attempts.succeeded(address(1));
         assert!(attempts.allowed(&[address(1)], began).is_ok());
         attempts.failed(&[address(1)], began, &"refused");
         assert!(wait_after(&attempts, began) < BACKOFF_INITIAL * 13 / 10);
+    }
+
+    #[test]
+    fn attempts_that_go_on_at_the_same_time_fail_as_one() {
+        let (attempts, began) = (DialAttempts::new(), Instant::now());
+        for after_ms in 0..12 {
+            let began = began + Duration::from_millis(after_ms);
+            attempts.failed(&[address(1)], began, &"refused");
+        }
+        assert!(wait_after(&attempts, began) < BACKOFF_INITIAL * 13 / 10);
+        let next = began + BACKOFF_INITIAL * 2;
+        attempts.failed(&[address(1)], next, &"refused");
+        assert!(wait_after(&attempts, next) > BACKOFF_INITIAL * 12 / 10);
+    }
+
+    #[test]
+    fn a_reason_is_kept_up_to_its_bound() {
+        let (attempts, began) = (DialAttempts::new(), Instant::now());
+        let reason = provost_transport_grpc::EstablishFault::Deadline;
+        attempts.failed(&[address(1)], began, &reason);
+        let error = attempts.allowed(&[address(1)], began).unwrap_err().to_string();
+        assert!(error.contains(&reason.to_string()), "{error}");
+        let long = format!("a{}", "é".repeat(REASON_BYTES_MAX));
+        assert_eq!(cut(long).len(), REASON_BYTES_MAX - 1);
     }
 
     #[test]
