@@ -1,5 +1,7 @@
 //! What there is: apps, datapaths, policies, kinds of engines.
 
+use std::collections::HashMap;
+
 use provost_admin::v1;
 use provost_datapath::Packets;
 use provost_engine::{MetricDescription, MetricSink};
@@ -50,11 +52,9 @@ pub(crate) fn routes(desk: &Desk) -> v1::ListRoutesResponse {
     let plane = &desk.plane;
     let config = plane.config.live();
     let connections = plane.connections.all();
-    let by_route = |route: &RouteConfig| {
-        let of_clients = connections.values().filter(|one| one.spec.offer.is_none());
-        let by = of_clients.filter(|one| config.route(&one.spec.schema.service) == Some(route));
-        by.count() as u32
-    };
+    let of_clients = connections.values().filter(|one| one.spec.offer.is_none());
+    let services = of_clients.map(|one| one.spec.schema.service.as_str());
+    let by_route = connections_by_route(&config.routes, services);
     let describe = |route: &RouteConfig| v1::Route {
         service: route.service.clone(),
         transport: match route.transport {
@@ -67,12 +67,28 @@ pub(crate) fn routes(desk: &Desk) -> v1::ListRoutesResponse {
             .iter()
             .map(|endpoint| endpoint_of(desk, endpoint))
             .collect(),
-        connections: by_route(route),
+        connections: by_route.get(route.service.as_str()).copied().unwrap_or(0),
         local_apps: plane.services.bound_by(&route.service),
     };
     v1::ListRoutesResponse {
         routes: config.routes.iter().map(describe).collect(),
     }
+}
+
+/// How many connections each route leads, by its name, of clients that call these services. Each is looked at once.
+fn connections_by_route<'a>(
+    routes: &'a [RouteConfig],
+    services: impl Iterator<Item = &'a str>,
+) -> HashMap<&'a str, u32> {
+    let mut by_route: HashMap<&str, u32> = routes.iter().map(|route| (route.service.as_str(), 0)).collect();
+    for service in services {
+        let of_name = by_route.contains_key(service);
+        let route = if of_name { service } else { "*" };
+        if let Some(count) = by_route.get_mut(route) {
+            *count += 1;
+        }
+    }
+    by_route
 }
 
 fn endpoint_of(desk: &Desk, address: &str) -> v1::Endpoint {
@@ -219,5 +235,25 @@ pub(crate) fn engines(desk: &Desk) -> v1::ListEnginesResponse {
     });
     v1::ListEnginesResponse {
         engines: engines.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_counts_for_the_route_of_its_name_or_for_the_one_of_all_others() {
+        let route = |service: &str| RouteConfig {
+            service: service.to_owned(),
+            transport: RouteTransport::Auto,
+            server_identities: Vec::new(),
+            endpoints: vec!["127.0.0.1:1".to_owned()],
+        };
+        let routes = [route("a.A"), route("*"), route("b.B")];
+        let by_route = connections_by_route(&routes, ["a.A", "a.A", "c.C", "d.D", "e.E"].into_iter());
+        assert_eq!([by_route["a.A"], by_route["*"], by_route["b.B"]], [2, 3, 0]);
+        let by_route = connections_by_route(&routes[..1], ["a.A", "c.C"].into_iter());
+        assert_eq!((by_route["a.A"], by_route.len()), (1, 1));
     }
 }
