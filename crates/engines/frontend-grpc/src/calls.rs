@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use provost_datapath::{Nanos, PrivateBytes, PrivateCharge};
+use provost_datapath::{ATTACHMENT_PRIVATE_BYTES_MAX, Nanos, PrivateBytes, PrivateCharge};
 use provost_grpc::{GrpcMessage, GrpcStatus, MessageEncoding};
 use provost_http2::DataChunk;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
@@ -17,6 +17,40 @@ use crate::binding::{MethodBinding, ServiceBinding};
 /// What a reply counts in the client's share beside its bytes: its allocations, its place in a queue, the prefix that is sent
 /// before it.
 pub(crate) const REPLY_COST_BYTES: u64 = 192;
+
+/// What a message that waits takes beside its bytes.
+const INCOMING_COST_BYTES: usize = 64;
+/// What messages of a connection that wait may take beside their bytes. The windows of HTTP/2 count a message of no bytes as
+/// five, so that they alone let far more in.
+const INCOMING_COST_BYTES_MAX: usize = 16 << 20;
+/// Bytes of whole messages of a connection that wait: as many as its client's share has. Each call may have one message that is
+/// larger than its window.
+const INCOMING_BYTES_MAX: usize = ATTACHMENT_PRIVATE_BYTES_MAX as usize;
+
+/// What messages of the client take that have come whole and were not passed on, over all calls of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct IncomingCost {
+    messages: usize,
+    bytes: usize,
+}
+
+impl IncomingCost {
+    /// Whether another message may wait.
+    pub(crate) fn has_room_for(&self, message: &GrpcMessage) -> bool {
+        (self.messages + 1) * INCOMING_COST_BYTES <= INCOMING_COST_BYTES_MAX
+            && self.bytes + message.bytes.len() <= INCOMING_BYTES_MAX
+    }
+
+    pub(crate) fn add(&mut self, message: &GrpcMessage) {
+        self.messages += 1;
+        self.bytes += message.bytes.len();
+    }
+
+    pub(crate) fn subtract(&mut self, message: &GrpcMessage) {
+        self.messages -= 1;
+        self.bytes -= message.bytes.len();
+    }
+}
 
 /// How far a call is on its way into its datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use provost_datapath::{BufferPool, Interest, Nanos, PrivateBytes, ReceiveHeap, S
 use provost_grpc::{GrpcConfig, GrpcConnection};
 
 use crate::binding::{ServiceBinding, ServiceRefusal, ServiceTable};
-use crate::calls::{PortCall, ReplyBytes};
+use crate::calls::{IncomingCost, PortCall, ReplyBytes};
 use crate::carrier::ByteCarrier;
 use crate::heap::PrivateHeap;
 
@@ -72,6 +72,8 @@ pub struct GrpcPort {
     pub(crate) wanted: VecDeque<String>,
     /// By the number of the stream.
     pub(crate) calls: BTreeMap<u32, PortCall>,
+    /// What messages of all calls take that wait to be passed on.
+    pub(crate) incoming: IncomingCost,
     /// Streams by connection and number of the call.
     pub(crate) streams: HashMap<(u32, u64), u32>,
     /// Streams with steps to be taken.
@@ -117,6 +119,7 @@ impl GrpcPort {
             services: ServiceTable::default(),
             wanted: VecDeque::new(),
             calls: BTreeMap::new(),
+            incoming: IncomingCost::default(),
             streams: HashMap::new(),
             ready: VecDeque::new(),
             cancels: VecDeque::new(),

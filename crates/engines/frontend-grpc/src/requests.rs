@@ -19,14 +19,7 @@ impl GrpcPort {
     pub(crate) fn on_event(&mut self, event: GrpcEvent) {
         match event {
             GrpcEvent::Request { call, head } => self.begin(call, head),
-            GrpcEvent::Message { call, message } => {
-                if let Some(known) = self.calls.get_mut(&call) {
-                    known.incoming.push_back(message);
-                    self.note_step(call);
-                } else {
-                    self.grpc.consume(call, message.bytes.len());
-                }
-            }
+            GrpcEvent::Message { call, message } => self.keep_message(call, message),
             GrpcEvent::HalfClosed { call } => {
                 if let Some(known) = self.calls.get_mut(&call) {
                     known.is_half_closed = true;
@@ -46,6 +39,20 @@ impl GrpcPort {
             // A server has none of the first, and the others change nothing for calls under way.
             GrpcEvent::Response { .. } | GrpcEvent::PeerSettings | GrpcEvent::Draining => {}
         }
+    }
+
+    /// Keeps a message until it is passed on, within the memory of the connection.
+    fn keep_message(&mut self, stream: u32, message: GrpcMessage) {
+        let Some(call) = self.calls.get_mut(&stream) else {
+            return self.grpc.consume(stream, message.bytes.len());
+        };
+        if !self.incoming.has_room_for(&message) {
+            let message = "messages that wait fill this connection's memory";
+            return self.answer(stream, &GrpcStatus::new(Code::ResourceExhausted, message));
+        }
+        self.incoming.add(&message);
+        call.incoming.push_back(message);
+        self.note_step(stream);
     }
 
     fn begin(&mut self, stream: u32, head: RequestHead) {
@@ -126,6 +133,9 @@ impl GrpcPort {
 
     pub(crate) fn forget(&mut self, stream: u32) -> Option<PortCall> {
         let call = self.calls.remove(&stream)?;
+        call.incoming
+            .iter()
+            .for_each(|message| self.incoming.subtract(message));
         match &call.target {
             Some(target) => {
                 self.streams.remove(&(target.binding.connection, target.number));
@@ -241,6 +251,7 @@ impl GrpcPort {
             None => None,
             Some(message) => {
                 step.parts = step.parts | Parts::MESSAGE;
+                self.incoming.subtract(&message);
                 self.grpc.consume(stream, message.bytes.len());
                 Some(plain(message, call, self.message_bytes_max)?)
             }

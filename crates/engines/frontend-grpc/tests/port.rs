@@ -16,8 +16,10 @@ use provost_frontend_grpc::{
     ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, MethodBinding, ServiceBinding, ServiceRefusal,
 };
 use provost_grpc::{
-    EndCause, GrpcConfig, GrpcConnection, GrpcEvent, GrpcStatus, MessageEncoding, MessageForm, RequestHead,
+    CallFault, EndCause, GrpcConfig, GrpcConnection, GrpcEvent, GrpcStatus, MessageEncoding, MessageForm,
+    RequestHead,
 };
+use provost_http2::SendError;
 use provost_marshal::{Scratch, Tables};
 use provost_schema::Schema;
 use provost_wire::Code;
@@ -620,6 +622,44 @@ fn a_datapath_that_does_not_read_stops_the_client() {
     rig.push(window);
     let more = std::iter::from_fn(|| rig.take()).count();
     assert!(more >= in_window - 1, "{more}");
+}
+
+#[test]
+fn messages_that_wait_are_bounded_however_small_they_are() {
+    let mut rig = PortRig::bound();
+    let calls = [(); 3].map(|()| rig.begin(RequestHead::new(CHAT)));
+    // The windows of two calls let in more than the connection has room for, beside what they count.
+    for _ in 0..150_000 {
+        for call in calls {
+            let sending = rig
+                .client
+                .send_message(call, MessageForm::Plain, (*b"").into(), 1);
+            if let Err((CallFault::Http2(SendError::QueueFull), _)) = sending {
+                rig.exchange();
+            }
+        }
+    }
+    rig.exchange();
+    let is_refused = |event: &&GrpcEvent| match event {
+        GrpcEvent::Ended { status, .. } => {
+            assert_eq!(status.code, Code::ResourceExhausted);
+            assert!(status.message.contains("messages that wait"), "{status:?}");
+            true
+        }
+        _ => false,
+    };
+    let refused = rig.events.iter().filter(is_refused).count();
+    assert!((1..3).contains(&refused), "{refused} calls were refused");
+    // Those that go on give back what they took.
+    for call in calls {
+        let _ = rig.client.cancel(call, Code::Cancelled, 1);
+    }
+    rig.exchange();
+    let call = rig.call(UNARY, &note("room again"));
+    let taken: Vec<Step> = std::iter::from_fn(|| rig.take()).collect();
+    let number = taken.last().unwrap().call;
+    rig.push(Step::new(number, Parts::STATUS));
+    assert_eq!(rig.ended(call).0, GrpcStatus::ok());
 }
 
 #[test]
