@@ -123,14 +123,15 @@ impl Services {
     }
 
     /// The schema by which a client calls a service that brings none: that of an app which has bound it here, else the one
-    /// that became known last.
+    /// that the node was given, else the one that became known last.
     pub(crate) fn schema_to_call(&self, service: &str) -> Option<Arc<BoundSchema>> {
         let state = self.lock();
         let offers = state.by_service.get(service);
         let offered = offers.and_then(|offers| offers.last());
         let offered = offered.map(|offer| Arc::clone(&offer.schema));
         drop(state);
-        offered.or_else(|| self.schemas.newest(service))
+        let given = offered.or_else(|| self.schemas.pinned(service));
+        given.or_else(|| self.schemas.newest(service))
     }
 
     /// The services that apps of this node have bound.
@@ -180,9 +181,15 @@ impl Services {
         added.unwrap_or(Err(BringError::CutShort))
     }
 
-    /// Takes a schema that no app has brought, and says which services it has.
-    pub(crate) fn add_schema(&self, descriptor_set: &[u8]) -> Result<Vec<Arc<BoundSchema>>, StoreError> {
-        self.schemas.add(descriptor_set, None, SchemaOwner::Node)
+    /// Takes a schema that the process before knew, whoever had brought it.
+    pub(crate) fn restore_schema(&self, descriptor_set: &[u8]) -> Result<(), StoreError> {
+        let added = self.schemas.add(descriptor_set, None, SchemaOwner::Node);
+        added.map(drop)
+    }
+
+    /// Takes a schema that an operator gives, and says which services it has. It goes before what apps bring.
+    pub(crate) fn pin_schema(&self, descriptor_set: &[u8]) -> Result<Vec<Arc<BoundSchema>>, StoreError> {
+        self.schemas.add_pinned(descriptor_set)
     }
 
     /// The schemas in memory, each with how many apps have bound its service with it.

@@ -56,7 +56,7 @@ pub(crate) async fn prefetch(
 ) -> Result<PrefetchSchemaResponse, Status> {
     let services = Arc::clone(&desk.plane.services);
     // Compiling a large schema takes milliseconds, which other requests need not wait for.
-    let added = tokio::task::spawn_blocking(move || services.add_schema(&asked.descriptor_set))
+    let added = tokio::task::spawn_blocking(move || services.pin_schema(&asked.descriptor_set))
         .await
         .map_err(|_| Status::internal("the schema could not be compiled"))?
         .map_err(|error| refusal(&error))?;

@@ -129,7 +129,7 @@ pub(super) fn node(
 ) -> Result<RestoredApps, NotRestored> {
     go_on_counting(plane, &node);
     for schema in &node.schemas {
-        let added = plane.services.add_schema(schema);
+        let added = plane.services.restore_schema(schema);
         added.map_err(|error| failed("a schema", &error))?;
     }
     let mut left_out = LeftOut::default();

@@ -219,7 +219,7 @@ pub(crate) fn complete(
     plane: &ControlPlane,
 ) -> Result<Taken, PredecessorError> {
     for schema in &prepared.preview.schemas {
-        let added = plane.services.add_schema(schema);
+        let added = plane.services.restore_schema(schema);
         added.map_err(|error| PredecessorError::State(format!("a schema: {error}")))?;
     }
     let libraries: Vec<PathBuf> = prepared.preview.libraries.iter().map(PathBuf::from).collect();

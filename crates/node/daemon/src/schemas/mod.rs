@@ -4,6 +4,8 @@
 //! What is reached from a schema's services may be counted many times over, so the sum is bounded before anything is made
 //! of it ([`Schema::service_hashes`]), and all services of a set share one schema and its tables. Sets are compiled
 //! without any lock, and counted: for the node, and for the user whose app brought them.
+//!
+//! What the configuration or an operator gave is pinned: it is not forgotten, and no app's schema goes before it.
 
 mod cache;
 mod work;
@@ -148,6 +150,9 @@ struct KnownSchemas {
     /// The sets that they came in, by number: what is counted, and forgotten, as a whole.
     sets: HashMap<u64, KnownSet>,
     next_set: u64,
+    /// By service, what the node was given last. As these are in use, their sets are not forgotten; no more than
+    /// [`SchemaBounds::node`] can be.
+    pinned: HashMap<String, Arc<BoundSchema>>,
 }
 
 /// A set of which services are known.
@@ -202,6 +207,12 @@ impl SchemaStore {
         self.lock().by_hash.get(&hash).cloned()
     }
 
+    /// The schema of a service that the node itself was given.
+    #[must_use]
+    pub fn pinned(&self, service: &str) -> Option<Arc<BoundSchema>> {
+        self.lock().pinned.get(service).cloned()
+    }
+
     /// The schema of a service that was added last.
     #[must_use]
     pub fn newest(&self, service: &str) -> Option<Arc<BoundSchema>> {
@@ -253,7 +264,14 @@ impl SchemaStore {
         Ok(added)
     }
 
-    /// Takes the schemas of a file, or of all `.pb` files of a directory, and says how many services they have.
+    /// Takes a schema that the configuration or an operator gives, and keeps it, as [`SchemaStore::add`] does.
+    pub fn add_pinned(&self, descriptor_set: &[u8]) -> Result<Vec<Arc<BoundSchema>>, StoreError> {
+        let added = self.add(descriptor_set, None, SchemaOwner::Node)?;
+        self.lock().pin(&added);
+        Ok(added)
+    }
+
+    /// Takes the schemas of a file, or of all `.pb` files of a directory, pins them, and says how many services they have.
     pub fn prefetch(&self, path: &Path) -> Result<usize, StoreError> {
         let read_error = |source| StoreError::Read {
             path: path.to_path_buf(),
@@ -307,6 +325,7 @@ impl SchemaStore {
                 path: path.to_path_buf(),
                 source: Box::new(source),
             })?;
+        self.lock().pin(&added);
         Ok(added.len())
     }
 
@@ -388,6 +407,12 @@ impl KnownSchemas {
             self.next_set += 1;
         }
         Ok(all)
+    }
+
+    fn pin(&mut self, given: &[Arc<BoundSchema>]) {
+        for bound in given {
+            self.pinned.insert(bound.service.clone(), Arc::clone(bound));
+        }
     }
 
     /// Forgets sets that nobody uses until there is room for another of this owner.
@@ -542,6 +567,8 @@ mod tests {
     };
 
     use super::*;
+    use crate::services::Services;
+    use crate::transport::Limits;
 
     const USER: SchemaOwner = SchemaOwner::User(7);
 
@@ -640,6 +667,45 @@ mod tests {
         drop(held);
         store.add(&descriptor_set("B"), None, USER).unwrap();
         assert_eq!(store.len(), 1);
+    }
+
+    #[test]
+    fn what_the_node_was_given_goes_before_what_apps_bring_and_stays() {
+        let store = store(2, None);
+        store.add(&descriptor_set("A"), None, USER).unwrap();
+        assert!(store.pinned("t.A").is_none());
+        // It is that of the app: it is kept from then on.
+        let given = store.add_pinned(&descriptor_set("A")).unwrap()[0].hash;
+        for fields in 1..5 {
+            store.add(&encoded(&["A"], fields), None, USER).unwrap();
+            assert_eq!(store.pinned("t.A").unwrap().hash, given);
+        }
+        assert!(store.of_hash(given).is_some());
+        // The last word is the node's.
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.pb");
+        fs::write(&file, encoded(&["A"], 9)).unwrap();
+        store.prefetch(&file).unwrap();
+        assert_ne!(store.pinned("t.A").unwrap().hash, given);
+        store.add(&descriptor_set("B"), None, USER).unwrap();
+        assert!(store.of_hash(given).is_none(), "it can be forgotten again");
+    }
+
+    #[test]
+    fn grpc_clients_call_by_the_schema_that_the_node_was_given() {
+        let limits = Limits {
+            message_bytes_max: 1 << 20,
+            stream_window_bytes: 1 << 20,
+            calls_in_flight_max: 1,
+        };
+        let store = store(4, None);
+        store.add(&encoded(&["A"], 1), None, USER).unwrap();
+        let given = store.add_pinned(&descriptor_set("A")).unwrap()[0].hash;
+        store.add(&encoded(&["A"], 2), None, USER).unwrap();
+        let newest = store.add(&encoded(&["B"], 3), None, USER).unwrap()[0].hash;
+        let services = Services::new(store, limits);
+        assert_eq!(services.schema_to_call("t.A").unwrap().hash, given);
+        assert_eq!(services.schema_to_call("t.B").unwrap().hash, newest);
     }
 
     #[test]
