@@ -217,9 +217,10 @@ pub fn set_level(config: &LogConfig) {
     }
 }
 
-/// Logs by a filter that an operator has chosen.
+/// Logs by a filter that an operator has chosen. It does not reach the audit log: who is accounted for does not silence that.
 pub(crate) fn choose_level(level: &str) -> Result<(), FilterError> {
-    let filter = read_filter("the level", level)?;
+    read_filter("the level", level)?;
+    let filter = read_filter("the level", &format!("{level},{AUDITED}"))?;
     if let Some(set) = SET_FILTER.get() {
         set(filter);
     }
@@ -235,6 +236,9 @@ pub(crate) fn levels(config: &LogConfig) -> (String, String) {
     let configured = variable.unwrap_or_else(|| config.level.clone());
     (chosen().clone().unwrap_or_else(|| configured.clone()), configured)
 }
+
+/// Where the audit log has no file of its own, its records are events of this target and level.
+const AUDITED: &str = "audit=info";
 
 /// What an operator has chosen, where that holds.
 static CHOSEN: Mutex<Option<String>> = Mutex::new(None);

@@ -70,6 +70,14 @@ fn what_a_node_logs_is_changed_while_it_runs_until_its_configuration_is_read_aga
         assert_eq!(level(), "debug", "nonsense changes nothing");
         operator.text(&["log", "level", "--reset"]);
         assert_eq!(level(), configured);
+        // Nobody silences what he is accounted for by.
+        for silent in ["off", "audit=off"] {
+            operator.text(&["log", "level", silent]);
+            let record = format!("\"method\":\"SetLog\",\"arguments\":{{\"level\":\"{silent}\"}}");
+            eventually("the change is audited", WAIT_MAX, || {
+                setting.a.program.log().contains(&record)
+            });
+        }
         operator.text(&["log", "level", "info,provostd=trace"]);
         operator.text(&["config", "reload"]);
         assert_eq!(level(), configured);
