@@ -6,8 +6,10 @@ use provost_http2::{EndpointRole, ErrorCode, FieldList, HeadKind, Http2Event, Re
 use provost_wire::Code;
 
 use crate::compression::MessageEncoding;
+use crate::connection::GrpcConfig;
 use crate::framing::{FramingFault, GrpcMessage, MessageForm, MessageReader, PREFIX_BYTES};
 use crate::head::{HeadRefusal, RequestHead, ResponseHead, not_grpc};
+use crate::large_messages::LargeMessages;
 use crate::metadata::read_metadata;
 use crate::status::{GrpcStatus, code_of_reset};
 
@@ -75,6 +77,8 @@ pub(crate) struct CallState {
     held_bytes: usize,
     /// Bytes that the windows do not have back yet: at most as many as are held.
     unreleased: usize,
+    /// Bytes that the window of the stream alone does not have back, as a large message has to wait.
+    withheld: u32,
 }
 
 impl CallState {
@@ -94,6 +98,7 @@ impl CallState {
             deadline_ns,
             held_bytes: 0,
             unreleased: 0,
+            withheld: 0,
         }
     }
 
@@ -140,7 +145,10 @@ pub(crate) enum CallEnding {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamReaction {
     pub(crate) call: u32,
+    /// Bytes that the windows of the connection and of the stream get back.
     pub(crate) release: u32,
+    /// Bytes that only the one of the connection does.
+    pub(crate) release_connection: u32,
     pub(crate) ending: Option<CallEnding>,
 }
 
@@ -148,8 +156,8 @@ impl StreamReaction {
     fn end(call: u32, ending: CallEnding) -> StreamReaction {
         StreamReaction {
             call,
-            release: 0,
             ending: Some(ending),
+            ..StreamReaction::default()
         }
     }
 }
@@ -166,14 +174,20 @@ pub(crate) struct CallTable {
     pub(crate) events: VecDeque<GrpcEvent>,
     /// Bytes of messages that have come in part.
     partial_bytes: usize,
+    large: LargeMessages,
+    /// Bytes that the windows of streams get back, whose large messages need not wait any more.
+    pub(crate) stream_releases: Vec<(u32, u32)>,
 }
 
 impl CallTable {
-    pub(crate) fn new(role: EndpointRole, message_bytes_max: u32, partial_bytes_max: usize) -> CallTable {
+    pub(crate) fn new(role: EndpointRole, config: &GrpcConfig) -> CallTable {
+        let small_bytes_max = config.http2.stream_window_bytes as usize / 2;
         CallTable {
             role,
-            message_bytes_max,
-            partial_bytes_max,
+            message_bytes_max: config.received_message_bytes_max,
+            partial_bytes_max: config.partial_bytes_max,
+            large: LargeMessages::new(small_bytes_max, config.large_message_bytes_max),
+            stream_releases: Vec::new(),
             calls: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
@@ -202,6 +216,8 @@ impl CallTable {
             self.deadlines.remove(&(deadline_ns, call));
         }
         self.partial_bytes -= state.reader.buffered_bytes();
+        self.large.leave(call);
+        self.admit_large();
         let unreleased = state.unreleased as u32;
         Some((state, unreleased))
     }
@@ -351,7 +367,7 @@ impl CallTable {
         let mut reaction = StreamReaction {
             call,
             release: data.len() as u32,
-            ending: None,
+            ..StreamReaction::default()
         };
         let Some(state) = self.calls.get_mut(&call) else {
             return reaction;
@@ -361,6 +377,20 @@ impl CallTable {
         self.partial_bytes = self.partial_bytes - before + state.reader.buffered_bytes();
         state.unreleased += data.len();
         reaction.release = state.release();
+        match state.reader.announced_bytes() {
+            Some(bytes) if !self.large.may_come(call, bytes) => {
+                reaction.release_connection = std::mem::take(&mut reaction.release);
+                state.withheld += reaction.release_connection;
+            }
+            Some(_) => {}
+            None => {
+                let withheld = std::mem::take(&mut state.withheld);
+                self.large.leave(call);
+                self.stream_releases
+                    .extend((withheld > 0).then_some((call, withheld)));
+                self.admit_large();
+            }
+        }
         reaction.ending = match read {
             Err(fault) => Some(CallEnding::Failed(status_of(fault))),
             Ok(()) if self.partial_bytes > self.partial_bytes_max => {
@@ -372,6 +402,16 @@ impl CallTable {
             Ok(()) => None,
         };
         reaction
+    }
+
+    /// Gives large messages that have waited the windows that they need.
+    fn admit_large(&mut self) {
+        while let Some(call) = self.large.admit_next() {
+            if let Some(state) = self.calls.get_mut(&call) {
+                let withheld = std::mem::take(&mut state.withheld);
+                self.stream_releases.push((call, withheld));
+            }
+        }
     }
 
     /// The peer's half of the stream ended without trailers.
@@ -409,7 +449,7 @@ impl CallTable {
         StreamReaction {
             call,
             release,
-            ending: None,
+            ..StreamReaction::default()
         }
     }
 }

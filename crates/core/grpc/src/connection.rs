@@ -21,6 +21,8 @@ use crate::status::{GrpcStatus, reset_of_code};
 pub const RECEIVED_MESSAGE_BYTES_MAX_DEFAULT: u32 = 4 << 20;
 /// Bytes of all messages of a connection that have come in part, by default.
 pub const PARTIAL_BYTES_MAX_DEFAULT: usize = 64 << 20;
+/// Bytes of messages that may come whole though their streams' windows are smaller, by default.
+pub const LARGE_MESSAGE_BYTES_MAX_DEFAULT: usize = 16 << 20;
 /// A status message that is kept when trailers are over the peer's limit has at most so many bytes.
 const MESSAGE_BYTES_KEPT: usize = 512;
 
@@ -34,8 +36,12 @@ pub struct GrpcConfig {
     pub received_message_bytes_max: u32,
     /// Bytes of a message that is sent.
     pub sent_message_bytes_max: u32,
-    /// Bytes of all messages that have come in part; the call that goes over it ends with RESOURCE_EXHAUSTED.
+    /// Bytes of all messages that have come in part; the call that goes over it ends with RESOURCE_EXHAUSTED. None does as long as
+    /// there is room for the windows of as many streams as there may be, and for the large messages.
     pub partial_bytes_max: usize,
+    /// Bytes of messages, longer than half of their stream's window, that may come whole before they are consumed. A single one
+    /// may be longer. Others wait, with what their windows have let in, until these are whole.
+    pub large_message_bytes_max: usize,
 }
 
 impl Default for GrpcConfig {
@@ -46,6 +52,7 @@ impl Default for GrpcConfig {
             received_message_bytes_max: RECEIVED_MESSAGE_BYTES_MAX_DEFAULT,
             sent_message_bytes_max: MESSAGE_BYTES_MAX,
             partial_bytes_max: PARTIAL_BYTES_MAX_DEFAULT,
+            large_message_bytes_max: LARGE_MESSAGE_BYTES_MAX_DEFAULT,
         }
     }
 }
@@ -105,11 +112,7 @@ impl<C: DataChunk> GrpcConnection<C> {
     }
 
     fn new(http2: Http2Connection<C>, config: GrpcConfig) -> GrpcConnection<C> {
-        let table = CallTable::new(
-            http2.role(),
-            config.received_message_bytes_max,
-            config.partial_bytes_max,
-        );
+        let table = CallTable::new(http2.role(), &config);
         GrpcConnection {
             http2,
             config,
@@ -377,6 +380,8 @@ impl<C: DataChunk> GrpcConnection<C> {
     fn react(&mut self, reaction: StreamReaction, now_ns: u64) {
         let call = reaction.call;
         self.release(call, reaction.release);
+        self.http2.release_connection(reaction.release_connection);
+        self.release_streams();
         match reaction.ending {
             None => {}
             Some(CallEnding::Refused(refusal)) => self.answer(call, refusal.fields(), now_ns),
@@ -410,6 +415,13 @@ impl<C: DataChunk> GrpcConnection<C> {
     fn forget(&mut self, call: u32) {
         if let Some((_, unreleased)) = self.table.remove(call) {
             self.release(call, unreleased);
+            self.release_streams();
+        }
+    }
+
+    fn release_streams(&mut self) {
+        for (call, bytes) in self.table.stream_releases.drain(..) {
+            self.http2.release_stream(call, bytes);
         }
     }
 

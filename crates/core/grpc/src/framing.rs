@@ -107,6 +107,14 @@ impl MessageReader {
         self.prefix_have > 0
     }
 
+    /// The length of a message that has come in part, as its prefix says.
+    #[must_use]
+    pub fn announced_bytes(&self) -> Option<usize> {
+        let [_, a, b, c, d] = self.prefix;
+        let bytes = u32::from_be_bytes([a, b, c, d]) as usize;
+        (self.prefix_have == PREFIX_BYTES).then_some(bytes)
+    }
+
     /// Bytes of a message that has come in part.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {

@@ -116,6 +116,7 @@ fn config() -> GrpcConfig {
     GrpcConfig {
         received_message_bytes_max: MESSAGE_BYTES_MAX,
         partial_bytes_max: 2 * MESSAGE_BYTES_MAX as usize,
+        large_message_bytes_max: MESSAGE_BYTES_MAX as usize,
         ..GrpcConfig::default()
     }
 }

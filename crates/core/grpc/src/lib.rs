@@ -53,6 +53,7 @@ mod connection;
 mod framing;
 pub mod fuzzing;
 mod head;
+mod large_messages;
 mod metadata;
 mod status;
 mod timeout;
@@ -60,8 +61,8 @@ mod timeout;
 pub use calls::{EndCause, GrpcEvent};
 pub use compression::{CompressionFault, EncodingSet, MessageEncoding};
 pub use connection::{
-    CallFault, GrpcConfig, GrpcConnection, PARTIAL_BYTES_MAX_DEFAULT, RECEIVED_MESSAGE_BYTES_MAX_DEFAULT,
-    ReceivedCalls,
+    CallFault, GrpcConfig, GrpcConnection, LARGE_MESSAGE_BYTES_MAX_DEFAULT, PARTIAL_BYTES_MAX_DEFAULT,
+    RECEIVED_MESSAGE_BYTES_MAX_DEFAULT, ReceivedCalls,
 };
 pub use framing::{FramingFault, GrpcMessage, MessageForm, MessageReader, PREFIX_BYTES, message_prefix};
 pub use head::{HeadRefusal, MessageCodec, RequestHead, ResponseHead, UriScheme};

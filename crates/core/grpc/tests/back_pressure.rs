@@ -77,6 +77,61 @@ fn messages_larger_than_the_windows() {
     assert_eq!(messages(&at_server), vec![large; 4]);
 }
 
+/// More large messages at a time than there is memory for come one after the other, and none fails.
+#[test]
+fn large_messages_wait_for_each_other() {
+    const CALLS: usize = 20;
+    const LARGE: usize = 1_500_000;
+    let config = GrpcConfig {
+        large_message_bytes_max: 2 * LARGE,
+        partial_bytes_max: 2 * LARGE + CALLS * WINDOW_BYTES as usize,
+        ..config()
+    };
+    let mut pair = ConnectedPair::new(config);
+    let large = vec![7; LARGE];
+    let calls = [(); CALLS].map(|()| pair.call(&RequestHead::new("/a.B/C")));
+    for call in calls {
+        send(&mut pair.client, call, &large, 0);
+    }
+    // One that is given up makes room, too.
+    pair.client.cancel(calls[0], Code::Cancelled, 0).unwrap();
+    all_come(&mut pair, &large, CALLS - 1);
+    // All that was withheld of the windows is there again.
+    for call in &calls[1..] {
+        send(&mut pair.client, *call, &large, 0);
+    }
+    all_come(&mut pair, &large, CALLS - 1);
+}
+
+/// So many messages come, which are consumed as they do.
+fn all_come(pair: &mut ConnectedPair, expected: &[u8], count: usize) {
+    let mut came = 0;
+    loop {
+        let (_, at_server) = pair.exchange();
+        for event in &at_server {
+            let GrpcEvent::Message { call, message } = event else {
+                assert!(
+                    !matches!(
+                        event,
+                        GrpcEvent::Ended {
+                            cause: EndCause::Local,
+                            ..
+                        }
+                    ),
+                    "{event:?}"
+                );
+                continue;
+            };
+            assert!(message.bytes == expected);
+            pair.server.consume(*call, message.bytes.len());
+            came += 1;
+        }
+        if at_server.is_empty() {
+            return assert_eq!(came, count);
+        }
+    }
+}
+
 #[test]
 fn messages_in_part_have_a_bound() {
     let config = GrpcConfig {

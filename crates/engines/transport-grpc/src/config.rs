@@ -42,6 +42,10 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// What it may send ahead of the app on all streams: so many streams that nobody reads leave the others their room.
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 
+/// Bytes of large messages that may come whole before the app takes them, and what others may have sent in part beside them.
+const LARGE_MESSAGE_BYTES: usize = 64 << 20;
+const PARTIAL_BYTES_MAX: usize = LARGE_MESSAGE_BYTES + (128 << 20);
+
 /// Streams that the server resets: it is configured, and one that refuses or fails all of its calls attacks nobody.
 const RESET_LIMIT: FloodLimit = FloodLimit::new(100_000, 20_000, 1);
 /// Streams that this end resets because the server breaks a rule of HTTP/2 on them.
@@ -90,6 +94,8 @@ impl GrpcTransportConfig {
             },
             received_message_bytes_max: self.message_bytes_max,
             sent_message_bytes_max: self.message_bytes_max,
+            large_message_bytes_max: LARGE_MESSAGE_BYTES,
+            partial_bytes_max: PARTIAL_BYTES_MAX,
             ..GrpcConfig::default()
         }
     }

@@ -156,7 +156,17 @@ impl<C: DataChunk> Http2Connection<C> {
     /// The reader of a stream is done with so many bytes of it: the peer may send as many more. Each byte of
     /// [`Http2Event::Data`](crate::Http2Event::Data) is released once, also when the stream has ended.
     pub fn release(&mut self, id: u32, bytes: u32) {
+        self.release_connection(bytes);
+        self.release_stream(id, bytes);
+    }
+
+    /// Does half of what [`Http2Connection::release`] does: other streams may send as many bytes more.
+    pub fn release_connection(&mut self, bytes: u32) {
         self.receive_window.release(bytes);
+    }
+
+    /// Does the other half, once the connection has its part.
+    pub fn release_stream(&mut self, id: u32, bytes: u32) {
         let Some(stream) = self.streams.get_mut(id) else {
             return;
         };
