@@ -614,7 +614,9 @@ impl NodesWorld {
                 self.nodes[node].ends.remove(&id);
                 Ok(())
             }
-            RuntimeEvent::ServiceWanted { app, .. } | RuntimeEvent::CallerEnded { app, .. } => {
+            RuntimeEvent::ServiceWanted { app, .. }
+            | RuntimeEvent::NodeCall { app, .. }
+            | RuntimeEvent::CallerEnded { app, .. } => {
                 Err(format!("{app} is said to be a gRPC client, and there is none"))
             }
             RuntimeEvent::EngineFailed(failed) => {

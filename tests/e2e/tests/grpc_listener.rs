@@ -152,6 +152,29 @@ fn calls_of_all_kinds_go_through_two_nodes() {
     });
 }
 
+/// More large messages at a time than a connection has memory for: none fails.
+#[test]
+fn many_large_messages_come_at_a_time() {
+    watched(|| {
+        let world = GrpcWorld::new();
+        let probe = world.probe();
+        let upload = |probe: GrpcProbe| async move {
+            let message = EchoMessage {
+                payload: payload(3_000_000),
+                ..EchoMessage::default()
+            };
+            let reply = probe.unary::<_, EchoMessage>("Echo", message.clone()).await;
+            assert!(reply.unwrap() == message);
+        };
+        let uploads: Vec<_> = (0..40).map(|_| spawn(upload(probe.clone()))).collect();
+        run(async {
+            for upload in uploads {
+                upload.await.unwrap();
+            }
+        });
+    });
+}
+
 #[test]
 fn metadata_goes_both_ways() {
     watched(|| {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use provost_datapath::Nanos;
 use provost_marshal::Tables;
@@ -69,17 +70,28 @@ pub struct ServiceRefusal {
     pub message: String,
 }
 
+/// Where calls of a service go, and under which numbers.
+#[derive(Debug)]
+pub(crate) struct NumberedBinding {
+    pub(crate) service: ServiceBinding,
+    /// The number that the last call had which began. Only the port's thread uses it.
+    last_call: AtomicU64,
+}
+
+impl NumberedBinding {
+    /// The number of a call that begins now: those that begin later have higher ones.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.last_call.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
 /// What is known of a service.
 #[derive(Debug)]
 pub(crate) enum ServiceState {
     /// The control plane was asked; these calls wait.
     Wanted { waiting: Vec<u32> },
     /// Calls go to it.
-    Bound {
-        binding: Arc<ServiceBinding>,
-        /// The number that the last call had on its connection.
-        last_call: u64,
-    },
+    Bound(Arc<NumberedBinding>),
     /// Calls are refused for a while.
     Refused { refusal: ServiceRefusal, until: Nanos },
 }
@@ -87,8 +99,8 @@ pub(crate) enum ServiceState {
 /// What becomes of a call of a service.
 #[derive(Debug)]
 pub(crate) enum ServiceLookup {
-    /// It goes there, under this number.
-    Bound(Arc<ServiceBinding>, u64),
+    /// It goes there.
+    Bound(Arc<NumberedBinding>),
     /// It waits; the control plane is to be asked now, if it was not already.
     Waits {
         asks: bool,
@@ -104,10 +116,7 @@ impl ServiceTable {
     /// What becomes of a call, whose stream is noted if it waits.
     pub(crate) fn look_up(&mut self, service: &str, stream: u32, now: Nanos) -> ServiceLookup {
         match self.0.get_mut(service) {
-            Some(ServiceState::Bound { binding, last_call }) => {
-                *last_call += 1;
-                return ServiceLookup::Bound(Arc::clone(binding), *last_call);
-            }
+            Some(ServiceState::Bound(binding)) => return ServiceLookup::Bound(Arc::clone(binding)),
             Some(ServiceState::Wanted { waiting }) => {
                 waiting.push(stream);
                 return ServiceLookup::Waits { asks: false };
@@ -147,17 +156,17 @@ impl ServiceTable {
     pub(crate) fn answer(
         &mut self,
         service: &str,
-        answer: &Result<Arc<ServiceBinding>, ServiceRefusal>,
+        answer: &Result<ServiceBinding, ServiceRefusal>,
         now: Nanos,
     ) -> Vec<u32> {
         let Some(state) = self.0.get_mut(service) else {
             return Vec::new();
         };
         let next = match answer {
-            Ok(binding) => ServiceState::Bound {
-                binding: Arc::clone(binding),
-                last_call: 0,
-            },
+            Ok(binding) => ServiceState::Bound(Arc::new(NumberedBinding {
+                service: binding.clone(),
+                last_call: AtomicU64::new(0),
+            })),
             Err(refusal) => ServiceState::Refused {
                 refusal: refusal.clone(),
                 until: now + REFUSED_NS,
@@ -176,7 +185,7 @@ impl ServiceTable {
     /// Calls go to this connection no more.
     pub(crate) fn forget_connection(&mut self, connection: u32) {
         self.0.retain(|_, state| match state {
-            ServiceState::Bound { binding, .. } => binding.connection != connection,
+            ServiceState::Bound(binding) => binding.service.connection != connection,
             ServiceState::Wanted { .. } | ServiceState::Refused { .. } => true,
         });
     }

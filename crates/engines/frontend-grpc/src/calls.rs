@@ -1,7 +1,7 @@
 //! What a port knows of a call.
 //!
 //! ```text
-//! Waiting (its service was asked for) ──► Ready (it has a number, nothing was said of it) ──► Begun ──► gone
+//! Waiting (its service was asked for) ──► Ready (nothing was said of it) ──► Begun (it has a number) ──► gone
 //! ```
 
 use std::collections::VecDeque;
@@ -12,7 +12,8 @@ use provost_grpc::{GrpcMessage, GrpcStatus, MessageEncoding};
 use provost_http2::DataChunk;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
-use crate::binding::{MethodBinding, ServiceBinding};
+use crate::binding::{MethodBinding, NumberedBinding};
+use crate::node_services::NodeCall;
 
 /// What a reply counts in the client's share beside its bytes: its allocations, its place in a queue, the prefix that is sent
 /// before it.
@@ -57,7 +58,7 @@ impl IncomingCost {
 pub(crate) enum CallPhase {
     /// Its service was asked for.
     Waiting,
-    /// It has a number, and its datapath has not heard of it.
+    /// It is known where it goes, and its datapath has not heard of it.
     Ready,
     /// Its datapath knows of it.
     Begun,
@@ -69,6 +70,8 @@ pub(crate) struct PortCall {
     pub(crate) phase: CallPhase,
     pub(crate) service: String,
     pub(crate) method_name: String,
+    /// Of a service that the node answers itself.
+    pub(crate) node: Option<NodeCall>,
     /// Once its service is known.
     pub(crate) target: Option<CallTarget>,
     /// The request's metadata, until the call begins.
@@ -95,9 +98,9 @@ pub(crate) struct PortCall {
 /// Where a call goes.
 #[derive(Clone, Debug)]
 pub(crate) struct CallTarget {
-    pub(crate) binding: Arc<ServiceBinding>,
+    pub(crate) binding: Arc<NumberedBinding>,
     pub(crate) method: MethodBinding,
-    /// The call's number on its connection.
+    /// The call's number on its connection; 0 as long as it has not begun.
     pub(crate) number: u64,
 }
 
@@ -149,12 +152,20 @@ pub(crate) enum PortReply {
     },
 }
 
+impl CallTarget {
+    /// On which connection of the node.
+    pub(crate) fn connection(&self) -> u32 {
+        self.binding.service.connection
+    }
+}
+
 impl PortCall {
     pub(crate) fn new(service: &str, method: &str) -> PortCall {
         PortCall {
             phase: CallPhase::Waiting,
             service: service.to_owned(),
             method_name: method.to_owned(),
+            node: None,
             target: None,
             metadata: Vec::new(),
             deadline: 0,

@@ -12,6 +12,7 @@ use crate::binding::{ServiceBinding, ServiceRefusal, ServiceTable};
 use crate::calls::{IncomingCost, PortCall, ReplyBytes};
 use crate::carrier::ByteCarrier;
 use crate::heap::PrivateHeap;
+use crate::node_services::{NodeEvent, NodeMethods};
 
 /// Bytes that are read at a time. One such buffer serves all connections of a thread.
 const READ_BYTES: usize = 64 << 10;
@@ -40,6 +41,8 @@ pub struct GrpcPortParts {
     pub share: Arc<PrivateBytes>,
     /// Bytes of replies that have come in part, at most.
     pub receive_heap_bytes: u64,
+    /// What the node answers itself; what is not among it goes to datapaths.
+    pub node_methods: NodeMethods,
 }
 
 /// A step of a call of the client.
@@ -70,6 +73,11 @@ pub struct GrpcPort {
     pub(crate) services: ServiceTable,
     /// Services that the control plane is to be asked for.
     pub(crate) wanted: VecDeque<String>,
+    pub(crate) node_methods: NodeMethods,
+    /// What the control plane is to be told of calls that it answers: one message of each at most, and its end.
+    pub(crate) node_events: VecDeque<NodeEvent>,
+    /// Questions that the control plane has and has not answered.
+    pub(crate) questions: usize,
     /// By the number of the stream.
     pub(crate) calls: BTreeMap<u32, PortCall>,
     /// What messages of all calls take that wait to be passed on.
@@ -118,6 +126,9 @@ impl GrpcPort {
             message_bytes_max: parts.config.received_message_bytes_max,
             services: ServiceTable::default(),
             wanted: VecDeque::new(),
+            node_methods: parts.node_methods,
+            node_events: VecDeque::new(),
+            questions: 0,
             calls: BTreeMap::new(),
             incoming: IncomingCost::default(),
             streams: HashMap::new(),
@@ -179,7 +190,6 @@ impl GrpcPort {
         now: Nanos,
     ) {
         self.now = now;
-        let answer = answer.map(Arc::new);
         for stream in self.services.answer(service, &answer, now) {
             match &answer {
                 Ok(_) => self.find_target(stream),
@@ -313,7 +323,7 @@ impl GrpcPort {
 
     /// Steps are to be taken before more is read.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.cancels.len() + self.ready.len() >= WAITING_MAX
+        self.cancels.len() + self.ready.len() + self.node_events.len() >= WAITING_MAX
     }
 
     fn has_output(&self) -> bool {

@@ -45,12 +45,12 @@ impl GrpcPort {
 
     /// The connection takes no more calls: further calls of its service ask for another.
     pub fn going_away(&mut self, connection: u32) {
-        self.services.forget_connection(connection);
+        self.leave_connection(connection);
     }
 
     /// The connection has ended; the calls that it had were answered before.
     pub fn closed(&mut self, connection: u32, code: Code) {
-        self.services.forget_connection(connection);
+        self.leave_connection(connection);
         let on_it = self.streams.iter().filter(|((of, _), _)| *of == connection);
         let left: Vec<u32> = on_it.map(|(_, stream)| *stream).collect();
         for stream in left {
@@ -103,7 +103,7 @@ impl GrpcPort {
         }
         let message = match (&step.body, step.parts.contains(Parts::MESSAGE)) {
             (Body::Received(body), true) => Some(protobuf_of(
-                &target.binding,
+                &target.binding.service,
                 target.method.output,
                 body,
                 &mut self.heap,

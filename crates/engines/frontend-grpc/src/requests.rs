@@ -9,6 +9,7 @@ use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
 use crate::binding::{ServiceLookup, ServiceRefusal};
 use crate::bodies::{native_body, without_reserved};
 use crate::calls::{CallPhase, CallTarget, PortCall};
+use crate::node_services::{NodeCall, NodeEvent};
 use crate::port::{GrpcPort, GrpcRequest, ROOM_RETRY_NS};
 
 /// A call's bytes, whatever its service, that are not counted in a share.
@@ -74,26 +75,30 @@ impl GrpcPort {
             .timeout_ns
             .map_or(0, |timeout_ns| self.now.saturating_add(timeout_ns).max(1));
         call.encoding = head.encoding;
+        let own = self.node_methods.get(head.path.trim_start_matches('/'));
+        call.node = own.copied().map(NodeCall::new);
+        let is_own = call.node.is_some();
         self.calls.insert(stream, call);
-        self.find_target(stream);
+        if !is_own {
+            self.find_target(stream);
+        }
     }
 
-    /// Gives a call its number, or has it wait for its service.
+    /// Finds out where a call goes, or has it wait for its service.
     pub(crate) fn find_target(&mut self, stream: u32) {
         let Some(call) = self.calls.get_mut(&stream) else {
             return;
         };
         match self.services.look_up(&call.service, stream, self.now) {
-            ServiceLookup::Bound(binding, number) => {
-                let Some(method) = binding.methods.get(&call.method_name).copied() else {
+            ServiceLookup::Bound(binding) => {
+                let Some(method) = binding.service.methods.get(&call.method_name).copied() else {
                     let message = format!("the service {} has no method {}", call.service, call.method_name);
                     return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, message));
                 };
-                self.streams.insert((binding.connection, number), stream);
                 call.target = Some(CallTarget {
                     binding,
                     method,
-                    number,
+                    number: 0,
                 });
                 call.phase = CallPhase::Ready;
                 self.note_step(stream);
@@ -107,12 +112,33 @@ impl GrpcPort {
         }
     }
 
+    /// Finds out anew where calls go that have not begun on a connection.
+    pub(crate) fn leave_connection(&mut self, connection: u32) {
+        self.services.forget_connection(connection);
+        let is_left = |call: &PortCall| {
+            let target = call.target.as_ref();
+            call.phase == CallPhase::Ready && target.is_some_and(|target| target.connection() == connection)
+        };
+        let calls = self.calls.iter();
+        let left: Vec<u32> = calls
+            .filter(|(_, call)| is_left(call))
+            .map(|(stream, _)| *stream)
+            .collect();
+        for stream in left {
+            if let Some(call) = self.calls.get_mut(&stream) {
+                call.target = None;
+                call.phase = CallPhase::Waiting;
+                self.find_target(stream);
+            }
+        }
+    }
+
     pub(crate) fn refuse(&mut self, stream: u32, refusal: &ServiceRefusal) {
         self.answer(stream, &GrpcStatus::new(refusal.code, refusal.message.clone()));
     }
 
     /// Ends a call at once, and its datapath's part of it.
-    fn answer(&mut self, stream: u32, status: &GrpcStatus) {
+    pub(crate) fn answer(&mut self, stream: u32, status: &GrpcStatus) {
         // A call that is not there any more needs no answer.
         let _ = self.grpc.finish(stream, status, &[], self.now);
         self.cancel(stream, Code::Cancelled);
@@ -125,7 +151,7 @@ impl GrpcPort {
         };
         if let (CallPhase::Begun, Some(target), false) = (call.phase, &call.target, call.is_over_behind) {
             self.cancels.push_back(GrpcRequest {
-                connection: target.binding.connection,
+                connection: target.connection(),
                 step: Step::cancel(target.number, code),
             });
         }
@@ -136,17 +162,26 @@ impl GrpcPort {
         call.incoming
             .iter()
             .for_each(|message| self.incoming.subtract(message));
+        if call.node.is_some_and(NodeCall::is_asked) {
+            let is_other =
+                |event: &NodeEvent| !matches!(event, NodeEvent::Asked(asked) if asked.stream == stream);
+            self.node_events.retain(is_other);
+        }
+        if call.node.is_some_and(NodeCall::is_watching) {
+            self.node_events.push_back(NodeEvent::Ended { stream });
+        }
         match &call.target {
             Some(target) => {
-                self.streams.remove(&(target.binding.connection, target.number));
+                self.streams.remove(&(target.connection(), target.number));
             }
             None => self.services.forget_waiting(&call.service, stream),
         }
         Some(call)
     }
 
-    /// Puts a call among those that have steps, if it has one.
+    /// Puts a call among those that have steps, if it has one. Of a call that the node answers, it asks.
     pub(crate) fn note_step(&mut self, stream: u32) {
+        self.ask_node(stream);
         if let Some(call) = self.calls.get_mut(&stream)
             && !call.is_ready
             && call.has_step()
@@ -194,7 +229,7 @@ impl GrpcPort {
         let Some(target) = call.target.clone() else {
             return Ok(None);
         };
-        let connection = target.binding.connection;
+        let connection = target.connection();
         if call.window_due > 0 && call.phase == CallPhase::Begun {
             let window_bytes = std::mem::take(&mut call.window_due);
             let step = Step {
@@ -238,6 +273,12 @@ impl GrpcPort {
         step.method = target.method.index;
         let mut metadata = Vec::new();
         if call.phase == CallPhase::Ready {
+            // A datapath takes calls in the order of their numbers, and those that find no room begin later than others.
+            step.call = target.binding.next_number();
+            if let Some(target) = &mut call.target {
+                target.number = step.call;
+            }
+            self.streams.insert((target.connection(), step.call), stream);
             step.parts = step.parts | Parts::BEGIN;
             step.deadline = call.deadline;
             metadata = std::mem::take(&mut call.metadata);
@@ -257,7 +298,7 @@ impl GrpcPort {
             }
         };
         let typed = plain.as_deref().map(|bytes| (target.method.input, bytes));
-        step.body = native_body(&target.binding, &metadata, typed, &self.share, buffers)?;
+        step.body = native_body(&target.binding.service, &metadata, typed, &self.share, buffers)?;
         if call.incoming.is_empty() && call.is_half_closed && !call.has_ended_requests {
             call.has_ended_requests = true;
             step.parts = step.parts | Parts::END;
@@ -281,7 +322,8 @@ fn check_single(call: &PortCall) -> Result<(), GrpcStatus> {
     }
 }
 
-fn plain(message: GrpcMessage, call: &PortCall, bytes_max: u32) -> Result<Vec<u8>, GrpcStatus> {
+/// A message as it was before its client compressed it.
+pub(crate) fn plain(message: GrpcMessage, call: &PortCall, bytes_max: u32) -> Result<Vec<u8>, GrpcStatus> {
     message
         .into_plain(call.encoding, bytes_max)
         .map_err(|fault| GrpcStatus::new(fault_code(&fault), fault.to_string()))

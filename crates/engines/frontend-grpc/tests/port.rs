@@ -1,354 +1,16 @@
 //! A port between a client's protocol and a datapath that the test plays, all in memory.
 
-use std::collections::VecDeque;
-use std::io::{self, IoSlice};
-use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex};
+mod kit;
 
-use prost::Message as _;
-use prost_types::field_descriptor_proto::{Label, Type};
-use prost_types::{
-    DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto,
-    ServiceDescriptorProto,
-};
-use provost_datapath::{Body, BufferPool, Offsets, PrivateBytes, ReceivedBody, Step, message_offset};
-use provost_frontend_grpc::{
-    ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, MethodBinding, ServiceBinding, ServiceRefusal,
-};
-use provost_grpc::{
-    CallFault, EndCause, GrpcConfig, GrpcConnection, GrpcEvent, GrpcStatus, MessageEncoding, MessageForm,
-    RequestHead,
-};
+use kit::{CHAT, CONNECTION, MESSAGE_BYTES_MAX, PortRig, UNARY, note};
+use provost_datapath::Step;
+use provost_frontend_grpc::ServiceRefusal;
+use provost_grpc::{CallFault, EndCause, GrpcEvent, GrpcStatus, MessageEncoding, MessageForm, RequestHead};
 use provost_http2::SendError;
-use provost_marshal::{Scratch, Tables};
-use provost_schema::Schema;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
-use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
+use provost_wire::limits::STREAM_WINDOW_BYTES;
 use provost_wire::metadata;
-
-const CONNECTION: u32 = 7;
-const MESSAGE_BYTES_MAX: u32 = 200_000;
-const UNARY: &str = "/test.Notes/Unary";
-const CHAT: &str = "/test.Notes/Chat";
-
-/// One direction of a connection.
-#[derive(Default)]
-struct BytePipe {
-    bytes: VecDeque<u8>,
-    is_closed: bool,
-    /// Whether the reader lets the writer write.
-    is_stopped: bool,
-}
-
-type SharedPipe = Arc<Mutex<BytePipe>>;
-
-struct PipeCarrier {
-    from_client: SharedPipe,
-    to_client: SharedPipe,
-}
-
-impl ByteCarrier for PipeCarrier {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let mut pipe = self.from_client.lock().unwrap();
-        let count = pipe.bytes.len().min(into.len());
-        if count == 0 && !pipe.is_closed {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        for (place, byte) in into.iter_mut().zip(pipe.bytes.drain(..count)) {
-            *place = byte;
-        }
-        Ok(count)
-    }
-
-    fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut pipe = self.to_client.lock().unwrap();
-        if pipe.is_stopped {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let before = pipe.bytes.len();
-        pieces.iter().for_each(|piece| pipe.bytes.extend(&**piece));
-        Ok(pipe.bytes.len() - before)
-    }
-
-    fn descriptor(&self) -> RawFd {
-        -1
-    }
-}
-
-/// A port, the client that calls through it, and the test as the datapath behind it.
-struct PortRig {
-    port: GrpcPort,
-    client: GrpcConnection<Arc<[u8]>>,
-    from_client: SharedPipe,
-    to_client: SharedPipe,
-    tables: Arc<Tables>,
-    schema: Schema,
-    share: Arc<PrivateBytes>,
-    buffers: BufferPool,
-    events: VecDeque<GrpcEvent>,
-    wanted: Vec<String>,
-    now: u64,
-}
-
-fn schema() -> Schema {
-    let field = |name: &str, number, ty: Type| FieldDescriptorProto {
-        name: Some(name.into()),
-        number: Some(number),
-        label: Some(Label::Optional.into()),
-        r#type: Some(ty.into()),
-        ..FieldDescriptorProto::default()
-    };
-    let method = |name: &str, streams| MethodDescriptorProto {
-        name: Some(name.into()),
-        input_type: Some(".test.Note".into()),
-        output_type: Some(".test.Note".into()),
-        client_streaming: Some(streams),
-        server_streaming: Some(streams),
-        ..MethodDescriptorProto::default()
-    };
-    let file = FileDescriptorProto {
-        name: Some("test.proto".into()),
-        package: Some("test".into()),
-        syntax: Some("proto3".into()),
-        message_type: vec![DescriptorProto {
-            name: Some("Note".into()),
-            field: vec![field("text", 1, Type::String), field("number", 2, Type::Uint32)],
-            ..DescriptorProto::default()
-        }],
-        service: vec![ServiceDescriptorProto {
-            name: Some("Notes".into()),
-            method: vec![method("Unary", false), method("Chat", true)],
-            ..ServiceDescriptorProto::default()
-        }],
-        ..FileDescriptorProto::default()
-    };
-    let set = FileDescriptorSet { file: vec![file] };
-    Schema::from_descriptor_set(&set.encode_to_vec()).unwrap()
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct TestNote {
-    #[prost(string, tag = "1")]
-    text: String,
-    #[prost(uint32, tag = "2")]
-    number: u32,
-}
-
-fn note(text: &str) -> Vec<u8> {
-    let (text, number) = (text.to_owned(), 3);
-    TestNote { text, number }.encode_to_vec()
-}
-
-fn config() -> GrpcConfig {
-    GrpcConfig {
-        received_message_bytes_max: MESSAGE_BYTES_MAX,
-        ..GrpcConfig::default()
-    }
-}
-
-impl PortRig {
-    fn new() -> PortRig {
-        let (from_client, to_client) = (SharedPipe::default(), SharedPipe::default());
-        let carrier = PipeCarrier {
-            from_client: Arc::clone(&from_client),
-            to_client: Arc::clone(&to_client),
-        };
-        let share = PrivateBytes::of_attachment(&PrivateBytes::of_node());
-        let parts = GrpcPortParts {
-            carrier: Box::new(carrier),
-            config: config(),
-            share: Arc::clone(&share),
-            receive_heap_bytes: 64 << 20,
-        };
-        let schema = schema();
-        PortRig {
-            port: GrpcPort::new(parts, 1),
-            client: GrpcConnection::client(GrpcConfig::default(), 1),
-            from_client,
-            to_client,
-            tables: Arc::new(Tables::compile(&schema).unwrap()),
-            schema,
-            share,
-            buffers: BufferPool::new(),
-            events: VecDeque::new(),
-            wanted: Vec::new(),
-            now: 1,
-        }
-    }
-
-    /// One whose service is known.
-    fn bound() -> PortRig {
-        let mut rig = PortRig::new();
-        let call = rig.begin(RequestHead::new(UNARY));
-        rig.exchange();
-        assert_eq!(rig.wanted, ["test.Notes"]);
-        rig.bind();
-        rig.client.cancel(call, Code::Cancelled, 1).unwrap();
-        rig.exchange();
-        assert!(rig.take().is_none());
-        rig
-    }
-
-    fn bind(&mut self) {
-        let service = self.schema.service("test.Notes").unwrap();
-        let binding = ServiceBinding {
-            connection: CONNECTION,
-            tables: Arc::clone(&self.tables),
-            methods: Arc::new(MethodBinding::of_service(service)),
-            message_bytes_max: MESSAGE_BYTES_MAX,
-        };
-        self.port.answer_service("test.Notes", Ok(binding), self.now);
-    }
-
-    fn begin(&mut self, head: RequestHead) -> u32 {
-        self.client.call(&head, self.now).unwrap()
-    }
-
-    fn send(&mut self, call: u32, message: &[u8]) {
-        let sent = self
-            .client
-            .send_message(call, MessageForm::Plain, message.into(), self.now);
-        sent.map_err(|(fault, _)| fault).unwrap();
-    }
-
-    fn call(&mut self, path: &str, message: &[u8]) -> u32 {
-        let call = self.begin(RequestHead::new(path));
-        self.send(call, message);
-        self.client.half_close(call, self.now).unwrap();
-        self.exchange();
-        call
-    }
-
-    /// Moves bytes until none move.
-    fn exchange(&mut self) {
-        loop {
-            let mut moved = self.client_writes();
-            self.port.note_ready();
-            self.port.poll(self.now);
-            self.wanted.extend(std::iter::from_fn(|| self.port.take_wanted()));
-            self.port.flush(self.now);
-            moved |= self.client_reads();
-            if !moved {
-                return;
-            }
-        }
-    }
-
-    fn client_writes(&mut self) -> bool {
-        self.client.fill(self.now);
-        let output = self.client.copied_output();
-        self.client.advance(output.len(), self.now);
-        self.from_client.lock().unwrap().bytes.extend(&output);
-        !output.is_empty()
-    }
-
-    fn client_reads(&mut self) -> bool {
-        let mut pipe = self.to_client.lock().unwrap();
-        if pipe.is_stopped {
-            return false;
-        }
-        let bytes: Vec<u8> = pipe.bytes.drain(..).collect();
-        drop(pipe);
-        let mut rest = &bytes[..];
-        while let Ok(received) = self.client.receive(rest, self.now) {
-            rest = &rest[received.consumed..];
-            let Some(event) = received.event else { break };
-            if let GrpcEvent::Message { call, message } = &event {
-                self.client.consume(*call, message.bytes.len());
-            }
-            self.events.push_back(event);
-        }
-        !bytes.is_empty()
-    }
-
-    fn take(&mut self) -> Option<Step> {
-        let request = self.port.next_request(&mut self.buffers);
-        request.map(|GrpcRequest { connection, step }| {
-            assert_eq!(connection, CONNECTION);
-            step
-        })
-    }
-
-    /// Metadata and text of a step for the datapath, which must be a good native message.
-    fn read(&mut self, step: &Step) -> (Vec<u8>, Option<Vec<u8>>) {
-        let Body::Gathered(body) = &step.body else {
-            assert!(matches!(step.body, Body::Empty) && !step.parts.contains(Parts::MESSAGE));
-            return (Vec::new(), None);
-        };
-        let metadata = body.buffer.bytes[..body.metadata_bytes as usize].to_vec();
-        if !step.parts.contains(Parts::MESSAGE) {
-            return (metadata, None);
-        }
-        let native = &body.buffer.bytes[message_offset(body.metadata_bytes)..];
-        assert_eq!(native.len(), body.message_bytes as usize);
-        let id = self.schema.services[0].methods[0].input;
-        self.tables.validate(id, native).unwrap();
-        let mut protobuf = Vec::new();
-        self.tables.encode(id, native, &mut protobuf).unwrap();
-        (metadata, Some(protobuf))
-    }
-
-    /// A step of the datapath, its body in the port's heap as marshalling leaves it.
-    fn reply(&mut self, call: u64, parts: Parts, metadata: &[u8], message: Option<&[u8]>) -> Step {
-        let mut bytes = metadata.to_vec();
-        bytes.resize(message_offset(metadata.len() as u32), 0);
-        let offset = bytes.len();
-        let id = self.schema.services[0].methods[0].output;
-        if let Some(protobuf) = message {
-            let mut scratch = Scratch::default();
-            self.tables
-                .decode(id, protobuf, &mut bytes, u32::MAX, &mut scratch)
-                .unwrap();
-        }
-        let (heap, _) = self.port.lend();
-        let mut block = heap.allocate(bytes.len() as u32).unwrap();
-        let window_at = block.at + (offset / 8) as u32;
-        let place = heap.bytes_mut(&mut block);
-        place.copy_from_slice(&bytes);
-        let message_bytes = (place.len() - offset) as u32;
-        if message.is_some() {
-            self.tables
-                .validate_and_relocate(id, &mut place[offset..], window_at)
-                .unwrap();
-        }
-        let mut step = Step::new(call, parts);
-        step.body = Body::Received(ReceivedBody {
-            block,
-            metadata_bytes: metadata.len() as u32,
-            message_bytes,
-            offsets: Offsets::Window,
-        });
-        step.window_bytes = message_bytes + STREAM_MESSAGE_COST_BYTES;
-        step
-    }
-
-    fn push(&mut self, step: Step) {
-        self.port.push_step(CONNECTION, step).unwrap();
-    }
-
-    fn ended(&mut self, call: u32) -> (GrpcStatus, Vec<u8>) {
-        self.exchange();
-        let ended = self.events.iter().find_map(|event| match event {
-            GrpcEvent::Ended {
-                call: of,
-                status,
-                metadata,
-                ..
-            } if *of == call => Some((status.clone(), metadata.clone())),
-            _ => None,
-        });
-        ended.unwrap_or_else(|| panic!("the call goes on: {:?}", self.events))
-    }
-
-    fn messages(&self) -> Vec<Vec<u8>> {
-        let messages = self.events.iter().filter_map(|event| match event {
-            GrpcEvent::Message { message, .. } => Some(message.bytes.clone()),
-            _ => None,
-        });
-        messages.collect()
-    }
-}
 
 fn block(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut block = Vec::new();
@@ -401,6 +63,54 @@ fn a_unary_call_is_one_step_and_one_reply() {
     // The datapath has ended it: there is nothing to tell it, and nothing is left.
     assert!(rig.take().is_none());
     assert_eq!((rig.port.open_calls(), rig.port.receive_heap_bytes()), (0, 0));
+}
+
+#[test]
+fn calls_are_numbered_as_they_begin() {
+    let mut rig = PortRig::bound();
+    // The share of private memory is used up for large messages, for a while.
+    let taken = rig.share.charge(rig.share.message_bytes_now());
+    let large = rig.call(UNARY, &note(&"x".repeat(100_000)));
+    let small = rig.call(UNARY, &note("small"));
+    let first = rig.take().unwrap();
+    assert_eq!(rig.read(&first).1, Some(note("small")));
+    assert!(rig.take().is_none());
+    drop(taken);
+    let second = rig.take().unwrap();
+    assert!(second.call > first.call, "{} after {}", second.call, first.call);
+    for (step, call) in [(first, small), (second, large)] {
+        let reply = rig.reply(
+            step.call,
+            Parts::MESSAGE | Parts::STATUS,
+            &[],
+            Some(&note("back")),
+        );
+        rig.push(reply);
+        assert_eq!(rig.ended(call).0.code, Code::Ok);
+    }
+}
+
+#[test]
+fn calls_that_have_not_begun_go_to_another_connection_when_theirs_goes() {
+    let mut rig = PortRig::bound();
+    let begun = rig.call(UNARY, &note("begun"));
+    rig.take().unwrap();
+    let waiting = rig.call(UNARY, &note("waiting"));
+    rig.wanted.clear();
+    rig.port.closed(CONNECTION, Code::Unavailable);
+    assert_eq!(rig.ended(begun).0.code, Code::Unavailable);
+    assert_eq!(rig.wanted, ["test.Notes"]);
+    rig.bind();
+    let step = rig.take().unwrap();
+    assert_eq!((rig.read(&step).1, step.call), (Some(note("waiting")), 1));
+    let reply = rig.reply(
+        step.call,
+        Parts::MESSAGE | Parts::STATUS,
+        &[],
+        Some(&note("back")),
+    );
+    rig.push(reply);
+    assert_eq!(rig.ended(waiting).0.code, Code::Ok);
 }
 
 #[test]
@@ -598,7 +308,7 @@ fn a_datapath_that_does_not_read_stops_the_client() {
     let mut rig = PortRig::bound();
     let call = rig.begin(RequestHead::new(CHAT));
     let message = note(&"x".repeat(50_000));
-    let (mut sent, mut taken) = (0, 0);
+    let (mut sent, mut taken, mut number) = (0, 0, 0);
     // Nothing gives the window back.
     for _ in 0..300 {
         let sending = rig
@@ -608,6 +318,7 @@ fn a_datapath_that_does_not_read_stops_the_client() {
         rig.exchange();
         while let Some(step) = rig.take() {
             taken += usize::from(step.parts.contains(Parts::MESSAGE));
+            number = step.call;
         }
     }
     let in_window = STREAM_WINDOW_BYTES as usize / 50_000;
@@ -617,7 +328,7 @@ fn a_datapath_that_does_not_read_stops_the_client() {
     );
     assert!(sent < 60, "{sent} messages left the client");
     // The reader reads on: so does the client.
-    let mut window = Step::new(2, Parts::WINDOW);
+    let mut window = Step::new(number, Parts::WINDOW);
     window.window_bytes = STREAM_WINDOW_BYTES;
     rig.push(window);
     let more = std::iter::from_fn(|| rig.take()).count();

@@ -102,6 +102,17 @@ enum ConnectionRoute {
     Remote(RemoteRoute),
 }
 
+/// Whether calls of a service lead anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServiceReach {
+    /// To an app of this node, or to an endpoint that was not unreachable when it was tried last.
+    Leads,
+    /// It is known, and nobody answers.
+    Fails,
+    /// No service of this name can be called here.
+    Unknown,
+}
+
 /// Where to look for a service on other nodes.
 struct RemoteRoute {
     over: TransportKind,
@@ -287,6 +298,56 @@ impl Connector {
         known.sort();
         known.dedup();
         suggestion::what_is_known(service, "service", &known)
+    }
+
+    /// Those of [`Connector::known_to`] that lead somewhere, whether anybody answers there or not.
+    pub(crate) fn reachable_services(&self, app: &AttachedApp) -> Vec<String> {
+        let config = self.config.live();
+        let mut known = self.known_to(app);
+        known.retain(|service| self.services.is_bound(service) || config.route(service).is_some());
+        known
+    }
+
+    /// Services of which a client may be told that brings no schema, whether they can be called now or not.
+    pub(crate) fn known_to(&self, app: &AttachedApp) -> Vec<String> {
+        let schemas = self.services.schemas().into_iter();
+        let mut known: Vec<String> = schemas.map(|(schema, _)| schema.service.clone()).collect();
+        known.retain(|service| self.authority.may_know(app, service));
+        known.sort();
+        known.dedup();
+        known
+    }
+
+    /// Whether calls of a service lead anywhere, as far as this node knows.
+    pub(crate) fn reach_of(&self, app: &AttachedApp, service: &str) -> ServiceReach {
+        if !self.authority.may_know(app, service) || self.services.schema_to_call(service).is_none() {
+            return ServiceReach::Unknown;
+        }
+        let config = self.config.live();
+        let is_bound = self.services.is_bound(service);
+        let endpoints = match config.route(service) {
+            Some(route) if route.transport == RouteTransport::Auto && is_bound => return ServiceReach::Leads,
+            Some(route) => &route.endpoints[..],
+            None => &[],
+        };
+        let failed = |endpoint: &String| self.attempts.health.of(endpoint).failed_in_a_row > 0;
+        let leads = match endpoints {
+            [] => is_bound,
+            _ => !endpoints.iter().all(failed),
+        };
+        match leads {
+            true => ServiceReach::Leads,
+            false => ServiceReach::Fails,
+        }
+    }
+
+    /// Says that no service of a name is known here, and which are.
+    pub(crate) fn unknown_service(&self, app: &AttachedApp, service: &str) -> String {
+        let name = log::cut(service);
+        format!(
+            "there is no service {name} here; {}",
+            self.known_services(app, service)
+        )
     }
 
     fn route(&self, app: &AttachedApp, connect: &Connect) -> Result<ConnectionRoute, Refusal> {

@@ -892,6 +892,7 @@ async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
                 }
             }
             RuntimeEvent::ServiceWanted { app, service } => plane.grpc.look_for(app, service),
+            RuntimeEvent::NodeCall { app, event } => plane.grpc.answer_node_call(app, event),
             RuntimeEvent::CallerEnded { app, reason } => plane.grpc.connection_ended(app, &reason),
             RuntimeEvent::EngineFailed(failed) => plane.changes.engine_failed(*failed),
         }

@@ -5,7 +5,7 @@ use provost_frontend_grpc::{GrpcPort, ServiceRefusal};
 use provost_wire::Code;
 
 use crate::caller_port::CallerPort;
-use crate::command::{AppId, CallerEnding, NewCaller, RuntimeEvent, ServiceAnswer, WaitMode};
+use crate::command::{AppId, CallerAnswer, CallerEnding, NewCaller, RuntimeEvent, ServiceAnswer, WaitMode};
 use crate::platform::RuntimePlatform;
 use crate::worker::{BATCH_SUBMISSIONS, KIND_APP, RuntimeWorker, token};
 
@@ -37,6 +37,11 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             app.heat(number, &mut self.hot_apps, now);
             app.touch(number, &mut self.touched);
         }
+    }
+
+    pub(crate) fn answer_node_call(&mut self, answer: CallerAnswer) {
+        let now = self.now;
+        self.change_caller(answer.app, |port| port.answer_node(answer.answer, now));
     }
 
     pub(crate) fn drain_caller(&mut self, app: AppId) {
@@ -73,6 +78,9 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         };
         while let Some(service) = port.take_wanted() {
             self.events.send(RuntimeEvent::ServiceWanted { app: id, service });
+        }
+        while let Some(event) = port.take_node_event() {
+            self.events.send(RuntimeEvent::NodeCall { app: id, event });
         }
         if let Some(reason) = port.ended().filter(|_| !is_stuck) {
             let reason = reason.to_owned();

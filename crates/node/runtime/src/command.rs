@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use provost_datapath::{ConnectionEnd, Datapath};
 use provost_frontend::{AppFault, AppPort};
-use provost_frontend_grpc::{GrpcPort, ServiceBinding, ServiceRefusal};
+use provost_frontend_grpc::{GrpcPort, NodeAnswer, NodeEvent, ServiceBinding, ServiceRefusal};
 use provost_shm::Doorbell;
 use provost_wire::Code;
 
@@ -28,6 +28,8 @@ pub enum RuntimeCommand {
     AttachCaller(Box<NewCaller>),
     /// What was found of a service that a gRPC client calls.
     AnswerService(Box<ServiceAnswer>),
+    /// What a service of the node's own says to a gRPC client.
+    AnswerNodeCall(Box<CallerAnswer>),
     /// A gRPC client is to end its calls, and to begin no others.
     DrainCaller(AppId),
     /// The calls of a gRPC client end now.
@@ -83,6 +85,14 @@ pub struct ServiceAnswer {
     pub service: String,
     /// Where calls go, or why they do not.
     pub found: Result<ServiceBinding, ServiceRefusal>,
+}
+
+/// What is said to a gRPC client of a service of the node's own.
+pub struct CallerAnswer {
+    /// Which client, by its number.
+    pub app: AppId,
+    /// What the control plane answers.
+    pub answer: NodeAnswer,
 }
 
 /// How the calls of a gRPC client end before their time.
@@ -154,6 +164,13 @@ pub enum RuntimeEvent {
         app: AppId,
         /// The name of the service, as the client has it.
         service: String,
+    },
+    /// A gRPC client calls a service that the node answers itself ([`RuntimeCommand::AnswerNodeCall`]).
+    NodeCall {
+        /// Which client, by its number.
+        app: AppId,
+        /// What it asks, or that it asks no more.
+        event: NodeEvent,
     },
     /// A gRPC client's connection has ended. The connections behind it are ending.
     CallerEnded {

@@ -36,8 +36,8 @@ use provost_datapath::Nanos;
 use provost_shm::{Doorbell, now_ns};
 
 pub use command::{
-    AppId, CallerEnding, ConnectionId, NewApp, NewCaller, NewConnection, RuntimeCommand, RuntimeEvent,
-    ServiceAnswer, WaitMode,
+    AppId, CallerAnswer, CallerEnding, ConnectionId, NewApp, NewCaller, NewConnection, RuntimeCommand,
+    RuntimeEvent, ServiceAnswer, WaitMode,
 };
 pub use engines::{
     EngineProbation, EngineTag, FallbackEngine, FaultPlan, FittedEngine, PROBATION_NS, PROBATIONS_KEPT_MAX,

@@ -339,6 +339,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
                 RuntimeCommand::Attach(app) => self.attach(*app),
                 RuntimeCommand::AttachCaller(caller) => self.attach_caller(*caller),
                 RuntimeCommand::AnswerService(answer) => self.answer_service(*answer),
+                RuntimeCommand::AnswerNodeCall(answer) => self.answer_node_call(*answer),
                 RuntimeCommand::DrainCaller(app) => self.drain_caller(app),
                 RuntimeCommand::EndCaller(ending) => self.end_caller(&ending),
                 RuntimeCommand::Detach(app) => self.detach(app),

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use provost_datapath::PrivateBytes;
-use provost_frontend_grpc::{GrpcPort, GrpcPortParts, ServiceRefusal};
+use provost_frontend_grpc::{GrpcPort, GrpcPortParts, NodeMethods, ServiceRefusal};
 use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, MessageForm, RequestHead};
 use provost_runtime::{
     CallerEnding, EventRefused, EventSink, NewCaller, RuntimeCommand, RuntimeEvent, RuntimeHandle,
@@ -104,6 +104,7 @@ fn attached() -> (RuntimeHandle, Receiver<RuntimeEvent>, TestClient) {
             config: GrpcConfig::default(),
             share: PrivateBytes::of_attachment(&PrivateBytes::of_node()),
             receive_heap_bytes: 1 << 20,
+            node_methods: NodeMethods::default(),
         },
         now_ns(),
     );

@@ -47,6 +47,25 @@ pub struct GrpcListenerConfig {
     /// Bytes of the metadata of a call, as HTTP/2 counts them.
     #[serde(default = "metadata_bytes_default")]
     pub metadata_bytes: u32,
+    /// Services that the node answers itself here. Others of these names go where all calls go.
+    #[serde(default = "NodeService::all")]
+    pub node_services: Vec<NodeService>,
+}
+
+/// A service that the node answers itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeService {
+    /// `grpc.health.v1.Health`.
+    Health,
+    /// `grpc.reflection.v1.ServerReflection`, and the same as `v1alpha`.
+    Reflection,
+}
+
+impl NodeService {
+    fn all() -> Vec<NodeService> {
+        vec![NodeService::Health, NodeService::Reflection]
+    }
 }
 
 fn mode_default() -> String {

@@ -23,7 +23,7 @@ pub use accounts::{AccountKind, GroupAccount, GroupKind, NamedAccount, UserAccou
 pub use admin::AdminConfig;
 pub use apps::AppTable;
 pub use diff::{ConfigChange, TakesEffect, diff};
-pub use grpc::{GrpcListenerConfig, GrpcTable};
+pub use grpc::{GrpcListenerConfig, GrpcTable, NodeService};
 pub use model::*;
 pub use observe::{ListenAddress, ObserveConfig};
 pub use sources::{Adjust, FurtherCheck, Sources};

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tracing::Instrument;
 
 use super::GrpcAccess;
 use super::listeners::GrpcListener;
+use super::node_services;
 use super::socket::{ArrivedClient, ClientParty};
 use crate::access::{self, UNKNOWN_USER};
 use crate::admission;
@@ -43,8 +45,13 @@ const SILENT: PlaceBounds = PlaceBounds {
 };
 /// Services of one client that are looked for at once; more wait.
 const LOOK_UPS_MAX: usize = 16;
-/// Messages of the largest size that one client may have sent in part.
-const PARTIAL_MESSAGES_MAX: usize = 2;
+/// What a client may send ahead of the node on all calls of a connection: the more it may have at a time, the less on each.
+const SENT_AHEAD_BYTES_MAX: u32 = 128 << 20;
+/// The same of one call. The least is what HTTP/2 has without being told.
+const SENT_AHEAD_BYTES_OF_CALL: RangeInclusive<u32> = 65_535..=1 << 20;
+/// Messages of a client that may come whole though they are larger than that: so many bytes, or two of the largest.
+const LARGE_MESSAGE_BYTES: usize = 16 << 20;
+const LARGE_MESSAGES: usize = 2;
 /// How long clients that were told to go, and had their time, may take to be gone.
 const LEAVING_WAIT: Duration = Duration::from_millis(500);
 
@@ -58,8 +65,8 @@ pub(super) struct ClientRegistry {
 
 /// A client that has connected.
 pub(crate) struct GrpcClient {
-    id: AppId,
-    listener: Rc<GrpcListener>,
+    pub(super) id: AppId,
+    pub(super) listener: Rc<GrpcListener>,
     /// The app that it is, if it may be.
     name: String,
     /// The runtime that has its connection.
@@ -84,7 +91,7 @@ impl ClientRegistry {
         }
     }
 
-    fn find(&self, id: AppId) -> Option<Rc<GrpcClient>> {
+    pub(super) fn find(&self, id: AppId) -> Option<Rc<GrpcClient>> {
         self.connected.borrow().get(&id).map(Rc::clone)
     }
 
@@ -110,6 +117,7 @@ impl GrpcAccess {
                 config: connection_config(&live, &listener.config),
                 share: Arc::clone(send_heap.share()),
                 receive_heap_bytes: live.limits.receive_heap_bytes,
+                node_methods: node_services::methods_of(&listener.config.node_services),
             },
             now_ns(),
         );
@@ -209,6 +217,7 @@ impl GrpcAccess {
             attending.abort();
         }
         client.give_up();
+        self.watches.forget_client(id);
         self.clients.gone.notify_one();
         Some(client)
     }
@@ -267,7 +276,7 @@ impl GrpcAccess {
     }
 
     /// The app that a client is. With its first call it becomes one, if it may.
-    fn admitted(&self, client: &GrpcClient) -> Result<Rc<AttachedApp>, Refusal> {
+    pub(super) fn admitted(&self, client: &GrpcClient) -> Result<Rc<AttachedApp>, Refusal> {
         if let Some(app) = &*client.admitted.borrow() {
             return Ok(Rc::clone(app));
         }
@@ -434,15 +443,22 @@ fn connection_config(live: &Config, listener: &GrpcListenerConfig) -> GrpcConfig
         interval_ns: live.timeouts.keepalive_interval_ms * 1_000_000,
         timeout_ns: live.timeouts.keepalive_timeout_ms * 1_000_000,
     };
+    let large_message_bytes_max = LARGE_MESSAGE_BYTES.max(LARGE_MESSAGES * listener.message_bytes as usize);
+    let (least, most) = SENT_AHEAD_BYTES_OF_CALL.into_inner();
+    let stream_window_bytes = (SENT_AHEAD_BYTES_MAX / listener.calls.max(1)).clamp(least, most);
+    let sent_ahead_bytes = stream_window_bytes as usize * listener.calls as usize;
     GrpcConfig {
         http2: Http2Config {
             streams_max: listener.calls,
+            stream_window_bytes,
             header_list_bytes_max: listener.metadata_bytes,
             keepalive: Some(keepalive),
             ..Http2Config::default()
         },
         received_message_bytes_max: listener.message_bytes,
-        partial_bytes_max: PARTIAL_MESSAGES_MAX * listener.message_bytes as usize,
+        // So that no call fails for want of room.
+        partial_bytes_max: sent_ahead_bytes + large_message_bytes_max,
+        large_message_bytes_max,
         ..GrpcConfig::default()
     }
 }

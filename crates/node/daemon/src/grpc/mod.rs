@@ -13,6 +13,7 @@
 
 mod clients;
 mod listeners;
+mod node_services;
 mod socket;
 
 use std::rc::Rc;
@@ -31,6 +32,7 @@ use clients::ClientRegistry;
 pub use listeners::NotListening;
 use listeners::OpenListeners;
 pub(crate) use listeners::{GrpcSockets, InheritedSocket, open_all};
+use node_services::{HealthWatches, ReflectionTurns};
 
 /// See the module's documentation.
 pub(crate) struct GrpcAccess {
@@ -43,6 +45,8 @@ pub(crate) struct GrpcAccess {
     pub(crate) barrier: QuiesceBarrier,
     clients: ClientRegistry,
     listeners: OpenListeners,
+    watches: HealthWatches,
+    reflection_turns: ReflectionTurns,
     /// Memory of which a client uses nothing: it has no heap to share.
     no_heap: SendHeap,
 }
@@ -59,6 +63,8 @@ impl GrpcAccess {
             barrier: QuiesceBarrier::new(),
             clients: ClientRegistry::new(),
             listeners: OpenListeners::default(),
+            watches: HealthWatches::default(),
+            reflection_turns: ReflectionTurns::default(),
             no_heap: SendHeap::map(Memfd::create("provost-no-heap", 1)?)?,
         })
     }
