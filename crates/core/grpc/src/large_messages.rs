@@ -11,7 +11,7 @@ pub(crate) struct LargeMessages {
     /// Bytes of all that may come whole; a single one may be longer.
     bytes_max: usize,
     admitted_bytes: usize,
-    /// Lengths by call.
+    /// Those that may come whole: lengths by call.
     admitted: BTreeMap<u32, usize>,
     waiting: BTreeMap<u32, usize>,
 }

@@ -99,7 +99,7 @@ pub(crate) enum ServiceState {
 /// What becomes of a call of a service.
 #[derive(Debug)]
 pub(crate) enum ServiceLookup {
-    /// It goes there.
+    /// It goes to this connection.
     Bound(Arc<NumberedBinding>),
     /// It waits; the control plane is to be asked now, if it was not already.
     Waits {

@@ -65,7 +65,7 @@ pub struct NodeAnswer {
     pub messages: Vec<Vec<u8>>,
     /// Whether the answer to the question was given before, and this comes by itself.
     pub is_further: bool,
-    /// What follows them.
+    /// What follows these messages.
     pub then: NodeAnswerEnd,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct NodeCall {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodeCallPhase {
-    /// Nothing has come.
+    /// No message has come yet.
     Fresh,
     /// The next message is asked about when it comes.
     Listens,

@@ -335,9 +335,10 @@ impl Connector {
             [] => is_bound,
             _ => !endpoints.iter().all(failed),
         };
-        match leads {
-            true => ServiceReach::Leads,
-            false => ServiceReach::Fails,
+        if leads {
+            ServiceReach::Leads
+        } else {
+            ServiceReach::Fails
         }
     }
 

@@ -175,9 +175,10 @@ impl GrpcAccess {
 
     fn health_of(&self, app: &AttachedApp, service: &str) -> ServingStatus {
         if service.is_empty() {
-            return match self.connector.connections.is_draining() {
-                true => ServingStatus::NotServing,
-                false => ServingStatus::Serving,
+            return if self.connector.connections.is_draining() {
+                ServingStatus::NotServing
+            } else {
+                ServingStatus::Serving
             };
         }
         match self.connector.reach_of(app, service) {

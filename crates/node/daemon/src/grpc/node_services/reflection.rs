@@ -22,12 +22,12 @@ const LOOK_UPS_MAX: usize = 2;
 struct ReflectionRequest {
     #[prost(string, tag = "1")]
     host: String,
-    #[prost(oneof = "Asked", tags = "3, 4, 5, 6, 7")]
-    asked: Option<Asked>,
+    #[prost(oneof = "ReflectionQuestion", tags = "3, 4, 5, 6, 7")]
+    asked: Option<ReflectionQuestion>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum Asked {
+enum ReflectionQuestion {
     #[prost(string, tag = "3")]
     FileByFilename(String),
     #[prost(string, tag = "4")]
@@ -54,12 +54,12 @@ struct ReflectionResponse {
     valid_host: String,
     #[prost(message, optional, tag = "2")]
     original_request: Option<ReflectionRequest>,
-    #[prost(oneof = "Told", tags = "4, 5, 6, 7")]
-    told: Option<Told>,
+    #[prost(oneof = "ReflectionAnswer", tags = "4, 5, 6, 7")]
+    told: Option<ReflectionAnswer>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum Told {
+enum ReflectionAnswer {
     #[prost(message, tag = "4")]
     Files(FilesResponse),
     #[prost(message, tag = "5")]
@@ -153,28 +153,28 @@ impl GrpcAccess {
 
 fn answer(request: ReflectionRequest, services: Vec<String>, sets: &[Arc<[u8]>]) -> Vec<u8> {
     let told = match &request.asked {
-        Some(Asked::ListServices(_)) => {
+        Some(ReflectionQuestion::ListServices(_)) => {
             let service = services
                 .into_iter()
                 .map(|name| ServiceResponse { name })
                 .collect();
-            Told::Services(ServicesResponse { service })
+            ReflectionAnswer::Services(ServicesResponse { service })
         }
-        Some(Asked::FileByFilename(name)) => {
+        Some(ReflectionQuestion::FileByFilename(name)) => {
             find(sets, |file| file.name() == name).unwrap_or_else(|| not_found("file", name))
         }
-        Some(Asked::FileContainingSymbol(symbol)) => {
+        Some(ReflectionQuestion::FileContainingSymbol(symbol)) => {
             let wanted = symbol.trim_start_matches('.');
             find(sets, |file| declares(file, wanted)).unwrap_or_else(|| not_found("symbol", symbol))
         }
-        Some(Asked::FileContainingExtension(asked)) => {
+        Some(ReflectionQuestion::FileContainingExtension(asked)) => {
             let is_meant = |file: &FileDescriptorProto| {
                 let extends = extensions_of(file, &asked.containing_type);
                 extends.contains(&asked.extension_number)
             };
             find(sets, is_meant).unwrap_or_else(|| not_found("extension of", &asked.containing_type))
         }
-        Some(Asked::AllExtensionNumbersOfType(name)) => extension_numbers(sets, name),
+        Some(ReflectionQuestion::AllExtensionNumbersOfType(name)) => extension_numbers(sets, name),
         None => error(Code::InvalidArgument, "the request asks nothing".to_owned()),
     };
     let response = ReflectionResponse {
@@ -186,7 +186,7 @@ fn answer(request: ReflectionRequest, services: Vec<String>, sets: &[Arc<[u8]>])
 }
 
 /// The first file that is meant, and all that it needs.
-fn find(sets: &[Arc<[u8]>], is_meant: impl Fn(&FileDescriptorProto) -> bool) -> Option<Told> {
+fn find(sets: &[Arc<[u8]>], is_meant: impl Fn(&FileDescriptorProto) -> bool) -> Option<ReflectionAnswer> {
     sets.iter().find_map(|set| {
         let files = FilesByName::read(set);
         let name = files
@@ -195,7 +195,7 @@ fn find(sets: &[Arc<[u8]>], is_meant: impl Fn(&FileDescriptorProto) -> bool) -> 
             .find(|name| is_meant(&files.by_name[*name].0))?;
         let name = name.clone();
         let files = files.with_dependencies(name);
-        Some(Told::Files(FilesResponse { files }))
+        Some(ReflectionAnswer::Files(FilesResponse { files }))
     })
 }
 
@@ -292,7 +292,7 @@ fn extensions_of(file: &FileDescriptorProto, extended: &str) -> Vec<i32> {
     of_type.map(prost_types::FieldDescriptorProto::number).collect()
 }
 
-fn extension_numbers(sets: &[Arc<[u8]>], name: &str) -> Told {
+fn extension_numbers(sets: &[Arc<[u8]>], name: &str) -> ReflectionAnswer {
     let (mut is_known, mut extension_number) = (false, Vec::new());
     for set in sets {
         for (file, _) in FilesByName::read(set).by_name.values() {
@@ -305,13 +305,13 @@ fn extension_numbers(sets: &[Arc<[u8]>], name: &str) -> Told {
     }
     extension_number.sort_unstable();
     extension_number.dedup();
-    Told::ExtensionNumbers(ExtensionNumbersResponse {
+    ReflectionAnswer::ExtensionNumbers(ExtensionNumbersResponse {
         base_type_name: name.to_owned(),
         extension_number,
     })
 }
 
-fn not_found(what: &str, name: &str) -> Told {
+fn not_found(what: &str, name: &str) -> ReflectionAnswer {
     let name: String = name.chars().take(200).collect();
     error(
         Code::NotFound,
@@ -319,8 +319,8 @@ fn not_found(what: &str, name: &str) -> Told {
     )
 }
 
-fn error(code: Code, error_message: String) -> Told {
-    Told::Error(ErrorResponse {
+fn error(code: Code, error_message: String) -> ReflectionAnswer {
+    ReflectionAnswer::Error(ErrorResponse {
         error_code: code as i32,
         error_message,
     })
@@ -330,7 +330,7 @@ fn error(code: Code, error_message: String) -> Told {
 mod tests {
     use super::*;
 
-    fn asked(asked: Asked) -> Told {
+    fn asked(asked: ReflectionQuestion) -> ReflectionAnswer {
         let request = ReflectionRequest {
             host: "h".to_owned(),
             asked: Some(asked),
@@ -342,8 +342,8 @@ mod tests {
         response.told.unwrap()
     }
 
-    fn files(told: Told) -> Vec<String> {
-        let Told::Files(response) = told else {
+    fn files(told: ReflectionAnswer) -> Vec<String> {
+        let ReflectionAnswer::Files(response) = told else {
             panic!("{told:?} has no files");
         };
         let name = |bytes: &Vec<u8>| FileDescriptorProto::decode(&**bytes).unwrap().name().to_owned();
@@ -353,7 +353,10 @@ mod tests {
     #[test]
     fn files_are_found_by_their_name_and_by_what_they_declare() {
         let health = ["grpc/health/v1/health.proto"];
-        assert_eq!(files(asked(Asked::FileByFilename(health[0].to_owned()))), health);
+        assert_eq!(
+            files(asked(ReflectionQuestion::FileByFilename(health[0].to_owned()))),
+            health
+        );
         for symbol in [
             "grpc.health.v1.Health",
             ".grpc.health.v1.Health.Watch",
@@ -363,7 +366,7 @@ mod tests {
             "grpc.health.v1.HealthCheckResponse.SERVING",
         ] {
             assert_eq!(
-                files(asked(Asked::FileContainingSymbol(symbol.to_owned()))),
+                files(asked(ReflectionQuestion::FileContainingSymbol(symbol.to_owned()))),
                 health,
                 "{symbol}"
             );
@@ -375,9 +378,9 @@ mod tests {
             "",
             "grpc.health.v1.Health.No",
         ] {
-            let told = asked(Asked::FileContainingSymbol(symbol.to_owned()));
+            let told = asked(ReflectionQuestion::FileContainingSymbol(symbol.to_owned()));
             assert!(
-                matches!(&told, Told::Error(error) if error.error_code == 5),
+                matches!(&told, ReflectionAnswer::Error(error) if error.error_code == 5),
                 "{symbol}: {told:?}"
             );
         }
@@ -385,12 +388,14 @@ mod tests {
 
     #[test]
     fn types_without_extensions_are_known_and_others_are_not() {
-        let known = asked(Asked::AllExtensionNumbersOfType(
+        let known = asked(ReflectionQuestion::AllExtensionNumbersOfType(
             "grpc.health.v1.HealthCheckRequest".to_owned(),
         ));
-        assert!(matches!(known, Told::ExtensionNumbers(numbers) if numbers.extension_number.is_empty()));
-        let unknown = asked(Asked::AllExtensionNumbersOfType("a.B".to_owned()));
-        assert!(matches!(unknown, Told::Error(error) if error.error_message.contains("a.B")));
+        assert!(
+            matches!(known, ReflectionAnswer::ExtensionNumbers(numbers) if numbers.extension_number.is_empty())
+        );
+        let unknown = asked(ReflectionQuestion::AllExtensionNumbersOfType("a.B".to_owned()));
+        assert!(matches!(unknown, ReflectionAnswer::Error(error) if error.error_message.contains("a.B")));
     }
 
     #[test]
