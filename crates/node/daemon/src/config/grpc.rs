@@ -56,7 +56,7 @@ pub struct GrpcListenerConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeService {
-    /// Health checks: `grpc.health.v1.Health`.
+    /// Health checks of clients: `grpc.health.v1.Health`.
     Health,
     /// `grpc.reflection.v1.ServerReflection`, and the same as `v1alpha`.
     Reflection,
