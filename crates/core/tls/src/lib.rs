@@ -1,4 +1,5 @@
-//! TLS 1.3: configuration from PEM files, who a certificate names; the handshake, the record layer, its saved state.
+//! TLS 1.3 between nodes: configuration from PEM files, who a certificate names; the handshake, the record layer, its saved state.
+//! And TLS 1.2 and 1.3 beside HTTP/2, for programs that are no nodes ([`TlsStream`]).
 #![forbid(unsafe_code)]
 
 pub mod fuzzing;
@@ -7,6 +8,8 @@ mod keys;
 mod saved;
 mod server_identity;
 mod session;
+mod stream;
+mod stream_files;
 #[cfg(test)]
 mod tests;
 mod validity;
@@ -27,6 +30,10 @@ extern crate self as provost_tls;
 
 pub use handshake::{KEY_BYTES, Purpose, TlsHandshake};
 pub use session::{TlsFault, TlsRead, TlsSession};
+pub use stream::{StreamFault, TlsStream, is_server_name};
+pub use stream_files::{
+    ClientDemand, LoadedStreamTls, ServerTrust, StreamClientFiles, StreamServerFiles, TlsSource,
+};
 pub use validity::CertificateValidity;
 
 /// What the two ends name in TLS ([`Purpose`]), so that a TLS port of something else is recognized.
@@ -93,6 +100,14 @@ pub struct LoadedTls {
 /// Why a TLS configuration was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsConfigError {
+    /// No certificate of an authority was found where the system keeps them.
+    #[error(
+        "the system's certificates of authorities: {reason}: install them (the package ca-certificates), or name a file"
+    )]
+    System {
+        /// What was found in their place.
+        reason: String,
+    },
     /// A file cannot be read or has none of what it should have.
     #[error("{}: {reason}", path.display())]
     File {
@@ -206,32 +221,11 @@ impl TlsConfig {
     }
 
     fn authorities(&self) -> Result<RootCertStore, TlsConfigError> {
-        let mut store = RootCertStore::empty();
-        for certificate in certificates(&self.ca)? {
-            store
-                .add(certificate)
-                .map_err(|error| file_error(&self.ca, &error))?;
-        }
-        Ok(store)
+        authorities_in(&self.ca)
     }
 
     fn revocations(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsConfigError> {
-        let mut lists = Vec::new();
-        for path in &self.crls {
-            let before = lists.len();
-            let read = CertificateRevocationListDer::pem_file_iter(path)
-                .map_err(|error| file_error(path, &error))?;
-            for list in read {
-                lists.push(list.map_err(|error| file_error(path, &error))?);
-            }
-            if lists.len() == before {
-                return Err(file_error(
-                    path,
-                    &"no list in it (want PEM, -----BEGIN X509 CRL-----)",
-                ));
-            }
-        }
-        Ok(lists)
+        revocations_in(&self.crls)
     }
 
     fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {
@@ -239,15 +233,11 @@ impl TlsConfig {
     }
 
     fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsConfigError> {
-        PrivateKeyDer::from_pem_file(&self.key).map_err(|error| file_error(&self.key, &error))
+        key_in(&self.key)
     }
 
     fn mismatch(&self, error: &rustls::Error) -> TlsConfigError {
-        TlsConfigError::Mismatch {
-            cert: self.cert.clone(),
-            key: self.key.clone(),
-            reason: error.to_string(),
-        }
+        mismatch(&self.cert, &self.key, error)
     }
 }
 
@@ -271,6 +261,45 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsConfigEr
             &"no certificate in it (want PEM, -----BEGIN CERTIFICATE-----)",
         )),
         false => Ok(certificates),
+    }
+}
+
+fn authorities_in(path: &Path) -> Result<RootCertStore, TlsConfigError> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        store.add(certificate).map_err(|error| file_error(path, &error))?;
+    }
+    Ok(store)
+}
+
+fn revocations_in(paths: &[PathBuf]) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsConfigError> {
+    let mut lists = Vec::new();
+    for path in paths {
+        let before = lists.len();
+        let read =
+            CertificateRevocationListDer::pem_file_iter(path).map_err(|error| file_error(path, &error))?;
+        for list in read {
+            lists.push(list.map_err(|error| file_error(path, &error))?);
+        }
+        if lists.len() == before {
+            return Err(file_error(
+                path,
+                &"no list in it (want PEM, -----BEGIN X509 CRL-----)",
+            ));
+        }
+    }
+    Ok(lists)
+}
+
+fn key_in(path: &Path) -> Result<PrivateKeyDer<'static>, TlsConfigError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| file_error(path, &error))
+}
+
+fn mismatch(cert: &Path, key: &Path, error: &rustls::Error) -> TlsConfigError {
+    TlsConfigError::Mismatch {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+        reason: error.to_string(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Our records against rustls on the other end, in memory.
 
 #[path = "../tests/certificates/mod.rs"]
-mod certificates;
+pub(crate) mod certificates;
 
 use std::io::{Read, Write};
 use std::sync::Arc;
