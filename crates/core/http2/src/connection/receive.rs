@@ -159,7 +159,11 @@ impl<C: DataChunk> Http2Connection<C> {
     fn preface(&mut self, have: usize, input: &[u8]) -> Result<InputStep, ConnectionError> {
         let used = input.len().min(PREFACE.len() - have);
         if PREFACE[have..have + used] != input[..used] {
-            return Err(ConnectionError::protocol("the client's preface is another"));
+            let reason = match have {
+                0 => other_protocol(input),
+                _ => OTHER_PREFACE,
+            };
+            return Err(ConnectionError::protocol(reason));
         }
         self.read = if have + used == PREFACE.len() {
             ReadState::START
@@ -735,6 +739,21 @@ impl FoundEvent {
 }
 
 /// RFC 9113, section 4.3: what cannot be decoded ends the connection.
+/// What is said of a client that begins otherwise than HTTP/2 does.
+const OTHER_PREFACE: &str = "the client's preface is another";
+
+/// What a client speaks that begins so, where that is known.
+fn other_protocol(input: &[u8]) -> &'static str {
+    match input {
+        // A record of a handshake (RFC 8446, section 5.1).
+        [22, 3, ..] | [22] => "the client speaks TLS, and here nobody does: cleartext HTTP/2 is awaited",
+        [b'A'..=b'Z', ..] if input.windows(8).any(|part| part == b" HTTP/1.") => {
+            "the client speaks HTTP/1, and gRPC needs HTTP/2"
+        }
+        _ => OTHER_PREFACE,
+    }
+}
+
 fn block_error(error: HpackError) -> ConnectionError {
     let code = match error {
         HpackError::TooLong => ErrorCode::ENHANCE_YOUR_CALM,
