@@ -17,6 +17,14 @@ pub trait ByteCarrier: Send {
     /// [`io::ErrorKind::WouldBlock`] when there is no room.
     fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Sends what it keeps of what was written: within TLS, bytes of records.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is no room for all of it.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// What a poller watches; the carrier owns it.
     fn descriptor(&self) -> RawFd;
 }
@@ -28,6 +36,10 @@ impl<S: Read + Write + AsRawFd + Send> ByteCarrier for S {
 
     fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.write_vectored(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Write::flush(self)
     }
 
     fn descriptor(&self) -> RawFd {

@@ -102,6 +102,8 @@ pub struct GrpcPort {
     is_readable: bool,
     /// The carrier took all that it was given last.
     is_writable: bool,
+    /// The carrier keeps nothing of what it took.
+    is_flushed: bool,
     life: PortLife,
 }
 
@@ -143,6 +145,7 @@ impl GrpcPort {
             blocked_since: None,
             is_readable: true,
             is_writable: true,
+            is_flushed: true,
             life: PortLife::Open,
         }
     }
@@ -215,6 +218,7 @@ impl GrpcPort {
             self.take_input(&[]);
             self.pump_waiting();
         }
+        self.flush_carrier();
         // What is left goes in the next round.
         self.grpc.fill(now);
         self.end_when_done();
@@ -327,7 +331,12 @@ impl GrpcPort {
     }
 
     fn has_output(&self) -> bool {
-        self.is_writable && self.grpc.output_bytes() > 0
+        self.is_writable && self.keeps_output()
+    }
+
+    /// Whether anything is still to be sent.
+    fn keeps_output(&self) -> bool {
+        self.grpc.output_bytes() > 0 || !self.is_flushed
     }
 
     fn keep_time(&mut self) -> bool {
@@ -423,6 +432,21 @@ impl GrpcPort {
         }
     }
 
+    /// Has the carrier send what it keeps.
+    fn flush_carrier(&mut self) {
+        if !self.is_writable || matches!(self.life, PortLife::Ended(_)) {
+            return;
+        }
+        match self.carrier.flush() {
+            Ok(()) => self.is_flushed = true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.is_flushed = false;
+                self.is_writable = false;
+            }
+            Err(error) => self.lose(&format!("the connection broke: {error}")),
+        }
+    }
+
     /// Nothing more is taken, and what waits is sent.
     fn close(&mut self, reason: &str) {
         if matches!(self.life, PortLife::Open) {
@@ -449,7 +473,7 @@ impl GrpcPort {
     }
 
     fn end_when_done(&mut self) {
-        let has_output = self.grpc.output_bytes() > 0;
+        let has_output = self.keeps_output();
         match &self.life {
             PortLife::Closing(reason) if !has_output || !self.is_writable => {
                 let reason = reason.clone();
