@@ -2,9 +2,10 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
+use rustix::net::{AddressFamily, Protocol, SocketAddrUnix, SocketFlags, SocketType, ipproto};
 
 /// A socket that does not block, or what stands for one.
 pub trait ByteCarrier: Send {
@@ -20,6 +21,12 @@ pub trait ByteCarrier: Send {
     /// [`io::ErrorKind::WouldBlock`] when there is no room.
     fn write_ready(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Sends what it keeps of what was written: within TLS, bytes of records.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is no room for all of it.
+    fn flush_ready(&mut self) -> io::Result<()>;
+
     /// What a poller watches.
     fn socket(&self) -> BorrowedFd<'_>;
 }
@@ -33,27 +40,56 @@ impl<S: Read + Write + AsFd + Send> ByteCarrier for S {
         self.write_vectored(pieces)
     }
 
+    fn flush_ready(&mut self) -> io::Result<()> {
+        Write::flush(self)
+    }
+
     fn socket(&self) -> BorrowedFd<'_> {
         self.as_fd()
     }
 }
 
-/// Begins to connect, and does not wait: what comes of it shows when the carrier is used.
+/// Begins to connect, and does not wait: what comes of it shows when the stream is used.
 ///
 /// # Errors
 /// The system refuses it at once.
-pub fn dial(address: SocketAddr) -> io::Result<Box<dyn ByteCarrier>> {
+pub fn dial(address: SocketAddr) -> io::Result<TcpStream> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    let socket = new_socket(family, Some(ipproto::TCP))?;
     match rustix::net::connect(&socket, &address) {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
         Err(error) => return Err(error.into()),
     }
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
-    Ok(Box::new(stream))
+    Ok(stream)
+}
+
+/// Connects to a Unix socket of this host. That needs no time.
+///
+/// # Errors
+/// The system refuses it, or more wait there than its server has room for.
+pub fn dial_unix(address: &SocketAddrUnix) -> io::Result<UnixStream> {
+    let socket = new_socket(AddressFamily::UNIX, None)?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) => Ok(UnixStream::from(socket)),
+        Err(rustix::io::Errno::AGAIN) => Err(io::Error::new(
+            io::ErrorKind::ConnectionRefused,
+            "too many wait at its socket to be accepted",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn new_socket(family: AddressFamily, protocol: Option<Protocol>) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        flags,
+        protocol,
+    )?)
 }

@@ -23,7 +23,7 @@ mod replies;
 mod requests;
 mod saved;
 
-pub use carrier::{ByteCarrier, dial};
+pub use carrier::{ByteCarrier, dial, dial_unix};
 pub use config::{
     CALL_PENDING_BYTES_MAX, GrpcMethod, GrpcTransportConfig, HELD_BYTES_MAX, KEEPALIVE_INTERVAL_NS_MIN,
     REPLAY_BYTES_MAX, REPLAY_CALL_BYTES_MAX, WAITING_CALLS_MAX,

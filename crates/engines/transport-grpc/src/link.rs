@@ -1,11 +1,11 @@
 //! One connection to the server.
 
-use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::io::{self, IoSlice};
+use std::time::Instant;
 
 use provost_datapath::Nanos;
 use provost_grpc::{GrpcConnection, GrpcEvent};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::carrier::ByteCarrier;
 use crate::chunk::MessageChunk;
@@ -24,6 +24,8 @@ pub struct GrpcLink {
     pub(crate) is_readable: bool,
     /// The carrier took all that it was given last.
     pub(crate) is_writable: bool,
+    /// The carrier keeps nothing of what it took.
+    is_flushed: bool,
     /// The server has said how many calls it takes at a time.
     pub(crate) has_settings: bool,
     /// No call begins on it any more.
@@ -46,13 +48,13 @@ pub(crate) enum LinkLife {
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishFault {
     /// It took too long.
-    #[error("the server did not answer as HTTP/2 does in time: is it a gRPC server without TLS?")]
+    #[error("the server did not answer as HTTP/2 does in time")]
     Deadline,
     /// What the server said is not HTTP/2.
     #[error("the server does not speak HTTP/2 here: {0}")]
     Protocol(String),
     /// The server is there no more.
-    #[error("the server closed the connection before it said its settings: is it a gRPC server without TLS?")]
+    #[error("the server closed the connection before it said its settings")]
     Closed,
     /// The system refused something.
     #[error(transparent)]
@@ -69,6 +71,7 @@ impl GrpcLink {
             input: Vec::new(),
             is_readable: true,
             is_writable: true,
+            is_flushed: true,
             has_settings: false,
             is_draining: false,
             has_keepalive: false,
@@ -76,52 +79,68 @@ impl GrpcLink {
         }
     }
 
-    /// Waits until the server has said its settings, which shows that it is one (gRPC's connection back-off protocol). Blocks;
-    /// the stream does not afterwards.
+    /// Waits until the server has said its settings, which shows that it is one (gRPC's connection back-off protocol). Blocks,
+    /// over a carrier that does not.
     ///
     /// # Errors
     /// It is none, or not in time.
     pub fn establish(
-        stream: TcpStream,
+        carrier: Box<dyn ByteCarrier>,
         config: &GrpcTransportConfig,
         deadline: Instant,
         now: impl Fn() -> Nanos,
     ) -> Result<GrpcLink, EstablishFault> {
-        let mut grpc = GrpcConnection::client(config.protocol(), now());
+        let mut link = GrpcLink::new(carrier, config, now());
         let mut greeted = 0;
         let mut bytes = [0; 4_096];
-        let mut has_settings = false;
-        while !has_settings || grpc.output_bytes() > 0 {
-            grpc.fill(now());
-            let output = grpc.copied_output();
-            within(&stream, deadline)?;
-            (&stream).write_all(&output).map_err(in_time)?;
-            grpc.advance(output.len(), now());
-            if has_settings {
-                continue;
+        loop {
+            link.send_greeting(now())?;
+            if link.has_settings && !link.keeps_output() {
+                return Ok(link);
             }
-            within(&stream, deadline)?;
-            let count = (&stream).read(&mut bytes).map_err(in_time)?;
-            greeted += count;
-            if count == 0 {
-                return Err(EstablishFault::Closed);
+            match link.carrier.read_ready(&mut bytes) {
+                Ok(0) => return Err(EstablishFault::Closed),
+                Ok(count) => {
+                    greeted += count;
+                    link.has_settings |= greet(&mut link.grpc, &bytes[..count], now())?;
+                }
+                Err(error) => wait_or_fail(error, &link, deadline)?,
             }
             if greeted > GREETING_BYTES_MAX {
                 return Err(EstablishFault::Protocol(
                     "it says much and no settings".to_owned(),
                 ));
             }
-            has_settings = greet(&mut grpc, &bytes[..count], now())?;
         }
-        stream.set_read_timeout(None)?;
-        stream.set_write_timeout(None)?;
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        Ok(GrpcLink {
-            grpc,
-            has_settings,
-            ..GrpcLink::new(Box::new(stream), config, now())
-        })
+    }
+
+    /// Sends what there is room for.
+    fn send_greeting(&mut self, now: Nanos) -> Result<(), EstablishFault> {
+        loop {
+            self.grpc.fill(now);
+            let output = self.grpc.copied_output();
+            let sent = if output.is_empty() {
+                self.carrier.flush_ready().map(|()| 0)
+            } else {
+                self.carrier.write_ready(&[IoSlice::new(&output)])
+            };
+            match sent {
+                Ok(0) => {
+                    self.is_flushed = true;
+                    return Ok(());
+                }
+                Ok(count) => {
+                    self.is_flushed = false;
+                    self.grpc.advance(count, now);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_flushed = false;
+                    return Ok(());
+                }
+                Err(error) => return Err(of_carrier(error)),
+            }
+        }
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -182,7 +201,12 @@ impl GrpcLink {
 
     /// Whether something waits for room in the carrier.
     pub(crate) fn waits_for_room(&self) -> bool {
-        self.ended().is_none() && self.grpc.output_bytes() > 0
+        self.ended().is_none() && self.keeps_output()
+    }
+
+    /// Whether anything is still to be sent.
+    fn keeps_output(&self) -> bool {
+        self.grpc.output_bytes() > 0 || !self.is_flushed
     }
 
     /// Reads some; none if nothing is there, or it has ended.
@@ -215,27 +239,47 @@ impl GrpcLink {
         let mut slices = [IoSlice::new(&[]); WRITE_PIECES];
         let count = self.grpc.output(&mut slices);
         if count == 0 {
+            self.flush(now);
             return 0;
         }
         match self.carrier.write_ready(&slices[..count]) {
             Ok(bytes) => {
+                self.is_flushed = false;
                 self.grpc.advance(bytes, now);
                 bytes
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             Err(error) => {
-                self.is_writable = false;
-                if error.kind() != io::ErrorKind::WouldBlock {
-                    self.lose(&format!("the connection broke: {error}"), now);
-                }
+                self.not_written(&error, now);
                 0
+            }
+        }
+    }
+
+    /// Has the carrier send what it keeps.
+    fn flush(&mut self, now: Nanos) {
+        if self.is_flushed {
+            return;
+        }
+        match self.carrier.flush_ready() {
+            Ok(()) => self.is_flushed = true,
+            Err(error) => self.not_written(&error, now),
+        }
+    }
+
+    fn not_written(&mut self, error: &io::Error, now: Nanos) {
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => self.is_writable = false,
+            _ => {
+                self.is_writable = false;
+                self.lose(&format!("the connection broke: {error}"), now);
             }
         }
     }
 
     /// Has it end when nothing is left to do on it.
     pub(crate) fn conclude(&mut self, now: Nanos) {
-        let has_output = self.grpc.output_bytes() > 0;
+        let has_output = self.keeps_output();
         match &self.life {
             LinkLife::Closing(reason) if !has_output || !self.is_writable => {
                 let reason = reason.clone();
@@ -276,21 +320,32 @@ fn greet(grpc: &mut GrpcConnection<MessageChunk>, input: &[u8], now: Nanos) -> R
     }
 }
 
-/// Has reading and writing end at a time.
-fn within(stream: &TcpStream, deadline: Instant) -> Result<(), EstablishFault> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left < Duration::from_micros(1) {
-        return Err(EstablishFault::Deadline);
+/// Waits until the carrier has something, or room for what waits.
+fn wait_or_fail(error: io::Error, link: &GrpcLink, deadline: Instant) -> Result<(), EstablishFault> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {}
+        io::ErrorKind::Interrupted => return Ok(()),
+        _ => return Err(of_carrier(error)),
     }
-    stream.set_read_timeout(Some(left))?;
-    stream.set_write_timeout(Some(left))?;
-    Ok(())
+    let left = deadline.saturating_duration_since(Instant::now());
+    let mut events = PollFlags::IN;
+    events.set(PollFlags::OUT, link.keeps_output());
+    let socket = link.carrier.socket();
+    let mut polled = [PollFd::from_borrowed_fd(socket, events)];
+    // It fits: nobody waits for hundreds of years.
+    let timeout = Timespec::try_from(left).ok();
+    match rustix::event::poll(&mut polled, timeout.as_ref()) {
+        Ok(0) => Err(EstablishFault::Deadline),
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(EstablishFault::Io(error.into())),
+    }
 }
 
-fn in_time(error: io::Error) -> EstablishFault {
+fn of_carrier(error: io::Error) -> EstablishFault {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => EstablishFault::Deadline,
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => EstablishFault::Closed,
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe if error.get_ref().is_none() => {
+            EstablishFault::Closed
+        }
         _ => EstablishFault::Io(error),
     }
 }

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use provost_grpc::{GrpcConfig, GrpcConnection};
-use provost_transport_grpc::{EstablishFault, GrpcLink, GrpcTransportConfig, dial};
+use provost_transport_grpc::{ByteCarrier, EstablishFault, GrpcLink, GrpcTransportConfig, dial};
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -22,7 +22,8 @@ fn listening(serve: impl FnOnce(TcpStream) + Send + 'static) -> (TcpStream, Join
 
 fn establish(stream: TcpStream, within: Duration) -> Result<GrpcLink, EstablishFault> {
     let config = GrpcTransportConfig::default();
-    GrpcLink::establish(stream, &config, Instant::now() + within, || 1)
+    stream.set_nonblocking(true).unwrap();
+    GrpcLink::establish(Box::new(stream), &config, Instant::now() + within, || 1)
 }
 
 /// Serves until the client closes.

@@ -119,6 +119,9 @@ pub struct GrpcListener {
     /// Clients that are connected there.
     #[prost(uint32, tag = "3")]
     pub clients: u32,
+    /// Its TLS, in words; empty without.
+    #[prost(string, tag = "4")]
+    pub tls: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]

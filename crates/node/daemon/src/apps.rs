@@ -254,6 +254,7 @@ impl AppServer {
         let shared = SharedMemory::create(slots, control, limits)?;
         let id = self.apps.new_id();
         let endpoint = AppEndpoint {
+            proved: "".into(),
             runtime: self.runtimes.place(&name),
             send_heap,
             identity: Arc::new(AppIdentity {

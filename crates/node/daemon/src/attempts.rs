@@ -120,7 +120,7 @@ impl ConnectAttempts {
         };
         let addresses = self.lookup.resolve(&request.address, owner, deadline).await;
         let addresses = addresses.map_err(|error| fail(&error))?;
-        let opened = (network.open)(addresses, deadline).await;
+        let opened = (network.open)(addresses, &request).await;
         let opened = opened.map_err(|error| fail(&error))?;
         let mut stops = StopsWhenDropped(Some(opened.stop));
         let turn = tokio::time::timeout_at(deadline.into(), self.handshakes.turn(owner)).await;

@@ -1,15 +1,19 @@
-//! What this node proves itself with to other nodes: read again when the files change, the last good kept while they are no
-//! good. Connections that are open go on with what they began with.
+//! Certificates in use: what this node proves itself with to other nodes, to gRPC clients and to gRPC servers, and whom it
+//! believes there. Files are read again when they change, the last good ones kept while they are no good. Connections that are
+//! open go on with what they began with.
 
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use provost_admin::v1;
-use provost_transport_tcp::{CertificateValidity, LoadedTls, TlsConfig, TlsConfigError};
+use provost_tls::{
+    CertificateValidity, LoadedStreamTls, LoadedTls, StreamClientFiles, StreamServerFiles, TlsConfig,
+    TlsConfigError, TlsSource,
+};
 
 use crate::config::Config;
 
@@ -18,12 +22,31 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A certificate ends soon when no more than this is left of it, or a quarter of its time where that is less.
 const ENDS_SOON_S: i64 = 7 * 24 * 3600;
 
-/// See the module's documentation.
-pub(crate) struct NodeCertificates {
-    files: TlsConfig,
-    loaded: RefCell<Arc<LoadedTls>>,
+/// Files, and what they come to.
+pub(crate) trait CertificateFiles: Clone + Send + 'static {
+    type Loaded: Send + Sync + 'static;
+
+    fn load(&self) -> Result<Self::Loaded, TlsConfigError>;
+
+    /// Every file that it names.
+    fn paths(&self) -> Vec<PathBuf>;
+
+    /// That of this node's own certificate, if there is one.
+    fn own(&self) -> Option<&Path>;
+
+    /// When that is valid.
+    fn validity(loaded: &Self::Loaded) -> Option<CertificateValidity>;
+}
+
+/// Files that are read again when they change.
+pub(crate) struct FollowedCertificates<F: CertificateFiles> {
+    files: F,
+    loaded: TlsSource<F::Loaded>,
     seen: RefCell<SeenFiles>,
 }
+
+/// What this node proves itself with to other nodes.
+pub(crate) type NodeCertificates = FollowedCertificates<TlsConfig>;
 
 /// How the files were when they were read last.
 struct SeenFiles {
@@ -34,6 +57,153 @@ struct SeenFiles {
 
 /// What changes when a file is written or replaced: device, inode, length, times of change with their nanoseconds.
 type FileStamp = [i64; 7];
+
+impl CertificateFiles for TlsConfig {
+    type Loaded = LoadedTls;
+
+    fn load(&self) -> Result<LoadedTls, TlsConfigError> {
+        TlsConfig::load(self)
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.files().map(Path::to_owned).collect()
+    }
+
+    fn own(&self) -> Option<&Path> {
+        Some(&self.cert)
+    }
+
+    fn validity(loaded: &LoadedTls) -> Option<CertificateValidity> {
+        loaded.validity
+    }
+}
+
+impl CertificateFiles for StreamServerFiles {
+    type Loaded = LoadedStreamTls<rustls::ServerConfig>;
+
+    fn load(&self) -> Result<Self::Loaded, TlsConfigError> {
+        StreamServerFiles::load(self)
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.files()
+    }
+
+    fn own(&self) -> Option<&Path> {
+        Some(&self.cert)
+    }
+
+    fn validity(loaded: &Self::Loaded) -> Option<CertificateValidity> {
+        loaded.validity
+    }
+}
+
+impl CertificateFiles for StreamClientFiles {
+    type Loaded = LoadedStreamTls<rustls::ClientConfig>;
+
+    fn load(&self) -> Result<Self::Loaded, TlsConfigError> {
+        StreamClientFiles::load(self)
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.files()
+    }
+
+    fn own(&self) -> Option<&Path> {
+        self.own.as_ref().map(|(cert, _)| cert.as_path())
+    }
+
+    fn validity(loaded: &Self::Loaded) -> Option<CertificateValidity> {
+        loaded.validity
+    }
+}
+
+impl<F: CertificateFiles> FollowedCertificates<F> {
+    /// Reads files that were not read yet.
+    pub(crate) fn read(files: F) -> Result<FollowedCertificates<F>, TlsConfigError> {
+        // Looked at first: what is written while they are read is seen the next time.
+        let stamps = stamps(&files);
+        let loaded = files.load()?;
+        Ok(FollowedCertificates {
+            loaded: TlsSource::new(Arc::new(loaded)),
+            seen: RefCell::new(SeenFiles {
+                stamps,
+                problem: None,
+            }),
+            files,
+        })
+    }
+
+    /// What new connections are made and accepted with.
+    pub(crate) fn current(&self) -> Arc<F::Loaded> {
+        self.loaded.current()
+    }
+
+    /// The same, for whoever connects from another thread, later.
+    pub(crate) fn source(&self) -> TlsSource<F::Loaded> {
+        self.loaded.clone()
+    }
+
+    /// Reads the files again whenever they have changed, for ever.
+    pub(crate) async fn follow(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            self.look().await;
+        }
+    }
+
+    /// Reads the files again if they have changed.
+    pub(crate) async fn look(&self) {
+        let files = self.files.clone();
+        let now = tokio::task::spawn_blocking(move || stamps(&files)).await;
+        if now.is_ok_and(|now| now != self.seen.borrow().stamps) {
+            self.read_again().await;
+        }
+    }
+
+    /// Reads the files again, and takes them if they are good.
+    pub(crate) async fn read_again(&self) {
+        let files = self.files.clone();
+        let read = tokio::task::spawn_blocking(move || (stamps(&files), files.load())).await;
+        let Ok((stamps, read)) = read else {
+            return;
+        };
+        let problem = match read {
+            Ok(loaded) => {
+                let ends_unix_s = F::validity(&loaded).map(|validity| validity.ends_unix_s);
+                let file = self.files.own().map(|file| file.display().to_string());
+                tracing::info!(file, ends_unix_s, "certificates were read again");
+                self.loaded.replace(Arc::new(loaded));
+                None
+            }
+            Err(error) => {
+                tracing::error!(%error, "certificates were not taken: the last good ones stay");
+                Some(error.to_string())
+            }
+        };
+        *self.seen.borrow_mut() = SeenFiles { stamps, problem };
+    }
+
+    /// When the certificate in use ends, in seconds since 1970.
+    pub(crate) fn ends_unix_s(&self) -> Option<i64> {
+        F::validity(&self.current()).map(|validity| validity.ends_unix_s)
+    }
+
+    /// What an operator should look at.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let problem = self.seen.borrow().problem.clone();
+        let not_taken = problem.map(|problem| {
+            format!(
+                "certificates: {problem}: the last good ones are in use; mend the file, it is read by itself"
+            )
+        });
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now_unix_s = now.map_or(0, |now| now.as_secs() as i64);
+        let own = self.files.own().zip(F::validity(&self.current()));
+        let ending = own.and_then(|(file, validity)| ending(validity, now_unix_s, file));
+        not_taken.into_iter().chain(ending).collect()
+    }
+}
 
 impl NodeCertificates {
     /// Reads the files that a configuration names; none without `[tls]`.
@@ -47,61 +217,7 @@ impl NodeCertificates {
             key: tls.key.clone(),
             crls: tls.crls.clone(),
         };
-        let stamps = stamps(&files);
-        let loaded = files.load()?;
-        Ok(Some(Rc::new(NodeCertificates {
-            loaded: RefCell::new(Arc::new(loaded)),
-            seen: RefCell::new(SeenFiles {
-                stamps,
-                problem: None,
-            }),
-            files,
-        })))
-    }
-
-    /// What new connections are made and accepted with.
-    pub(crate) fn current(&self) -> Arc<LoadedTls> {
-        Arc::clone(&self.loaded.borrow())
-    }
-
-    /// Reads the files again whenever they have changed, for ever.
-    pub(crate) async fn follow(self: Rc<Self>) {
-        loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            let files = self.files.clone();
-            let now = tokio::task::spawn_blocking(move || stamps(&files)).await;
-            if now.is_ok_and(|now| now != self.seen.borrow().stamps) {
-                self.read_again().await;
-            }
-        }
-    }
-
-    /// Reads the files again, and takes them if they are good.
-    pub(crate) async fn read_again(&self) {
-        let files = self.files.clone();
-        // Looked at first: what is written while they are read is seen the next time.
-        let read = tokio::task::spawn_blocking(move || (stamps(&files), files.load())).await;
-        let Ok((stamps, read)) = read else {
-            return;
-        };
-        let problem = match read {
-            Ok(loaded) => {
-                let ends_unix_s = loaded.validity.map(|validity| validity.ends_unix_s);
-                tracing::info!(ends_unix_s, "certificates were read again");
-                *self.loaded.borrow_mut() = Arc::new(loaded);
-                None
-            }
-            Err(error) => {
-                tracing::error!(%error, "certificates were not taken: the last good ones stay");
-                Some(error.to_string())
-            }
-        };
-        *self.seen.borrow_mut() = SeenFiles { stamps, problem };
-    }
-
-    /// When the certificate in use ends, in seconds since 1970.
-    pub(crate) fn ends_unix_s(&self) -> Option<i64> {
-        self.current().validity.map(|validity| validity.ends_unix_s)
+        FollowedCertificates::read(files).map(|read| Some(Rc::new(read)))
     }
 
     /// What this node proves itself with.
@@ -121,31 +237,16 @@ impl NodeCertificates {
             warnings: self.warnings(),
         }
     }
-
-    /// What an operator should look at.
-    pub(crate) fn warnings(&self) -> Vec<String> {
-        let problem = self.seen.borrow().problem.clone();
-        let not_taken = problem.map(|problem| {
-            format!(
-                "certificates: {problem}: the last good ones are in use; mend the file, it is read by itself"
-            )
-        });
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let now_unix_s = now.map_or(0, |now| now.as_secs() as i64);
-        let validity = self.current().validity;
-        let ending = validity.and_then(|validity| ending(validity, now_unix_s, &self.files));
-        not_taken.into_iter().chain(ending).collect()
-    }
 }
 
 /// A warning of a certificate that has ended, or ends soon.
-fn ending(validity: CertificateValidity, now_unix_s: i64, files: &TlsConfig) -> Option<String> {
-    let file = files.cert.display();
+fn ending(validity: CertificateValidity, now_unix_s: i64, file: &Path) -> Option<String> {
+    let file = file.display();
     let left_s = validity.ends_unix_s - now_unix_s;
     let lasts_s = validity.ends_unix_s - validity.begins_unix_s;
     if left_s <= 0 {
         return Some(format!(
-            "certificates: {file} has ended: other nodes refuse new connections with this one until it is replaced"
+            "certificates: {file} has ended: new connections with this node are refused until it is replaced"
         ));
     }
     if left_s > ENDS_SOON_S.min(lasts_s / 4) {
@@ -157,8 +258,8 @@ fn ending(validity: CertificateValidity, now_unix_s: i64, files: &TlsConfig) -> 
     ))
 }
 
-fn stamps(files: &TlsConfig) -> Vec<Option<FileStamp>> {
-    let stamp = |path| -> Option<FileStamp> {
+fn stamps(files: &impl CertificateFiles) -> Vec<Option<FileStamp>> {
+    let stamp = |path: &PathBuf| -> Option<FileStamp> {
         let file = std::fs::metadata(path).ok()?;
         Some([
             file.dev() as i64,
@@ -170,7 +271,7 @@ fn stamps(files: &TlsConfig) -> Vec<Option<FileStamp>> {
             file.ctime_nsec(),
         ])
     };
-    files.files().map(stamp).collect()
+    files.paths().iter().map(stamp).collect()
 }
 
 #[cfg(test)]
@@ -180,18 +281,12 @@ mod tests {
     #[test]
     fn a_certificate_is_warned_of_when_a_week_or_a_quarter_of_its_time_is_left() {
         const DAY: i64 = 86_400;
-        let files = TlsConfig {
-            ca: "ca".into(),
-            cert: "cert.pem".into(),
-            key: "key".into(),
-            crls: Vec::new(),
-        };
         let warning = |lasts_s: i64, left_s: i64| {
             let validity = CertificateValidity {
                 begins_unix_s: 0,
                 ends_unix_s: lasts_s,
             };
-            ending(validity, lasts_s - left_s, &files)
+            ending(validity, lasts_s - left_s, Path::new("cert.pem"))
         };
         assert_eq!(warning(365 * DAY, 8 * DAY), None);
         assert!(

@@ -53,6 +53,8 @@ pub(crate) struct ConnectionSpec {
 #[derive(Clone)]
 pub(crate) struct AppEndpoint {
     pub(crate) identity: Arc<AppIdentity>,
+    /// Who it has proved to be by a certificate; empty for nobody.
+    pub(crate) proved: Arc<str>,
     /// The runtime that polls the app.
     pub(crate) runtime: usize,
     pub(crate) send_heap: SendHeap,

@@ -18,7 +18,7 @@ use crate::attempts::ConnectAttempts;
 use crate::authority::AppAuthority;
 use crate::callers::{CallerTrust, peer_description};
 use crate::compose::{AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, PeerEndpoint};
-use crate::config::RouteTransport;
+use crate::config::{RouteConfig, RouteTransport};
 use crate::configuration::Configuration;
 use crate::connections::{ConnectionOpening, ConnectionRegistry};
 use crate::log::{self, EventSubject};
@@ -34,7 +34,8 @@ use crate::schemas::BoundSchema;
 use crate::services::{self, Match, Offer, Services};
 use crate::suggestion;
 use crate::transport::{
-    self, CallerAttestation, ConnectRequest, Encoding, EstablishedPeer, Hello, TransportKind,
+    self, CallerAttestation, ConnectRequest, Encoding, EstablishedPeer, GrpcServerTls, Hello, PeerAddress,
+    TransportKind,
 };
 use crate::turns::TurnOwner;
 
@@ -92,6 +93,8 @@ pub(crate) struct ConnectTarget {
     pub(crate) endpoint: String,
     /// Of which one it has to prove; empty: its host's name counts.
     pub(crate) server_identities: Vec<String>,
+    /// TLS, where it is a gRPC server that speaks it.
+    pub(crate) grpc_tls: Option<GrpcServerTls>,
     pub(crate) caller: CallerAttestation,
     pub(crate) deadline: Instant,
 }
@@ -118,6 +121,7 @@ struct RemoteRoute {
     over: TransportKind,
     endpoints: Vec<String>,
     server_identities: Vec<String>,
+    grpc_tls: Option<GrpcServerTls>,
 }
 
 impl Connector {
@@ -359,6 +363,7 @@ impl Connector {
                     over: TransportKind::default(),
                     endpoints: vec![connect.address.clone()],
                     server_identities: config.server_identities(None),
+                    grpc_tls: None,
                 }));
             }
             return Err(Refusal::new(
@@ -376,6 +381,9 @@ impl Connector {
                     over: transport.network(),
                     endpoints: self.turned(&route.endpoints),
                     server_identities: config.server_identities(Some(route)),
+                    grpc_tls: self
+                        .grpc_tls(Some(route))
+                        .map_err(|problem| Refusal::new(Code::Unavailable, problem))?,
                 }),
             }),
             None if is_bound => Ok(ConnectionRoute::Local),
@@ -388,6 +396,18 @@ impl Connector {
                 ),
             )),
         }
+    }
+
+    /// The TLS of a route, where it leads to gRPC servers that speak it.
+    pub(crate) fn grpc_tls(&self, route: Option<&RouteConfig>) -> Result<Option<GrpcServerTls>, String> {
+        let Some((route, tls)) = route.and_then(|route| Some((route, route.tls.as_ref()?))) else {
+            return Ok(None);
+        };
+        let source = self.peers.grpc.of_route(route)?;
+        Ok(Some(GrpcServerTls {
+            source,
+            given_name: tls.server_name.clone(),
+        }))
     }
 
     /// The endpoints, from another one on each time.
@@ -417,6 +437,7 @@ impl Connector {
                 over: route.over,
                 endpoint: endpoint.clone(),
                 server_identities: route.server_identities.clone(),
+                grpc_tls: route.grpc_tls.clone(),
                 caller: self.callers.attestation(app),
                 deadline,
             };
@@ -447,6 +468,9 @@ impl Connector {
             return Err(Refusal::new(Code::FailedPrecondition, message));
         };
         let endpoint = target.endpoint.clone();
+        // A Unix socket does not leave this node, so what goes there needs no TLS.
+        let needs_node_tls = target.grpc_tls.is_none() && !PeerAddress::is_unix(&endpoint);
+        let node_tls = needs_node_tls.then(|| self.peers.tls_client(&target.server_identities));
         let request = ConnectRequest {
             address: target.endpoint,
             hello: Hello {
@@ -457,7 +481,8 @@ impl Connector {
                 caller: Some(target.caller),
             },
             descriptor_set: Arc::clone(&schema.descriptor_set),
-            tls: self.peers.tls_client(&target.server_identities),
+            tls: node_tls.flatten(),
+            grpc_tls: target.grpc_tls,
             options: self.config.started.transport_options(),
             deadline: target.deadline,
         };
@@ -550,14 +575,13 @@ impl Connector {
             .find(offer.app)
             .ok_or_else(|| Refusal::new(Code::Unavailable, format!("{} is going away", schema.service)))?;
         let (server_app, client_app) = (&server.endpoint, &app.endpoint);
-        let client =
-            self.opening(self.local_spec(id, client_app, schema, None, &server_app.identity, &found));
+        let client = self.opening(self.local_spec(id, client_app, schema, None, server_app, &found));
         let server = self.opening(self.local_spec(
             self.connections.new_id(),
             server_app,
             &offer.schema,
             Some(offer),
-            &client_app.identity,
+            client_app,
             &found,
         ));
         // Both before anything is made of them: no change of policies comes between the two.
@@ -609,7 +633,7 @@ impl Connector {
         app: &AppEndpoint,
         schema: &Arc<BoundSchema>,
         offer: Option<&Offer>,
-        peer: &Arc<AppIdentity>,
+        peer: &AppEndpoint,
         found: &Match,
     ) -> ConnectionSpec {
         let limits = &self.config.started.limits;
@@ -620,9 +644,9 @@ impl Connector {
             schema: Arc::clone(schema),
             offer: offer.map(accepted),
             peer: PeerEndpoint {
-                identity: "".into(),
+                identity: peer.proved.clone(),
                 address: "".into(),
-                app: Some(Arc::clone(peer)),
+                app: Some(Arc::clone(&peer.identity)),
                 attested: None,
             },
             transport: TransportKind::Local,

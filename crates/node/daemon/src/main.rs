@@ -134,6 +134,7 @@ fn parse_route(text: &str) -> Result<RouteConfig, String> {
         transport: RouteTransport::Over(TransportKind::Tcp),
         endpoints: vec![endpoint.to_owned()],
         server_identities: Vec::new(),
+        tls: None,
     })
 }
 

@@ -6,7 +6,6 @@
 //! connection stays as it is. The change itself is a live change like any other ([`crate::live_change`]).
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -129,13 +128,16 @@ impl RouteFollower {
         };
         let route = self.before.route(&spec.schema.service);
         let endpoints = route.map(|route| route.endpoints.clone()).unwrap_or_default();
-        let peer: Option<SocketAddr> = spec.peer.address.parse().ok();
         let connect_ms = self.connector.config.live().timeouts.connect_ms;
         for endpoint in endpoints {
             let deadline = Instant::now() + Duration::from_millis(connect_ms);
             let lookup = &self.connector.attempts.lookup;
             let addresses = lookup.resolve(&endpoint, TurnOwner::Node, deadline).await;
-            if addresses.is_ok_and(|addresses| addresses.into_iter().any(|address| Some(address) == peer)) {
+            if addresses.is_ok_and(|found| {
+                found
+                    .iter()
+                    .any(|address| address.to_string() == *spec.peer.address)
+            }) {
                 return true;
             }
         }
@@ -172,6 +174,7 @@ impl RouteFollower {
             over,
             endpoint: endpoint.to_owned(),
             server_identities: live.server_identities(live.route(&spec.schema.service)),
+            grpc_tls: connector.grpc_tls(live.route(&spec.schema.service))?,
             caller: connector.callers.attestation(&spec.app.identity),
             deadline: Instant::now() + Duration::from_millis(connect_ms),
         };

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use crate::transport::PeerAddress;
 use crate::turns::{TurnBounds, TurnOwner, TurnQueue};
 
 /// Look-ups at once. One that the resolver does not end keeps its turn.
@@ -29,15 +30,18 @@ impl NameLookup {
         NameLookup(TurnQueue::new(LOOKUPS))
     }
 
-    /// The addresses of `host:port`, at most [`ADDRESSES_MAX`].
+    /// The addresses of `host:port`, or of a Unix socket, at most [`ADDRESSES_MAX`].
     pub(crate) async fn resolve(
         &self,
         endpoint: &str,
         owner: TurnOwner,
         deadline: Instant,
-    ) -> io::Result<Vec<SocketAddr>> {
-        if let Ok(address) = endpoint.parse() {
-            return Ok(vec![address]);
+    ) -> io::Result<Vec<PeerAddress>> {
+        if let Some(socket) = PeerAddress::unix(endpoint) {
+            return Ok(vec![socket.map_err(io::Error::other)?]);
+        }
+        if let Ok(address) = endpoint.parse::<SocketAddr>() {
+            return Ok(vec![address.into()]);
         }
         let deadline = deadline.min(Instant::now() + LOOKUP_TIME_MAX);
         let endpoint = endpoint.to_owned();
@@ -46,7 +50,7 @@ impl NameLookup {
             let look_up = move || {
                 let _turn = turn;
                 let addresses = endpoint.to_socket_addrs()?;
-                Ok(addresses.take(ADDRESSES_MAX).collect())
+                Ok(addresses.take(ADDRESSES_MAX).map(PeerAddress::from).collect())
             };
             let found = tokio::task::spawn_blocking(look_up).await;
             found.unwrap_or_else(|error| Err(io::Error::other(error)))
@@ -71,7 +75,10 @@ mod tests {
         let _taken = [lookup.0.turn(app).await, lookup.0.turn(app).await];
         let past = Instant::now();
         let found = lookup.resolve("127.0.0.1:7", app, past).await.unwrap();
-        assert_eq!(found, ["127.0.0.1:7".parse().unwrap()]);
+        let expected: SocketAddr = "127.0.0.1:7".parse().unwrap();
+        assert_eq!(found, [expected.into()]);
+        let socket = lookup.resolve("unix:/run/x", app, past).await.unwrap();
+        assert_eq!(socket[0].to_string(), "unix:/run/x");
         let late = lookup.resolve("localhost:7", app, past).await.unwrap_err();
         assert_eq!(late.kind(), io::ErrorKind::TimedOut);
         let other = TurnOwner::App { app: 2, user: 1 };

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use provost_engine::EventSink;
 use provost_shm::PacketSocket;
-use provost_transport_tcp::TlsConfigError;
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
@@ -31,6 +30,7 @@ use crate::control_plane::ControlPlane;
 use crate::counts::{Counts, unix_ms};
 use crate::enforcement;
 use crate::grpc::{GrpcAccess, NotListening};
+use crate::grpc_certificates::GrpcTlsError;
 use crate::hot_restart::{self, Predecessor, PredecessorError};
 use crate::live_change::LiveChanges;
 use crate::log::{self, EventSubject};
@@ -109,8 +109,8 @@ pub enum StartError {
     #[error(transparent)]
     Policy(#[from] ChangeError),
     /// The TLS files are not usable.
-    #[error("tls: {0}")]
-    Tls(#[from] TlsConfigError),
+    #[error(transparent)]
+    Tls(#[from] GrpcTlsError),
     /// A thread or a descriptor was refused by the system.
     #[error("{what}: {source}")]
     System {
@@ -427,7 +427,7 @@ type Started = std::sync::mpsc::SyncSender<Result<Vec<SocketAddr>, StartError>>;
 
 fn run(parts: NodeParts, origin: Origin, asked: Asked, started: Started) -> NodeEnd {
     // Each kind of work that apps and peers cause has its turns, so that what the node itself wants never waits.
-    let threads = parts.config.limits.handshakes
+    let threads = 2 * parts.config.limits.handshakes
         + ATTEMPT_THREADS_MAX
         + LOOKUP_THREADS_MAX
         + COMPILING_THREADS_MAX
@@ -576,9 +576,7 @@ impl ServingTasks {
             tracing::info!(address = %listener.address(), "serving metrics and health");
             tokio::task::spawn_local(observe::serve(plane.clone(), listener))
         });
-        if let Some(certificates) = &plane.peers.certificates {
-            tokio::task::spawn_local(Rc::clone(certificates).follow());
-        }
+        plane.peers.follow_certificates();
         tokio::task::spawn_local(observe::follow(plane.clone()));
         if let Ok(Some((collector, interval))) = plane.config.started.observe.collector() {
             tokio::task::spawn_local(observe::export(plane.clone(), collector, interval));

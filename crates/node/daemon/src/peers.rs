@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use provost_transport_tcp::{PeerIdentity, TlsConfigError};
+use provost_transport_tcp::PeerIdentity;
 use tokio::sync::watch;
 
 use crate::certificates::NodeCertificates;
 use crate::config::Config;
+use crate::grpc_certificates::{GrpcCertificates, GrpcTlsError};
 use crate::places::{BoundedPlaces, PlaceBounds};
 use crate::quiesce_barrier::QuiesceBarrier;
 
@@ -18,6 +19,8 @@ use crate::quiesce_barrier::QuiesceBarrier;
 pub(crate) struct PeerAccess {
     /// What it proves itself with; none without TLS.
     pub(crate) certificates: Option<Rc<NodeCertificates>>,
+    /// What it proves itself with to gRPC clients and servers.
+    pub(crate) grpc: Rc<GrpcCertificates>,
     /// Where it listens.
     pub(crate) addresses: Vec<SocketAddr>,
     /// Before peers are let in.
@@ -42,7 +45,7 @@ const HANDSHAKES_SHARE: usize = 4;
 /// How long a handshake goes on while others wait for its place.
 const HANDSHAKE_GRACE: Duration = Duration::from_secs(1);
 
-fn shaking(handshakes: usize) -> PlaceBounds {
+pub(crate) fn shaking(handshakes: usize) -> PlaceBounds {
     PlaceBounds {
         all: handshakes,
         per_party: (handshakes / HANDSHAKES_SHARE).max(1),
@@ -51,15 +54,24 @@ fn shaking(handshakes: usize) -> PlaceBounds {
 }
 
 impl PeerAccess {
-    pub(crate) fn new(config: &Config, addresses: Vec<SocketAddr>) -> Result<PeerAccess, TlsConfigError> {
+    pub(crate) fn new(config: &Config, addresses: Vec<SocketAddr>) -> Result<PeerAccess, GrpcTlsError> {
         Ok(PeerAccess {
             certificates: NodeCertificates::load(config)?,
+            grpc: Rc::new(GrpcCertificates::load(config)?),
             addresses,
             barrier: QuiesceBarrier::new(),
             handshakes: watch::Sender::new(0),
             silent: BoundedPlaces::new(SILENT),
             shaking: BoundedPlaces::new(shaking(config.limits.handshakes)),
         })
+    }
+
+    /// Has the files of all certificates read again when they change.
+    pub(crate) fn follow_certificates(&self) {
+        if let Some(certificates) = &self.certificates {
+            tokio::task::spawn_local(Rc::clone(certificates).follow());
+        }
+        tokio::task::spawn_local(Rc::clone(&self.grpc).follow());
     }
 
     /// For a connection that this node makes to a server that has one of these identities; none without TLS.

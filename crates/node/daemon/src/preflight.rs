@@ -12,6 +12,7 @@ use provost_transport_tcp::TlsConfigError;
 use crate::audit_log::AuditLog;
 use crate::certificates::NodeCertificates;
 use crate::config::{Config, ConfigError, Problem, Sources, TlsFiles};
+use crate::grpc_certificates::{self, GrpcTlsError, NamedFiles};
 use crate::log;
 use crate::policies::{Attachment, ChangeError, Maker, Registry, fit};
 use crate::schemas::{BoundSchema, SchemaBounds, SchemaStore};
@@ -53,6 +54,16 @@ pub(crate) fn problems(config: &Config, registry: &Arc<Registry>, libraries: Lib
     }
     if let (Some(files), Err(error)) = (&config.tls, NodeCertificates::load(config)) {
         add(tls_key(files, &error), error.to_string());
+    }
+    let read = &mut |files| match files {
+        NamedFiles::Listener(files) => files.load().map(drop),
+        NamedFiles::Route(files) => files.load().map(drop),
+    };
+    for problem in grpc_certificates::problems(config, read) {
+        // `Config::check` has said what is wrong with the keys.
+        if let GrpcTlsError::Files { key, source } = problem {
+            add(&key, source.to_string());
+        }
     }
     let mut unknown_kinds = UnknownKinds::Refused;
     for (at, path) in config.engines.iter().enumerate() {
@@ -169,7 +180,9 @@ fn tls_key(files: &TlsFiles, error: &TlsConfigError) -> &'static str {
         TlsConfigError::File { path, .. } if *path == files.ca => "tls.ca",
         TlsConfigError::File { path, .. } if *path == files.cert => "tls.cert",
         TlsConfigError::File { path, .. } if files.crls.contains(path) => "tls.crls",
-        TlsConfigError::File { .. } | TlsConfigError::Mismatch { .. } => "tls.key",
+        TlsConfigError::File { .. } | TlsConfigError::Mismatch { .. } | TlsConfigError::System { .. } => {
+            "tls.key"
+        }
     }
 }
 

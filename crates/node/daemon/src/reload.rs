@@ -14,6 +14,7 @@ use crate::config::{Config, ConfigChange, ConfigError, Sources, TakesEffect, dif
 use crate::control_plane::ControlPlane;
 use crate::enforcement;
 use crate::grpc::NotListening;
+use crate::grpc_certificates::GrpcTlsError;
 use crate::migration::RouteFollower;
 use crate::permits::ConnectionBounds;
 use crate::policies::{Attachment, Change, ChangeError, Mode, Report};
@@ -43,6 +44,9 @@ pub enum ReloadError {
     /// A listener for gRPC clients could not be opened.
     #[error(transparent)]
     Grpc(#[from] NotListening),
+    /// The certificates of gRPC are no good.
+    #[error(transparent)]
+    GrpcTls(#[from] GrpcTlsError),
     /// There are no files to write to.
     #[error(
         "the service was started without configuration files: start it with --config-dir DIR or --config FILE"
@@ -105,17 +109,19 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     let change = Change::Apply {
         attachments: attachments.clone(),
     };
+    let next = plane.config.started.with_live_keys_of(&new);
     let listeners = plane.grpc.prepare(&new)?;
+    let certificates = plane.peers.grpc.prepare(&next)?;
     let policies = plane.changes.carry_out(change, Mode::Apply).await?;
     plane.policies.set_configured(attachments);
     // From here on nothing can fail.
     crate::log::set_level(&new.log);
-    let next = plane.config.started.with_live_keys_of(&new);
     plane
         .connections
         .permits
         .set_bounds(ConnectionBounds::from(&next.limits));
     let before = plane.config.set_live(next);
+    plane.peers.grpc.put(certificates);
     plane.grpc.change_listeners(listeners).await;
     enforcement::enforce(plane);
     let follower = RouteFollower {
@@ -138,6 +144,7 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     if let Some(certificates) = &plane.peers.certificates {
         certificates.read_again().await;
     }
+    plane.peers.grpc.read_again().await;
     Ok(Reloaded { changes, policies })
 }
 

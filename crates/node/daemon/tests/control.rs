@@ -150,6 +150,7 @@ fn a_connection_that_cannot_be_made_says_why() {
             transport: RouteTransport::Over(TransportKind::Tcp),
             endpoints: vec![address],
             server_identities: Vec::new(),
+            tls: None,
         });
     });
     let mut app = TestApp::attach(&node);

@@ -123,6 +123,7 @@ fn a_connection_is_followed_by_its_number_from_the_request_to_its_end() {
             transport: provostd::config::RouteTransport::Over(provostd::TransportKind::Tcp),
             endpoints: vec![endpoint],
             server_identities: Vec::new(),
+            tls: None,
         });
     });
     let mut client = TestApp::attach(&calling);

@@ -111,6 +111,7 @@ fn route(config: &mut provostd::Config, endpoint: String) {
         transport: provostd::config::RouteTransport::Over(provostd::TransportKind::Tcp),
         endpoints: vec![endpoint],
         server_identities: Vec::new(),
+        tls: None,
     });
 }
 

@@ -66,7 +66,11 @@ impl Shown for Status {
         out += &fact("listens at", &listeners, canvas);
         for listener in &self.grpc_listeners {
             let clients = numbers::plural(listener.clients.into(), "client");
-            let at = format!("{} ({}, {clients})", listener.address, listener.name);
+            let tls = match listener.tls.as_str() {
+                "" => String::new(),
+                tls => format!(", {tls}"),
+            };
+            let at = format!("{} ({}{tls}, {clients})", listener.address, listener.name);
             out += &fact("gRPC at", &at, canvas);
         }
         if !self.config_source.is_empty() {

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::codegen::tokio_stream::Stream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
@@ -128,9 +128,19 @@ pub(crate) struct GrpcProbe {
 impl GrpcProbe {
     /// A client of what listens at a place such as `http://127.0.0.1:1` or `unix:/path`.
     pub(crate) fn at(place: &str) -> GrpcProbe {
+        GrpcProbe::of_endpoint(Endpoint::from_shared(place.to_owned()).unwrap())
+    }
+
+    /// The same, within TLS: at the port of this place.
+    pub(crate) fn within_tls(place: &str, tls: ClientTlsConfig) -> GrpcProbe {
+        let place = place.replace("http://", "https://");
+        GrpcProbe::of_endpoint(Endpoint::from_shared(place).unwrap().tls_config(tls).unwrap())
+    }
+
+    fn of_endpoint(endpoint: Endpoint) -> GrpcProbe {
         let _entered = RUNTIME.enter();
         GrpcProbe {
-            channel: Endpoint::from_shared(place.to_owned()).unwrap().connect_lazy(),
+            channel: endpoint.connect_lazy(),
             service: "probe.Probe".to_owned(),
         }
     }

@@ -1,4 +1,5 @@
 //! `probe.Probe` as an unmodified tonic server, which knows nothing of Provost.
+#![allow(dead_code, reason = "each test uses what it needs of it")]
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -10,15 +11,17 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 use tonic::codegen::http;
 use tonic::codegen::tokio_stream::Stream;
+use tonic::codegen::tokio_stream::wrappers::UnixListenerStream;
 use tonic::codegen::{Body as HttpBody, BoxFuture, Service, StdError};
 use tonic::server::{
     ClientStreamingService, Grpc, NamedService, ServerStreamingService, StreamingService, UnaryService,
 };
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::{Connected, TcpIncoming};
+use tonic::transport::{Server, ServerTlsConfig};
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
@@ -392,6 +395,14 @@ where
     }
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
 /// A tonic server in a thread of its own.
 pub(crate) struct TonicServer {
     pub(crate) address: SocketAddr,
@@ -405,20 +416,50 @@ impl TonicServer {
     }
 
     pub(crate) fn at(address: SocketAddr) -> TonicServer {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        TonicServer::serving(address, Server::builder())
+    }
+
+    /// One that speaks TLS.
+    pub(crate) fn within_tls(address: SocketAddr, tls: ServerTlsConfig) -> TonicServer {
+        TonicServer::serving(address, Server::builder().tls_config(tls).unwrap())
+    }
+
+    fn serving(address: SocketAddr, server: Server) -> TonicServer {
+        let runtime = runtime();
         let incoming = {
             let _entered = runtime.enter();
             TcpIncoming::bind(address).unwrap()
         };
         let address = incoming.local_addr().unwrap();
+        TonicServer::start_with(runtime, server, incoming, address)
+    }
+
+    /// One at a Unix socket; it has no other address.
+    pub(crate) fn at_unix(listener: std::os::unix::net::UnixListener) -> TonicServer {
+        listener.set_nonblocking(true).unwrap();
+        let runtime = runtime();
+        let incoming = {
+            let _entered = runtime.enter();
+            UnixListenerStream::new(tokio::net::UnixListener::from_std(listener).unwrap())
+        };
+        let address = SocketAddr::from(([0, 0, 0, 0], 0));
+        TonicServer::start_with(runtime, Server::builder(), incoming, address)
+    }
+
+    fn start_with<I, S>(
+        runtime: tokio::runtime::Runtime,
+        mut server: Server,
+        incoming: I,
+        address: SocketAddr,
+    ) -> TonicServer
+    where
+        I: Stream<Item = std::io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let stopped = async { drop(stopped.await) };
-            let serving = Server::builder()
+            let serving = server
                 .add_service(TonicProbe::default())
                 .serve_with_incoming_shutdown(incoming, stopped);
             runtime.block_on(serving).unwrap();

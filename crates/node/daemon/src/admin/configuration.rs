@@ -112,7 +112,7 @@ fn refusal(error: &ReloadError) -> Status {
     match error {
         ReloadError::Config(_) => Status::invalid_argument(message),
         ReloadError::Policy(error) => changes::refusal(error),
-        ReloadError::Grpc(_) | ReloadError::NoFiles | ReloadError::Write { .. } => {
+        ReloadError::Grpc(_) | ReloadError::GrpcTls(_) | ReloadError::NoFiles | ReloadError::Write { .. } => {
             Status::failed_precondition(message)
         }
     }

@@ -248,6 +248,7 @@ mod tests {
             service: service.to_owned(),
             transport: RouteTransport::Auto,
             server_identities: Vec::new(),
+            tls: None,
             endpoints: vec!["127.0.0.1:1".to_owned()],
         };
         let routes = [route("a.A"), route("*"), route("b.B")];

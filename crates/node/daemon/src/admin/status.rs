@@ -69,6 +69,7 @@ fn warnings(plane: &ControlPlane) -> Vec<String> {
         .chain(idle_policies(plane))
         .chain(failures.map(|(what, why)| format!("{what}: {why}")))
         .chain(certificates.flat_map(|certificates| certificates.warnings()))
+        .chain(plane.peers.grpc.warnings())
         .collect()
 }
 

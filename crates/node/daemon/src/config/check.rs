@@ -11,7 +11,7 @@ use super::{
     parse_mode,
 };
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
-use crate::transport::TransportKind;
+use crate::transport::{PeerAddress, TransportKind};
 
 /// Runtime threads, at most.
 const RUNTIMES_MAX: usize = 64;
@@ -249,6 +249,11 @@ impl Config {
             problems.identities("tls.attesting_peers", &tls.attesting_peers);
             problems.identities("tls.server_identities", &tls.server_identities);
         }
+        for (at, listener) in self.grpc.listeners.iter().enumerate() {
+            let allowed = listener.tls.iter().flat_map(|tls| tls.allow_clients.clone());
+            let key = format!("grpc.listener[{at}].tls.allow_clients");
+            problems.identities(&key, &allowed.collect::<Vec<_>>());
+        }
     }
 
     fn check_datagram(&self, problems: &mut Problems) {
@@ -271,15 +276,7 @@ impl Config {
         problems.range("route", self.routes.len(), 0, ENTRIES_MAX);
         for (at, route) in self.routes.iter().enumerate() {
             check_route(&format!("route[{at}]"), route, problems);
-            if self.tls.is_none() && !route.server_identities.is_empty() {
-                let message = "without a [tls] table no server proves who it is: add one, or remove this key";
-                problems.add(format!("route[{at}].server_identities"), message.into());
-            }
-            if self.tls.is_some() && route.transport == RouteTransport::Over(TransportKind::Grpc) {
-                let message = "gRPC goes without TLS, and with a [tls] table nothing leaves this node that way: use \
-                               another transport";
-                problems.add(format!("route[{at}].transport"), message.into());
-            }
+            self.check_tls_of_route(&format!("route[{at}]"), route, problems);
             problems.identities(
                 &format!("route[{at}].server_identities"),
                 &route.server_identities,
@@ -294,6 +291,42 @@ impl Config {
                 );
                 problems.add(format!("route[{at}].service"), message);
             }
+        }
+    }
+}
+
+impl Config {
+    fn check_tls_of_route(&self, key: &str, route: &RouteConfig, problems: &mut Problems) {
+        let is_grpc = route.transport == RouteTransport::Over(TransportKind::Grpc);
+        if self.tls.is_none() && route.tls.is_none() && !route.server_identities.is_empty() {
+            let message = "without a [tls] table no server proves who it is: add one, or remove this key";
+            problems.add(format!("{key}.server_identities"), message.into());
+        }
+        if route.tls.is_some() && !is_grpc {
+            let message = "is for transport = \"grpc\": other transports go by [tls]";
+            problems.add(format!("{key}.tls"), message.into());
+        }
+        for (of, problem) in route.tls_problems() {
+            problems.add(format!("{key}.{of}"), problem);
+        }
+        let leaves = route
+            .endpoints
+            .iter()
+            .any(|endpoint| !PeerAddress::is_unix(endpoint));
+        if self.tls.is_some() && is_grpc && route.tls.is_none() && leaves {
+            let message = "goes without TLS, and with a [tls] table nothing leaves this node that way: give the route a \
+                           tls table, if only an empty one (tls = {})";
+            problems.add(format!("{key}.transport"), message.into());
+        }
+        for endpoint in &route.endpoints {
+            let problem = match PeerAddress::unix(endpoint) {
+                Some(Err(problem)) => problem,
+                Some(Ok(_)) if !is_grpc => {
+                    format!("\"{endpoint}\" is a Unix socket: those are for transport = \"grpc\"")
+                }
+                Some(Ok(_)) | None => continue,
+            };
+            problems.add(format!("{key}.endpoints"), problem);
         }
     }
 }
@@ -320,7 +353,11 @@ fn check_route(key: &str, route: &RouteConfig, problems: &mut Problems) {
         }
         _ => {}
     }
-    for endpoint in &route.endpoints {
+    let others = route
+        .endpoints
+        .iter()
+        .filter(|endpoint| !PeerAddress::is_unix(endpoint));
+    for endpoint in others {
         let port = endpoint.rsplit_once(':').and_then(|(host, port)| {
             let port: u16 = port.parse().ok()?;
             (!host.is_empty() && port != 0).then_some(port)

@@ -3,7 +3,7 @@
 use provost_wire::limits::{MESSAGE_BYTES_MAX, NAME_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-use super::{AppTable, Config, ListenAddress, parse_mode};
+use super::{AppTable, Config, GrpcListenerTls, ListenAddress, parse_mode};
 
 /// Listeners for gRPC, at most.
 const LISTENERS_MAX: usize = 64;
@@ -50,6 +50,9 @@ pub struct GrpcListenerConfig {
     /// Services that the node answers itself here. Others of these names go where all calls go.
     #[serde(default = "NodeService::all")]
     pub node_services: Vec<NodeService>,
+    /// TLS towards its clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<GrpcListenerTls>,
 }
 
 /// A service that the node answers itself.
@@ -142,7 +145,17 @@ impl GrpcListenerConfig {
             problems.push(("mode", problem));
         }
         self.range_problems(&mut problems);
+        problems.extend(self.tls_problem(config));
         problems
+    }
+
+    fn tls_problem(&self, config: &Config) -> Option<ListenerProblem> {
+        let files = self.tls_files(config.tls.as_ref())?;
+        if let Ok(ListenAddress::Unix(_)) = self.listen_address() {
+            let problem = "is of no use at a Unix socket, where the kernel says who comes: remove the table";
+            return Some(("tls", problem.to_owned()));
+        }
+        files.err()
     }
 
     fn range_problems(&self, problems: &mut Vec<ListenerProblem>) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
-use super::{AdminConfig, AppTable, GroupAccount, GrpcTable, ObserveConfig, UserAccount};
+use super::{AdminConfig, AppTable, GroupAccount, GrpcTable, ObserveConfig, RouteTls, UserAccount};
 use crate::policies::Attachment;
 use crate::transport::{TransportKind, TransportOptions};
 
@@ -256,6 +256,9 @@ pub struct RouteConfig {
     /// Identities of which a server there has to prove one, instead of those of `[tls]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub server_identities: Vec<String>,
+    /// TLS towards gRPC servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<RouteTls>,
 }
 
 /// What a route says of the transport.

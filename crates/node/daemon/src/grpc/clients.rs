@@ -32,6 +32,7 @@ use crate::compose::AppEndpoint;
 use crate::config::{Config, GrpcListenerConfig};
 use crate::log::{self, EventSubject};
 use crate::places::{BoundedPlaces, HeldPlace, PlaceBounds};
+use crate::policies::matches;
 use crate::quiesce_barrier::QuiesceGuard;
 use crate::refusal::Refusal;
 use crate::runtime::{AppId, Command};
@@ -52,13 +53,15 @@ const SENT_AHEAD_BYTES_OF_CALL: RangeInclusive<u32> = 65_535..=1 << 20;
 /// Messages of a client that may come whole though they are larger than that: so many bytes, or two of the largest.
 const LARGE_MESSAGE_BYTES: usize = 16 << 20;
 const LARGE_MESSAGES: usize = 2;
+/// How long the handshakes of clients may take that are under way when all are told to go.
+const HANDSHAKES_WAIT: Duration = Duration::from_secs(1);
 /// How long clients that were told to go, and had their time, may take to be gone.
 const LEAVING_WAIT: Duration = Duration::from_millis(500);
 
 /// All clients that are connected.
 pub(super) struct ClientRegistry {
     connected: RefCell<HashMap<AppId, Rc<GrpcClient>>>,
-    silent: Arc<BoundedPlaces<ClientParty>>,
+    pub(super) silent: Arc<BoundedPlaces<ClientParty>>,
     /// Told when one has gone.
     gone: Notify,
 }
@@ -72,6 +75,8 @@ pub(crate) struct GrpcClient {
     /// The runtime that has its connection.
     pub(crate) runtime: usize,
     process: AppProcess,
+    /// Who it has proved to be by a certificate; empty for nobody.
+    proved: Arc<str>,
     origin: String,
     send_heap: SendHeap,
     /// Set by its first call that was let pass.
@@ -127,6 +132,7 @@ impl GrpcAccess {
             runtime: self.runtimes.place(&name),
             name,
             process: arrived.process,
+            proved: arrived.proved.into(),
             origin: arrived.origin,
             send_heap,
             admitted: RefCell::new(None),
@@ -304,6 +310,15 @@ impl GrpcAccess {
         admitted
     }
 
+    /// Its workload identity: what its certificate proves goes before what is configured.
+    fn workload(&self, live: &Config, client: &GrpcClient) -> Arc<str> {
+        if client.proved.is_empty() {
+            self.connector.callers.workload(live, &client.name)
+        } else {
+            Arc::clone(&client.proved)
+        }
+    }
+
     fn admit(&self, client: &GrpcClient) -> Result<Rc<AttachedApp>, Refusal> {
         let live = self.config.live();
         let mut process = client.process.clone();
@@ -312,6 +327,7 @@ impl GrpcAccess {
             access::check(&live.control, access::own_user(), &credentials)
                 .map_err(|denied| Refusal::new(Code::PermissionDenied, denied.to_string()))?;
         }
+        check_identity(&client.listener.config, &client.proved)?;
         admission::check_room(&live.limits, &self.apps, credentials.uid)?;
         let connections = self.connector.connections.permits.of_app(credentials.uid);
         if let Some(table) = self.authority.admit(&live, &client.name, &mut process)? {
@@ -321,6 +337,7 @@ impl GrpcAccess {
         let app = Rc::new(AttachedApp {
             endpoint: AppEndpoint {
                 runtime: client.runtime,
+                proved: Arc::clone(&client.proved),
                 send_heap: client.send_heap.clone(),
                 identity: Arc::new(AppIdentity {
                     id: client.id,
@@ -329,7 +346,7 @@ impl GrpcAccess {
                     uid: credentials.uid,
                     gid: credentials.gid,
                     user: self.apps.name_of_user(credentials.uid),
-                    workload: self.connector.callers.workload(&live, &client.name),
+                    workload: self.workload(&live, client),
                 }),
             },
             control: None,
@@ -401,6 +418,7 @@ impl GrpcAccess {
 
     /// Has all clients go, and ends the connections of those that have calls under way after so long.
     pub(crate) async fn see_off(&self, limit: Duration) {
+        self.end_handshakes(HANDSHAKES_WAIT).await;
         self.drain_clients().await;
         if tokio::time::timeout(limit, self.all_gone()).await.is_ok() {
             return;
@@ -435,6 +453,19 @@ fn app_name(live: &Config, listener: &GrpcListenerConfig, process: &AppProcess) 
     }
     let named = authority::name_of(live, process).map(str::to_owned);
     named.unwrap_or_else(|| format!("process {}", process.credentials.pid))
+}
+
+/// Whether a client has proved to be one that its listener lets call.
+fn check_identity(listener: &GrpcListenerConfig, proved: &str) -> Result<(), Refusal> {
+    let allowed = listener.tls.as_ref().map_or(&[][..], |tls| &tls.allow_clients);
+    if allowed.is_empty() || allowed.iter().any(|pattern| matches(pattern, proved)) {
+        return Ok(());
+    }
+    let message = format!(
+        "\"{proved}\" may not call here: tls.allow_clients of [[grpc.listener]] \"{}\" does not have it",
+        listener.name
+    );
+    Err(Refusal::new(Code::PermissionDenied, message))
 }
 
 /// The bounds of a client's connection.

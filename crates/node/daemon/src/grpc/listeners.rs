@@ -14,7 +14,7 @@ use super::GrpcAccess;
 use super::socket::{ArrivedClient, open};
 use crate::config::{Config, GrpcListenerConfig, ListenAddress};
 use crate::places::let_losers_go;
-use crate::stream_listener::StreamListener;
+use crate::stream_listener::{AcceptedStream, StreamListener};
 
 /// After an error of accept, such as having no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -134,6 +134,15 @@ impl GrpcAccess {
         let mut complained: Option<Instant> = None;
         loop {
             let (accepted, guard) = self.barrier.enter_with(|| socket.accept()).await;
+            let accepted = match accepted {
+                Ok(AcceptedStream::Tcp(stream, address)) if listener.config.tls.is_some() => {
+                    self.welcome(&listener, stream, address);
+                    drop(guard);
+                    let_losers_go().await;
+                    continue;
+                }
+                accepted => accepted,
+            };
             match accepted.and_then(ArrivedClient::of_stream) {
                 Ok(client) => {
                     self.let_in(&listener, client).await;
@@ -226,6 +235,24 @@ impl GrpcAccess {
         names.map(|name| (name, 0)).collect()
     }
 
+    /// Whether clients are let in at a listener still, as it was when they came.
+    pub(super) fn is_current(&self, listener: &Rc<GrpcListener>) -> bool {
+        let listeners = self.listeners.0.borrow();
+        listeners
+            .values()
+            .any(|open| Rc::ptr_eq(&open.listener, listener))
+    }
+
+    /// The names of those with TLS.
+    pub(super) fn secure_listener_names(&self) -> impl Iterator<Item = String> {
+        let listeners = self.listeners.0.borrow();
+        let secure = listeners
+            .values()
+            .filter(|open| open.listener.config.tls.is_some());
+        let names: Vec<String> = secure.map(|open| open.listener.config.name.clone()).collect();
+        names.into_iter()
+    }
+
     /// Where they are, and how many clients each has.
     pub(crate) fn describe_listeners(&self) -> Vec<v1::GrpcListener> {
         let clients = self.clients_by_listener();
@@ -236,6 +263,7 @@ impl GrpcAccess {
             clients: clients
                 .get(&open.listener.config.name)
                 .map_or(0, |count| *count as u32),
+            tls: open.listener.config.tls_words().to_owned(),
         };
         listeners.values().map(describe).collect()
     }

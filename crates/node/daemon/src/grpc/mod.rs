@@ -14,6 +14,7 @@
 mod clients;
 mod listeners;
 mod node_services;
+mod secure;
 mod socket;
 
 use std::rc::Rc;
@@ -33,6 +34,7 @@ pub use listeners::NotListening;
 use listeners::OpenListeners;
 pub(crate) use listeners::{GrpcSockets, InheritedSocket, open_all};
 use node_services::{HealthWatches, ReflectionTurns};
+use secure::SecureArrivals;
 
 /// See the module's documentation.
 pub(crate) struct GrpcAccess {
@@ -47,6 +49,7 @@ pub(crate) struct GrpcAccess {
     listeners: OpenListeners,
     watches: HealthWatches,
     reflection_turns: ReflectionTurns,
+    secure: SecureArrivals,
     /// Memory of which a client uses nothing: it has no heap to share.
     no_heap: SendHeap,
 }
@@ -65,6 +68,7 @@ impl GrpcAccess {
             listeners: OpenListeners::default(),
             watches: HealthWatches::default(),
             reflection_turns: ReflectionTurns::default(),
+            secure: SecureArrivals::new(connector.config.started.limits.handshakes),
             no_heap: SendHeap::map(Memfd::create("provost-no-heap", 1)?)?,
         })
     }

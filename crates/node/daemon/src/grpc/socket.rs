@@ -24,6 +24,8 @@ pub(super) struct ArrivedClient {
     pub(super) party: ClientParty,
     /// Where it comes from, for people.
     pub(super) origin: String,
+    /// Who it has proved to be by a certificate; empty for nobody.
+    pub(super) proved: String,
 }
 
 /// Whom the place of a client that has asked for nothing counts for.
@@ -54,6 +56,7 @@ impl ArrivedClient {
                     process: AppProcess::unknown(),
                     party: ClientParty::Network(network_of(address.ip())),
                     origin: address.to_string(),
+                    proved: String::new(),
                 })
             }
             AcceptedStream::Unix(stream) => ArrivedClient::of_process(stream),
@@ -72,6 +75,7 @@ impl ArrivedClient {
             carrier: Box::new(stream.into_std()?),
             party,
             origin: format!("process {pid}"),
+            proved: String::new(),
         })
     }
 }

@@ -260,6 +260,7 @@ impl RestoringApp {
             parts,
             stuck,
             endpoint: AppEndpoint {
+                proved: "".into(),
                 identity: Arc::new(AppIdentity {
                     id: app.id,
                     name: app.name.as_str().into(),

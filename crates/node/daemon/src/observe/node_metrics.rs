@@ -30,6 +30,8 @@ metrics! {
     APPS = "provost_apps", Gauge, "{app}", "Apps that are attached.";
     GRPC_CLIENTS = "provost_grpc_clients", Gauge, "{client}",
         "Connections of gRPC clients to a listener, those that have called nothing yet among them.";
+    GRPC_REFUSED = "provost_grpc_refused_handshakes_total", Counter, "{connection}",
+        "Connections to a listener with TLS that came to nothing before their clients could call.";
     CONNECTIONS = "provost_connections", Gauge, "{connection}", "Open connections of all apps.";
     RUNTIME_APPS = "provost_runtime_apps", Gauge, "{app}", "Apps on a runtime thread.";
     RUNTIME_BUSY = "provost_runtime_busy_seconds_total", Counter, "s",
@@ -112,6 +114,9 @@ fn node(plane: &ControlPlane, out: &mut Collected) {
     out.number(&APPS, &[], plane.apps.count() as f64);
     for (listener, clients) in plane.grpc.clients_by_listener() {
         out.number(&GRPC_CLIENTS, &[("listener", &listener)], clients as f64);
+    }
+    for (listener, refused) in plane.grpc.refused_handshakes() {
+        out.number(&GRPC_REFUSED, &[("listener", &listener)], refused as f64);
     }
     for (at, runtime) in plane.runtimes.iter().enumerate() {
         let name = at.to_string();

@@ -5,7 +5,6 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
-use std::time::Instant;
 
 use provost_datapath::{Engine, EngineStart, Predecessor};
 use provost_shm::now_ns;
@@ -13,8 +12,8 @@ use provost_transport_datagram as datagram;
 
 use super::{
     ConnectFailure, ConnectRequest, EstablishedPeer, IncomingPeer, ListeningTransport, LiveCalls,
-    NetworkTransport, OpenedPeer, PeerHandshake, PeerListener, PeerOpening, SpeakingPeer, StopHandshake,
-    TransportDescription, TransportKind, TransportOptions, saved_of,
+    NetworkTransport, OpenedPeer, PeerAddress, PeerHandshake, PeerListener, PeerOpening, SpeakingPeer,
+    StopHandshake, TransportDescription, TransportKind, TransportOptions, saved_of,
 };
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
@@ -36,7 +35,8 @@ fn packets(options: TransportOptions) -> datagram::PacketOptions {
     }
 }
 
-fn open(addresses: Vec<SocketAddr>, _deadline: Instant) -> PeerOpening {
+fn open(addresses: Vec<PeerAddress>, _request: &ConnectRequest) -> PeerOpening {
+    let addresses = PeerAddress::of_internet(addresses);
     let stop = datagram::HandshakeStop::default();
     let stopped = stop.clone();
     let handshake = Box::new(move |request| greet(&addresses, request, &stopped));
@@ -144,7 +144,7 @@ fn peer(established: datagram::Established) -> EstablishedPeer {
     EstablishedPeer {
         kind: TransportKind::Datagram,
         identity: established.peer.name().to_owned(),
-        address: established.peer_address,
+        address: established.peer_address.into(),
         claimed: None,
         encoding: established.agreement.encoding,
         peer_limits: established.agreement.peer_limits,

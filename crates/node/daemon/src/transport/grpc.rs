@@ -2,20 +2,25 @@
 
 mod attempts;
 
-use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use provost_datapath::{Engine, EngineStart, Predecessor};
 use provost_shm::now_ns;
-use provost_transport_grpc as grpc;
+use provost_tls::{LoadedStreamTls, TlsSource, TlsStream};
+use provost_transport_grpc::{self as grpc, ByteCarrier};
 use provost_wire::Code;
 
-use self::attempts::DialAttempts;
+use self::attempts::{DialAttempts, DialTarget};
 use super::tcp::{first_to_answer, stop};
 use super::{
     ConnectFailure, ConnectRequest, Encoding, EstablishedPeer, Hello, LiveCalls, NetworkTransport,
-    OpenedPeer, PeerOpening, TransportDescription, TransportKind, TransportOptions, saved_of,
+    OpenedPeer, PeerAddress, PeerOpening, StopHandshake, TransportDescription, TransportKind,
+    TransportOptions, finish_handshake, saved_of,
 };
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
@@ -34,63 +39,221 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
 /// Attempts of all connections of the process, as servers are to be spared by all of them.
 static ATTEMPTS: DialAttempts = DialAttempts::new();
 
+/// What servers at Unix sockets are called (gRPC's naming document says nothing; its libraries do so).
+const UNIX_HOST: &str = "localhost";
 /// Who does not answer within this time counts as not reached.
 const ATTEMPT_TIME_MIN: Duration = Duration::from_secs(1);
 
-fn open(addresses: Vec<SocketAddr>, deadline: Instant) -> PeerOpening {
+/// TLS with a gRPC server.
+#[derive(Clone)]
+pub(crate) struct GrpcServerTls {
+    /// What connections are made with.
+    pub(crate) source: TlsSource<LoadedStreamTls<rustls::ClientConfig>>,
+    /// What the server is called, if it is not called by its endpoint.
+    pub(crate) given_name: Option<String>,
+}
+
+impl GrpcServerTls {
+    /// The server's name at an endpoint.
+    fn name(&self, endpoint: &str) -> String {
+        if let Some(name) = &self.given_name {
+            return name.clone();
+        }
+        if PeerAddress::is_unix(endpoint) {
+            return UNIX_HOST.to_owned();
+        }
+        endpoint
+            .rsplit_once(':')
+            .map_or(endpoint, |(host, _)| host)
+            .to_owned()
+    }
+
+    /// A stream within TLS.
+    fn around<S: Read + Write>(&self, socket: S, endpoint: &str) -> io::Result<TlsStream<S>> {
+        let config = Arc::clone(&self.source.current().config);
+        TlsStream::client(socket, config, &self.name(endpoint)).map_err(io::Error::other)
+    }
+}
+
+/// A socket of a server, connected or about to be. It does not block.
+enum ServerSocket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl ServerSocket {
+    /// Begins to connect to a server.
+    fn dial(address: &PeerAddress) -> io::Result<ServerSocket> {
+        Ok(match address {
+            PeerAddress::Internet(address) => ServerSocket::Tcp(grpc::dial(*address)?),
+            unix => ServerSocket::Unix(grpc::dial_unix(&unix.socket_address()?)?),
+        })
+    }
+
+    /// What carries HTTP/2 over it.
+    fn carrier(self, tls: Option<&GrpcServerTls>, endpoint: &str) -> io::Result<Box<dyn ByteCarrier>> {
+        Ok(match (self, tls) {
+            (ServerSocket::Tcp(stream), None) => Box::new(stream),
+            (ServerSocket::Unix(stream), None) => Box::new(stream),
+            (ServerSocket::Tcp(stream), Some(tls)) => Box::new(tls.around(stream, endpoint)?),
+            (ServerSocket::Unix(stream), Some(tls)) => Box::new(tls.around(stream, endpoint)?),
+        })
+    }
+
+    /// Shutting a socket down ends whatever waits for it.
+    fn stop(&self) -> io::Result<StopHandshake> {
+        match self {
+            ServerSocket::Tcp(stream) => stop(stream),
+            ServerSocket::Unix(stream) => {
+                let stream = stream.try_clone()?;
+                // It fails only where the connection has ended already.
+                Ok(Box::new(move || drop(stream.shutdown(Shutdown::Both))))
+            }
+        }
+    }
+}
+
+fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
+    let (endpoint, deadline) = (request.address.clone(), request.deadline);
+    let tls_name = request.grpc_tls.as_ref().map(|tls| tls.name(&endpoint));
+    let target = move |address| DialTarget {
+        address,
+        tls_name: tls_name.clone(),
+    };
+    let targets: Vec<DialTarget> = addresses.into_iter().map(target).collect();
     Box::pin(async move {
-        let addresses = ATTEMPTS.allowed(&addresses, Instant::now())?;
+        let targets = ATTEMPTS.allowed(&targets, Instant::now())?;
         let began = Instant::now();
-        let stream = match first_to_answer(&addresses, deadline).await {
-            Ok(stream) => stream.into_std()?,
+        let (socket, address) = match connect(&targets, deadline).await {
+            Ok(connected) => connected,
             Err(error) => {
                 if is_the_servers(error.kind(), began) {
-                    ATTEMPTS.failed(&addresses, began, &error);
+                    ATTEMPTS.failed(&targets, began, &error);
                 }
                 return Err(error);
             }
         };
-        stream.set_nonblocking(false)?;
-        let stop = stop(&stream)?;
-        let handshake = Box::new(move |request| greet(stream, request, began));
+        let stop = socket.stop()?;
+        let target = targets.into_iter().find(|target| target.address == address);
+        let attempt = DialAttempt { target, began };
+        let handshake = Box::new(move |request| greet(socket, address, request, attempt));
         Ok(OpenedPeer { handshake, stop })
     })
 }
 
-/// Waits until the server has shown that it speaks HTTP/2.
-fn greet(
-    stream: TcpStream,
-    request: ConnectRequest,
+/// Connects to the first address that answers.
+async fn connect(targets: &[DialTarget], deadline: Instant) -> io::Result<(ServerSocket, PeerAddress)> {
+    let addresses: Vec<PeerAddress> = targets.iter().map(|target| target.address.clone()).collect();
+    if let [unix @ (PeerAddress::Path(_) | PeerAddress::Abstract(_))] = &addresses[..] {
+        return Ok((ServerSocket::dial(unix)?, unix.clone()));
+    }
+    let stream = first_to_answer(&PeerAddress::of_internet(addresses), deadline).await?;
+    let stream = stream.into_std()?;
+    stream.set_nodelay(true)?;
+    let address = stream.peer_addr()?;
+    Ok((ServerSocket::Tcp(stream), address.into()))
+}
+
+/// One attempt, of those that count together.
+struct DialAttempt {
+    target: Option<DialTarget>,
     began: Instant,
+}
+
+impl DialAttempt {
+    fn succeeded(&self) {
+        if let Some(target) = &self.target {
+            ATTEMPTS.succeeded(target);
+        }
+    }
+
+    fn failed(&self, fault: &grpc::EstablishFault) {
+        let is_the_servers = match fault {
+            grpc::EstablishFault::Deadline => is_the_servers(io::ErrorKind::TimedOut, self.began),
+            grpc::EstablishFault::Io(error) => is_the_servers(error.kind(), self.began),
+            grpc::EstablishFault::Protocol(_) => true,
+            // It may be one that this end gave up.
+            grpc::EstablishFault::Closed => false,
+        };
+        if is_the_servers {
+            ATTEMPTS.failed(self.target.as_slice(), self.began, fault);
+        }
+    }
+}
+
+/// Waits until the server has proved who it is, where it has to, and has shown that it speaks HTTP/2.
+fn greet(
+    socket: ServerSocket,
+    address: PeerAddress,
+    request: ConnectRequest,
+    attempt: DialAttempt,
 ) -> Result<EstablishedPeer, ConnectFailure> {
     let fail = |reason: String| ConnectFailure {
         code: Code::Unavailable,
         message: format!("{} at {}: {reason}", request.hello.service, request.address),
     };
     if request.tls.is_some() {
-        let reason = "gRPC goes without TLS, and with [tls] nothing leaves this node that way";
+        let reason = "the route has no tls table, and with [tls] nothing leaves this node without TLS";
         return Err(fail(reason.to_owned()));
     }
-    let address = stream.peer_addr().map_err(|error| fail(error.to_string()))?;
     let config = config(&request.hello, request.options);
-    match grpc::GrpcLink::establish(stream, &config, request.deadline, now_ns) {
-        Ok(link) => {
-            ATTEMPTS.succeeded(address);
-            Ok(peer(link, config, address, request))
+    match establish(socket, &request, &config) {
+        Ok(met) => {
+            attempt.succeeded();
+            Ok(peer(met, config, address, request))
         }
         Err(fault) => {
-            let is_the_servers = match &fault {
-                grpc::EstablishFault::Deadline => is_the_servers(io::ErrorKind::TimedOut, began),
-                grpc::EstablishFault::Io(error) => is_the_servers(error.kind(), began),
-                grpc::EstablishFault::Protocol(_) => true,
-                // It may be one that this end gave up.
-                grpc::EstablishFault::Closed => false,
-            };
-            if is_the_servers {
-                ATTEMPTS.failed(&[address], began, &fault);
-            }
-            Err(fail(fault.to_string()))
+            attempt.failed(&fault);
+            let hint = hint(&fault, request.grpc_tls.is_some());
+            Err(fail(format!("{fault}{hint}")))
         }
+    }
+}
+
+/// A server that has shown what it is.
+struct MetServer {
+    link: grpc::GrpcLink,
+    /// Who it has proved to be; empty without TLS.
+    identity: String,
+}
+
+fn establish(
+    socket: ServerSocket,
+    request: &ConnectRequest,
+    config: &grpc::GrpcTransportConfig,
+) -> Result<MetServer, grpc::EstablishFault> {
+    let (carrier, identity) = match (socket, &request.grpc_tls) {
+        (socket, None) => (socket.carrier(None, &request.address)?, String::new()),
+        (ServerSocket::Tcp(stream), Some(tls)) => {
+            proved(tls.around(stream, &request.address)?, request.deadline)?
+        }
+        (ServerSocket::Unix(stream), Some(tls)) => {
+            proved(tls.around(stream, &request.address)?, request.deadline)?
+        }
+    };
+    let link = grpc::GrpcLink::establish(carrier, config, request.deadline, now_ns)?;
+    Ok(MetServer { link, identity })
+}
+
+fn proved<S: Read + Write + AsFd + Send + 'static>(
+    mut stream: TlsStream<S>,
+    deadline: Instant,
+) -> io::Result<(Box<dyn ByteCarrier>, String)> {
+    finish_handshake(&mut stream, deadline)?;
+    let identity = stream.identity().name().to_owned();
+    Ok((Box::new(stream), identity))
+}
+
+/// What may be wrong, where that is not clear.
+fn hint(fault: &grpc::EstablishFault, has_tls: bool) -> &'static str {
+    match (fault, has_tls) {
+        (grpc::EstablishFault::Deadline | grpc::EstablishFault::Closed, false) => {
+            ": is it a gRPC server without TLS?"
+        }
+        (grpc::EstablishFault::Deadline | grpc::EstablishFault::Closed, true) => {
+            ": is it a gRPC server, and does it take the certificate of the route?"
+        }
+        _ => "",
     }
 }
 
@@ -99,7 +262,9 @@ fn greet(
 fn is_the_servers(kind: io::ErrorKind, began: Instant) -> bool {
     match kind {
         io::ErrorKind::TimedOut => began.elapsed() >= ATTEMPT_TIME_MIN,
-        io::ErrorKind::ConnectionRefused
+        // What comes is no TLS, or a certificate that is not taken.
+        io::ErrorKind::InvalidData
+        | io::ErrorKind::ConnectionRefused
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::HostUnreachable
         | io::ErrorKind::NetworkUnreachable => true,
@@ -117,12 +282,13 @@ fn config(hello: &Hello, options: TransportOptions) -> grpc::GrpcTransportConfig
 }
 
 fn peer(
-    link: grpc::GrpcLink,
+    met: MetServer,
     config: grpc::GrpcTransportConfig,
-    address: SocketAddr,
+    address: PeerAddress,
     request: ConnectRequest,
 ) -> EstablishedPeer {
-    let hello = request.hello;
+    let (hello, tls, endpoint) = (request.hello, request.grpc_tls, request.address);
+    let authority = authority(&endpoint, tls.as_ref());
     let methods = hello.methods.iter().map(|method| grpc::GrpcMethod {
         path: format!("/{}/{}", hello.service, method.name),
         client_streaming: method.kind.client_streaming,
@@ -131,22 +297,31 @@ fn peer(
     let methods = methods.collect();
     EstablishedPeer {
         kind: TransportKind::Grpc,
-        identity: String::new(),
-        address,
+        identity: met.identity,
+        address: address.clone(),
         claimed: None,
         encoding: Encoding::Protobuf,
         peer_limits: hello.limits,
         engine: Box::new(move |_version, _options, signals| {
             let parts = grpc::GrpcTransportParts {
-                link,
-                dialer: Box::new(move || grpc::dial(address)),
-                authority: request.address,
+                link: met.link,
+                dialer: Box::new(move || ServerSocket::dial(&address)?.carrier(tls.as_ref(), &endpoint)),
+                authority,
                 methods,
                 config,
                 signals,
             };
             Box::new(grpc::GrpcTransport::new(parts, now_ns()))
         }),
+    }
+}
+
+/// What the server is called (`:authority`): as its endpoint is, unless it has another name.
+fn authority(endpoint: &str, tls: Option<&GrpcServerTls>) -> String {
+    match tls.and_then(|tls| tls.given_name.clone()) {
+        Some(name) => name,
+        None if PeerAddress::is_unix(endpoint) => UNIX_HOST.to_owned(),
+        None => endpoint.to_owned(),
     }
 }
 

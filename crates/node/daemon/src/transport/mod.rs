@@ -1,10 +1,12 @@
 //! The transports of a node: which there are, and what each can do. Adding one takes its crate, a module here that joins
 //! it to the node, and one line of the registry below.
 
+mod address;
 mod datagram;
 mod grpc;
 pub(crate) mod local;
 mod tcp;
+mod tls_handshake;
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,9 +18,12 @@ use std::time::Instant;
 use provost_datapath::{ConnectionSignals, Engine, EngineStart, Predecessor, RestoreError, SavedState};
 use provost_wire::Code;
 
+pub(crate) use address::PeerAddress;
+pub(crate) use grpc::GrpcServerTls;
 pub(crate) use provost_transport_tcp::{
     CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity,
 };
+pub(crate) use tls_handshake::finish_handshake;
 
 macro_rules! registry {
     ($($(#[$about:meta])* $kind:ident => $module:ident,)+) => {
@@ -73,8 +78,8 @@ pub(crate) struct TransportDescription {
 
 /// What a transport to other nodes can do.
 pub(crate) struct NetworkTransport {
-    /// Connects to another node that has these addresses, until a time. It does not block.
-    pub(crate) open: fn(Vec<SocketAddr>, Instant) -> PeerOpening,
+    /// Connects to another node that has these addresses, for this attempt. It does not block.
+    pub(crate) open: fn(Vec<PeerAddress>, &ConnectRequest) -> PeerOpening,
     /// How other nodes reach this one by it; none for one that only leads away.
     pub(crate) listening: Option<ListeningTransport>,
     /// What becomes of calls when their connection's route names another transport.
@@ -196,6 +201,8 @@ pub(crate) struct ConnectRequest {
     pub(crate) descriptor_set: Arc<[u8]>,
     /// Present to speak TLS.
     pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+    /// Present to speak TLS with a server that is no node.
+    pub(crate) grpc_tls: Option<GrpcServerTls>,
     pub(crate) options: TransportOptions,
     /// When to give up.
     pub(crate) deadline: Instant,
@@ -257,7 +264,7 @@ pub(crate) struct EstablishedPeer {
     pub(crate) kind: TransportKind,
     /// Who the peer has proved to be; empty for nobody.
     pub(crate) identity: String,
-    pub(crate) address: SocketAddr,
+    pub(crate) address: PeerAddress,
     /// What it says of the app that calls, which nobody has judged.
     pub(crate) claimed: Option<CallerAttestation>,
     /// In which form messages travel.

@@ -12,8 +12,8 @@ use provost_transport_tcp as tcp;
 
 use super::{
     ConnectFailure, ConnectRequest, DecidePeer, EstablishedPeer, HandshakeTerms, IncomingPeer,
-    ListeningTransport, LiveCalls, NetworkTransport, OpenedPeer, PeerHandshake, PeerListener, PeerOpening,
-    SpeakingPeer, StopHandshake, TransportDescription, TransportKind, damaged, saved_of,
+    ListeningTransport, LiveCalls, NetworkTransport, OpenedPeer, PeerAddress, PeerHandshake, PeerListener,
+    PeerOpening, SpeakingPeer, StopHandshake, TransportDescription, TransportKind, damaged, saved_of,
 };
 
 const ENGINE: &str = tcp::KIND;
@@ -31,8 +31,10 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     restore: Some(restore),
 };
 
-fn open(addresses: Vec<SocketAddr>, deadline: Instant) -> PeerOpening {
+fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
+    let deadline = request.deadline;
     Box::pin(async move {
+        let addresses = PeerAddress::of_internet(addresses);
         let stream = first_to_answer(&addresses, deadline).await?.into_std()?;
         stream.set_nonblocking(false)?;
         let stop = stop(&stream)?;
@@ -131,7 +133,7 @@ fn peer(established: tcp::Established) -> EstablishedPeer {
     EstablishedPeer {
         kind: TransportKind::Tcp,
         identity: established.peer.name().to_owned(),
-        address: established.peer_address,
+        address: established.peer_address.into(),
         claimed: None,
         encoding: established.agreement.encoding,
         peer_limits: established.agreement.peer_limits,

@@ -119,6 +119,7 @@ impl TestNode {
                 transport: RouteTransport::Over(TransportKind::Tcp),
                 endpoints: vec![endpoint],
                 server_identities: Vec::new(),
+                tls: None,
             });
         })
     }

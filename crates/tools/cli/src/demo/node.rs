@@ -82,6 +82,7 @@ fn config(options: Options) -> Config {
             transport: RouteTransport::Over(TransportKind::Tcp),
             endpoints: vec![peer],
             server_identities: Vec::new(),
+            tls: None,
         }),
         None => config.listeners.push(ListenerConfig {
             transport: TransportKind::Tcp,

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::transport::PeerAddress;
 
 /// After the first failure, counted from when the attempt began.
 const BACKOFF_INITIAL: Duration = Duration::from_secs(1);
@@ -22,7 +23,15 @@ const REASON_BYTES_MAX: usize = 200;
 
 /// Servers that were not reached.
 #[derive(Debug)]
-pub(super) struct DialAttempts(Mutex<BTreeMap<SocketAddr, FailedAttempts>>);
+pub(super) struct DialAttempts(Mutex<BTreeMap<DialTarget, FailedAttempts>>);
+
+/// A server that was to be reached.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct DialTarget {
+    pub(super) address: PeerAddress,
+    /// What it has to prove to be called within TLS: where that is wrong, others may reach it by another name.
+    pub(super) tls_name: Option<String>,
+}
 
 #[derive(Clone, Debug)]
 struct FailedAttempts {
@@ -40,12 +49,12 @@ impl DialAttempts {
     ///
     /// # Errors
     /// None may: when the first one may, and why it failed.
-    pub(super) fn allowed(&self, addresses: &[SocketAddr], now: Instant) -> io::Result<Vec<SocketAddr>> {
+    pub(super) fn allowed(&self, targets: &[DialTarget], now: Instant) -> io::Result<Vec<DialTarget>> {
         let failed = self.lock();
-        let waits = |address: &&SocketAddr| failed.get(*address).filter(|failed| failed.not_before > now);
-        let allowed = addresses.iter().filter(|address| waits(address).is_none());
-        let allowed: Vec<SocketAddr> = allowed.copied().collect();
-        let waiting = addresses.iter().filter_map(|address| waits(&address));
+        let waits = |target: &&DialTarget| failed.get(*target).filter(|failed| failed.not_before > now);
+        let allowed = targets.iter().filter(|target| waits(target).is_none());
+        let allowed: Vec<DialTarget> = allowed.cloned().collect();
+        let waiting = targets.iter().filter_map(|target| waits(&target));
         let first = waiting.min_by_key(|failed| failed.not_before);
         match first.filter(|_| allowed.is_empty()) {
             None => Ok(allowed),
@@ -58,11 +67,11 @@ impl DialAttempts {
     }
 
     /// Attempts that began at a time have failed.
-    pub(super) fn failed(&self, addresses: &[SocketAddr], began: Instant, reason: &dyn Display) {
+    pub(super) fn failed(&self, targets: &[DialTarget], began: Instant, reason: &dyn Display) {
         let mut failed = self.lock();
         let reason = cut(reason.to_string());
-        for address in addresses {
-            let backoff = match failed.get(address) {
+        for target in targets {
+            let backoff = match failed.get(target) {
                 // Attempts that go on at the same time fail as one.
                 Some(before) if began < before.not_before => continue,
                 Some(before) => (before.backoff * BACKOFF_FACTOR_TENTHS / 10).min(BACKOFF_MAX),
@@ -70,25 +79,25 @@ impl DialAttempts {
             };
             let entry = FailedAttempts {
                 backoff,
-                not_before: began + jittered(backoff, RandomState::new().hash_one(address)),
+                not_before: began + jittered(backoff, RandomState::new().hash_one(target)),
                 reason: reason.clone(),
             };
-            failed.insert(*address, entry);
+            failed.insert(target.clone(), entry);
         }
         while failed.len() > ADDRESSES_MAX {
             let first = failed.iter().min_by_key(|(_, failed)| failed.not_before);
-            let Some(address) = first.map(|(address, _)| *address) else {
+            let Some(target) = first.map(|(target, _)| target.clone()) else {
                 break;
             };
-            failed.remove(&address);
+            failed.remove(&target);
         }
     }
 
-    pub(super) fn succeeded(&self, address: SocketAddr) {
-        self.lock().remove(&address);
+    pub(super) fn succeeded(&self, target: &DialTarget) {
+        self.lock().remove(target);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, FailedAttempts>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<DialTarget, FailedAttempts>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,8 +119,11 @@ fn jittered(backoff: Duration, random: u64) -> Duration {
 mod tests {
     use super::*;
 
-    fn address(port: u16) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], port))
+    fn address(port: u16) -> DialTarget {
+        DialTarget {
+            address: std::net::SocketAddr::from(([127, 0, 0, 1], port)).into(),
+            tls_name: None,
+        }
     }
 
     /// How long after an attempt the next one may begin.
@@ -144,7 +156,7 @@ mod tests {
         attempts.failed(&[address(1)], began, &"refused");
         let error = attempts.allowed(&[address(1)], began).unwrap_err().to_string();
         assert!(error.contains("refused") && error.contains("again in"), "{error}");
-        attempts.succeeded(address(1));
+        attempts.succeeded(&address(1));
         assert!(attempts.allowed(&[address(1)], began).is_ok());
         attempts.failed(&[address(1)], began, &"refused");
         assert!(wait_after(&attempts, began) < BACKOFF_INITIAL * 13 / 10);
@@ -180,6 +192,11 @@ mod tests {
         attempts.failed(&[address(1), address(3)], began, &"refused");
         let all = [address(1), address(2), address(3)];
         assert_eq!(attempts.allowed(&all, began).unwrap(), [address(2)]);
+        let by_another_name = DialTarget {
+            tls_name: Some("other.test".to_owned()),
+            ..address(1)
+        };
+        assert!(attempts.allowed(&[by_another_name], began).is_ok());
     }
 
     #[test]

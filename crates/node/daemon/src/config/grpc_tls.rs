@@ -1,0 +1,282 @@
+//! TLS of gRPC: `tls` of `[[grpc.listener]]` and of `[[route]]`, and what the files of both are.
+
+use std::path::PathBuf;
+
+use provost_tls::{ClientDemand, ServerTrust, StreamClientFiles, StreamServerFiles, is_server_name};
+use serde::{Deserialize, Serialize};
+
+use super::{GrpcListenerConfig, RouteConfig, TlsFiles};
+
+/// `tls` of a `[[grpc.listener]]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GrpcListenerTls {
+    /// The certificate chain that clients are shown; without it, that of `[tls]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cert: Option<PathBuf>,
+    /// The private key of that certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+    /// Whether clients are asked for certificates.
+    pub client_auth: ClientAuth,
+    /// Authorities that clients' certificates must chain to; without it, that of `[tls]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// Lists of clients' certificates that their authorities have taken back; without `ca`, those of `[tls]`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub crls: Vec<PathBuf>,
+    /// Identities that may call, with `*` and `?`; empty: any that the authorities vouch for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_clients: Vec<String>,
+}
+
+/// Whether clients are asked for certificates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientAuth {
+    /// No client is asked for one.
+    #[default]
+    None,
+    /// Those that have one prove who they are.
+    Optional,
+    /// All prove who they are.
+    Required,
+}
+
+/// `tls` of a `[[route]]` to gRPC servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouteTls {
+    /// Authorities that the servers' certificates must chain to; without it, those of the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// Lists of certificates that their authorities have taken back.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub crls: Vec<PathBuf>,
+    /// The certificate chain that servers are shown which ask for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cert: Option<PathBuf>,
+    /// The private key of that certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+    /// What the servers are called, whatever their endpoints are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
+}
+
+/// A key below `tls` whose value cannot stand, and why.
+pub(super) type TlsProblem = (&'static str, String);
+
+impl GrpcListenerTls {
+    /// The files, with those of `[tls]` where the table names none. The error says what is wrong with which key.
+    pub(crate) fn files(&self, node: Option<&TlsFiles>) -> Result<StreamServerFiles, TlsProblem> {
+        let own = pair(&self.cert, &self.key)?;
+        let own = own.or_else(|| node.map(|node| (node.cert.clone(), node.key.clone())));
+        let (cert, key) = own.ok_or_else(|| {
+            let problem =
+                "is missing: name a certificate and its key, as there is no [tls] whose files could be used";
+            ("tls.cert", problem.to_owned())
+        })?;
+        Ok(StreamServerFiles {
+            cert,
+            key,
+            clients: self.clients(node)?,
+        })
+    }
+
+    fn clients(&self, node: Option<&TlsFiles>) -> Result<ClientDemand, TlsProblem> {
+        if self.client_auth == ClientAuth::None {
+            let says_more = self.ca.is_some() || !self.crls.is_empty() || !self.allow_clients.is_empty();
+            if says_more {
+                let problem = "asks no client for a certificate, so ca, crls and allow_clients say nothing: set it to \
+                               \"required\" or \"optional\", or remove them";
+                return Err(("tls.client_auth", problem.to_owned()));
+            }
+            return Ok(ClientDemand::Nothing);
+        }
+        if self.client_auth == ClientAuth::Optional && !self.allow_clients.is_empty() {
+            let problem = "says who may call, and with client_auth = \"optional\" whoever shows no certificate may: set \
+                           client_auth = \"required\"";
+            return Err(("tls.allow_clients", problem.to_owned()));
+        }
+        let of_node = || {
+            node.map(|node| ServerTrust {
+                ca: Some(node.ca.clone()),
+                crls: if self.crls.is_empty() {
+                    node.crls.clone()
+                } else {
+                    self.crls.clone()
+                },
+            })
+        };
+        let own = self.ca.clone().map(|ca| ServerTrust {
+            ca: Some(ca),
+            crls: self.crls.clone(),
+        });
+        let trust = own.or_else(of_node).ok_or_else(|| {
+            let problem = "is missing: name the authorities of clients' certificates, as there is no [tls] whose file could \
+                           be used";
+            ("tls.ca", problem.to_owned())
+        })?;
+        Ok(match self.client_auth {
+            ClientAuth::Required => ClientDemand::Everyone(trust),
+            ClientAuth::Optional | ClientAuth::None => ClientDemand::IfAny(trust),
+        })
+    }
+}
+
+impl GrpcListenerConfig {
+    /// The files of its TLS, if it has any.
+    pub(crate) fn tls_files(&self, node: Option<&TlsFiles>) -> Option<Result<StreamServerFiles, TlsProblem>> {
+        self.tls.as_ref().map(|tls| tls.files(node))
+    }
+
+    /// What is said of its TLS to people; empty without.
+    pub(crate) fn tls_words(&self) -> &'static str {
+        match self.tls.as_ref().map(|tls| tls.client_auth) {
+            None => "",
+            Some(ClientAuth::None) => "TLS",
+            Some(ClientAuth::Optional) => "TLS, certificates of clients optional",
+            Some(ClientAuth::Required) => "TLS, certificates of clients required",
+        }
+    }
+}
+
+impl RouteTls {
+    /// The files, and what else its servers have to be. The error says what is wrong with which key.
+    pub(crate) fn files(&self, server_identities: &[String]) -> Result<StreamClientFiles, TlsProblem> {
+        Ok(StreamClientFiles {
+            trust: ServerTrust {
+                ca: self.ca.clone(),
+                crls: self.crls.clone(),
+            },
+            own: pair(&self.cert, &self.key)?,
+            identities: server_identities.to_vec(),
+        })
+    }
+}
+
+impl RouteConfig {
+    /// The files of its TLS, if it has any.
+    pub(crate) fn tls_files(&self) -> Option<Result<StreamClientFiles, TlsProblem>> {
+        self.tls.as_ref().map(|tls| tls.files(&self.server_identities))
+    }
+
+    /// What is wrong with its TLS.
+    pub(super) fn tls_problems(&self) -> Vec<TlsProblem> {
+        let mut problems: Vec<_> = self.tls_files().and_then(Result::err).into_iter().collect();
+        let name = self.tls.as_ref().and_then(|tls| tls.server_name.as_ref());
+        if let Some(name) = name.filter(|name| !is_server_name(name)) {
+            let problem = format!("\"{name}\" is no name of a host, without a port, and no IP address");
+            problems.push(("tls.server_name", problem));
+        }
+        problems
+    }
+}
+
+/// A certificate and its key, or neither.
+fn pair(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> Result<Option<(PathBuf, PathBuf)>, TlsProblem> {
+    match (cert, key) {
+        (Some(cert), Some(key)) => Ok(Some((cert.clone(), key.clone()))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(("tls.key", "is missing: name the key of tls.cert".to_owned())),
+        (None, Some(_)) => Err((
+            "tls.cert",
+            "is missing: name the certificate of tls.key".to_owned(),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, ConfigError};
+    use super::*;
+
+    const NODE: &str = "[tls]\nca = \"/ca\"\ncert = \"/cert\"\nkey = \"/key\"\ncrls = [\"/crl\"]\n";
+    const LISTENER: &str =
+        "[[grpc.listener]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\napp = \"a\"\n[grpc.listener.tls]\n";
+    const ROUTE: &str =
+        "[[route]]\nservice = \"a.A\"\ntransport = \"grpc\"\nendpoints = [\"a:1\"]\n[route.tls]\n";
+
+    fn problems(text: &str) -> Vec<String> {
+        match Config::parse(text, "test") {
+            Err(ConfigError::Invalid { problems, .. }) => problems.into_iter().map(|at| at.key).collect(),
+            other => panic!("expected problems, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_listener_has_the_files_of_the_node_unless_it_names_others() {
+        let config = Config::parse(&format!("{NODE}{LISTENER}client_auth = \"required\"\n"), "test").unwrap();
+        let files = config.grpc.listeners[0]
+            .tls_files(config.tls.as_ref())
+            .unwrap()
+            .unwrap();
+        let node = ServerTrust {
+            ca: Some("/ca".into()),
+            crls: vec!["/crl".into()],
+        };
+        assert_eq!((files.cert, files.key), ("/cert".into(), "/key".into()));
+        assert_eq!(files.clients, ClientDemand::Everyone(node));
+        let own = "cert = \"/c\"\nkey = \"/k\"\nca = \"/a\"\nclient_auth = \"optional\"\n";
+        let config = Config::parse(&format!("{NODE}{LISTENER}{own}"), "test").unwrap();
+        let files = config.grpc.listeners[0]
+            .tls_files(config.tls.as_ref())
+            .unwrap()
+            .unwrap();
+        let trust = ServerTrust {
+            ca: Some("/a".into()),
+            crls: Vec::new(),
+        };
+        assert_eq!(
+            (files.cert, files.clients),
+            ("/c".into(), ClientDemand::IfAny(trust))
+        );
+        let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
+        assert_eq!(again, config);
+    }
+
+    #[test]
+    fn listeners_whose_tls_cannot_be_are_refused_with_the_key() {
+        let own = "cert = \"/c\"\nkey = \"/k\"\n";
+        for (text, key) in [
+            ("", "tls.cert"),
+            ("cert = \"/c\"\n", "tls.key"),
+            (&format!("{own}client_auth = \"required\"\n"), "tls.ca"),
+            (&format!("{own}ca = \"/a\"\n"), "tls.client_auth"),
+            (
+                &format!("{own}ca = \"/a\"\nclient_auth = \"optional\"\nallow_clients = [\"a\"]\n"),
+                "tls.allow_clients",
+            ),
+        ] {
+            assert_eq!(
+                problems(&format!("{LISTENER}{text}")),
+                [format!("grpc.listener[0].{key}")]
+            );
+        }
+        let unix = LISTENER.replace("127.0.0.1:1", "unix:/run/a.sock");
+        assert_eq!(problems(&format!("{unix}{own}")), ["grpc.listener[0].tls"]);
+    }
+
+    #[test]
+    fn routes_leave_a_node_with_tls_within_tls_or_not_at_all() {
+        let bare = ROUTE.replace("[route.tls]\n", "");
+        assert!(Config::parse(&format!("{NODE}{ROUTE}"), "test").is_ok());
+        assert!(Config::parse(&bare, "test").is_ok());
+        assert_eq!(problems(&format!("{NODE}{bare}")), ["route[0].transport"]);
+        // A Unix socket does not leave it.
+        let unix = bare.replace("a:1", "unix:/run/a.sock");
+        assert!(Config::parse(&format!("{NODE}{unix}"), "test").is_ok());
+        assert_eq!(
+            problems(&unix.replace("\"grpc\"", "\"tcp\"")),
+            ["route[0].endpoints"]
+        );
+        assert_eq!(
+            problems(&bare.replace("a:1", "unix:a.sock")),
+            ["route[0].endpoints"]
+        );
+        assert_eq!(problems(&ROUTE.replace("\"grpc\"", "\"tcp\"")), ["route[0].tls"]);
+        let key = format!("{ROUTE}key = \"/k\"\nserver_name = \"a:1\"\n");
+        assert_eq!(problems(&key), ["route[0].tls.cert", "route[0].tls.server_name"]);
+    }
+}

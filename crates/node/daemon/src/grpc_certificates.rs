@@ -1,0 +1,201 @@
+//! The certificates of `[[grpc.listener]]` and of `[[route]]` to gRPC servers: one set for all that name the same files.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use provost_tls::{LoadedStreamTls, StreamClientFiles, StreamServerFiles, TlsConfigError, TlsSource};
+
+use crate::certificates::{CertificateFiles, FollowedCertificates};
+use crate::config::{Config, GrpcListenerConfig, RouteConfig, TlsFiles};
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+type CertificateSets<F> = BTreeMap<F, Rc<FollowedCertificates<F>>>;
+/// What connections to gRPC servers are made with.
+pub(crate) type RouteTlsSource = TlsSource<LoadedStreamTls<rustls::ClientConfig>>;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(crate) struct GrpcCertificates {
+    sets: RefCell<GrpcCertificateSets>,
+}
+
+/// The sets of one configuration.
+#[derive(Clone, Default)]
+pub(crate) struct GrpcCertificateSets {
+    listeners: CertificateSets<StreamServerFiles>,
+    routes: CertificateSets<StreamClientFiles>,
+}
+
+/// Why a configuration's certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum GrpcTlsError {
+    /// Those of `[tls]` are no good.
+    #[error("tls: {0}")]
+    Node(#[from] TlsConfigError),
+    /// Its keys contradict each other.
+    #[error("{key} {problem}")]
+    Key {
+        /// The key at fault.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Its files are no good.
+    #[error("{key}: {source}")]
+    Files {
+        /// The table that names them.
+        key: String,
+        /// What is wrong with them.
+        source: TlsConfigError,
+    },
+}
+
+impl GrpcCertificates {
+    /// Reads all files that a configuration names.
+    pub(crate) fn load(config: &Config) -> Result<GrpcCertificates, GrpcTlsError> {
+        let certificates = GrpcCertificates::default();
+        let sets = certificates.prepare(config)?;
+        certificates.put(sets);
+        Ok(certificates)
+    }
+
+    /// The sets of another configuration: those that are there already, and the others, read.
+    pub(crate) fn prepare(&self, config: &Config) -> Result<GrpcCertificateSets, GrpcTlsError> {
+        let before = self.sets.borrow();
+        let mut next = GrpcCertificateSets::default();
+        let mut found = problems(config, &mut |set| match set {
+            NamedFiles::Listener(files) => take_over(&before.listeners, &mut next.listeners, files),
+            NamedFiles::Route(files) => take_over(&before.routes, &mut next.routes, files),
+        });
+        found.pop().map_or(Ok(next), Err)
+    }
+
+    /// Puts the sets of a configuration into use.
+    pub(crate) fn put(&self, sets: GrpcCertificateSets) {
+        *self.sets.borrow_mut() = sets;
+    }
+
+    /// What clients are accepted with at a listener, if it has TLS.
+    pub(crate) fn of_listener(
+        &self,
+        node: Option<&TlsFiles>,
+        listener: &GrpcListenerConfig,
+    ) -> Option<Arc<rustls::ServerConfig>> {
+        let files = listener.tls_files(node)?.ok()?;
+        let sets = self.sets.borrow();
+        sets.listeners
+            .get(&files)
+            .map(|set| Arc::clone(&set.current().config))
+    }
+
+    /// What connections of a route are made with. The error says why there is nothing.
+    pub(crate) fn of_route(&self, route: &RouteConfig) -> Result<RouteTlsSource, String> {
+        let files = route.tls_files().and_then(Result::ok);
+        let sets = self.sets.borrow();
+        let set = files.and_then(|files| sets.routes.get(&files).map(|set| set.source()));
+        set.ok_or_else(|| {
+            format!(
+                "the certificates of the route of {} are not loaded",
+                route.service
+            )
+        })
+    }
+
+    /// Reads files again whenever they have changed, for ever.
+    pub(crate) async fn follow(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let sets = self.sets.borrow().clone();
+            for set in sets.listeners.values() {
+                set.look().await;
+            }
+            for set in sets.routes.values() {
+                set.look().await;
+            }
+        }
+    }
+
+    /// Reads all files again.
+    pub(crate) async fn read_again(&self) {
+        let sets = self.sets.borrow().clone();
+        for set in sets.listeners.values() {
+            set.read_again().await;
+        }
+        for set in sets.routes.values() {
+            set.read_again().await;
+        }
+    }
+
+    /// What an operator should look at.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let sets = self.sets.borrow();
+        let listeners = sets.listeners.values().flat_map(|set| set.warnings());
+        let routes = sets.routes.values().flat_map(|set| set.warnings());
+        let mut all: Vec<String> = listeners.chain(routes).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+}
+
+/// Files that a listener or a route names.
+pub(crate) enum NamedFiles {
+    Listener(StreamServerFiles),
+    Route(StreamClientFiles),
+}
+
+/// What is wrong with the certificates of a configuration, after all of it was given to `read`.
+pub(crate) fn problems(
+    config: &Config,
+    read: &mut dyn FnMut(NamedFiles) -> Result<(), TlsConfigError>,
+) -> Vec<GrpcTlsError> {
+    let listeners = config
+        .grpc
+        .listeners
+        .iter()
+        .enumerate()
+        .filter_map(|(at, listener)| {
+            let files = listener.tls_files(config.tls.as_ref())?;
+            Some((format!("grpc.listener[{at}]"), files.map(NamedFiles::Listener)))
+        });
+    let routes =
+        config.routes.iter().enumerate().filter_map(|(at, route)| {
+            Some((format!("route[{at}]"), route.tls_files()?.map(NamedFiles::Route)))
+        });
+    let mut problems = Vec::new();
+    for (table, files) in listeners.chain(routes) {
+        match files {
+            Err((key, problem)) => problems.push(GrpcTlsError::Key {
+                key: format!("{table}.{key}"),
+                problem,
+            }),
+            Ok(files) => problems.extend(read(files).err().map(|source| GrpcTlsError::Files {
+                key: format!("{table}.tls"),
+                source,
+            })),
+        }
+    }
+    problems
+}
+
+/// Takes a set over from the configuration before, or reads it.
+fn take_over<F: CertificateFiles + Ord>(
+    before: &CertificateSets<F>,
+    next: &mut CertificateSets<F>,
+    files: F,
+) -> Result<(), TlsConfigError> {
+    if next.contains_key(&files) {
+        return Ok(());
+    }
+    let set = match before.get(&files) {
+        Some(set) => Rc::clone(set),
+        None => Rc::new(FollowedCertificates::read(files.clone())?),
+    };
+    next.insert(files, set);
+    Ok(())
+}
