@@ -25,6 +25,19 @@ pub fn program(name: &str, package: &str, sibling: &str) -> PathBuf {
     path
 }
 
+/// The path of a program that a test starts and does not look into: built where it is missing.
+///
+/// # Panics
+///
+/// When it cannot be built.
+pub fn present(name: &str, package: &str, sibling: &str) -> PathBuf {
+    let path = Path::new(sibling).with_file_name(name);
+    if !path.exists() {
+        build(package, &path);
+    }
+    path
+}
+
 fn built_at(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }

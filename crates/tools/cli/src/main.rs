@@ -10,6 +10,7 @@ mod describe;
 mod doctor;
 mod engine;
 mod failure;
+mod init;
 mod insight;
 mod interface;
 mod load;
@@ -37,6 +38,7 @@ use watch::Listing;
 
 const EXAMPLES: &str = "\
 Examples:
+  provost init                              a first configuration for this machine
   provost status                            is the node well?
   provost policy attach --kind rate-limit --service kv.Kv --set requests_per_second=100
   provost top                               what goes on, by app, service and method
@@ -116,6 +118,8 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Write a first configuration for what this machine has
+    Init(init::InitOptions),
     /// Show the node at a glance
     #[command(after_help = LISTING_EXAMPLES)]
     Status(Listing),
@@ -244,6 +248,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Check { files, includes } => {
             check::run(&files, &includes).map_err(|error| Failure::failed(error.to_string()))
         }
+        Command::Init(options) => init::run(&options),
         Command::Insight(command) => insight::run(command),
         Command::DemoPart(part) => demo::run_part(part).map_err(|error| Failure::failed(error.to_string())),
         other => {
@@ -283,6 +288,7 @@ async fn run_async(command: Command) -> Result<(), Failure> {
         Command::Completions { .. }
         | Command::Man { .. }
         | Command::Check { .. }
+        | Command::Init(_)
         | Command::Insight(_)
         | Command::DemoPart(_) => Ok(()),
     }

@@ -8,6 +8,7 @@ mod command;
 mod configuration;
 mod doctor;
 mod failures;
+mod init;
 mod listings;
 mod pages;
 mod plans;
