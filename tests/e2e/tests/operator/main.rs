@@ -7,6 +7,7 @@ mod changes;
 mod command;
 mod configuration;
 mod doctor;
+mod documents;
 mod failures;
 mod init;
 mod listings;
