@@ -45,6 +45,9 @@ within 20 "the service runs after the installation" systemctl is-active "$servic
 provost status >/dev/null || wrong "the operator's command has no answer"
 systemctl is-enabled --quiet "$service" || wrong "the service does not come back with the system"
 man --where provostd provost-policy >/dev/null || wrong "no manual pages"
+for file in prometheus/provost.rules.yml grafana/provost.json; do
+  test -s "/usr/share/provost/$file" || wrong "no $file"
+done
 
 step "what the service may do"
 exposure=$(systemd-analyze security --no-pager "$service" | sed -n 's/.*exposure level for provostd.service: \([0-9.]*\).*/\1/p')

@@ -28,7 +28,7 @@ enum PackageError {
 }
 
 /// Files of the repository, where they are installed, and their permissions.
-const FILES: [(&str, &str, u32); 10] = [
+const FILES: [(&str, &str, u32); 12] = [
     (
         "packaging/provostd.service",
         "usr/lib/systemd/system/provostd.service",
@@ -52,6 +52,16 @@ const FILES: [(&str, &str, u32); 10] = [
     ),
     ("packaging/installed.toml", "etc/provost/provostd.toml", 0o644),
     ("packaging/provostd.8", "usr/share/man/man8/provostd.8", 0o644),
+    (
+        "packaging/prometheus/provost.rules.yml",
+        "usr/share/provost/prometheus/provost.rules.yml",
+        0o644,
+    ),
+    (
+        "packaging/grafana/provost.json",
+        "usr/share/provost/grafana/provost.json",
+        0o644,
+    ),
     ("CHANGELOG.md", "usr/share/doc/provost/changelog.md", 0o644),
     ("LICENSE-APACHE", "usr/share/doc/provost/LICENSE-APACHE", 0o644),
     ("LICENSE-MIT", "usr/share/doc/provost/LICENSE-MIT", 0o644),

@@ -14,7 +14,27 @@ pub fn get(mut stream: impl Read + Write, path: &str) -> io::Result<(u16, String
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    Ok((status.unwrap_or_default(), body.to_owned()))
+    let is_chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let body = if is_chunked {
+        joined_chunks(body)
+    } else {
+        body.to_owned()
+    };
+    Ok((status.unwrap_or_default(), body))
+}
+
+/// A body that came in chunks, each behind its length (RFC 9112, section 7.1).
+fn joined_chunks(mut body: &str) -> String {
+    let mut joined = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let bytes = usize::from_str_radix(length, 16).unwrap_or(0);
+        let Some(chunk) = rest.get(..bytes).filter(|chunk| !chunk.is_empty()) else {
+            break;
+        };
+        joined += chunk;
+        body = rest[bytes..].trim_start_matches("\r\n");
+    }
+    joined
 }
 
 /// The same, of a node that listens at a Unix socket.
@@ -49,7 +69,13 @@ pub fn value(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::value;
+    use super::{joined_chunks, value};
+
+    #[test]
+    fn chunks_are_joined_up_to_the_last() {
+        assert_eq!(joined_chunks("3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), "abcde");
+        assert_eq!(joined_chunks("9\r\nabc"), "");
+    }
 
     #[test]
     fn series_are_found_by_name_and_labels() {

@@ -3,6 +3,7 @@
 
 mod collector;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -167,8 +168,10 @@ fn a_real_prometheus_scrapes_a_node() {
         let mut setting = Setting::with(ROLE, &options, &NodeOptions::default());
         let config = place.path().join("prometheus.yml");
         let text = format!(
-            "global: {{ scrape_interval: 200ms, scrape_timeout: 200ms }}\nscrape_configs:\n  - job_name: provost\n    \
-             static_configs: [{{ targets: [\"127.0.0.1:{node_port}\"] }}]\n"
+            "global: {{ scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms }}\n\
+             rule_files: [\"{}\"]\nscrape_configs:\n  - job_name: provost\n    \
+             static_configs: [{{ targets: [\"127.0.0.1:{node_port}\"] }}]\n",
+            packaged(RULES).display()
         );
         std::fs::write(&config, text).unwrap();
         let prometheus = Command::new("prometheus")
@@ -183,16 +186,176 @@ fn a_real_prometheus_scrapes_a_node() {
             .spawn();
         let _prometheus = Ends(prometheus.unwrap());
         setting.agent.succeeds(echo(30));
-        let query = "/api/v1/query?query=sum(grpc_client_call_duration_seconds_count)";
-        eventually("Prometheus has seen the calls", WAIT_MAX, || {
+        let ask = |path: &str| {
             let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) else {
-                return false;
+                return Value::Null;
             };
-            let (status, body) = scrape::get(stream, query).unwrap_or_default();
-            let answer: Value = serde_json::from_str(&body).unwrap_or_default();
-            status == 200 && answer["data"]["result"][0]["value"][1] == "30"
+            let (_, body) = scrape::get(stream, path).unwrap_or_default();
+            serde_json::from_str(&body).unwrap_or_default()
+        };
+        let query = |expression: &str| ask(&format!("/api/v1/query?query={}", in_a_url(expression)));
+        eventually("Prometheus has seen the calls", WAIT_MAX, || {
+            let answer = query("sum(grpc_client_call_duration_seconds_count)");
+            answer["data"]["result"][0]["value"][1] == "30"
+        });
+        // The rules, evaluated over what the node exports.
+        let alerts = std::fs::read_to_string(packaged(RULES))
+            .unwrap()
+            .matches("- alert: ")
+            .count();
+        eventually("every rule is evaluated", WAIT_MAX, || {
+            let answer = ask("/api/v1/rules");
+            let groups = answer["data"]["groups"].as_array().into_iter().flatten();
+            let rules: Vec<_> = groups
+                .flat_map(|group| group["rules"].as_array().unwrap())
+                .collect();
+            rules.len() == alerts && rules.iter().all(|rule| rule["health"] == "ok")
+        });
+        let shown = |expression: &String| {
+            let answer = query(expression);
+            assert_eq!(answer["status"], "success", "{expression}: {answer}");
+            !answer["data"]["result"].as_array().unwrap().is_empty()
+        };
+        let expressions = dashboard_expressions();
+        eventually("most of the dashboard has something to show", WAIT_MAX, || {
+            // Of what this node does not do, such as TLS, there is nothing.
+            expressions.iter().filter(|expression| shown(expression)).count() * 4 >= expressions.len() * 3
         });
     });
+}
+
+/// What operators load into Prometheus and Grafana, below `packaging`.
+const RULES: &str = "prometheus/provost.rules.yml";
+const RULE_TESTS: &str = "prometheus/provost.test.yml";
+const DASHBOARD: &str = "grafana/provost.json";
+/// Labels whose names begin as metrics' do.
+const LABELS: [&str; 2] = ["grpc_method", "grpc_status"];
+/// What only a node with `[tls]` exports.
+const WITH_TLS: &str = "provost_tls_certificate_expiry_seconds";
+
+fn packaged(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../packaging")
+        .join(file)
+}
+
+/// All queries of the dashboard, for the last minute and all nodes.
+fn dashboard_expressions() -> Vec<String> {
+    let text = std::fs::read_to_string(packaged(DASHBOARD)).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let of_panels = targets.map(|target| &target["expr"]);
+    let of_annotations = dashboard["annotations"]["list"].as_array().unwrap().iter();
+    let all = of_panels.chain(of_annotations.map(|annotation| &annotation["expr"]));
+    all.map(|expression| {
+        let expression = expression.as_str().unwrap().replace("$__rate_interval", "1m");
+        expression.replace("$instance", ".*")
+    })
+    .collect()
+}
+
+/// A text as a part of a URL's query.
+fn in_a_url(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric();
+    text.bytes()
+        .map(|byte| {
+            if plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
+        .collect()
+}
+
+/// The metrics that a text names, without what Prometheus adds to the names of histograms.
+fn metrics_named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let names = words.filter(|word| {
+        ["provost_", "grpc_", "process_"]
+            .iter()
+            .any(|start| word.starts_with(start))
+    });
+    names
+        .filter(|name| !LABELS.contains(name))
+        .map(|name| {
+            let ends = ["_bucket", "_sum", "_count"];
+            let base = ends.iter().find_map(|end| name.strip_suffix(end));
+            base.unwrap_or(name).to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn alerts_and_the_dashboard_name_metrics_that_a_node_exports() {
+    watched(|| {
+        let place = directory();
+        let (client, server) = (place.path().join("a"), place.path().join("b"));
+        let options = |socket: &Path| {
+            // Nobody takes what is exported: that is counted.
+            let collector = "otlp_endpoint = \"http://127.0.0.1:1\"\notlp_interval_ms = 100\n";
+            let observe = format!("[observe]\nlisten = \"unix:{}\"\n{collector}", socket.display());
+            let grpc = "[[grpc.listener]]\nname = \"g\"\naddress = \"127.0.0.1:0\"\napp = \"g\"\n";
+            let log = policy("access-log", "path = \"/dev/null\"");
+            let delay = policy("fault", "delay.percentage = 100\ndelay.fixed_delay_ms = 1");
+            let policies = policy("metrics", "") + &policy("tracing", "") + &log + &delay;
+            tables(format!("{observe}{grpc}{policies}"))
+        };
+        let mut setting = Setting::with(ROLE, &options(&client), &options(&server));
+        setting.agent.succeeds(echo(20));
+        let page = scrape::metrics(&client) + &scrape::metrics(&server);
+        let documented = include_str!("../../../docs/observability.md");
+        let rules = std::fs::read_to_string(packaged(RULES)).unwrap();
+        for (file, text, least) in [
+            (RULES, rules, 15),
+            (DASHBOARD, dashboard_expressions().join(" "), 25),
+        ] {
+            let named = metrics_named(&text);
+            assert!(named.len() >= least, "{file}: {named:?}");
+            for name in named {
+                let is_exported = page.contains(&format!("# TYPE {name} "));
+                assert!(
+                    is_exported || name == WITH_TLS,
+                    "{file} names {name}, which no node exports: {page}"
+                );
+                assert!(
+                    documented.contains(&format!("| `{name}` |")),
+                    "{file}: {name} is not documented"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn each_alert_has_a_test_that_promtool_runs() {
+    let rules = std::fs::read_to_string(packaged(RULES)).unwrap();
+    let tests = std::fs::read_to_string(packaged(RULE_TESTS)).unwrap();
+    let alerts = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    for alert in alerts {
+        assert!(
+            tests.contains(&format!("  - name: {alert}\n")),
+            "{alert} has no test"
+        );
+        assert!(
+            tests.contains(&format!("alertname: {alert} }}")),
+            "{alert} is not looked for on a node that is well"
+        );
+    }
+    if is_missing("promtool") {
+        return;
+    }
+    for (verb, file) in [("check", RULES), ("test", RULE_TESTS)] {
+        let said = Command::new("promtool")
+            .args([verb, "rules"])
+            .arg(packaged(file))
+            .output()
+            .unwrap();
+        assert!(said.status.success(), "{file}: {said:?}");
+    }
 }
 
 #[test]
