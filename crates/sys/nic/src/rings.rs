@@ -13,7 +13,8 @@ pub enum FetchMode {
     Polled,
     /// It fetches as far as the doorbell says, in batches, as over PCIe.
     Doorbell,
-    /// The host pushes entries of one line by MMIO; longer ones go through the ring, which is polled.
+    /// The host pushes entries of one line by MMIO; longer ones go through the ring, with doorbells. (Would the NIC poll that ring, what is
+    /// pushed would wait for its reads.)
     Push,
 }
 
@@ -45,7 +46,9 @@ impl FlowShape {
         2 * (self.slots() << self.slot_lines_log2) + 1
     }
 
-    fn receive_base(&self) -> u32 {
+    /// Line address of the receive ring.
+    #[must_use]
+    pub fn receive_base(&self) -> u32 {
         self.base + (self.slots() << self.slot_lines_log2)
     }
 
@@ -115,7 +118,7 @@ impl RingDriver {
         board.write_register(registers::flow_status(flow), shape.status());
         let bits = u32::from(shape.slots_log2)
             | u32::from(shape.slot_lines_log2) << 4
-            | u32::from(shape.fetch == FetchMode::Doorbell) << 8
+            | u32::from(shape.fetch != FetchMode::Polled) << 8
             | 1 << 16
             | u32::from(shape.calls_max) << 24;
         board.write_register(registers::flow_shape(flow), bits);
@@ -141,7 +144,7 @@ impl RingDriver {
         (LINE_BYTES << self.shape.slot_lines_log2) - (LINE_BYTES - PAYLOAD_FIRST_BYTES)
     }
 
-    /// Writes an entry. In doorbell mode the NIC sees it after the next [`RingDriver::flush`].
+    /// Writes an entry. Unless the NIC polls the ring or the entry is pushed, the NIC sees it after the next [`RingDriver::flush`].
     ///
     /// # Errors
     /// If there is no room for it.
@@ -205,7 +208,7 @@ impl RingDriver {
     /// Tells the NIC of what was written and freed since the last time.
     pub fn flush(&mut self, board: &mut impl Board) {
         let flow = u16::from(self.shape.flow);
-        if self.shape.fetch == FetchMode::Doorbell && self.rung != self.written {
+        if self.shape.fetch != FetchMode::Polled && self.rung != self.written {
             board.write_register(registers::flow_doorbell(flow), self.written.into());
             self.rung = self.written;
         }
