@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::Complaints;
 use crate::workspace::{Workspace, WorkspaceError, run};
+use crate::{Complaints, hw};
 
 /// What to do with golden files.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,8 +70,10 @@ const DIST: &str = "dist";
 
 /// Builds what the benchmarks start (themselves and the service), then runs them.
 pub(crate) fn bench(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
-    if let Some((INSIGHT, rest)) = arguments.split_first().map(|(first, rest)| (&**first, rest)) {
-        return bench_insight(workspace, rest);
+    match arguments.split_first().map(|(first, rest)| (&**first, rest)) {
+        Some((INSIGHT, rest)) => return bench_insight(workspace, rest),
+        Some((NIC, rest)) => return bench_nic(workspace, rest),
+        _ => {}
     }
     let mut build = workspace.cargo(&["build", "--quiet", "--profile", DIST]);
     build.args(["--package", "provost-bench", "--package", "provostd"]);
@@ -90,6 +92,41 @@ fn bench_insight(workspace: &Workspace, arguments: &[String]) -> Result<(), Comp
     command
         .args(arguments)
         .env("PROVOST_BENCH_CACHE", workspace.target.join("bench"));
+    reported(run(&mut command))
+}
+
+/// The benchmark of the simulated NIC, which starts no service.
+const NIC: &str = "nic";
+/// The datagram transport's figures that are shown beside the NIC's.
+const BESIDE_NIC: [&str; 5] = [
+    "datagram",
+    "--quick",
+    "--only",
+    "provost shm lat,provost shm rate b=3",
+    "--json",
+];
+
+fn bench_nic(workspace: &Workspace, arguments: &[String]) -> Result<(), Complaints> {
+    let mut build = workspace.cargo(&["build", "--quiet", "--release", "--package", "provost-nic-bench"]);
+    if hw::has_verilator() {
+        build.args(["--features", "provost-nic-bench/verilator"]);
+    }
+    reported(run(&mut build))?;
+    let mut command = workspace.program("release", "provost-nic-bench");
+    command.args(arguments);
+    let is_partial = |argument: &String| {
+        ["--datagram", "--only", "--help", "-h"]
+            .iter()
+            .any(|option| argument.starts_with(option))
+    };
+    if !arguments.iter().any(is_partial) {
+        let file = workspace.target.join("beside-nic.json");
+        let package = ["--package", "provost-bench"];
+        let build = [&["build", "--quiet", "--release"][..], &package].concat();
+        reported(run(&mut workspace.cargo(&build)))?;
+        reported(run(start_bench(workspace, "release").args(BESIDE_NIC).arg(&file)))?;
+        command.arg("--datagram").arg(file);
+    }
     reported(run(&mut command))
 }
 

@@ -15,8 +15,8 @@ use proofs::Extent;
 use synthesis::Family;
 use tools::{YOSYS_MISSING, Yosys, rtl_files};
 
-/// The package whose tests run over the simulated hardware.
-pub(crate) const TESTS: &str = "provost-nic-tests";
+/// The packages whose tests run over the simulated hardware.
+pub(crate) const TESTS: [&str; 2] = ["provost-nic-tests", "provost-nic-bench"];
 /// Lines of a SystemVerilog file.
 const FILE_LINES_MAX: usize = 600;
 
@@ -96,7 +96,7 @@ fn with_yosys(
 }
 
 /// Whether Verilator is there; says so if not.
-fn has_verilator() -> bool {
+pub(crate) fn has_verilator() -> bool {
     let version = Command::new("verilator").arg("--version").output();
     let found = version.is_ok_and(|output| output.status.success());
     if !found {
@@ -140,8 +140,19 @@ fn test(workspace: &Workspace, calls: Option<u64>) -> Result<(), Complaints> {
     if !has_verilator() {
         return Ok(());
     }
-    let packages = ["--package", "provost-nic-model", "--package", TESTS];
-    let features = ["--features", "provost-nic-tests/verilator"];
+    let [tests, bench] = TESTS;
+    let packages = [
+        "--package",
+        "provost-nic-model",
+        "--package",
+        tests,
+        "--package",
+        bench,
+    ];
+    let features = [
+        "--features",
+        "provost-nic-tests/verilator,provost-nic-bench/verilator",
+    ];
     let lints = [
         &["clippy", "--quiet", "--all-targets"][..],
         &packages,

@@ -69,7 +69,7 @@ enum Chore {
         #[arg(long, default_value_t = 0, requires = "deep")]
         seed: u32,
     },
-    /// Builds and runs a benchmark: `bench call [--quick] [--json FILE]`, `bench bind`; `bench help` tells more
+    /// Builds and runs a benchmark: `bench call [--quick] [--json FILE]`, `bench bind`, `bench nic`; `bench help` tells more
     Bench {
         /// Passed on to provost-bench
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -14,15 +14,19 @@ mod verilator {
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
-    /// The modules of which there are models.
-    const MODULES: [&str; 7] = [
-        "nic",
-        "packet_fifo",
-        "receive_credits",
-        "connection_cache",
-        "server_slot",
-        "token_buckets",
-        "load_balancer",
+    /// A model: its name, the module that it is of, and parameters of that module.
+    type Model = (&'static str, &'static str, &'static [&'static str]);
+
+    /// The models that are compiled.
+    const MODELS: [Model; 8] = [
+        ("nic", "nic", &[]),
+        ("nic_wide", "nic", &["-GFLOWS=8", "-GBATCH=16"]),
+        ("packet_fifo", "packet_fifo", &[]),
+        ("receive_credits", "receive_credits", &[]),
+        ("connection_cache", "connection_cache", &[]),
+        ("server_slot", "server_slot", &[]),
+        ("token_buckets", "token_buckets", &[]),
+        ("load_balancer", "load_balancer", &[]),
     ];
     const RTL: &str = "../../../hw/rtl";
 
@@ -43,17 +47,17 @@ mod verilator {
         }
         compiler.file(format!("{root}/include/verilated.cpp"));
         compiler.file(format!("{root}/include/verilated_threads.cpp"));
-        for module in MODULES {
-            let folder = out.join(module);
-            verilate(module, &folder);
+        for model @ (name, ..) in MODELS {
+            let folder = out.join(name);
+            verilate(model, &folder);
             for entry in std::fs::read_dir(&folder).expect("verilator has made it") {
                 let path = entry.expect("it can be read").path();
                 if path.extension().is_some_and(|extension| extension == "cpp") {
                     compiler.file(path);
                 }
             }
-            let glue = out.join(format!("{module}_glue.cc"));
-            std::fs::write(&glue, glue_of(module, &folder)).expect("OUT_DIR can be written");
+            let glue = out.join(format!("{name}_glue.cc"));
+            std::fs::write(&glue, glue_of(name, &folder)).expect("OUT_DIR can be written");
             compiler.file(glue).include(folder);
         }
         compiler.compile("provost_nic_models");
@@ -74,7 +78,7 @@ mod verilator {
         }
     }
 
-    fn verilate(module: &str, folder: &Path) {
+    fn verilate((name, module, parameters): Model, folder: &Path) {
         let mut sources: Vec<PathBuf> = std::fs::read_dir(RTL)
             .expect("the RTL is in the repository")
             .map(|entry| entry.expect("it can be read").path())
@@ -94,18 +98,12 @@ mod verilator {
             "--x-initial",
             "0",
         ]);
-        command.args([
-            "--top-module",
-            module,
-            "--prefix",
-            &format!("V{module}"),
-            "--Mdir",
-        ]);
-        command.arg(folder).args(&sources);
+        command.args(["--top-module", module, "--prefix", &format!("V{name}"), "--Mdir"]);
+        command.arg(folder).args(parameters).args(&sources);
         let output = command.output().expect("verilator starts");
         assert!(
             output.status.success(),
-            "verilator failed on {module}: {}",
+            "verilator failed on {name}: {}",
             String::from_utf8_lossy(&output.stderr)
         );
     }
@@ -166,7 +164,7 @@ mod verilator {
 
     fn declarations() -> String {
         let mut out = String::from("unsafe extern \"C\" {\n");
-        for module in MODULES {
+        for (module, ..) in MODELS {
             let _ = writeln!(out, "    fn provost_{module}_new() -> *mut c_void;");
             let _ = writeln!(out, "    fn provost_{module}_delete(model: *mut c_void);");
             let _ = writeln!(out, "    fn provost_{module}_eval(model: *mut c_void);");
@@ -176,7 +174,7 @@ mod verilator {
             );
         }
         out.push_str("}\n\nconst MODELS: &[ModelFunctions] = &[\n");
-        for module in MODULES {
+        for (module, ..) in MODELS {
             let _ = writeln!(
                 out,
                 "    ModelFunctions {{ name: \"{module}\", new: provost_{module}_new, delete: provost_{module}_delete, \

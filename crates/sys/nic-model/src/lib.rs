@@ -7,4 +7,4 @@ mod model;
 mod simulated;
 
 pub use model::{ModelUnavailable, PortHandle, RtlModel};
-pub use simulated::{HostTiming, SimulatedNic, WirePacket};
+pub use simulated::{BusWrite, HostTiming, NicShape, SimulatedNic, WirePacket};

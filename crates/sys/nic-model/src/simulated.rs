@@ -16,13 +16,39 @@ const READS_MAX: usize = 64;
 pub struct HostTiming {
     /// From a read to its line.
     pub read_cycles: u32,
+    /// From a write of the NIC until the host sees it; no longer than a read, so that a read sees earlier writes.
+    pub write_cycles: u32,
+    /// Between two lines that are read.
+    pub line_cycles: u32,
 }
 
 impl Default for HostTiming {
-    /// 200 ns at 200 MHz.
+    /// Reads take 200 ns at 200 MHz, writes no time, and a line comes in each cycle.
     fn default() -> Self {
-        Self { read_cycles: 40 }
+        Self {
+            read_cycles: 40,
+            write_cycles: 0,
+            line_cycles: 1,
+        }
     }
+}
+
+/// With which parameters the NIC is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NicShape {
+    /// 4 flows, of which 4 slots are read at once.
+    Standard,
+    /// 8 flows, of which 16 slots are read at once.
+    Wide,
+}
+
+/// An access of the host to the NIC's registers or its window for pushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BusWrite {
+    /// A register, and its value.
+    Register(u16, u32),
+    /// A line that is pushed to a flow.
+    Push(u8, Line),
 }
 
 /// A packet on the wire.
@@ -64,7 +90,8 @@ struct Ports {
     rx_remote: PortHandle,
 }
 
-/// A simulated NIC and its host's memory. Registers are read and written at once; each access takes a cycle.
+/// A simulated NIC and its host's memory. Registers are read and written at once, and each access takes a cycle; what is *posted*
+/// reaches the NIC later, while other cycles pass.
 pub struct SimulatedNic {
     model: RtlModel,
     ports: Ports,
@@ -76,6 +103,11 @@ pub struct SimulatedNic {
     /// Packets for the NIC, and how much of the first it has got.
     arriving: VecDeque<WirePacket>,
     arrived_bytes: usize,
+    /// What the NIC has written and the host does not see yet, what the host has written and the NIC does not see yet, and accesses of
+    /// the host that have not reached the NIC: each with the cycle in which that changes.
+    nic_writes: VecDeque<(u64, u32, Line)>,
+    host_writes: VecDeque<(u64, u32, Line)>,
+    bus_writes: VecDeque<(u64, BusWrite)>,
     /// What of a packet the NIC has sent.
     leaving: Vec<u8>,
     left: VecDeque<WirePacket>,
@@ -89,7 +121,26 @@ impl SimulatedNic {
     /// # Errors
     /// If there is no model of it.
     pub fn new(memory_lines: usize, timing: HostTiming) -> Result<SimulatedNic, ModelUnavailable> {
-        let mut model = RtlModel::new("nic")?;
+        Self::of_shape(NicShape::Standard, memory_lines, timing)
+    }
+
+    /// The same, of this shape.
+    ///
+    /// # Errors
+    /// If there is no model of it.
+    ///
+    /// # Panics
+    /// If writes take longer than reads.
+    pub fn of_shape(
+        shape: NicShape,
+        memory_lines: usize,
+        timing: HostTiming,
+    ) -> Result<SimulatedNic, ModelUnavailable> {
+        assert!(timing.write_cycles <= timing.read_cycles, "{timing:?}");
+        let mut model = RtlModel::new(match shape {
+            NicShape::Standard => "nic",
+            NicShape::Wide => "nic_wide",
+        })?;
         for ready in ["host_write_ready", "tx_ready", "host_read_ready"] {
             model.set_named(ready, 1);
         }
@@ -131,6 +182,9 @@ impl SimulatedNic {
             timing,
             cycle: 0,
             reads: VecDeque::new(),
+            nic_writes: VecDeque::new(),
+            host_writes: VecDeque::new(),
+            bus_writes: VecDeque::new(),
             arriving: VecDeque::new(),
             arrived_bytes: 0,
             leaving: Vec::new(),
@@ -167,8 +221,36 @@ impl SimulatedNic {
         self.left.pop_front()
     }
 
+    /// Writes a line that the NIC sees from this cycle on.
+    pub fn post_line(&mut self, at_cycle: u64, address: u32, line: Line) {
+        let before = self.host_writes.partition_point(|(at, ..)| *at <= at_cycle);
+        self.host_writes.insert(before, (at_cycle, address, line));
+    }
+
+    /// Has an access reach the NIC in this cycle, or later if others are before it.
+    pub fn post_bus(&mut self, at_cycle: u64, write: BusWrite) {
+        let before = self.bus_writes.partition_point(|(at, _)| *at <= at_cycle);
+        self.bus_writes.insert(before, (at_cycle, write));
+    }
+
+    /// Accesses that have not reached the NIC.
+    #[must_use]
+    pub fn bus_writes_left(&self) -> usize {
+        self.bus_writes.len()
+    }
+
     /// One cycle.
     pub fn step(&mut self) {
+        let posted = self.offer_bus_write();
+        self.run_cycle();
+        if posted {
+            self.model.set(self.ports.csr_write, 0);
+            self.model.set(self.ports.push_valid, 0);
+        }
+    }
+
+    fn run_cycle(&mut self) {
+        self.settle_writes();
         self.offer_packet();
         self.offer_data();
         let now = self.cycle * 10 / CYCLES_PER_TICK_TENTHS;
@@ -181,6 +263,46 @@ impl SimulatedNic {
         self.take_accesses();
         self.model.edge();
         self.cycle += 1;
+        self.settle_writes();
+    }
+
+    /// Puts the next access on the NIC's ports, if it is due and the NIC takes it.
+    fn offer_bus_write(&mut self) -> bool {
+        let due = self.bus_writes.front().filter(|(at, _)| *at <= self.cycle);
+        match due.copied() {
+            Some((_, BusWrite::Register(address, value))) => self.offer_register(address, value),
+            Some((_, BusWrite::Push(flow, line))) if self.model.get(self.ports.push_ready) == 1 => {
+                self.offer_push(flow, &line);
+            }
+            _ => return false,
+        }
+        self.bus_writes.pop_front();
+        true
+    }
+
+    fn offer_register(&mut self, address: u16, value: u32) {
+        self.model.set(self.ports.csr_write, 1);
+        self.model.set(self.ports.csr_address, address.into());
+        self.model.set(self.ports.csr_write_data, value.into());
+    }
+
+    fn offer_push(&mut self, flow: u8, line: &Line) {
+        self.model.set(self.ports.push_valid, 1);
+        self.model.set(self.ports.push_flow, flow.into());
+        self.model.bytes_mut(self.ports.push_line).copy_from_slice(line);
+    }
+
+    /// Writes become visible whose time has come.
+    fn settle_writes(&mut self) {
+        for writes in [&mut self.nic_writes, &mut self.host_writes] {
+            while let Some((_, address, line)) = writes.front().filter(|(at, ..)| *at <= self.cycle) {
+                match self.memory.get_mut(*address as usize) {
+                    Some(place) => *place = *line,
+                    None => self.stray += 1,
+                }
+                writes.pop_front();
+            }
+        }
     }
 
     fn offer_packet(&mut self) {
@@ -239,19 +361,19 @@ impl SimulatedNic {
 
     fn take_accesses(&mut self) {
         if self.model.get(self.ports.host_write) == 1 {
-            let address = self.model.get(self.ports.host_write_address) as usize;
+            let address = self.model.get(self.ports.host_write_address) as u32;
             let mut line = [0; LINE_BYTES];
             line.copy_from_slice(self.model.bytes(self.ports.host_write_data));
-            match self.memory.get_mut(address) {
-                Some(place) => *place = line,
-                None => self.stray += 1,
-            }
+            let at = self.cycle + u64::from(self.timing.write_cycles);
+            self.nic_writes.push_back((at, address, line));
         }
         let read = self.model.get(self.ports.host_read) & self.model.get(self.ports.host_read_ready);
         if read == 1 {
             let address = self.model.get(self.ports.host_read_address) as u32;
-            self.reads
-                .push_back((self.cycle + u64::from(self.timing.read_cycles), address));
+            let at = self.cycle + u64::from(self.timing.read_cycles);
+            let after = self.reads.back().map_or(0, |(last, _)| *last);
+            let at = at.max(after + u64::from(self.timing.line_cycles));
+            self.reads.push_back((at, address));
         }
     }
 }
@@ -267,15 +389,13 @@ impl Board for SimulatedNic {
 
     fn read_register(&mut self, address: u16) -> u32 {
         self.model.set(self.ports.csr_address, address.into());
-        self.step();
+        self.run_cycle();
         self.model.get(self.ports.csr_read_data) as u32
     }
 
     fn write_register(&mut self, address: u16, value: u32) {
-        self.model.set(self.ports.csr_write, 1);
-        self.model.set(self.ports.csr_address, address.into());
-        self.model.set(self.ports.csr_write_data, value.into());
-        self.step();
+        self.offer_register(address, value);
+        self.run_cycle();
         self.model.set(self.ports.csr_write, 0);
     }
 
@@ -283,10 +403,8 @@ impl Board for SimulatedNic {
         if self.model.get(self.ports.push_ready) == 0 {
             return false;
         }
-        self.model.set(self.ports.push_valid, 1);
-        self.model.set(self.ports.push_flow, flow.into());
-        self.model.bytes_mut(self.ports.push_line).copy_from_slice(line);
-        self.step();
+        self.offer_push(flow, line);
+        self.run_cycle();
         self.model.set(self.ports.push_valid, 0);
         true
     }

@@ -1,0 +1,480 @@
+//! Two NICs, the cores of their hosts and the wire between them, in lock-step: a cycle of all, then the next.
+
+use std::collections::VecDeque;
+
+use provost_figures::Latencies;
+use provost_nic::registers::{self, CounterName};
+use provost_nic::{
+    Balance, Board, COMMAND_LOAD, CONTROL_CHECKING, CONTROL_ENABLE, ConnectionLine, ConnectionRole,
+    EntryHead, EntryKind, FetchMode, FlowShape, RingDriver,
+};
+use provost_nic_model::{BusWrite, ModelUnavailable, NicShape, SimulatedNic, WirePacket};
+
+use crate::core::HostCore;
+use crate::interface::{CYCLE_NS, HostInterface};
+use crate::parts::{CallLoad, ClientCore, SESSION_CALLS, ServerCore};
+
+/// Calls that a NIC has on their way at most: a limit of the RTL.
+pub(crate) const NIC_CALLS: usize = 48;
+/// Bytes of payload of an entry of one line: an RPC of 64 bytes.
+pub(crate) const SMALL_BYTES: usize = provost_nic::PAYLOAD_FIRST_BYTES;
+/// Cycles that a packet travels: what a switch adds to it (300 ns; eRPC, NSDI '19, section 6.1).
+pub(crate) const WIRE_CYCLES: u64 = 60;
+/// Slots of a ring, as a logarithm: more than there are calls.
+const SLOTS_LOG2: u8 = 6;
+/// Where rings begin, behind the lines of connections.
+const RINGS_BASE: u32 = CONNECTIONS_MAX;
+/// Connections of a NIC at most.
+pub(crate) const CONNECTIONS_MAX: u32 = 2048;
+/// Ticks of 64 ns until a request is sent again: 40 us.
+const TIMEOUT_TICKS: u32 = 625;
+/// Cycles without any call's end after which something is wrong.
+const STALL_CYCLES: u64 = 1_000_000;
+/// Addresses of the client and of the server.
+const ADDRESSES: [u64; 2] = [1, 2];
+
+/// Whether the server's NIC applies policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PolicyUse {
+    /// No rule and no bucket is configured.
+    Off,
+    /// Eight rules that deny nothing of this, and a bucket that has tokens enough.
+    On,
+}
+
+/// What a pair consists of.
+#[derive(Clone, Debug)]
+pub(crate) struct PairConfig {
+    pub(crate) interface: HostInterface,
+    pub(crate) load: CallLoad,
+    /// Of each host, each with a core.
+    pub(crate) flows: u8,
+    /// Sessions of each flow.
+    pub(crate) sessions: u16,
+    pub(crate) payload_bytes: usize,
+    pub(crate) policies: PolicyUse,
+    pub(crate) wire_cycles: u64,
+}
+
+impl PairConfig {
+    /// One flow, small calls, as many sessions as the calls need.
+    pub(crate) fn new(interface: HostInterface, load: CallLoad) -> PairConfig {
+        PairConfig {
+            interface,
+            load,
+            flows: 1,
+            sessions: (NIC_CALLS / usize::from(SESSION_CALLS)) as u16,
+            payload_bytes: SMALL_BYTES,
+            policies: PolicyUse::Off,
+            wire_cycles: WIRE_CYCLES,
+        }
+    }
+
+    fn slot_lines_log2(&self) -> u8 {
+        let lines = provost_nic::entry_lines(self.payload_bytes);
+        lines.next_power_of_two().trailing_zeros() as u8
+    }
+
+    fn shape(&self, flow: u8) -> FlowShape {
+        let mut shape = FlowShape {
+            flow,
+            base: 0,
+            slots_log2: SLOTS_LOG2,
+            slot_lines_log2: self.slot_lines_log2(),
+            fetch: self.interface.fetch,
+            calls_max: NIC_CALLS as u8,
+        };
+        shape.base = RINGS_BASE + u32::from(flow) * shape.lines();
+        shape
+    }
+
+    fn memory_lines(&self) -> usize {
+        let last = self.shape(self.flows - 1);
+        (last.base + last.lines()) as usize
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub(crate) struct PairFigures {
+    pub(crate) calls: u64,
+    pub(crate) cycles: u64,
+    pub(crate) latencies: Latencies,
+    /// CPU time that the simulation took.
+    pub(crate) cpu_seconds: f64,
+    /// Of the server's NIC: connections found in its cache, and fetched.
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) resent: u64,
+    pub(crate) failed: u64,
+}
+
+impl PairFigures {
+    /// Millions of calls a second, in virtual time.
+    pub(crate) fn mrps(&self) -> f64 {
+        self.calls as f64 * 1e3 / (self.cycles as f64 * CYCLE_NS)
+    }
+
+    pub(crate) fn p50_us(&self) -> f64 {
+        self.latencies.report(1.0, 0).p50_us
+    }
+
+    pub(crate) fn p99_us(&self) -> f64 {
+        self.latencies.report(1.0, 0).p99_us
+    }
+
+    pub(crate) fn cycles_per_call(&self) -> f64 {
+        self.cycles as f64 / self.calls as f64
+    }
+}
+
+/// CPU time of this thread.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Two NICs and their hosts, as the module says.
+pub(crate) struct NicPair {
+    config: PairConfig,
+    nics: [SimulatedNic; 2],
+    clients: Vec<ClientCore>,
+    servers: Vec<ServerCore>,
+    /// Packets on their way, with the cycle in which they arrive, and at whom.
+    wire: VecDeque<(u64, usize, WirePacket)>,
+    cycle: u64,
+}
+
+impl NicPair {
+    /// Two NICs with open sessions.
+    pub(crate) fn new(config: PairConfig) -> Result<NicPair, ModelUnavailable> {
+        let timing = config.interface.timing();
+        let nic = || SimulatedNic::of_shape(NicShape::Wide, config.memory_lines(), timing);
+        let mut nics = [nic()?, nic()?];
+        let mut cores = [Vec::new(), Vec::new()];
+        for (side, nic) in nics.iter_mut().enumerate() {
+            for flow in 0..config.flows {
+                let ring = RingDriver::start(nic, config.shape(flow)).expect("the shape can be");
+                cores[side].push(HostCore::new(ring, config.interface.clone()));
+            }
+            settings(nic, config.policies);
+            for connection in 0..u16::from(config.flows) * config.sessions {
+                open(nic, &config, side, connection);
+            }
+        }
+        let [client_cores, server_cores] = cores;
+        let client = |(flow, core): (usize, HostCore)| {
+            let first = flow as u16 * config.sessions;
+            let connections = first..first + config.sessions;
+            ClientCore::new(
+                core,
+                connections,
+                config.load,
+                config.payload_bytes,
+                flow as u64 + 1,
+            )
+        };
+        let mut pair = NicPair {
+            clients: client_cores.into_iter().enumerate().map(client).collect(),
+            servers: server_cores.into_iter().map(ServerCore::new).collect(),
+            wire: VecDeque::new(),
+            cycle: 0,
+            config,
+            nics,
+        };
+        pair.align();
+        let now_ns = pair.cycle as f64 * CYCLE_NS;
+        pair.clients.iter_mut().for_each(|client| client.start(now_ns));
+        pair.servers.iter_mut().for_each(|server| server.start(now_ns));
+        Ok(pair)
+    }
+
+    /// Lets the NIC that is behind catch up: registers were read of each by itself.
+    fn align(&mut self) {
+        let cycle = self.nics.iter().map(SimulatedNic::cycle).max().unwrap_or(0);
+        for nic in &mut self.nics {
+            while nic.cycle() < cycle {
+                nic.step();
+            }
+        }
+        self.cycle = cycle;
+    }
+
+    /// Runs until so many calls have ended, and measures so many more.
+    pub(crate) fn run(&mut self, warmup: u64, calls: u64) -> Result<PairFigures, String> {
+        self.run_until(warmup)?;
+        let before = self.counters();
+        self.clients
+            .iter_mut()
+            .for_each(|client| client.latencies = Latencies::default());
+        let (cycle, began) = (self.cycle, cpu_seconds());
+        self.run_until(calls)?;
+        let (cycles, cpu_seconds) = (self.cycle - cycle, cpu_seconds() - began);
+        let after = self.counters();
+        let [hits, misses, resent] = std::array::from_fn(|at| after[at] - before[at]);
+        let mut latencies = Latencies::default();
+        self.clients
+            .iter()
+            .for_each(|client| latencies.add(&client.latencies));
+        Ok(PairFigures {
+            calls: latencies.count(),
+            cycles,
+            latencies,
+            cpu_seconds,
+            hits,
+            misses,
+            resent,
+            failed: self.clients.iter().map(|client| client.failed).sum(),
+        })
+    }
+
+    fn counters(&mut self) -> [u64; 3] {
+        let [client, server] = &mut self.nics;
+        let counter = |nic: &mut SimulatedNic, name: CounterName| {
+            u64::from(nic.read_register(registers::counter(name as u16)))
+        };
+        let counters = [
+            counter(server, CounterName::ConnectionHits),
+            counter(server, CounterName::ConnectionMisses),
+            counter(client, CounterName::Retransmissions),
+        ];
+        self.align();
+        counters
+    }
+
+    fn ended(&self) -> u64 {
+        self.clients
+            .iter()
+            .map(|client| client.latencies.count() + client.failed)
+            .sum()
+    }
+
+    fn run_until(&mut self, calls: u64) -> Result<(), String> {
+        let (mut ended, mut since) = (self.ended(), self.cycle);
+        while ended < calls {
+            self.step();
+            let now_ended = self.ended();
+            if now_ended != ended {
+                (ended, since) = (now_ended, self.cycle);
+            }
+            if self.cycle - since > STALL_CYCLES {
+                return Err(format!(
+                    "{}: {ended} of {calls} calls have ended, and no more do",
+                    self.config.interface.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) {
+        let now_ns = self.cycle as f64 * CYCLE_NS;
+        while self.wire.front().is_some_and(|(at, ..)| *at <= self.cycle) {
+            if let Some((_, to, packet)) = self.wire.pop_front() {
+                self.nics[to].inject(packet);
+            }
+        }
+        let [client_nic, server_nic] = &mut self.nics;
+        self.clients
+            .iter_mut()
+            .for_each(|client| client.act(client_nic, now_ns));
+        self.servers
+            .iter_mut()
+            .for_each(|server| server.act(server_nic, now_ns));
+        for (from, nic) in self.nics.iter_mut().enumerate() {
+            nic.step();
+            while let Some(packet) = nic.sent() {
+                let packet = WirePacket {
+                    remote: ADDRESSES[from],
+                    ..packet
+                };
+                self.wire
+                    .push_back((self.cycle + self.config.wire_cycles, 1 - from, packet));
+            }
+        }
+        self.cycle += 1;
+    }
+}
+
+fn settings(nic: &mut SimulatedNic, policies: PolicyUse) {
+    nic.write_register(registers::TABLE_BASE, 0);
+    nic.write_register(registers::TIMEOUT, TIMEOUT_TICKS);
+    nic.write_register(registers::TRIES_MAX, 15);
+    nic.write_register(registers::CONTROL_FLOW, 0);
+    if policies == PolicyUse::On {
+        for rule in 0..registers::RULE_CONTROL_COUNT {
+            // A range of a field that begins above its end.
+            nic.write_register(registers::rule_low(rule), 1);
+            nic.write_register(registers::rule_high(rule), 0);
+            nic.write_register(registers::rule_control(rule), 1 | 4 | u32::from(4 * rule) << 3);
+        }
+        nic.write_register(registers::bucket_burst(0), u32::from(u16::MAX));
+        nic.write_register(registers::bucket_period(0), 1);
+    }
+    nic.write_register(registers::CONTROL, CONTROL_ENABLE | CONTROL_CHECKING);
+}
+
+/// Tells a NIC of a connection, whose requests go to the flow of the same number as that from which they come.
+fn open(nic: &mut SimulatedNic, config: &PairConfig, side: usize, connection: u16) {
+    let token = |side: usize| (side as u32 + 1) << 24 | u32::from(connection);
+    let line = ConnectionLine {
+        role: [ConnectionRole::Client, ConnectionRole::Server][side],
+        slots: SESSION_CALLS,
+        balance: Balance::Static,
+        bucket: 0,
+        flows: ((connection / config.sessions) as u8, 1),
+        local_token: token(side),
+        remote_token: token(1 - side),
+        remote_number: connection,
+        payload_bytes_max: provost_nic::LINE_BYTES as u16 * 32 - 24,
+        remote: ADDRESSES[1 - side],
+    };
+    nic.write_line(connection.into(), &line.encode());
+    nic.write_register(registers::CONNECTION, COMMAND_LOAD | u32::from(connection));
+    while nic.read_register(registers::CONNECTION_BUSY) == 1 {}
+}
+
+/// Cycles that a NIC without load adds to an RPC of 64 bytes: from a line pushed to the packet sent, and from a packet to its slot.
+pub(crate) fn added_cycles() -> Result<[u64; 2], ModelUnavailable> {
+    let config = PairConfig::new(
+        HostInterface::ideal(FetchMode::Push),
+        CallLoad::Closed { calls: 1 },
+    );
+    let mut pair = NicPair::new(PairConfig {
+        wire_cycles: 1,
+        ..config
+    })?;
+    let mut out = None;
+    let [client, server] = &mut pair.nics;
+    let head = EntryHead {
+        kind: EntryKind::Request,
+        bytes: SMALL_BYTES as u16,
+        connection: 0,
+        code: 0,
+        tag: 0,
+        remote: 0,
+    };
+    let began = client.cycle();
+    client.post_bus(began, BusWrite::Push(0, head.encode(true, &[7; SMALL_BYTES])));
+    while out.is_none() && client.cycle() < began + STALL_CYCLES {
+        client.step();
+        out = client.sent();
+    }
+    let sent_cycles = client.cycle() - began;
+    let came = server.cycle();
+    if let Some(packet) = out {
+        server.inject(WirePacket {
+            remote: ADDRESSES[0],
+            ..packet
+        });
+    }
+    let slot = pair.config.shape(0).receive_base();
+    while !EntryHead::phase(&server.read_line(slot)) && server.cycle() < came + STALL_CYCLES {
+        server.step();
+    }
+    Ok([sent_cycles, server.cycle() - came])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pair, or `None` where there is no model of the NIC.
+    fn pair(config: PairConfig) -> Option<NicPair> {
+        match NicPair::new(config) {
+            Ok(pair) => Some(pair),
+            Err(reason) => {
+                provost_skip::missing("a model of the NIC", &reason.to_string());
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_core_is_as_fast_as_its_interface_was_solved_for() {
+        let all = [
+            (HostInterface::doorbell(1), 4.3),
+            (HostInterface::doorbell(3), 7.9),
+            (HostInterface::coherent(1), 8.1),
+            (HostInterface::coherent(4), 12.4),
+        ];
+        for (interface, mrps) in all {
+            let batch = interface.batch as usize;
+            let load = CallLoad::Closed {
+                calls: NIC_CALLS / batch * batch,
+            };
+            let Some(mut pair) = pair(PairConfig::new(interface, load)) else {
+                return;
+            };
+            let found = pair.run(500, 2_000).expect("calls end");
+            assert_eq!((found.failed, found.resent), (0, 0));
+            assert!(
+                (found.mrps() / mrps - 1.0).abs() < 0.05,
+                "{} instead of {mrps}",
+                found.mrps()
+            );
+        }
+    }
+
+    #[test]
+    fn a_run_replays_exactly_and_waits_longer_under_more_load() {
+        let run = |mean_ns| {
+            let load = CallLoad::Open { mean_ns };
+            let found = pair(PairConfig::new(HostInterface::coherent(1), load))?.run(200, 1_000);
+            let found = found.expect("calls end");
+            Some((found.cycles, found.p50_us()))
+        };
+        let (Some(light), Some(again), Some(heavy)) = (run(1_000.0), run(1_000.0), run(135.0)) else {
+            return;
+        };
+        assert_eq!(light, again);
+        assert!(heavy.1 > light.1, "{heavy:?} {light:?}");
+    }
+
+    #[test]
+    fn every_size_and_every_interface_carries_calls_on_all_flows() {
+        for interface in [
+            HostInterface::push(),
+            HostInterface::doorbell(3),
+            HostInterface::coherent(4),
+        ] {
+            for payload_bytes in [SMALL_BYTES, 1000, 2024] {
+                let load = CallLoad::Closed {
+                    calls: interface.batch as usize,
+                };
+                let config = PairConfig {
+                    flows: 8,
+                    payload_bytes,
+                    policies: PolicyUse::On,
+                    ..PairConfig::new(interface.clone(), load)
+                };
+                let Some(mut pair) = pair(config) else {
+                    return;
+                };
+                let found = pair.run(0, 200).expect("calls end");
+                assert_eq!(found.failed, 0);
+                assert!(found.hits > 0 && found.cycles > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_that_is_not_cached_is_fetched_and_costs_time() {
+        let mean_us = |sessions| {
+            let config = PairConfig {
+                sessions,
+                ..PairConfig::new(HostInterface::coherent(1), CallLoad::Closed { calls: 1 })
+            };
+            let found = pair(config)?.run(200, 200).expect("calls end");
+            Some((found.latencies.report(1.0, 0).mean_us, found.misses))
+        };
+        let (Some((few_us, few)), Some((many_us, many))) = (mean_us(6), mean_us(200)) else {
+            return;
+        };
+        assert_eq!(few, 0);
+        assert!(
+            many >= 200 && many_us > few_us,
+            "{many} misses, {many_us} us and {few_us} us"
+        );
+    }
+}
