@@ -70,6 +70,13 @@ module connection_cache #(
       if (matched[i]) match_way = WAYS_LOG2'(i);
     end
   end
+  // Where a connection goes that is not here: into a way that has none, else into each in turn. (In turn alone, connections
+  // that are used in the order of their numbers would share one way of each set.)
+  logic [WAYS_LOG2-1:0] victim;
+  always_comb begin
+    victim = victim_q;
+    for (int i = 0; i < WAYS; i++) if (!valid_q[set][i]) victim = WAYS_LOG2'(i);
+  end
   logic hit;
   assign hit = state_q == COMPARE && |matched && !anew_q;
 
@@ -133,10 +140,10 @@ module connection_cache #(
           anew_q <= lookup_anew;
         end
         COMPARE: begin
-          way_q <= |matched ? match_way : victim_q;
+          way_q <= |matched ? match_way : victim;
           if (hit) state_q <= IDLE;
           else if (|matched) state_q <= FETCH;
-          else if (valid_q[set][victim_q] && dirty_q[set][victim_q]) state_q <= EVICT;
+          else if (valid_q[set][victim] && dirty_q[set][victim]) state_q <= EVICT;
           else state_q <= FETCH;
         end
         EVICT: if (write_ready) state_q <= FETCH;

@@ -468,12 +468,12 @@ mod tests {
             let found = pair(config)?.run(200, 200).expect("calls end");
             Some((found.latencies.report(1.0, 0).mean_us, found.misses))
         };
-        let (Some((few_us, few)), Some((many_us, many))) = (mean_us(6), mean_us(200)) else {
+        let (Some((few_us, few)), Some((many_us, many))) = (mean_us(64), mean_us(200)) else {
             return;
         };
-        assert_eq!(few, 0);
+        assert_eq!(few, 0, "as many as the cache has lines are all found");
         assert!(
-            many >= 200 && many_us > few_us,
+            many > 100 && many_us > few_us,
             "{many} misses, {many_us} us and {few_us} us"
         );
     }
