@@ -50,6 +50,13 @@ pub struct RtlModel {
     clock: Option<PortHandle>,
 }
 
+// SAFETY: a model and its context belong to this value alone (each model has a context of its own), it has no thread of its own, and
+// whoever uses it needs the value: so it may be used by one thread after another.
+unsafe impl Send for RtlModel {}
+
+// SAFETY: a handle is a name; the memory behind it is reached through its model only, which checks that it is its own.
+unsafe impl Send for PortHandle {}
+
 impl RtlModel {
     /// A model of this module, as it is when power comes.
     ///

@@ -98,6 +98,8 @@ pub struct SimulatedNic {
     memory: Vec<Line>,
     timing: HostTiming,
     cycle: u64,
+    /// By how much time is ahead of what the cycles took.
+    skipped_ticks: u64,
     /// Reads that are out, with the cycle in which their line is there.
     reads: VecDeque<(u64, u32)>,
     /// Packets for the NIC, and how much of the first it has got.
@@ -181,6 +183,7 @@ impl SimulatedNic {
             memory: vec![[0; LINE_BYTES]; memory_lines],
             timing,
             cycle: 0,
+            skipped_ticks: 0,
             reads: VecDeque::new(),
             nic_writes: VecDeque::new(),
             host_writes: VecDeque::new(),
@@ -197,6 +200,17 @@ impl SimulatedNic {
     #[must_use]
     pub fn cycle(&self) -> u64 {
         self.cycle
+    }
+
+    /// The NIC's time, in ticks of 64 ns.
+    #[must_use]
+    pub fn ticks(&self) -> u64 {
+        self.cycle * 10 / CYCLES_PER_TICK_TENTHS + self.skipped_ticks
+    }
+
+    /// Lets time pass in which the NIC is not simulated, until this tick.
+    pub fn skip_to(&mut self, ticks: u64) {
+        self.skipped_ticks += ticks.saturating_sub(self.ticks());
     }
 
     /// Accesses of the NIC to memory that the host does not have.
@@ -253,8 +267,7 @@ impl SimulatedNic {
         self.settle_writes();
         self.offer_packet();
         self.offer_data();
-        let now = self.cycle * 10 / CYCLES_PER_TICK_TENTHS;
-        self.model.set(self.ports.now, now);
+        self.model.set(self.ports.now, self.ticks());
         let may_read = self.reads.len() < READS_MAX;
         self.model.set(self.ports.host_read_ready, u64::from(may_read));
         // Outputs follow from inputs within the cycle; what they say now is what the edge sees.

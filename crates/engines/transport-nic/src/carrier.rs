@@ -1,0 +1,187 @@
+//! A stream over a NIC as the carrier of a connection.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use provost_datapath::{Context, FieldReader, FieldWriter, Nanos, RestoreError, SocketHint};
+use provost_marshal::copy_foreign;
+use provost_session::{Connection, Piece, Waiting};
+use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress};
+
+use crate::stream::{NextSegment, NicStream, SEGMENT_BYTES_MAX};
+use crate::wired::{SocketReading, WireLost};
+
+/// What a segment is filled from.
+const FILLED: Waiting = Waiting {
+    bytes_max: SEGMENT_BYTES_MAX,
+    pieces_max: 64,
+};
+
+/// One end of a stream, for a connection.
+#[derive(Debug)]
+pub struct NicCarrier {
+    stream: NicStream,
+    /// Why the stream cannot go on.
+    lost: Option<WireLost>,
+}
+
+impl NicCarrier {
+    pub(crate) fn new(stream: NicStream) -> NicCarrier {
+        NicCarrier { stream, lost: None }
+    }
+
+    /// Puts frames into segments, as long as these can go at once.
+    fn fill(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> Result<bool, WireLost> {
+        let mut moved = false;
+        while self.stream.has_room() {
+            connection.fill_several(context, FILLED);
+            let bytes = segment_of(connection);
+            if bytes.is_empty() {
+                break;
+            }
+            self.stream.send(&bytes)?;
+            connection.advance(bytes.len(), context);
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn poll(&mut self, reading: SocketHint, now: Nanos) -> bool {
+        if self.lost.is_some() {
+            return false;
+        }
+        let reading = if reading == SocketHint::Try {
+            SocketReading::Try
+        } else {
+            SocketReading::Skip
+        };
+        self.stream.poll(now, reading).unwrap_or_else(|lost| {
+            self.lost = Some(lost);
+            false
+        })
+    }
+}
+
+/// The bytes that a connection sends next, a segment at most.
+fn segment_of(connection: &Connection) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(SEGMENT_BYTES_MAX);
+    for piece in connection.pieces() {
+        let room = SEGMENT_BYTES_MAX - bytes.len();
+        match piece {
+            Piece::Private(private) => bytes.extend_from_slice(&private[..private.len().min(room)]),
+            Piece::Foreign { range, from, length } => {
+                copy_foreign(&range.part(from, length.min(room as u32)), &mut bytes);
+            }
+        }
+        if bytes.len() == SEGMENT_BYTES_MAX {
+            break;
+        }
+    }
+    bytes
+}
+
+impl Carrier for NicCarrier {
+    const KIND: &'static str = "transport-nic";
+    const FORM: u32 = 1;
+    const READ_BYTES_MAX: usize = 64 << 10;
+    type Peer = ();
+    type Resume = ();
+
+    fn write(&mut self, connection: &mut Connection, reading: SocketHint, context: &mut Context<'_>) -> bool {
+        let filled = if self.lost.is_none() {
+            self.fill(connection, context)
+        } else {
+            Ok(false)
+        };
+        match filled {
+            Ok(filled) => self.poll(reading, context.now) || filled,
+            Err(lost) => {
+                self.lost = Some(lost);
+                false
+            }
+        }
+    }
+
+    fn may_have_input(&self, _reading: SocketHint) -> bool {
+        self.stream.has_next() || self.lost.is_some()
+    }
+
+    fn has_input_left(&self) -> bool {
+        self.stream.left_some()
+    }
+
+    fn read(
+        &mut self,
+        connection: &mut Connection,
+        context: &mut Context<'_>,
+    ) -> Result<CarrierRead, CarrierEnd> {
+        let bytes = match self.stream.next() {
+            NextSegment::Bytes(came) => {
+                connection.input(came, context)?;
+                came.len()
+            }
+            NextSegment::Nothing => {
+                let lost = self.lost.as_ref();
+                return lost.map_or(Ok(CarrierRead::Nothing), |lost| {
+                    Err(CarrierEnd::Lost(lost.to_string()))
+                });
+            }
+            NextSegment::Finished => {
+                self.stream.taken();
+                return Err(CarrierEnd::Closed);
+            }
+        };
+        self.stream.taken();
+        Ok(CarrierRead::Bytes(bytes))
+    }
+
+    fn close(&mut self, context: &mut Context<'_>) {
+        self.stream.finish();
+        self.poll(context.socket, context.now);
+    }
+
+    fn flush(&mut self, context: &mut Context<'_>) -> bool {
+        self.poll(context.socket, context.now)
+    }
+
+    fn linger(&mut self, context: &mut Context<'_>) -> LingerProgress {
+        let moved = self.poll(context.socket, context.now);
+        while self.stream.has_next() {
+            // What still comes is of calls that have ended, or says that the peer has ended too.
+            self.stream.taken();
+        }
+        let is_done = self.stream.is_acknowledged() && self.stream.peer_finished();
+        if is_done || self.lost.is_some() {
+            LingerProgress::Done
+        } else if moved {
+            LingerProgress::Moved
+        } else {
+            LingerProgress::Waiting
+        }
+    }
+
+    fn wake_at(&self) -> Option<Nanos> {
+        self.lost.is_none().then(|| self.stream.wake_at())
+    }
+
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.stream.socket().as_fd())
+    }
+
+    fn save(&self, _out: &mut FieldWriter) {}
+
+    fn peer(&self) {}
+
+    /// A simulated NIC ends with its process, and what it knew of calls with it.
+    fn restore(
+        (): (),
+        (): (),
+        _descriptors: Vec<OwnedFd>,
+        _fields: &mut FieldReader<'_>,
+        _form: u32,
+    ) -> Result<NicCarrier, RestoreError> {
+        Err(RestoreError::Damaged {
+            kind: NicCarrier::KIND,
+            reason: "a simulated NIC cannot be handed on: its connections end with their process".into(),
+        })
+    }
+}

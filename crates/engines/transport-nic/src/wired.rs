@@ -1,0 +1,258 @@
+//! A NIC whose wire is a UDP socket: simulated whenever there is something to do, for as many cycles as that takes.
+
+use std::io::{self, ErrorKind};
+use std::net::UdpSocket;
+
+use provost_datagram::Checking;
+use provost_nic::{Balance, FetchMode, FlowShape};
+use provost_nic_host::{HostConfig, HostError, NicHost};
+use provost_nic_model::{HostTiming, ModelUnavailable, SimulatedNic, WirePacket};
+
+/// Bytes of the largest packet: what Ethernet carries in UDP.
+pub(crate) const PACKET_BYTES: u16 = 1472;
+/// Lines of a slot, as a logarithm: a packet as it is, and its head.
+const SLOT_LINES_LOG2: u8 = 5;
+/// Slots of a ring, as a logarithm.
+const SLOTS_LOG2: u8 = 5;
+/// Where the rings begin, behind the connection table.
+const RINGS_BASE: u32 = 64;
+/// Sessions of a NIC: one connection's, and those that are on their way out.
+const SESSIONS_MAX: u16 = 4;
+/// Calls of the NIC at most: the slots of a session.
+const CALLS_MAX: u8 = provost_nic::SLOTS_MAX;
+/// Nanoseconds until a request is sent again. Simulation is slow: a call takes hundreds of microseconds.
+const TIMEOUT_NS: u64 = 20_000_000;
+/// Times that it is, at longer and longer intervals: some ten seconds.
+const TRIES_MAX: u32 = 12;
+/// Nanoseconds of a tick of the NIC.
+const TICK_NS: u64 = 64;
+/// How often the NIC's timers are looked at.
+const TIMER_NS: u64 = 5_000_000;
+/// Cycles after which all has happened that follows from one event, and how many pass between two looks at the rings.
+const SETTLED_CYCLES: u32 = 192;
+const LOOK_CYCLES: u32 = 16;
+/// Nanoseconds after which a peer that has to say something counts as gone: a client's NIC repeats the requests that it has left with
+/// its server ten times a second.
+const SILENCE_NS: u64 = 10_000_000_000;
+/// Packets that one poll takes from the socket.
+const PACKETS_MAX: usize = 64;
+/// What the NIC calls the only peer.
+pub(crate) const PEER: u64 = 1;
+
+/// Why there is no NIC.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NicStartError {
+    #[error(transparent)]
+    Model(#[from] ModelUnavailable),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Whether the socket is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SocketReading {
+    Try,
+    Skip,
+}
+
+/// A NIC, its host's part, and the socket.
+pub(crate) struct WiredNic {
+    nic: SimulatedNic,
+    pub(crate) host: NicHost,
+    socket: UdpSocket,
+    /// Entries were written that the NIC has not seen.
+    touched: bool,
+    /// Packets may have been left in the socket.
+    left_some: bool,
+    timer_ns: u64,
+    now_ns: u64,
+    /// When a packet came last.
+    heard_ns: u64,
+    buffer: Box<[u8]>,
+}
+
+impl WiredNic {
+    /// A NIC for the peer that the socket is connected to.
+    pub(crate) fn start(socket: UdpSocket) -> Result<WiredNic, NicStartError> {
+        socket.set_nonblocking(true)?;
+        let shape = FlowShape {
+            flow: 0,
+            base: RINGS_BASE,
+            slots_log2: SLOTS_LOG2,
+            slot_lines_log2: SLOT_LINES_LOG2,
+            fetch: FetchMode::Polled,
+            calls_max: CALLS_MAX,
+        };
+        let memory_lines = (shape.base + shape.lines()) as usize;
+        let timing = HostTiming {
+            read_cycles: 2,
+            ..HostTiming::default()
+        };
+        let mut nic = SimulatedNic::new(memory_lines, timing)?;
+        let host = NicHost::start(&mut nic, config(shape)?)?;
+        Ok(WiredNic {
+            nic,
+            host,
+            socket,
+            touched: true,
+            left_some: false,
+            timer_ns: 0,
+            now_ns: 0,
+            heard_ns: 0,
+            buffer: vec![0; usize::from(u16::MAX)].into_boxed_slice(),
+        })
+    }
+
+    pub(crate) fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    pub(crate) fn left_some(&self) -> bool {
+        self.left_some
+    }
+
+    /// When the NIC's timers want to be looked at.
+    pub(crate) fn wake_ns(&self) -> u64 {
+        self.timer_ns
+    }
+
+    /// The NIC and its host, to write entries.
+    pub(crate) fn parts(&mut self) -> (&mut SimulatedNic, &mut NicHost) {
+        self.touched = true;
+        (&mut self.nic, &mut self.host)
+    }
+
+    /// Has a packet arrive that was taken from the socket before.
+    pub(crate) fn inject(&mut self, bytes: &[u8]) {
+        let packet = WirePacket {
+            remote: PEER,
+            bytes: bytes.to_vec(),
+        };
+        self.nic.inject(packet);
+        self.touched = true;
+    }
+
+    /// Moves packets between the socket and the NIC until nothing more happens; says whether anything has.
+    pub(crate) fn poll(&mut self, now_ns: u64, reading: SocketReading) -> Result<bool, WireLost> {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.nic.skip_to(self.now_ns / TICK_NS);
+        let mut moved = false;
+        if reading == SocketReading::Try || self.left_some {
+            moved = self.receive()?;
+        }
+        let is_due = self.timer_ns <= self.now_ns;
+        if self.now_ns - self.heard_ns > SILENCE_NS {
+            // What has come while this end was not there counts.
+            moved |= self.receive()?;
+        }
+        if self.now_ns - self.heard_ns > SILENCE_NS {
+            return Err(WireLost("nothing has come from the peer for ten seconds".into()));
+        }
+        if is_due {
+            self.timer_ns = self.now_ns + TIMER_NS;
+        }
+        if moved || is_due || std::mem::take(&mut self.touched) {
+            moved |= self.settle()?;
+        }
+        Ok(moved)
+    }
+
+    fn receive(&mut self) -> Result<bool, WireLost> {
+        self.left_some = false;
+        for packet in 0..PACKETS_MAX {
+            match self.socket.recv(&mut self.buffer) {
+                Ok(bytes) => {
+                    self.heard_ns = self.now_ns;
+                    let bytes = self.buffer[..bytes].to_vec();
+                    self.inject(&bytes);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(packet > 0),
+                Err(error) => return Err(WireLost::from(error)),
+            }
+        }
+        self.left_some = true;
+        Ok(true)
+    }
+
+    fn settle(&mut self) -> Result<bool, WireLost> {
+        let (mut left, mut moved) = (SETTLED_CYCLES, false);
+        while left > 0 || self.nic.arriving() > 0 {
+            self.host.poll(&mut self.nic, self.now_ns)?;
+            for _ in 0..LOOK_CYCLES {
+                self.nic.step();
+            }
+            left = left.saturating_sub(LOOK_CYCLES);
+            while let Some(packet) = self.nic.sent() {
+                self.send(&packet.bytes)?;
+                (left, moved) = (SETTLED_CYCLES, true);
+            }
+        }
+        self.host.poll(&mut self.nic, self.now_ns)?;
+        Ok(moved)
+    }
+
+    /// What the socket has no room for is lost, as it may be further on.
+    fn send(&self, bytes: &[u8]) -> Result<(), WireLost> {
+        match self.socket.send(bytes) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(WireLost::from(error)),
+        }
+    }
+}
+
+impl std::fmt::Debug for WiredNic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WiredNic")
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why the peer is reached no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct WireLost(pub(crate) String);
+
+impl From<io::Error> for WireLost {
+    fn from(error: io::Error) -> WireLost {
+        if error.kind() == ErrorKind::ConnectionRefused {
+            WireLost("nobody listens at the peer's address any more".into())
+        } else {
+            WireLost(error.to_string())
+        }
+    }
+}
+
+impl From<HostError> for WireLost {
+    fn from(error: HostError) -> WireLost {
+        WireLost(error.to_string())
+    }
+}
+
+fn config(shape: FlowShape) -> io::Result<HostConfig> {
+    Ok(HostConfig {
+        flows: vec![shape],
+        serving: (0, 1),
+        balance: Balance::Static,
+        table_base: 0,
+        sessions_max: SESSIONS_MAX,
+        packet_bytes_max: PACKET_BYTES,
+        checking: Checking::Packets,
+        timeout_ticks: (TIMEOUT_NS / TICK_NS) as u32,
+        tries_max: TRIES_MAX,
+        handshake_timeout_ns: TIMEOUT_NS,
+        secret: [draw_u64()?, draw_u64()?],
+    })
+}
+
+/// A number that nobody can guess.
+pub(crate) fn draw_u64() -> io::Result<u64> {
+    use ring::rand::SecureRandom;
+    let mut bytes = [0; 8];
+    let drawn = ring::rand::SystemRandom::new().fill(&mut bytes);
+    drawn.map_err(|_| io::Error::other("the system gives no random numbers"))?;
+    Ok(u64::from_le_bytes(bytes))
+}
