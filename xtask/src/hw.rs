@@ -16,7 +16,7 @@ use synthesis::Family;
 use tools::{YOSYS_MISSING, Yosys, rtl_files};
 
 /// The packages whose tests run over the simulated hardware.
-pub(crate) const TESTS: [&str; 2] = ["provost-nic-tests", "provost-nic-bench"];
+pub(crate) const TESTS: [&str; 3] = ["provost-nic-tests", "provost-nic-bench", "provost-transport-nic"];
 /// Lines of a SystemVerilog file.
 const FILE_LINES_MAX: usize = 600;
 
@@ -140,19 +140,10 @@ fn test(workspace: &Workspace, calls: Option<u64>) -> Result<(), Complaints> {
     if !has_verilator() {
         return Ok(());
     }
-    let [tests, bench] = TESTS;
-    let packages = [
-        "--package",
-        "provost-nic-model",
-        "--package",
-        tests,
-        "--package",
-        bench,
-    ];
-    let features = [
-        "--features",
-        "provost-nic-tests/verilator,provost-nic-bench/verilator",
-    ];
+    let mut packages = vec!["--package", "provost-nic-model"];
+    packages.extend(TESTS.iter().flat_map(|package| ["--package", package]));
+    let features = TESTS.map(|package| format!("{package}/verilator")).join(",");
+    let features = ["--features", &features];
     let lints = [
         &["clippy", "--quiet", "--all-targets"][..],
         &packages,

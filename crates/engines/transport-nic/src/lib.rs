@@ -22,7 +22,7 @@ pub use establish::{HandshakeStop, accept, connect_to};
 pub use listener::{NicCaller, NicListener};
 pub use provost_transport::{
     AcceptError, Agreement, ConnectError, ConnectParams, Decision, Encoding, EstablishError, Greeting, Hello,
-    Limits, Method, MethodKind, Role, TransportConfig,
+    Limits, Method, MethodKind, Role, StateTransfer, TransportConfig,
 };
 
 /// What kind of engine it is.

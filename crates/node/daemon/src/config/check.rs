@@ -272,11 +272,17 @@ impl Config {
                 );
                 problems.add(format!("listener[{at}].transport"), message);
             }
+            if self.tls.is_some() && listener.transport == TransportKind::Nic {
+                problems.add(format!("listener[{at}].transport"), NIC_UNSEALED.into());
+            }
         }
         problems.range("route", self.routes.len(), 0, ENTRIES_MAX);
         for (at, route) in self.routes.iter().enumerate() {
             check_route(&format!("route[{at}]"), route, problems);
             self.check_tls_of_route(&format!("route[{at}]"), route, problems);
+            if self.tls.is_some() && route.transport == RouteTransport::Over(TransportKind::Nic) {
+                problems.add(format!("route[{at}].transport"), NIC_UNSEALED.into());
+            }
             problems.identities(
                 &format!("route[{at}].server_identities"),
                 &route.server_identities,
@@ -330,6 +336,10 @@ impl Config {
         }
     }
 }
+
+/// Why no NIC stands beside TLS.
+const NIC_UNSEALED: &str = "a NIC does not seal what it sends, and with a [tls] table nothing leaves this node that way: use another \
+                            transport";
 
 fn check_route(key: &str, route: &RouteConfig, problems: &mut Problems) {
     if route.service.is_empty() || route.service.len() > limits::NAME_BYTES_MAX {

@@ -232,6 +232,12 @@ mod tests {
         assert!(Config::parse(&grpc, "test").is_ok());
         let tls = "[tls]\nca = \"c\"\ncert = \"c\"\nkey = \"k\"\n";
         assert_eq!(problems(&format!("{tls}{grpc}")), ["route[0].transport"]);
+        // Nor does a NIC, in either direction.
+        let nic = |table: &str| format!("{tls}[[{table}]]\ntransport = \"nic\"\n");
+        let listener = format!("{}address = \"127.0.0.1:1\"\n", nic("listener"));
+        assert_eq!(problems(&listener), ["listener[0].transport"]);
+        let route = format!("{}service = \"a.B\"\nendpoints = [\"h:1\"]\n", nic("route"));
+        assert_eq!(problems(&route), ["route[0].transport"]);
         let port = "[[route]]\nservice = \"a.B\"\nendpoints = [\"host\"]\n";
         assert_eq!(problems(port), ["route[0].endpoints"]);
     }

@@ -5,6 +5,7 @@ mod address;
 mod datagram;
 mod grpc;
 pub(crate) mod local;
+mod nic;
 mod tcp;
 mod tls_handshake;
 
@@ -58,6 +59,8 @@ registry! {
     Datagram => datagram,
     /// gRPC, to servers that are no nodes.
     Grpc => grpc,
+    /// The native protocol over a simulated NIC.
+    Nic => nic,
 }
 
 /// What the node knows of a transport.

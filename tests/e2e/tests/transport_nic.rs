@@ -1,0 +1,131 @@
+//! The key-value service over two simulated NICs: its stubs are those that call over any transport. Without the feature `nic`, that
+//! such a connection says what is missing.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+
+use provost::blocking::block_on;
+use provost::shared::Optional;
+use provost::{App, Channel, Code, Server};
+use provost_e2e::watched;
+use provost_kv::proto::kv_client::SERVICE;
+use provost_kv::proto::kv_client::blocking::KvClient;
+use provost_kv::proto::kv_server::KvServer;
+use provost_kv::proto::{Entry, GetRequest, PutRequest, ScanRequest, scan_request};
+use provost_kv::service::KvService;
+use provost_kv::store::Store;
+use provostd::{Config, Node};
+
+/// Bytes of a value that takes hundreds of calls of the NIC.
+const LARGE_BYTES: usize = 300_000;
+/// Entries of a load, which streams to the server, and of a scan, which streams back.
+const ENTRIES: usize = 500;
+
+/// An address at which nobody listens now.
+fn free_address() -> SocketAddr {
+    let socket = UdpSocket::bind("127.43.11.7:0").unwrap();
+    socket.local_addr().unwrap()
+}
+
+fn node(directory: &Path, name: &str, tables: &str) -> (Node, App) {
+    let file = directory.join(format!("{name}.toml"));
+    let socket = directory.join(format!("{name}.sock"));
+    let text = format!("[control]\nsocket = \"{}\"\n{tables}", socket.display());
+    std::fs::write(&file, text).unwrap();
+    let node = Node::start(Config::load(&file).unwrap()).unwrap();
+    let app = App::builder().socket(&socket).attach().unwrap();
+    (node, app)
+}
+
+/// Two nodes, of which one serves at this address over its NIC and the other has a route there.
+fn two_nodes(directory: &Path) -> [(Node, App); 2] {
+    let address = free_address();
+    let listener = format!("[[listener]]\ntransport = \"nic\"\naddress = \"{address}\"\n");
+    let route = format!("[[route]]\nservice = \"*\"\ntransport = \"nic\"\nendpoints = [\"{address}\"]\n");
+    [
+        node(directory, "client", &route),
+        node(directory, "server", &listener),
+    ]
+}
+
+fn serve(app: &App, stopped: tokio::sync::oneshot::Receiver<()>) -> std::thread::JoinHandle<()> {
+    let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+    let app = app.clone();
+    let serving = std::thread::spawn(move || {
+        let mut stopped = std::pin::pin!(stopped);
+        // The end of the service is first asked about when the service has begun.
+        let shutdown = std::future::poll_fn(|context| {
+            let _ = ready.try_send(());
+            stopped.as_mut().poll(context).map(|_| ())
+        });
+        Server::builder()
+            .app(&app)
+            .add_service(KvServer::new(KvService::new(Arc::new(Store::default()))))
+            .serve_blocking_with_shutdown(shutdown)
+            .unwrap();
+    });
+    is_ready.recv().unwrap();
+    serving
+}
+
+fn entry(key: &str, value: &[u8]) -> Entry {
+    Entry {
+        key: key.into(),
+        value: value.into(),
+        ..Entry::default()
+    }
+}
+
+fn use_store(client: &KvClient) {
+    let get = |key: &str| client.get(GetRequest { key: key.into() });
+    assert_eq!(get("a").unwrap_err().code(), Code::NotFound);
+    let large: Vec<u8> = (0..LARGE_BYTES).map(|at| (at * 7) as u8).collect();
+    for value in [&b"small"[..], &large] {
+        let put = PutRequest {
+            entry: entry("a", value).into(),
+            if_version: Optional::None,
+        };
+        client.put(put).unwrap();
+        let reply = get("a").unwrap();
+        assert!(&*reply.get_ref().entry.as_deref().unwrap().value == value);
+    }
+    let entries: Vec<Entry> = (0..ENTRIES)
+        .map(|at| entry(&format!("k{at:04}"), &at.to_le_bytes()))
+        .collect();
+    client.load(entries).unwrap();
+    let request = ScanRequest {
+        keys: scan_request::Keys::Prefix("k".into()),
+        limit: 0,
+    };
+    let keys: Vec<String> = client
+        .scan(request)
+        .unwrap()
+        .into_inner()
+        .map(|entry| entry.unwrap().key.to_string())
+        .collect();
+    assert_eq!(keys.len(), ENTRIES);
+    assert!(keys.is_sorted());
+}
+
+#[test]
+fn the_key_value_service_is_called_over_two_simulated_nics() {
+    watched(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let [(client_node, client_app), (server_node, server_app)] = two_nodes(directory.path());
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let serving = serve(&server_app, stopped);
+        let channel = block_on(Channel::builder(&SERVICE).app(&client_app).connect("kv.Kv"));
+        match channel {
+            Ok(channel) => use_store(&KvClient::new(channel)),
+            Err(error) if cfg!(feature = "nic") => panic!("no connection: {error}"),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains("Verilator"), "it says what is missing: {text}");
+            }
+        }
+        stop.send(()).unwrap();
+        serving.join().unwrap();
+        drop((client_node, server_node));
+    });
+}
