@@ -1,117 +1,16 @@
 //! The transport over simulated NICs passes the suite of all transports, with UDP sockets for their wire.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod ends;
 
-use provost_conformance::{End, Pair, Saved, Successors, methods, run};
-use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
+use ends::{has_model, pair_through, params};
+use provost_conformance::run;
 use provost_nic_model::RtlModel;
-use provost_transport_nic::{
-    ConnectParams, Decision, Encoding, Greeting, HandshakeStop, Hello, KIND, Limits, NicEstablished,
-    NicListener, NicTransport, Role, TransportConfig, accept, connect_to,
-};
-
-/// How far the clock goes in a round in which nothing moves.
-const IDLE_ROUND_NS: u64 = 250_000;
-
-fn hello() -> Hello {
-    Hello {
-        service: "test.Test".into(),
-        schema_hash: [1; 32],
-        methods: methods(),
-        limits: Limits::default(),
-        caller: None,
-    }
-}
-
-fn params(address: String) -> ConnectParams {
-    ConnectParams {
-        address,
-        hello: hello(),
-        descriptor_set: Arc::from([]),
-        tls: None,
-        deadline: Instant::now() + Duration::from_secs(60),
-    }
-}
-
-/// The client's end and the server's.
-fn established() -> (NicEstablished, NicEstablished) {
-    let mut listener = NicListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = listener.address();
-    let client = std::thread::spawn(move || {
-        connect_to(
-            &[address],
-            &params(address.to_string()),
-            &HandshakeStop::default(),
-        )
-    });
-    let caller = loop {
-        if let Some(caller) = listener.next_caller().unwrap() {
-            break caller;
-        }
-        std::thread::yield_now();
-    };
-    let welcome = |_: Greeting<'_>| Decision::Welcome {
-        encoding: Encoding::Native,
-        methods: methods(),
-        limits: Limits::default(),
-    };
-    let server = accept(caller, Instant::now() + Duration::from_secs(60), welcome).unwrap();
-    (client.join().unwrap().unwrap(), server)
-}
-
-fn pair() -> Pair {
-    let config = TransportConfig {
-        keepalive_interval_ns: 0,
-        ..TransportConfig::default()
-    };
-    let end = |established| {
-        let link = Arc::new(ConnectionSignals::new());
-        End {
-            engine: Box::new(NicTransport::new(established, config, link.clone(), 0)),
-            link,
-        }
-    };
-    let (client, server) = established();
-    Pair {
-        client: end(client),
-        server: end(server),
-        between: Box::new(|now| Some(now + IDLE_ROUND_NS)),
-        successors: Box::new(NoSuccessors),
-        hot_restarts: None,
-        turn_bytes: None,
-    }
-}
-
-/// A simulated NIC is not handed on.
-struct NoSuccessors;
-
-impl Successors for NoSuccessors {
-    fn one(
-        &mut self,
-        _role: Role,
-        _saved: Saved,
-        _restorer: &mut dyn Restorer,
-    ) -> Result<Box<dyn Engine>, RestoreError> {
-        Err(RestoreError::Damaged {
-            kind: KIND,
-            reason: "it is not handed on".into(),
-        })
-    }
-}
-
-fn has_model() -> bool {
-    let found = RtlModel::new("nic");
-    if let Err(reason) = &found {
-        provost_skip::missing("a model of the NIC", &reason.to_string());
-    }
-    found.is_ok()
-}
+use provost_transport_nic::{HandshakeStop, connect_to};
 
 #[test]
 fn over_two_simulated_nics() {
     if has_model() {
-        run(pair);
+        run(|| pair_through(|server| server));
     }
 }
 
