@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use provost_e2e::built;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -12,11 +12,11 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::command::{ROLE, is_missing, tested};
 
 /// The folder of the repository.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn document(name: &str) -> String {
+pub(crate) fn document(name: &str) -> String {
     let path = root().join("docs/operators").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -28,7 +28,18 @@ fn commands(document: &str) -> Vec<&str> {
 }
 
 /// A shell with all that it has started. Nothing of it outlives the test.
-struct ShellGroup(Child);
+pub(crate) struct ShellGroup(Child);
+
+impl ShellGroup {
+    pub(crate) fn start(mut command: Command) -> ShellGroup {
+        ShellGroup(command.process_group(0).spawn().unwrap())
+    }
+
+    /// How the shell ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().unwrap()
+    }
+}
 
 impl Drop for ShellGroup {
     fn drop(&mut self) {
@@ -86,9 +97,8 @@ fn the_pair_of_nodes_comes_up_as_the_first_page_says() {
             .env_remove("PROVOST_ADMIN_SOCKET")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .process_group(0);
-        let mut shell = ShellGroup(command.spawn().unwrap());
+            .stderr(log);
+        let mut shell = ShellGroup::start(command);
         let status = shell.0.wait().unwrap();
         let said = std::fs::read_to_string(&output).unwrap();
         assert!(status.success(), "{status}: {said}");

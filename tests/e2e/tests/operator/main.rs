@@ -13,6 +13,7 @@ mod init;
 mod listings;
 mod pages;
 mod plans;
+mod quickstart;
 mod roles;
 mod routes;
 mod terminal;
