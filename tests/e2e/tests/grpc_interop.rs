@@ -1,12 +1,15 @@
 //! gRPC's own interoperability tests (its `doc/interop-test-descriptions.md`): the client and the server of gRPC's Go implementation,
-//! first with nothing between them, then with a node.
+//! first with nothing between them, then with a node; in cleartext, and within TLS on both sides of the node.
 
+mod authority;
 mod grpc_client;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
+use authority::Authority;
 use grpc_client::{place, tcp_listener};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::{Node, NodeOptions, Program, World, eventually, watched};
@@ -14,7 +17,7 @@ use provost_e2e::{Node, NodeOptions, Program, World, eventually, watched};
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 /// Where the versions of the programs are written down.
 const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../interop/go");
-/// Those that need neither TLS, nor credentials, nor a name service, nor a server that says who it is.
+/// Those that need neither credentials, nor a name service, nor a server that says who it is.
 const CASES: [&str; 15] = [
     "empty_unary",
     "large_unary",
@@ -32,6 +35,9 @@ const CASES: [&str; 15] = [
     "unimplemented_service",
     "rpc_soak",
 ];
+
+/// Built once for all tests: a program that runs cannot be written.
+static PROGRAMS: LazyLock<Option<InteropPrograms>> = LazyLock::new(InteropPrograms::build);
 
 /// Go's programs, built for the tests.
 struct InteropPrograms {
@@ -73,17 +79,82 @@ impl InteropPrograms {
     }
 
     /// Runs one case against what listens at this port; an error is what the client said.
-    fn run_case(&self, case: &str, port: u16) -> Result<(), String> {
+    fn run_case(&self, case: &str, port: u16, security: &LinkSecurity) -> Result<(), String> {
         let mut client = self.command("client");
         client
             .arg(format!("-server_port={port}"))
-            .args(["-test_case", case]);
+            .args(["-test_case", case])
+            .args(security.of_client());
         let output = client.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() {
             Ok(())
         } else {
             Err(said)
+        }
+    }
+}
+
+/// What the connections on both sides of the node are.
+enum LinkSecurity {
+    Cleartext,
+    /// By the files of this folder, which name one host: `localhost`.
+    Tls(PathBuf),
+}
+
+impl LinkSecurity {
+    fn within_tls(folder: &Path) -> LinkSecurity {
+        Authority::new().vouch_for("interop", folder);
+        LinkSecurity::Tls(folder.to_owned())
+    }
+
+    fn file(folder: &Path, kind: &str) -> String {
+        folder.join(format!("interop-{kind}.pem")).display().to_string()
+    }
+
+    fn of_client(&self) -> Vec<String> {
+        match self {
+            LinkSecurity::Cleartext => Vec::new(),
+            LinkSecurity::Tls(folder) => vec![
+                "-use_tls".to_owned(),
+                "-use_test_ca".to_owned(),
+                format!("-ca_file={}", LinkSecurity::file(folder, "ca")),
+                "-server_host_override=localhost".to_owned(),
+            ],
+        }
+    }
+
+    fn of_server(&self) -> Vec<String> {
+        match self {
+            LinkSecurity::Cleartext => Vec::new(),
+            LinkSecurity::Tls(folder) => vec![
+                "-use_tls".to_owned(),
+                format!("-tls_cert_file={}", LinkSecurity::file(folder, "cert")),
+                format!("-tls_key_file={}", LinkSecurity::file(folder, "key")),
+            ],
+        }
+    }
+
+    /// The table of the node's listener.
+    fn of_listener(&self) -> String {
+        match self {
+            LinkSecurity::Cleartext => String::new(),
+            LinkSecurity::Tls(folder) => format!(
+                "[grpc.listener.tls]\ncert = \"{}\"\nkey = \"{}\"\n",
+                LinkSecurity::file(folder, "cert"),
+                LinkSecurity::file(folder, "key")
+            ),
+        }
+    }
+
+    /// The table of the node's routes.
+    fn of_route(&self) -> String {
+        match self {
+            LinkSecurity::Cleartext => String::new(),
+            LinkSecurity::Tls(folder) => format!(
+                "[route.tls]\nca = \"{}\"\nserver_name = \"localhost\"\n",
+                LinkSecurity::file(folder, "ca")
+            ),
         }
     }
 }
@@ -98,16 +169,20 @@ fn free_port() -> u16 {
 struct InteropSetting {
     server_port: u16,
     node: Node,
+    security: LinkSecurity,
     _server: Program,
     _world: World,
 }
 
 impl InteropSetting {
-    fn new(programs: &InteropPrograms) -> InteropSetting {
+    fn new(programs: &InteropPrograms, secure: fn(&Path) -> LinkSecurity) -> InteropSetting {
         let mut world = World::new(ROLE);
+        let security = secure(world.directory());
         let server_port = free_port();
         let mut command = programs.command("server");
-        command.arg(format!("-port={server_port}"));
+        command
+            .arg(format!("-port={server_port}"))
+            .args(security.of_server());
         let server = Program::start("interop-server", command, world.directory());
         let address = SocketAddr::from(([127, 0, 0, 1], server_port));
         eventually("the server listens", WAIT_MAX, || {
@@ -120,12 +195,16 @@ impl InteropSetting {
         // Go's server has no service of the second name: that is what a case is about.
         let services = ["grpc.testing.TestService", "grpc.testing.UnimplementedService"];
         let routes = services.map(|service| {
-            format!("[[route]]\nservice = \"{service}\"\ntransport = \"grpc\"\nendpoints = [\"{address}\"]\n")
+            format!(
+                "[[route]]\nservice = \"{service}\"\ntransport = \"grpc\"\nendpoints = [\"{address}\"]\n{}",
+                security.of_route()
+            )
         });
         let options = NodeOptions {
             tables: format!(
-                "{}{}[schemas]\nprefetch = [\"{}\"]\n",
+                "{}{}{}[schemas]\nprefetch = [\"{}\"]\n",
                 tcp_listener("web", "web"),
+                security.of_listener(),
                 routes.concat(),
                 schema.display()
             ),
@@ -134,6 +213,7 @@ impl InteropSetting {
         InteropSetting {
             server_port,
             node: world.node("one", &options),
+            security,
             _server: server,
             _world: world,
         }
@@ -149,18 +229,27 @@ impl InteropSetting {
 
 #[test]
 fn gos_client_and_server_pass_grpcs_tests_through_a_node() {
-    let Some(programs) = InteropPrograms::build() else {
+    pass_through_a_node(|_| LinkSecurity::Cleartext);
+}
+
+#[test]
+fn gos_client_and_server_pass_grpcs_tests_through_a_node_within_tls() {
+    pass_through_a_node(LinkSecurity::within_tls);
+}
+
+fn pass_through_a_node(secure: fn(&Path) -> LinkSecurity) {
+    let Some(programs) = &*PROGRAMS else {
         return;
     };
     watched(move || {
-        let setting = InteropSetting::new(&programs);
+        let setting = InteropSetting::new(programs, secure);
         let node_port = setting.node_port();
         let mut failures = Vec::new();
         for case in CASES {
             programs
-                .run_case(case, setting.server_port)
+                .run_case(case, setting.server_port, &setting.security)
                 .unwrap_or_else(|said| panic!("{case}, no node between: {said}"));
-            if let Err(said) = programs.run_case(case, node_port) {
+            if let Err(said) = programs.run_case(case, node_port, &setting.security) {
                 failures.push(format!("{case}: {said}"));
             }
         }
