@@ -110,6 +110,11 @@ pub const TARGETS: &[Target] = &[
         seeds: saved::tls_records_seeds,
     },
     Target {
+        name: "tls_stream",
+        run: provost_tls::fuzzing::stream,
+        seeds: || vec![provost_tls::fuzzing::stream_seed()],
+    },
+    Target {
         name: "http2_server",
         run: provost_http2::fuzzing::server,
         seeds: provost_http2::fuzzing::server_seeds,

@@ -1,10 +1,15 @@
 //! What must hold of any bytes whatever, for fuzzers: each function panics if it does not.
 
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
 use provost_datapath::{BufferPool, FieldReader, FieldWriter};
 use provost_session::Role;
 
 use super::keys::{Keys, Suite};
 use super::session::{INPUT_BYTES, TlsRead, TlsSession};
+use super::stream::TlsStream;
+use super::stream_files::STREAM_VERSIONS;
 
 /// Bytes that a read brings at most; it varies with the input.
 const READ_BYTES_MAX: usize = 1_000;
@@ -93,4 +98,89 @@ fn take_in(session: &mut TlsSession, input: &[u8]) {
         }
         assert!(session.input.bytes.len() <= INPUT_BYTES);
     }
+}
+
+/// A socket at which any bytes come, in pieces of so many, and which forgets what it is given.
+struct FuzzedSocket<'a> {
+    comes: &'a [u8],
+    piece_bytes: usize,
+}
+
+impl Read for FuzzedSocket<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.comes.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let room = into.len().min(self.piece_bytes);
+        self.comes.read(&mut into[..room])
+    }
+}
+
+impl Write for FuzzedSocket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Takes any bytes as what comes before either end of a stream beside HTTP/2 has proved anything: nothing is let in. The first byte says in
+/// which pieces they come.
+pub fn stream(input: &[u8]) {
+    let Some((&first, comes)) = input.split_first() else {
+        return;
+    };
+    let socket = || FuzzedSocket {
+        comes,
+        piece_bytes: 1 + usize::from(first) * 16,
+    };
+    let (Some(client), Some(server)) = (client_config(), server_config()) else {
+        return;
+    };
+    let client = TlsStream::client(socket(), client, "server.test");
+    let server = TlsStream::server(socket(), server);
+    for mut end in [client, server].into_iter().flatten() {
+        assert!(
+            !matches!(end.shake_hands(), Ok(true)),
+            "an end is let in that has proved nothing"
+        );
+        let read = end.read(&mut [0; 64]);
+        assert!(!matches!(read, Ok(1..)), "bytes are read that nobody has sealed");
+    }
+}
+
+/// What a client says first, to start from.
+#[must_use]
+pub fn stream_seed() -> Vec<u8> {
+    let name = "server.test".try_into();
+    let connection = name
+        .ok()
+        .zip(client_config())
+        .map(|(name, config)| rustls::ClientConnection::new(config, name));
+    let mut said = vec![0xff];
+    if let Some(Ok(mut connection)) = connection {
+        // A vector takes all of it.
+        let _ = connection.write_tls(&mut said);
+    }
+    said
+}
+
+/// A client that believes nobody.
+fn client_config() -> Option<Arc<rustls::ClientConfig>> {
+    let builder = rustls::ClientConfig::builder_with_provider(super::provider());
+    let builder = builder.with_protocol_versions(STREAM_VERSIONS).ok()?;
+    let roots = rustls::RootCertStore::empty();
+    Some(Arc::new(
+        builder.with_root_certificates(roots).with_no_client_auth(),
+    ))
+}
+
+/// A server without a certificate.
+fn server_config() -> Option<Arc<rustls::ServerConfig>> {
+    let builder = rustls::ServerConfig::builder_with_provider(super::provider());
+    let builder = builder.with_protocol_versions(STREAM_VERSIONS).ok()?;
+    let nobody = Arc::new(rustls::server::ResolvesServerCertUsingSni::new());
+    Some(Arc::new(builder.with_no_client_auth().with_cert_resolver(nobody)))
 }

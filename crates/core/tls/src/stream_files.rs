@@ -16,7 +16,8 @@ use crate::{
 };
 
 /// RFC 9113, section 9.2: 1.2 or higher. The suites of 1.2 that rustls has are none of those that section 9.2.2 prohibits.
-const STREAM_VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+pub(crate) const STREAM_VERSIONS: &[&SupportedProtocolVersion] =
+    &[&rustls::version::TLS13, &rustls::version::TLS12];
 
 /// What an end has to do with a certificate of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

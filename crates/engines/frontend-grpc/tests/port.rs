@@ -450,6 +450,25 @@ fn replies_count_however_small_they_are() {
 }
 
 #[test]
+fn a_port_waits_until_its_carrier_has_sent_what_it_keeps() {
+    let mut rig = PortRig::bound();
+    {
+        let mut pipe = rig.to_client.lock().unwrap();
+        pipe.kept = Some(Vec::new());
+        pipe.is_stopped = true;
+    }
+    rig.port.drain(rig.now);
+    rig.exchange();
+    assert!(rig.port.interest().is_some_and(|interest| interest.write));
+    assert_eq!(rig.port.ended(), None);
+    rig.to_client.lock().unwrap().is_stopped = false;
+    rig.exchange();
+    let is_told = |event: &GrpcEvent| matches!(event, GrpcEvent::Draining);
+    assert!(rig.events.iter().any(is_told), "{:?}", rig.events);
+    assert!(rig.port.ended().is_some_and(|reason| reason.contains("drained")));
+}
+
+#[test]
 fn calls_of_a_lost_connection_are_cancelled() {
     let mut rig = PortRig::bound();
     rig.call(UNARY, &note("a"));

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -50,6 +51,45 @@ fn serve(mut stream: TcpStream) {
 fn a_server_shows_itself_by_its_settings() {
     let (stream, server) = listening(serve);
     drop(establish(stream, LONG).unwrap());
+    server.join().unwrap();
+}
+
+/// Bytes that were written leave when they are flushed.
+struct KeepingStream {
+    stream: TcpStream,
+    kept: Vec<u8>,
+}
+
+impl Read for KeepingStream {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.stream.read(into)
+    }
+}
+
+impl Write for KeepingStream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.kept.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.write_all(&std::mem::take(&mut self.kept))
+    }
+}
+
+impl AsFd for KeepingStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[test]
+fn a_carrier_that_keeps_bytes_is_flushed() {
+    let (stream, server) = listening(serve);
+    stream.set_nonblocking(true).unwrap();
+    let kept = Vec::new();
+    let config = GrpcTransportConfig::default();
+    let carrier = Box::new(KeepingStream { stream, kept });
+    drop(GrpcLink::establish(carrier, &config, Instant::now() + LONG, || 1).unwrap());
     server.join().unwrap();
 }
 

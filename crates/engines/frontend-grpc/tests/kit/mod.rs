@@ -36,6 +36,8 @@ pub(crate) struct BytePipe {
     pub(crate) is_closed: bool,
     /// Whether the reader lets the writer write.
     pub(crate) is_stopped: bool,
+    /// What was taken and leaves when it is flushed, if that is how the pipe takes bytes.
+    pub(crate) kept: Option<Vec<u8>>,
 }
 
 pub(crate) type SharedPipe = Arc<Mutex<BytePipe>>;
@@ -60,12 +62,28 @@ impl ByteCarrier for PipeCarrier {
 
     fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut pipe = self.to_client.lock().unwrap();
+        if let Some(kept) = &mut pipe.kept {
+            let before = kept.len();
+            pieces.iter().for_each(|piece| kept.extend_from_slice(piece));
+            return Ok(kept.len() - before);
+        }
         if pipe.is_stopped {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let before = pipe.bytes.len();
         pieces.iter().for_each(|piece| pipe.bytes.extend(&**piece));
         Ok(pipe.bytes.len() - before)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut pipe = self.to_client.lock().unwrap();
+        let has_kept = pipe.kept.as_ref().is_some_and(|kept| !kept.is_empty());
+        if has_kept && pipe.is_stopped {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let kept = pipe.kept.as_mut().map(std::mem::take);
+        pipe.bytes.extend(kept.unwrap_or_default());
+        Ok(())
     }
 
     fn descriptor(&self) -> RawFd {
