@@ -122,6 +122,17 @@ pub fn entries(block: &[u8]) -> impl Iterator<Item = (&str, &[u8])> {
     })
 }
 
+/// The entries of a block that are not reserved.
+#[must_use]
+pub fn without_reserved(block: &[u8]) -> Vec<u8> {
+    let mut rest = Vec::with_capacity(block.len());
+    for (key, value) in entries(block).filter(|(key, _)| !key.starts_with(':')) {
+        // It is shorter than a block that was checked.
+        let _ = append(&mut rest, key, value);
+    }
+    rest
+}
+
 struct Entries<'a> {
     block: &'a [u8],
     at: usize,

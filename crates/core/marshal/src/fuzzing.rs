@@ -32,6 +32,14 @@ pub fn validate(tables: &Tables, message: MessageId, bytes: &[u8]) {
         turned, protobuf,
         "a valid message is the same after a turn through protobuf"
     );
+    let (mut movable, mut plain) = (relocated.clone(), bytes.to_vec());
+    tables
+        .make_movable(message, &mut movable, WINDOW_AT)
+        .expect("what was relocated can be moved again");
+    tables
+        .validate_and_relocate(message, &mut plain, 0)
+        .expect("it was validated");
+    assert_eq!(movable, plain, "a message that can be moved again is as it came");
     let linear =
         gathered(tables, message, &relocated, WINDOW_AT, WINDOW_AT).expect("what was relocated is gathered");
     protobuf.clear();

@@ -33,6 +33,18 @@ impl Tables {
         }
         Validator::new(self, Relocating { bytes, window_at })?.message(message)
     }
+
+    /// The reverse of [`Tables::validate_and_relocate`]: checks a message whose references are relative to a window in which
+    /// its first byte is at `window_at`, and makes them relative to that byte again, so that it can be moved. After an
+    /// error the bytes are worthless.
+    pub fn make_movable(
+        &self,
+        message: MessageId,
+        bytes: &mut [u8],
+        window_at: u32,
+    ) -> Result<(), MessageError> {
+        Validator::new(self, MadeMovable { bytes, window_at })?.message(message)
+    }
 }
 
 /// The message under check.
@@ -40,6 +52,10 @@ trait Bytes {
     fn get(&self) -> &[u8];
     /// What was added to the offsets that have been checked.
     fn window_at(&self) -> u32;
+    /// An offset that has not been checked, from the message's first byte.
+    fn relative_to_start(&self, off8: u32) -> u32 {
+        off8
+    }
     /// An offset was found right.
     fn accept(&mut self, at: u32, off8: u32);
     /// The reference at `at` names nothing: its offset may be anything.
@@ -66,13 +82,14 @@ struct Relocating<'a> {
 
 impl Relocating<'_> {
     fn set(&mut self, at: u32, off8: u32) {
-        if let Some(slot) = self
-            .bytes
-            .get_mut(at as usize..)
-            .and_then(|rest| rest.first_chunk_mut())
-        {
-            *slot = off8.to_le_bytes();
-        }
+        set_offset(self.bytes, at, off8);
+    }
+}
+
+fn set_offset(bytes: &mut [u8], at: u32, off8: u32) {
+    let rest = bytes.get_mut(at as usize..);
+    if let Some(slot) = rest.and_then(|rest| rest.first_chunk_mut()) {
+        *slot = off8.to_le_bytes();
     }
 }
 
@@ -88,6 +105,30 @@ impl Bytes for Relocating<'_> {
     }
     fn accept_empty(&mut self, at: u32) {
         self.set(at, 0);
+    }
+}
+
+struct MadeMovable<'a> {
+    bytes: &'a mut [u8],
+    window_at: u32,
+}
+
+impl Bytes for MadeMovable<'_> {
+    fn get(&self) -> &[u8] {
+        self.bytes
+    }
+    fn window_at(&self) -> u32 {
+        0
+    }
+    fn relative_to_start(&self, off8: u32) -> u32 {
+        // One that is too small comes out past every message, and is refused.
+        off8.wrapping_sub(self.window_at)
+    }
+    fn accept(&mut self, at: u32, off8: u32) {
+        set_offset(self.bytes, at, off8);
+    }
+    fn accept_empty(&mut self, at: u32) {
+        set_offset(self.bytes, at, 0);
     }
 }
 
@@ -275,7 +316,7 @@ impl<'a, B: Bytes> Validator<'a, B> {
     }
 
     fn boxed(&mut self, at: u32, index: StructIndex, depth: u32) -> Result<(), MessageError> {
-        let off8 = self.word(at)?;
+        let off8 = self.bytes.relative_to_start(self.word(at)?);
         let place = self.block(at, off8, u64::from(self.tables.of(index).size), Home::Head)?;
         self.follow(index, place, depth + 1)
     }
@@ -288,6 +329,7 @@ impl<'a, B: Bytes> Validator<'a, B> {
             self.bytes.accept_empty(at);
             return Ok(None);
         }
+        let off8 = self.bytes.relative_to_start(off8);
         let place = self.block(at, off8, u64::from(count) * u64::from(element_bytes), home)?;
         Ok(Some((place, count)))
     }

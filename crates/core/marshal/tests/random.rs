@@ -187,6 +187,20 @@ proptest! {
             .gather(case.id, WINDOW_AT, &heap.region(), &mut head, &mut leaves, MESSAGE_BYTES_MAX)
             .unwrap();
         prop_assert_eq!(case.encode(&whole(&head, &leaves)), case.encode(&native));
+        case.tables().make_movable(case.id, &mut relocated, WINDOW_AT).unwrap();
+        prop_assert_eq!(relocated, native);
+    }
+
+    #[test]
+    fn a_message_of_another_place_cannot_be_moved(bytes in entropy(), window_at in 0..2 * WINDOW_AT) {
+        let entropy = &mut Entropy::new(&bytes);
+        let case = Case::draw(entropy);
+        let native = case.decode(&messages::sample(entropy, &case.descriptor).encode_to_vec());
+        let mut relocated = native.clone();
+        case.tables().validate_and_relocate(case.id, &mut relocated, WINDOW_AT).unwrap();
+        let has_references = relocated != native;
+        let moved = case.tables().make_movable(case.id, &mut relocated, window_at);
+        prop_assert_eq!(moved.is_ok(), window_at == WINDOW_AT || !has_references);
     }
 
     #[test]

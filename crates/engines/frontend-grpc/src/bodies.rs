@@ -12,7 +12,7 @@ use provost_marshal::{DecodeError, Scratch};
 use provost_schema::MessageId;
 use provost_wire::Code;
 use provost_wire::limits::BLOCK_ALIGN_BYTES;
-use provost_wire::metadata::{self, STATUS_DETAILS, STATUS_MESSAGE};
+use provost_wire::metadata::{self, STATUS_DETAILS, STATUS_MESSAGE, without_reserved};
 
 use crate::binding::ServiceBinding;
 
@@ -111,14 +111,4 @@ pub(crate) fn status_of(code: Code, block: &[u8]) -> (GrpcStatus, Vec<u8>) {
     let mut status = GrpcStatus::new(code, message.unwrap_or_default());
     status.details = value_of(STATUS_DETAILS).map(<[u8]>::to_vec);
     (status, without_reserved(block))
-}
-
-/// The entries of a block that are not reserved.
-pub(crate) fn without_reserved(block: &[u8]) -> Vec<u8> {
-    let mut rest = Vec::with_capacity(block.len());
-    for (key, value) in metadata::entries(block).filter(|(key, _)| !key.starts_with(':')) {
-        // It is shorter than a block that was checked.
-        let _ = metadata::append(&mut rest, key, value);
-    }
-    rest
 }

@@ -33,6 +33,20 @@ impl PrivateHeap {
         self.held_bytes
     }
 
+    /// Takes a block's bytes out of the heap; none, if it is not live.
+    pub fn take(&mut self, block: &ReceivedBlock) -> Option<Vec<u8>> {
+        let slot = block.at.wrapping_sub(1);
+        let bytes = self.blocks.get_mut(slot as usize).and_then(Option::take)?;
+        self.held_bytes -= bytes.len() as u64 + BLOCK_COST_BYTES;
+        self.free.push(slot);
+        if self.is_empty() {
+            // What a burst needed is not kept.
+            self.blocks = Vec::new();
+            self.free = Vec::new();
+        }
+        Some(bytes)
+    }
+
     /// Whether no block is live.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -68,18 +82,8 @@ impl ReceiveHeap for PrivateHeap {
     }
 
     fn free(&mut self, block: ReceivedBlock) {
-        let slot = block.at.wrapping_sub(1);
-        let Some(bytes) = self.blocks.get_mut(slot as usize).and_then(Option::take) else {
-            debug_assert!(false, "a block was freed twice");
-            return;
-        };
-        self.held_bytes -= bytes.len() as u64 + BLOCK_COST_BYTES;
-        self.free.push(slot);
-        if self.is_empty() {
-            // What a burst needed is not kept.
-            self.blocks = Vec::new();
-            self.free = Vec::new();
-        }
+        let freed = self.take(&block);
+        debug_assert!(freed.is_some(), "a block was freed twice");
     }
 }
 

@@ -5,8 +5,9 @@ use provost_grpc::{CallFault, GrpcStatus, MessageForm, ResponseHead};
 use provost_http2::SendError;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
+use provost_wire::metadata::without_reserved;
 
-use crate::bodies::{protobuf_of, status_of, without_reserved};
+use crate::bodies::{protobuf_of, status_of};
 use crate::calls::{CallTarget, PortReply, REPLY_COST_BYTES, ReplyBytes};
 use crate::port::GrpcPort;
 

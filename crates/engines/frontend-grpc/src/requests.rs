@@ -5,9 +5,10 @@ use provost_grpc::{EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageCodec, R
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
+use provost_wire::metadata::without_reserved;
 
 use crate::binding::{ServiceLookup, ServiceRefusal};
-use crate::bodies::{native_body, without_reserved};
+use crate::bodies::native_body;
 use crate::calls::{CallPhase, CallTarget, PortCall};
 use crate::node_services::{NodeCall, NodeEvent};
 use crate::port::{GrpcPort, GrpcRequest, ROOM_RETRY_NS};
