@@ -1,5 +1,5 @@
 //! gRPC's own interoperability tests (its `doc/interop-test-descriptions.md`): the client and the server of gRPC's Go implementation,
-//! first with nothing between them, then with a node; in cleartext, and within TLS on both sides of the node.
+//! first with nothing between them, then with a node, then with two; in cleartext, and within TLS on both sides of the nodes.
 
 mod authority;
 mod grpc_client;
@@ -165,13 +165,26 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// Go's server, and a node whose clients call it.
+/// Go's server, a node whose clients call it, and a node whose clients call it through the first one.
 struct InteropSetting {
     server_port: u16,
     node: Node,
+    before: Node,
     security: LinkSecurity,
     _server: Program,
     _world: World,
+}
+
+/// Routes to what the cases call.
+fn routes(transport: &str, endpoint: SocketAddr, more: &str) -> String {
+    // Go's server has no service of the second name: that is what a case is about.
+    let services = ["grpc.testing.TestService", "grpc.testing.UnimplementedService"];
+    let routes = services.map(|service| {
+        format!(
+            "[[route]]\nservice = \"{service}\"\ntransport = \"{transport}\"\nendpoints = [\"{endpoint}\"]\n{more}"
+        )
+    });
+    routes.concat()
 }
 
 impl InteropSetting {
@@ -192,73 +205,72 @@ impl InteropSetting {
         let schema = world.directory().join("interop.pb");
         let written = programs.command("descriptors").arg(&schema).status().unwrap();
         assert!(written.success());
-        // Go's server has no service of the second name: that is what a case is about.
-        let services = ["grpc.testing.TestService", "grpc.testing.UnimplementedService"];
-        let routes = services.map(|service| {
-            format!(
-                "[[route]]\nservice = \"{service}\"\ntransport = \"grpc\"\nendpoints = [\"{address}\"]\n{}",
-                security.of_route()
-            )
-        });
-        let options = NodeOptions {
+        let options = |routes: String| NodeOptions {
             tables: format!(
-                "{}{}{}[schemas]\nprefetch = [\"{}\"]\n",
+                "{}{}{routes}[schemas]\nprefetch = [\"{}\"]\n",
                 tcp_listener("web", "web"),
                 security.of_listener(),
-                routes.concat(),
                 schema.display()
             ),
             ..NodeOptions::default()
         };
+        let exported = routes("grpc", address, &("export = true\napp = \"front\"\n".to_owned() + &security.of_route()));
+        let node = world.node("one", &options(exported));
         InteropSetting {
             server_port,
-            node: world.node("one", &options),
+            before: world.node("before", &options(routes("tcp", node.address, ""))),
+            node,
             security,
             _server: server,
             _world: world,
         }
     }
+}
 
-    /// The port of the node's listener.
-    fn node_port(&self) -> u16 {
-        let place = place(&self.node, "web");
-        let (_, port) = place.rsplit_once(':').unwrap();
-        port.parse().unwrap()
-    }
+/// The port of a node's listener.
+fn port_of(node: &Node) -> u16 {
+    let place = place(node, "web");
+    let (_, port) = place.rsplit_once(':').unwrap();
+    port.parse().unwrap()
 }
 
 #[test]
-fn gos_client_and_server_pass_grpcs_tests_through_a_node() {
-    pass_through_a_node(|_| LinkSecurity::Cleartext);
+fn gos_client_and_server_pass_grpcs_tests_through_a_node_and_through_two() {
+    pass_through_nodes(|_| LinkSecurity::Cleartext);
 }
 
 #[test]
-fn gos_client_and_server_pass_grpcs_tests_through_a_node_within_tls() {
-    pass_through_a_node(LinkSecurity::within_tls);
+fn gos_client_and_server_pass_grpcs_tests_through_nodes_within_tls() {
+    pass_through_nodes(LinkSecurity::within_tls);
 }
 
-fn pass_through_a_node(secure: fn(&Path) -> LinkSecurity) {
+fn pass_through_nodes(secure: fn(&Path) -> LinkSecurity) {
     let Some(programs) = &*PROGRAMS else {
         return;
     };
     watched(move || {
         let setting = InteropSetting::new(programs, secure);
-        let node_port = setting.node_port();
+        let ports = [&setting.node, &setting.before].map(port_of);
         let mut failures = Vec::new();
         for case in CASES {
             programs
                 .run_case(case, setting.server_port, &setting.security)
                 .unwrap_or_else(|said| panic!("{case}, no node between: {said}"));
-            if let Err(said) = programs.run_case(case, node_port, &setting.security) {
-                failures.push(format!("{case}: {said}"));
+            for (nodes, port) in (1..).zip(ports) {
+                if let Err(said) = programs.run_case(case, port, &setting.security) {
+                    failures.push(format!("{case}, {nodes} nodes: {said}"));
+                }
             }
         }
-        assert!(
-            failures.is_empty(),
-            "with a node between: {}",
-            failures.join("\n")
-        );
+        assert!(failures.is_empty(), "with nodes between: {}", failures.join("\n"));
         // They went that way.
         assert!(setting.node.program.log().contains("transport=\"grpc\""));
+        assert!(
+            setting
+                .node
+                .program
+                .log()
+                .contains("calls of another node are passed on")
+        );
     });
 }

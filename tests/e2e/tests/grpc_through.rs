@@ -5,13 +5,10 @@ mod grpc_client;
 #[path = "grpc_out/tonic_probe.rs"]
 mod tonic_probe;
 
-use grpc_client::{
-    DripMessage, EchoMessage, FailRequest, FillReply, GrpcProbe, HoldReply, HoldRequest, NoContent,
-    PourRequest, place, run, tcp_listener,
-};
+use grpc_client::{EchoMessage, GrpcProbe, place, run, tcp_listener};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
-use tonic::{Code, Request};
+use tonic::Code;
 use tonic_probe::TonicServer;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
@@ -53,81 +50,13 @@ fn tested(body: impl FnOnce() + Send + 'static) {
     watched(body);
 }
 
-fn drips(count: u32) -> impl tonic::codegen::tokio_stream::Stream<Item = DripMessage> + Send + 'static {
-    let drip = |number| DripMessage {
-        number,
-        payload: vec![number as u8; 1_000 * number as usize],
-    };
-    tonic::codegen::tokio_stream::iter((1..=count).map(drip))
-}
-
 #[test]
 fn calls_of_all_kinds_pass_between_programs_that_know_nothing_of_the_node() {
     tested(|| {
         let setting = ThroughSetting::new();
         run(async {
             let probe = setting.probe();
-            for bytes in [0, 100, 300_000, 3_000_000] {
-                let message = EchoMessage {
-                    text: "naïve".to_owned(),
-                    payload: vec![7; bytes],
-                    numbers: vec![1, u64::MAX],
-                    labels: [("a".to_owned(), "b".to_owned())].into(),
-                };
-                let reply = probe.unary::<_, EchoMessage>("Echo", message.clone()).await;
-                assert!(reply.unwrap() == message, "{bytes}");
-            }
-            let request = PourRequest {
-                count: 200,
-                bytes: 10_000,
-                ..PourRequest::default()
-            };
-            let mut pour = probe
-                .server_streaming::<_, DripMessage>("Pour", request)
-                .await
-                .unwrap();
-            let mut count = 0;
-            while let Some(drip) = pour.message().await.unwrap() {
-                count += 1;
-                assert_eq!((drip.number, drip.payload.len()), (count, 10_000));
-            }
-            assert_eq!(count, 200);
-            let filled: FillReply = probe.client_streaming("Fill", drips(100)).await.unwrap();
-            assert_eq!((filled.count, filled.bytes), (100, 5_050_000));
-            let mut chat = probe
-                .streaming::<_, DripMessage>("Chat", drips(50))
-                .await
-                .unwrap();
-            let mut answered = 0;
-            while let Some(drip) = chat.message().await.unwrap() {
-                answered += 1;
-                assert_eq!(
-                    (drip.number, drip.payload.len()),
-                    (answered, 1_000 * answered as usize)
-                );
-            }
-            assert_eq!(answered, 50);
-
-            let request = FailRequest {
-                code: 5,
-                message: "no “such” thing, 100%".to_owned(),
-                ..FailRequest::default()
-            };
-            let failed = probe.unary::<_, NoContent>("Fail", request).await.unwrap_err();
-            assert_eq!(
-                (failed.code(), failed.message()),
-                (Code::NotFound, "no “such” thing, 100%")
-            );
-            let mut late = Request::new(HoldRequest {
-                key: "late".to_owned(),
-                milliseconds: 600_000,
-            });
-            late.set_timeout(std::time::Duration::from_millis(200));
-            let late = probe.request::<_, HoldReply>("Hold", late).await.unwrap_err();
-            assert!(
-                matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled),
-                "{late:?}"
-            );
+            probe.calls_of_all_kinds().await;
         });
     });
 }

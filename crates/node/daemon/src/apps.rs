@@ -34,7 +34,7 @@ use crate::app_registry::{
     AppRegistry, AttachedApp, ControlSocket, PendingRequest, PendingRequests, UnattachedProcess, watched,
 };
 use crate::authority::AppAuthority;
-use crate::compose::AppEndpoint;
+use crate::compose::{AppEndpoint, JudgedConnections};
 use crate::config::Config;
 use crate::configuration::Configuration;
 use crate::connect::{ConnectOutcome, Connector};
@@ -266,6 +266,7 @@ impl AppServer {
                 user: self.apps.name_of_user(credentials.uid),
                 workload: self.connector.callers.workload(&live, &name),
             }),
+            judging: JudgedConnections::AllOfThem,
         };
         Ok(AppAdmission {
             app: AdmittedApp {
@@ -570,7 +571,7 @@ impl AppServer {
             .collect();
         self.authority.may_bind(app, &bind.service, &bound_by)?;
         self.services.bind(Offer {
-            app: app.id(),
+            app: Some(app.id()),
             request,
             schema,
             quota: Arc::new(CallQuota::new(calls_max)),

@@ -58,6 +58,16 @@ pub(crate) struct AppEndpoint {
     /// The runtime that polls the app.
     pub(crate) runtime: usize,
     pub(crate) send_heap: SendHeap,
+    pub(crate) judging: JudgedConnections,
+}
+
+/// Of which of an app's connections policies judge the calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JudgedConnections {
+    /// Of all that it has.
+    AllOfThem,
+    /// Of those that it serves: on the others it only passes on what came there.
+    ThoseItServes,
 }
 
 /// The other end of a connection.
@@ -105,6 +115,14 @@ impl ConnectionSpec {
         self.offer.as_ref().map(|_| self.schema.service.as_str())
     }
 
+    /// Its methods, as far as policies may judge their calls here.
+    fn judged_methods(&self) -> Arc<[MethodContext]> {
+        match (self.app.judging, self.role()) {
+            (JudgedConnections::ThoseItServes, AppRole::Client) => Arc::from([]),
+            _ => self.of_service(MethodContext::of_service),
+        }
+    }
+
     /// The connection as its policies are told of it.
     pub(crate) fn context(&self) -> Arc<DatapathContext> {
         Arc::new(DatapathContext {
@@ -115,7 +133,7 @@ impl ConnectionSpec {
                 AppRole::Server => provost_engine::Side::Server,
             },
             service: self.schema.service.as_str().into(),
-            methods: self.of_service(MethodContext::of_service),
+            methods: self.judged_methods(),
             scope: Arc::from([]),
             schema: Arc::clone(&self.schema.schema),
             tables: Arc::clone(&self.schema.tables),

@@ -250,6 +250,32 @@ impl Connector {
         })
     }
 
+    /// Opens a connection of what passes calls of other nodes on, by the schema by which they come.
+    pub(crate) async fn connect_relay<'a>(
+        &'a self,
+        app: &AttachedApp,
+        schema: &Arc<BoundSchema>,
+        guard: &mut Option<QuiesceGuard<'a>>,
+    ) -> Result<OpenedConnection, Refusal> {
+        let id = self.connections.new_id();
+        let connect = Connect {
+            service: schema.service.clone(),
+            ..Connect::default()
+        };
+        let span = tracing::info_span!("connect", connection = id);
+        let opening = async {
+            let opened = self.open_to(id, app, &connect, schema, guard).await;
+            if let Err(refusal) = &opened
+                && log::may_tell(EventSubject::App(app.id()))
+            {
+                let reason = &*log::cut(&refusal.message);
+                tracing::info!(service = connect.service, code = %refusal.code, reason, "connection refused");
+            }
+            opened
+        };
+        opening.instrument(span).await
+    }
+
     /// Opens a connection of an app by a schema that is known.
     async fn open_to<'a>(
         &'a self,
@@ -554,8 +580,8 @@ impl Connector {
         let transport = reached.start(version, self.config.started.transport_options());
         let entered = opening.enter(&self.connections, chain, transport, None, permit);
         let entered = entered.map_err(|error| not_started(&error))?;
-        if let Some(offer) = offer {
-            self.describe_peer(offer.app, &context);
+        if let Some(app) = offer.and_then(|offer| offer.app) {
+            self.describe_peer(app, &context);
         }
         let number = entered.open(&self.connections, &self.runtimes).await?;
         Ok(OpenedConnection { number, peer })
@@ -570,9 +596,8 @@ impl Connector {
         permit: Permit,
     ) -> Result<OpenedConnection, Refusal> {
         let offer = &found.offer;
-        let server = self
-            .apps
-            .find(offer.app)
+        let app_of_server = offer.app.and_then(|app| self.apps.find(app));
+        let server = app_of_server
             .ok_or_else(|| Refusal::new(Code::Unavailable, format!("{} is going away", schema.service)))?;
         let (server_app, client_app) = (&server.endpoint, &app.endpoint);
         let client = self.opening(self.local_spec(id, client_app, schema, None, server_app, &found));
@@ -603,7 +628,7 @@ impl Connector {
             Arc::clone(&permit),
         );
         let server = server.map_err(|error| not_started(&error))?;
-        self.describe_peer(offer.app, &server_context);
+        self.describe_peer(server_app.identity.id, &server_context);
         let client = client.enter(
             connections,
             client_chain,

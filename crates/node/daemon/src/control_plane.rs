@@ -17,6 +17,7 @@ use crate::live_change::LiveChanges;
 use crate::peers::PeerAccess;
 use crate::policies::Policies;
 use crate::quiesce_barrier::QuiesceBarrier;
+use crate::relay::RelayAccess;
 use crate::runtimes::Runtimes;
 use crate::services::Services;
 use crate::upgrade::RestartDesk;
@@ -34,6 +35,8 @@ pub(crate) struct ControlPlane {
     pub(crate) connector: Rc<Connector>,
     /// Clients that speak gRPC.
     pub(crate) grpc: Rc<GrpcAccess>,
+    /// Calls of other nodes that go on to gRPC servers.
+    pub(crate) relays: Rc<RelayAccess>,
     pub(crate) peers: Rc<PeerAccess>,
     /// Before everything that is done for apps, and that they or peers can notice.
     pub(crate) quiesce_barrier: Rc<QuiesceBarrier>,

@@ -12,6 +12,7 @@ use tracing::Instrument;
 use crate::connect::Connector;
 use crate::log::{self, EventSubject};
 use crate::places::{HeldPlace, let_losers_go, network_of};
+use crate::relay::RelayAccess;
 use crate::runtime::ConnectionId;
 use crate::services::{CallingPeer, Match};
 use crate::transport::{
@@ -24,13 +25,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// Lets peers in at one listener, for ever.
-pub(crate) async fn accept(connector: Rc<Connector>, listener: Box<dyn PeerListener>) {
+pub(crate) async fn accept(relays: Rc<RelayAccess>, listener: Box<dyn PeerListener>) {
+    let connector = Rc::clone(&relays.connector);
     let mut complained: Option<Instant> = None;
     loop {
         let (accepted, guard) = connector.peers.barrier.enter_with(|| listener.accept()).await;
         match accepted {
             Ok(caller) => {
-                let connector = Rc::clone(&connector);
+                let relays = Rc::clone(&relays);
                 let under_way = connector.peers.begin_handshake();
                 let id = connector.connections.new_id();
                 let span = tracing::info_span!("accept", connection = id, peer = %caller.address);
@@ -40,7 +42,7 @@ pub(crate) async fn accept(connector: Rc<Connector>, listener: Box<dyn PeerListe
                     if log::may_tell(subject) {
                         tracing::info!("a peer has come");
                     }
-                    if let Err(reason) = welcome(&connector, id, caller).await
+                    if let Err(reason) = welcome(&relays, id, caller).await
                         && log::may_tell(subject)
                     {
                         tracing::info!(reason = &*log::cut(&reason), "connection refused");
@@ -64,7 +66,8 @@ pub(crate) async fn accept(connector: Rc<Connector>, listener: Box<dyn PeerListe
 
 /// Shakes hands with a peer, and opens the connection for the app that it has asked for. Until it speaks it keeps a place
 /// among those that are silent; the handshake takes one of few.
-async fn welcome(connector: &Connector, id: ConnectionId, caller: IncomingPeer) -> Result<(), String> {
+async fn welcome(relays: &Rc<RelayAccess>, id: ConnectionId, caller: IncomingPeer) -> Result<(), String> {
+    let connector = &*relays.connector;
     let live = connector.config.live();
     let deadline = Instant::now() + Duration::from_millis(live.timeouts.handshake_ms);
     let network = network_of(caller.address.ip());
@@ -89,7 +92,7 @@ async fn welcome(connector: &Connector, id: ConnectionId, caller: IncomingPeer) 
         deadline,
     };
     let (established, found) = shake_hands(connector, network, peer, terms, shaking).await?;
-    serve(connector, id, established, &found).await
+    serve(relays, id, established, &found).await
 }
 
 /// Shakes hands on a thread for it, as long as it has its place.
@@ -165,16 +168,21 @@ fn refuse_stranger(allowed: &[String], peer: &PeerIdentity) -> Option<Decision> 
 }
 
 async fn serve(
-    connector: &Connector,
+    relays: &Rc<RelayAccess>,
     id: ConnectionId,
     established: EstablishedPeer,
     found: &Match,
 ) -> Result<(), String> {
+    let connector = &*relays.connector;
     let _guard = connector.quiesce_barrier.enter().await;
     let offer = &found.offer;
+    let Some(app) = offer.app else {
+        let opened = relays.open(id, established, offer).await;
+        return opened.map_err(|refusal| refusal.message);
+    };
     let app = connector
         .apps
-        .find(offer.app)
+        .find(app)
         .ok_or("the app that serves it is going away")?;
     let permit = connector.connections.permits.take(&app.connections);
     let permit = permit.map_err(|error| error.to_string())?;

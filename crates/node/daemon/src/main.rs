@@ -133,8 +133,7 @@ fn parse_route(text: &str) -> Result<RouteConfig, String> {
         service: service.to_owned(),
         transport: RouteTransport::Over(TransportKind::Tcp),
         endpoints: vec![endpoint.to_owned()],
-        server_identities: Vec::new(),
-        tls: None,
+        ..RouteConfig::default()
     })
 }
 

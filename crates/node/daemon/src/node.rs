@@ -33,15 +33,16 @@ use crate::grpc::{GrpcAccess, NotListening};
 use crate::grpc_certificates::GrpcTlsError;
 use crate::hot_restart::{self, Predecessor, PredecessorError};
 use crate::live_change::LiveChanges;
-use crate::log::{self, EventSubject};
 use crate::name_lookup::LOOKUP_THREADS_MAX;
 use crate::observe::ObserveError;
 use crate::peers::PeerAccess;
 use crate::permits::{ConnectionBounds, Permits};
 use crate::policies::{Change, ChangeError, KeptPolicies, Mode, Policies, Registry, Report};
 use crate::quiesce_barrier::QuiesceBarrier;
+use crate::relay::RelayAccess;
 use crate::reload::{ReloadError, Reloaded};
-use crate::runtime::{Command, Overloaded, RuntimeEvent};
+use crate::runtime::{Command, Overloaded};
+use crate::runtime_events::{self, EventsOfRuntimes};
 use crate::runtimes::Runtimes;
 use crate::schemas::{COMPILING_THREADS_MAX, SchemaBounds, SchemaStore, StoreError};
 use crate::services::Services;
@@ -472,7 +473,7 @@ async fn serve(parts: NodeParts, origin: Origin, mut asked: Asked, started: Star
     drop(origin);
     let plane = begun.plane.clone();
     let tasks = ServingTasks::start(begun);
-    tokio::task::spawn_local(hear(plane.clone(), events));
+    tokio::task::spawn_local(runtime_events::hear(plane.clone(), events));
     tokio::task::spawn_local(obey(plane.clone(), asked.orders));
     tracing::info!(
         node = plane.config.started.node.name,
@@ -569,7 +570,7 @@ impl ServingTasks {
         let apps = tokio::task::spawn_local(server.accept(listeners.control, unattached));
         let peers = listeners.peers.into_iter();
         let peers =
-            peers.map(|peers| tokio::task::spawn_local(listen::accept(Rc::clone(&plane.connector), peers)));
+            peers.map(|peers| tokio::task::spawn_local(listen::accept(Rc::clone(&plane.relays), peers)));
         plane.grpc.serve(listeners.grpc);
         let admin = listeners.admin.map(|socket| admin::serve(plane.clone(), socket));
         let http = listeners.http.map(|listener| {
@@ -666,10 +667,15 @@ async fn drain(plane: &ControlPlane, shutdown: &mut watch::Receiver<Shutdown>) {
     let ending = async {
         // First, so that what they have sent already finds the services.
         plane.grpc.drain_clients().await;
-        let _ = tokio::time::timeout(CLIENTS_GRACE, plane.grpc.all_gone()).await;
+        plane.relays.drain();
+        let callers_gone = async || {
+            plane.grpc.all_gone().await;
+            plane.relays.all_gone().await;
+        };
+        let _ = tokio::time::timeout(CLIENTS_GRACE, callers_gone()).await;
         plane.connections.drain();
         plane.connections.all_ended().await;
-        plane.grpc.all_gone().await;
+        callers_gone().await;
     };
     tokio::select! {
         () = ending => {}
@@ -677,8 +683,6 @@ async fn drain(plane: &ControlPlane, shutdown: &mut watch::Receiver<Shutdown>) {
         _ = wait_for_shutdown(shutdown, Shutdown::Now) => {}
     }
 }
-
-type EventsOfRuntimes = mpsc::Receiver<RuntimeEvent>;
 
 /// Begins by itself, or in the place of another process.
 async fn begin(
@@ -810,6 +814,11 @@ fn make(
         what: "memory for gRPC clients",
         source: io::Error::other(error),
     })?;
+    let relays = RelayAccess::new(&connector).map_err(|error| StartError::System {
+        what: "memory for calls of other nodes",
+        source: io::Error::other(error),
+    })?;
+    relays.follow_routes();
     let changes = Rc::new(LiveChanges::new(
         Rc::clone(&policies),
         Rc::clone(&connections),
@@ -826,6 +835,7 @@ fn make(
         changes,
         connector,
         grpc: Rc::new(grpc),
+        relays: Rc::new(relays),
         peers,
         quiesce_barrier,
         restarts: Rc::new(RestartDesk::new(upgrades)),
@@ -853,46 +863,4 @@ fn services(config: &Config) -> Result<Services, StartError> {
         tracing::info!(path = %path.display(), services, "loaded schemas");
     }
     Ok(Services::new(schemas, limits))
-}
-
-/// Hears what runtimes have to tell.
-async fn hear(plane: ControlPlane, mut events: EventsOfRuntimes) {
-    while let Some(event) = events.recv().await {
-        match event {
-            RuntimeEvent::Faulted { app, fault } => {
-                if let Some(attached) = plane.apps.find(app) {
-                    tracing::warn!(app, name = attached.name(), %fault, "detaching an app that is at fault");
-                    attached.given_up.notify_one();
-                }
-            }
-            RuntimeEvent::Detached { app } => {
-                plane.connections.forget_app(app);
-                let client = plane.grpc.forget(app);
-                if let Some(attached) = plane.apps.remove(app) {
-                    plane.runtimes[attached.endpoint.runtime].remove_app();
-                    if log::may_tell(EventSubject::User(attached.endpoint.identity.uid)) {
-                        tracing::info!(app, name = attached.name(), "detached");
-                    }
-                } else if let Some(client) = client {
-                    plane.runtimes[client.runtime].remove_app();
-                }
-            }
-            RuntimeEvent::Closed { id, app, end, .. } => {
-                plane.connections.forget(id);
-                if log::may_tell(EventSubject::App(app)) {
-                    tracing::info!(
-                        app,
-                        connection = id,
-                        code = %end.code,
-                        reason = &*log::cut(&end.reason),
-                        "connection closed"
-                    );
-                }
-            }
-            RuntimeEvent::ServiceWanted { app, service } => plane.grpc.look_for(app, service),
-            RuntimeEvent::NodeCall { app, event } => plane.grpc.answer_node_call(app, event),
-            RuntimeEvent::CallerEnded { app, reason } => plane.grpc.connection_ended(app, &reason),
-            RuntimeEvent::EngineFailed(failed) => plane.changes.engine_failed(*failed),
-        }
-    }
 }

@@ -123,6 +123,7 @@ async fn take_up(plane: &ControlPlane) -> Result<Reloaded, ReloadError> {
     let before = plane.config.set_live(next);
     plane.peers.grpc.put(certificates);
     plane.grpc.change_listeners(listeners).await;
+    plane.relays.follow_routes();
     enforcement::enforce(plane);
     let follower = RouteFollower {
         connector: Rc::clone(&plane.connector),

@@ -25,8 +25,8 @@ const COMPARED_MAX: usize = 8;
 /// A service that an app offers.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    /// Whose it is.
-    pub(crate) app: AppId,
+    /// Whose it is; none of a route that is exported.
+    pub(crate) app: Option<AppId>,
     /// The request by which it was offered.
     pub(crate) request: u64,
     /// The app's schema of it.
@@ -64,6 +64,8 @@ pub(crate) struct Services {
 /// The services that apps offer.
 struct ServiceOffers {
     by_service: HashMap<String, Vec<Arc<Offer>>>,
+    /// Services to which routes lead that are exported, and how many calls of other nodes each takes.
+    exported: HashMap<String, Arc<CallQuota>>,
     /// Rotates over the offers of a service.
     turn: usize,
     accepting: bool,
@@ -97,6 +99,7 @@ impl Services {
         Services {
             offers: Mutex::new(ServiceOffers {
                 by_service: HashMap::new(),
+                exported: HashMap::new(),
                 turn: 0,
                 accepting: true,
             }),
@@ -225,7 +228,7 @@ impl Services {
     /// The services that an app has bound.
     pub(crate) fn served_by(&self, app: AppId) -> Vec<String> {
         let state = self.lock();
-        let serves = |offers: &Vec<Arc<Offer>>| offers.iter().any(|offer| offer.app == app);
+        let serves = |offers: &Vec<Arc<Offer>>| offers.iter().any(|offer| offer.app == Some(app));
         let mut services: Vec<_> = state
             .by_service
             .iter()
@@ -257,11 +260,47 @@ impl Services {
         Ok(())
     }
 
+    /// Takes these services, and no others, for those that other nodes reach by routes of this one.
+    pub(crate) fn export(&self, services: impl IntoIterator<Item = String>) {
+        let mut state = self.lock();
+        let mut before = std::mem::take(&mut state.exported);
+        let calls_max = self.limits.calls_in_flight_max;
+        let exported = services.into_iter().map(|service| {
+            let known = before.remove(&service);
+            let quota = known.unwrap_or_else(|| Arc::new(CallQuota::new(calls_max)));
+            (service, quota)
+        });
+        state.exported = exported.collect();
+    }
+
+    /// What the node itself offers of a service that no app has bound, as a route to it is exported.
+    fn exported(&self, service: &str) -> Result<Option<Arc<Offer>>, NoMatch> {
+        let state = self.lock();
+        let is_offered = state.accepting && !state.by_service.contains_key(service);
+        let quota = state.exported.get(service).filter(|_| is_offered).cloned();
+        drop(state);
+        let Some(quota) = quota else {
+            return Ok(None);
+        };
+        let schema = self.schema_to_call(service).ok_or_else(|| NoMatch {
+            code: Code::Unavailable,
+            reason: format!(
+                "no schema of {service} is known on the node that serves it: name its file in schemas.prefetch there"
+            ),
+        })?;
+        Ok(Some(Arc::new(Offer {
+            app: None,
+            request: 0,
+            schema,
+            quota,
+        })))
+    }
+
     /// What an app offers to callers.
     pub(crate) fn offers_of(&self, app: AppId) -> Vec<Arc<Offer>> {
         let state = self.lock();
         let all = state.by_service.values().flatten();
-        all.filter(|offer| offer.app == app).cloned().collect()
+        all.filter(|offer| offer.app == Some(app)).cloned().collect()
     }
 
     /// Takes a service back, and says whether it was bound.
@@ -271,7 +310,7 @@ impl Services {
             return false;
         };
         let before = offers.len();
-        offers.retain(|offer| offer.app != app);
+        offers.retain(|offer| offer.app != Some(app));
         let unbound = offers.len() < before;
         if offers.is_empty() {
             state.by_service.remove(service);
@@ -282,7 +321,7 @@ impl Services {
     /// Takes all services of an app back.
     pub(crate) fn unbind_all(&self, app: AppId) {
         self.lock().by_service.retain(|_, offers| {
-            offers.retain(|offer| offer.app != app);
+            offers.retain(|offer| offer.app != Some(app));
             !offers.is_empty()
         });
     }
@@ -300,7 +339,7 @@ impl Services {
             .get(service)
             .map(Vec::as_slice)
             .unwrap_or_default();
-        offers.iter().map(|offer| offer.app).collect()
+        offers.iter().filter_map(|offer| offer.app).collect()
     }
 
     /// Whether a service is bound here.
@@ -358,7 +397,11 @@ impl Services {
         if let Some(offer) = self.lock().find_equal(service, hash) {
             return Ok(Some(native(offer)));
         }
-        let candidates = self.lock().candidates(service)?;
+        let candidates = match self.exported(service)? {
+            Some(offer) if offer.schema.hash == hash => return Ok(Some(native(offer))),
+            Some(offer) => vec![offer],
+            None => self.lock().candidates(service)?,
+        };
         let known = self.schemas.known(service, hash);
         if known.is_none() && peer.schema.is_none() {
             return Ok(None);
@@ -422,7 +465,9 @@ impl ServiceOffers {
         if candidates.is_empty() {
             return Err(NoMatch {
                 code: Code::Unavailable,
-                reason: format!("no app has bound {service} on this node"),
+                reason: format!(
+                    "no app has bound {service} on this node, and no exported [[route]] leads to it"
+                ),
             });
         }
         Ok(candidates)

@@ -149,8 +149,7 @@ fn a_connection_that_cannot_be_made_says_why() {
             service: SERVICE.into(),
             transport: RouteTransport::Over(TransportKind::Tcp),
             endpoints: vec![address],
-            server_identities: Vec::new(),
-            tls: None,
+            ..RouteConfig::default()
         });
     });
     let mut app = TestApp::attach(&node);

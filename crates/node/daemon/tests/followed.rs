@@ -122,8 +122,7 @@ fn a_connection_is_followed_by_its_number_from_the_request_to_its_end() {
             service: SERVICE.to_owned(),
             transport: provostd::config::RouteTransport::Over(provostd::TransportKind::Tcp),
             endpoints: vec![endpoint],
-            server_identities: Vec::new(),
-            tls: None,
+            ..provostd::config::RouteConfig::default()
         });
     });
     let mut client = TestApp::attach(&calling);

@@ -110,8 +110,7 @@ fn route(config: &mut provostd::Config, endpoint: String) {
         service: SERVICE.to_owned(),
         transport: provostd::config::RouteTransport::Over(provostd::TransportKind::Tcp),
         endpoints: vec![endpoint],
-        server_identities: Vec::new(),
-        tls: None,
+        ..provostd::config::RouteConfig::default()
     });
 }
 

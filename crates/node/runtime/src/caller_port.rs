@@ -1,23 +1,24 @@
-//! Who begins calls at a runtime: an app, through the rings that it shares with the service, or a gRPC client, through its
-//! connection. To the datapaths behind, both are the same.
+//! Who begins calls at a runtime: an app, through the rings that it shares with the service, a gRPC client, through its
+//! connection, or another node whose calls are passed on. To the datapaths behind, all are the same.
 
 use provost_datapath::{BufferPool, Interest, Nanos, ReceiveHeap, Step};
 use provost_frontend::{AppFault, AppPort, AppRequest, NotPushed, Notice, PortLoad};
-use provost_frontend_grpc::{GrpcPort, PortProgress};
+use provost_frontend_grpc::PortProgress;
 use provost_shm::Doorbell;
 
+use crate::call_port::CallPort;
 use crate::platform::{RuntimePlatform, WatchedSource};
 use crate::worker::{BLOCKED_RETRY_NS, KIND_APP, token};
 
-/// The port of an app or a gRPC client.
+/// The port of an app or of another caller.
 pub(crate) enum CallerPort {
     App { port: Box<AppPort>, doorbell: Doorbell },
-    Grpc(Box<PolledConnection>),
+    Calls(PolledCalls),
 }
 
-/// A gRPC client's connection, and what is watched of it.
-pub(crate) struct PolledConnection {
-    pub(crate) port: GrpcPort,
+/// The calls of a caller that is no app, and what is watched of them.
+pub(crate) struct PolledCalls {
+    pub(crate) port: Box<dyn CallPort>,
     watched: Option<Interest>,
 }
 
@@ -27,24 +28,24 @@ impl CallerPort {
         CallerPort::App { port, doorbell }
     }
 
-    pub(crate) fn of_grpc(port: GrpcPort) -> CallerPort {
+    pub(crate) fn of_calls(port: Box<dyn CallPort>) -> CallerPort {
         let watched = None;
-        CallerPort::Grpc(Box::new(PolledConnection { port, watched }))
+        CallerPort::Calls(PolledCalls { port, watched })
     }
 
-    /// An app's port; a gRPC client has none.
+    /// An app's port; another caller has none.
     pub(crate) fn app(&mut self) -> Option<&mut AppPort> {
         match self {
             CallerPort::App { port, .. } => Some(port),
-            CallerPort::Grpc(_) => None,
+            CallerPort::Calls(_) => None,
         }
     }
 
-    /// A gRPC client's port; an app has none.
-    pub(crate) fn grpc(&mut self) -> Option<&mut GrpcPort> {
+    /// The port of a caller that is no app.
+    pub(crate) fn calls(&mut self) -> Option<&mut dyn CallPort> {
         match self {
             CallerPort::App { .. } => None,
-            CallerPort::Grpc(connection) => Some(&mut connection.port),
+            CallerPort::Calls(connection) => Some(&mut *connection.port),
         }
     }
 
@@ -53,13 +54,13 @@ impl CallerPort {
         match self {
             // An app that can ring no more is detached by the end of its control socket.
             CallerPort::App { doorbell, .. } => drop(doorbell.drain()),
-            CallerPort::Grpc(connection) => connection.port.note_ready(),
+            CallerPort::Calls(connection) => connection.port.note_ready(),
         }
     }
 
     /// Reads what there is, where reading takes more than a look at a ring. Says whether anything came.
     pub(crate) fn poll(&mut self, now: Nanos, try_socket: bool) -> bool {
-        let Some(port) = self.grpc() else {
+        let Some(port) = self.calls() else {
             return false;
         };
         if try_socket {
@@ -71,12 +72,9 @@ impl CallerPort {
     pub(crate) fn next_request(&mut self, buffers: &mut BufferPool) -> Result<Option<AppRequest>, AppFault> {
         match self {
             CallerPort::App { port, .. } => port.next_request(),
-            CallerPort::Grpc(connection) => {
+            CallerPort::Calls(connection) => {
                 let request = connection.port.next_request(buffers);
-                Ok(request.map(|request| AppRequest::Step {
-                    connection: request.connection,
-                    step: request.step,
-                }))
+                Ok(request.map(|(connection, step)| AppRequest::Step { connection, step }))
             }
         }
     }
@@ -90,18 +88,17 @@ impl CallerPort {
     pub(crate) fn push_step(&mut self, connection: u32, step: Step) -> Result<(), NotPushed<Step>> {
         match self {
             CallerPort::App { port, .. } => port.push_step(connection, step),
-            CallerPort::Grpc(caller) => caller.port.push_step(connection, step).map_err(NotPushed::Full),
+            CallerPort::Calls(caller) => caller.port.push_step(connection, step).map_err(NotPushed::Full),
         }
     }
 
     pub(crate) fn push_notice(&mut self, notice: Notice) -> Result<(), NotPushed<Notice>> {
         let caller = match self {
             CallerPort::App { port, .. } => return port.push_notice(notice),
-            CallerPort::Grpc(caller) => caller,
+            CallerPort::Calls(caller) => caller,
         };
         match notice {
-            // Nothing is offered by a client.
-            Notice::Accepted { .. } => {}
+            Notice::Accepted { connection, .. } => caller.port.accepted(connection),
             Notice::GoingAway { connection } => caller.port.going_away(connection),
             Notice::Closed { connection, status } => caller.port.closed(connection, status),
         }
@@ -111,7 +108,7 @@ impl CallerPort {
     pub(crate) fn flush(&mut self, now: Nanos) -> Result<(), AppFault> {
         match self {
             CallerPort::App { port, .. } => port.flush(),
-            CallerPort::Grpc(caller) => {
+            CallerPort::Calls(caller) => {
                 caller.port.flush(now);
                 Ok(())
             }
@@ -121,7 +118,7 @@ impl CallerPort {
     pub(crate) fn maintain(&mut self, now: Nanos, stall_ns_max: Nanos) -> Result<(), AppFault> {
         match self {
             CallerPort::App { port, .. } => port.maintain(now, stall_ns_max),
-            CallerPort::Grpc(caller) => match caller.port.blocked_since() {
+            CallerPort::Calls(caller) => match caller.port.blocked_since() {
                 Some(since) if now.saturating_sub(since) > stall_ns_max => {
                     let stalled_ns = now.saturating_sub(since);
                     Err(AppFault::Stalled { stalled_ns })
@@ -134,7 +131,7 @@ impl CallerPort {
     pub(crate) fn take_load(&mut self) -> PortLoad {
         match self {
             CallerPort::App { port, .. } => port.take_load(),
-            CallerPort::Grpc(caller) => PortLoad {
+            CallerPort::Calls(caller) => PortLoad {
                 receive_heap_bytes: caller.port.receive_heap_bytes(),
                 submission_slots: 1,
                 completion_slots: 1,
@@ -146,21 +143,21 @@ impl CallerPort {
     pub(crate) fn receive_heap_bytes(&self) -> u64 {
         match self {
             CallerPort::App { port, .. } => port.receive_heap_bytes(),
-            CallerPort::Grpc(caller) => caller.port.receive_heap_bytes(),
+            CallerPort::Calls(caller) => caller.port.receive_heap_bytes(),
         }
     }
 
     pub(crate) fn has_blocks(&self) -> bool {
         match self {
             CallerPort::App { port, .. } => port.has_blocks(),
-            CallerPort::Grpc(caller) => caller.port.receive_heap_bytes() > 0,
+            CallerPort::Calls(caller) => caller.port.receive_heap_bytes() > 0,
         }
     }
 
     pub(crate) fn wake_at(&self, now: Nanos) -> Option<Nanos> {
         match self {
             CallerPort::App { port, .. } => port.wake_at(),
-            CallerPort::Grpc(caller) => {
+            CallerPort::Calls(caller) => {
                 // Nothing is watched of one whose input waits.
                 let retry = caller.port.is_stopped().then_some(now + BLOCKED_RETRY_NS);
                 [retry, caller.port.wake_at()].into_iter().flatten().min()
@@ -171,7 +168,7 @@ impl CallerPort {
     pub(crate) fn is_blocked(&self) -> bool {
         match self {
             CallerPort::App { port, .. } => port.is_blocked(),
-            CallerPort::Grpc(caller) => caller.port.blocked_since().is_some(),
+            CallerPort::Calls(caller) => caller.port.blocked_since().is_some(),
         }
     }
 
@@ -179,7 +176,7 @@ impl CallerPort {
     pub(crate) fn arm(&mut self) -> Result<bool, AppFault> {
         match self {
             CallerPort::App { port, .. } => port.arm(),
-            CallerPort::Grpc(caller) => Ok(caller.port.is_idle()),
+            CallerPort::Calls(caller) => Ok(caller.port.is_idle()),
         }
     }
 
@@ -192,7 +189,7 @@ impl CallerPort {
     pub(crate) fn lend(&mut self) -> (&mut dyn ReceiveHeap, &mut Vec<u64>) {
         match self {
             CallerPort::App { port, .. } => port.lend(),
-            CallerPort::Grpc(caller) => caller.port.lend(),
+            CallerPort::Calls(caller) => caller.port.lend(),
         }
     }
 
@@ -206,7 +203,7 @@ impl CallerPort {
                     .watch(source, token, provost_shm::Interest::Readable)
                     .is_ok();
             }
-            CallerPort::Grpc(caller) => caller,
+            CallerPort::Calls(caller) => caller,
         };
         let wanted = caller.port.interest().filter(|_| !caller.port.is_stopped());
         if wanted == caller.watched {
@@ -234,7 +231,7 @@ impl CallerPort {
     pub(crate) fn unwatch(&mut self, platform: &mut impl RuntimePlatform) {
         match self {
             CallerPort::App { doorbell, .. } => platform.unwatch(WatchedSource::Doorbell(doorbell)),
-            CallerPort::Grpc(caller) => {
+            CallerPort::Calls(caller) => {
                 if let Some(watched) = caller.watched.take() {
                     platform.unwatch(WatchedSource::Socket(watched.socket));
                 }

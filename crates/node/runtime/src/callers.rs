@@ -1,9 +1,10 @@
 //! How callers leave a runtime, and what gRPC clients and the control plane have to say to each other.
 
 use provost_datapath::Nanos;
-use provost_frontend_grpc::{GrpcPort, ServiceRefusal};
+use provost_frontend_grpc::ServiceRefusal;
 use provost_wire::Code;
 
+use crate::call_port::CallPort;
 use crate::caller_port::CallerPort;
 use crate::command::{AppId, CallerAnswer, CallerEnding, NewCaller, RuntimeEvent, ServiceAnswer, WaitMode};
 use crate::platform::RuntimePlatform;
@@ -14,7 +15,7 @@ const DETACH_LINGER_NS: Nanos = 3_000_000_000;
 
 impl<P: RuntimePlatform> RuntimeWorker<P> {
     pub(crate) fn attach_caller(&mut self, new: NewCaller) {
-        self.attach_port(new.app, CallerPort::of_grpc(new.port), WaitMode::Sleeps);
+        self.attach_port(new.app, CallerPort::of_calls(new.port), WaitMode::Sleeps);
     }
 
     pub(crate) fn answer_service(&mut self, answer: ServiceAnswer) {
@@ -30,7 +31,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
                     // Its end was told when nobody knew of it.
                     None => Err(ended_meanwhile(&answer.service)),
                 });
-            let Some(port) = app.port.grpc() else {
+            let Some(port) = app.port.calls() else {
                 return;
             };
             port.answer_service(&answer.service, found, now);
@@ -54,12 +55,12 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         self.change_caller(ending.app, |port| port.end(&ending.refusal, now));
     }
 
-    fn change_caller(&mut self, app: AppId, change: impl FnOnce(&mut GrpcPort)) {
+    fn change_caller(&mut self, app: AppId, change: impl FnOnce(&mut dyn CallPort)) {
         let Some(number) = self.app_numbers.get(&app).copied() else {
             return;
         };
         if let Some(app) = self.apps.get_mut(number)
-            && let Some(port) = app.port.grpc()
+            && let Some(port) = app.port.calls()
         {
             change(port);
             app.heat(number, &mut self.hot_apps, self.now);
@@ -73,7 +74,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             return;
         };
         let (id, is_stuck) = (app.id, app.stuck.is_some());
-        let Some(port) = app.port.grpc() else {
+        let Some(port) = app.port.calls() else {
             return;
         };
         while let Some(service) = port.take_wanted() {
@@ -115,7 +116,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             return;
         }
         app.leaving = Some(self.now + DETACH_LINGER_NS);
-        if app.port.grpc().is_some() {
+        if app.port.calls().is_some() {
             // What it says from now on wakes nobody.
             app.port.unwatch(&mut self.platform);
         }

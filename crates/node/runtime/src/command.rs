@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use provost_datapath::{ConnectionEnd, Datapath};
 use provost_frontend::{AppFault, AppPort};
-use provost_frontend_grpc::{GrpcPort, NodeAnswer, NodeEvent, ServiceBinding, ServiceRefusal};
+use provost_frontend_grpc::{NodeAnswer, NodeEvent, ServiceBinding, ServiceRefusal};
 use provost_shm::Doorbell;
 use provost_wire::Code;
 
+use crate::call_port::CallPort;
 use crate::engines::FittedEngine;
 use crate::freeze::{AdoptedApp, FrozenRuntime};
 use crate::inbox::DatapathWaker;
@@ -69,12 +70,12 @@ pub struct NewApp {
     pub waiting: WaitMode,
 }
 
-/// A gRPC client that is to be polled. What holds of apps holds of it, under its number.
+/// A gRPC client, or calls that another node passes on, to be polled. What holds of apps holds of it, under its number.
 pub struct NewCaller {
     /// Its number, unlike that of every app.
     pub app: AppId,
-    /// Its connection, and the calls on it.
-    pub port: GrpcPort,
+    /// What is polled of it.
+    pub port: Box<dyn CallPort>,
 }
 
 /// What was found of a service that a gRPC client calls.

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod call_port;
 mod caller_port;
 mod callers;
 mod command;
@@ -20,6 +21,7 @@ mod platform;
 mod polled_app;
 mod polled_datapath;
 mod reconfigure;
+mod relay;
 mod reply;
 mod time_spent;
 mod timers;
@@ -35,6 +37,7 @@ use std::time::Duration;
 use provost_datapath::Nanos;
 use provost_shm::{Doorbell, now_ns};
 
+pub use call_port::CallPort;
 pub use command::{
     AppId, CallerAnswer, CallerEnding, ConnectionId, NewApp, NewCaller, NewConnection, RuntimeCommand,
     RuntimeEvent, ServiceAnswer, WaitMode,
@@ -56,6 +59,7 @@ pub use reconfigure::{
     DatapathDescription, DatapathListing, DescribeOrder, EngineFailed, FaultRemedy, NotReconfigured,
     PlannedEngine, ReconfigureOrder, ReconfigureReport, RetiredEngine,
 };
+pub use relay::{RelayPort, RelayPortParts};
 pub use reply::Reply;
 pub use time_spent::TimeSpent;
 pub use traffic::{QUEUEING_SECONDS, RuntimeTraffic};

@@ -39,7 +39,7 @@ pub(crate) struct ConnectionPlace {
 impl PolledApp {
     /// Whether it is a gRPC client whose connection has ended, or is given up.
     pub(crate) fn is_caller_that_leaves(&self) -> bool {
-        self.leaving.is_some() && matches!(self.port, CallerPort::Grpc(_))
+        self.leaving.is_some() && matches!(self.port, CallerPort::Calls(_))
     }
 
     pub(crate) fn heat(&mut self, number: u32, hot: &mut Vec<u32>, now: Nanos) {
@@ -91,7 +91,7 @@ impl PolledApp {
 
     /// A socket is watched for what its connection waits for now.
     pub(crate) fn watch_again(&mut self, platform: &mut impl RuntimePlatform, number: u32) {
-        if self.port.grpc().is_some() && self.leaving.is_none() {
+        if self.port.calls().is_some() && self.leaving.is_none() {
             // One that cannot be watched is tried as long as it is polled, and by its timer.
             let _ = self.port.watch(platform, number);
         }

@@ -522,7 +522,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         if busy {
             app.last_work = self.now;
             app.touch(number, &mut self.touched);
-            if app.port.grpc().is_some() {
+            if app.port.calls().is_some() {
                 app.heat(number, &mut self.hot_apps, self.now);
             }
         }

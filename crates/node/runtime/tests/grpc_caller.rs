@@ -108,6 +108,7 @@ fn attached() -> (RuntimeHandle, Receiver<RuntimeEvent>, TestClient) {
         },
         now_ns(),
     );
+    let port = Box::new(port);
     let caller = Box::new(NewCaller { app: CALLER, port });
     tell(&runtime, RuntimeCommand::AttachCaller(caller));
     let client = TestClient {

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses what it needs of it")]
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::{Node, eventually};
@@ -11,7 +12,7 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::codegen::tokio_stream::Stream;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -251,11 +252,81 @@ impl GrpcProbe {
         Ok(reply.text)
     }
 
+    /// Calls of all kinds, with long messages, a status and a deadline.
+    pub(crate) async fn calls_of_all_kinds(&self) {
+        for bytes in [0, 100, 300_000, 3_000_000] {
+            let message = EchoMessage {
+                text: "naïve".to_owned(),
+                payload: vec![7; bytes],
+                numbers: vec![1, u64::MAX],
+                labels: [("a".to_owned(), "b".to_owned())].into(),
+            };
+            let reply = self.unary::<_, EchoMessage>("Echo", message.clone()).await;
+            assert!(reply.unwrap() == message, "{bytes}");
+        }
+        let request = PourRequest {
+            count: 200,
+            bytes: 10_000,
+            ..PourRequest::default()
+        };
+        let mut pour = self
+            .server_streaming::<_, DripMessage>("Pour", request)
+            .await
+            .unwrap();
+        let mut count = 0;
+        while let Some(drip) = pour.message().await.unwrap() {
+            count += 1;
+            assert_eq!((drip.number, drip.payload.len()), (count, 10_000));
+        }
+        assert_eq!(count, 200);
+        let filled: FillReply = self.client_streaming("Fill", drips(100)).await.unwrap();
+        assert_eq!((filled.count, filled.bytes), (100, 5_050_000));
+        let mut chat = self.streaming::<_, DripMessage>("Chat", drips(50)).await.unwrap();
+        let mut answered = 0;
+        while let Some(drip) = chat.message().await.unwrap() {
+            answered += 1;
+            assert_eq!(
+                (drip.number, drip.payload.len()),
+                (answered, 1_000 * answered as usize)
+            );
+        }
+        assert_eq!(answered, 50);
+
+        let request = FailRequest {
+            code: 5,
+            message: "no “such” thing, 100%".to_owned(),
+            ..FailRequest::default()
+        };
+        let failed = self.unary::<_, NoContent>("Fail", request).await.unwrap_err();
+        assert_eq!(
+            (failed.code(), failed.message()),
+            (Code::NotFound, "no “such” thing, 100%")
+        );
+        let mut late = Request::new(HoldRequest {
+            key: "late".to_owned(),
+            milliseconds: 600_000,
+        });
+        late.set_timeout(Duration::from_millis(200));
+        let late = self.request::<_, HoldReply>("Hold", late).await.unwrap_err();
+        assert!(
+            matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled),
+            "{late:?}"
+        );
+    }
+
     /// What the server has counted under a key.
     pub(crate) async fn counts(&self, key: &str) -> CountsReply {
         let key = key.to_owned();
         self.unary("Counts", CountsRequest { key }).await.unwrap()
     }
+}
+
+fn drips(count: u32) -> impl Stream<Item = DripMessage> + Send + 'static {
+    let drip = |number| DripMessage {
+        number,
+        payload: vec![number as u8; 1_000 * number as usize],
+    };
+    tonic::codegen::tokio_stream::iter((1..=count).map(drip))
 }
 
 /// A listener for gRPC at a free port, whose clients are this app.

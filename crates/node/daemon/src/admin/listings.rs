@@ -7,8 +7,10 @@ use provost_datapath::Packets;
 use provost_engine::{MetricDescription, MetricSink};
 
 use crate::config::{RouteConfig, RouteTransport};
+use crate::control_plane::ControlPlane;
 use crate::inspect::{self, AttachedBy, DatapathDescription};
 use crate::policies::Origin;
+use crate::runtime::AppId;
 
 use super::changes;
 use super::desk::Desk;
@@ -40,11 +42,17 @@ pub(crate) async fn apps(desk: &Desk) -> v1::ListAppsResponse {
                 .sum(),
             send_heap_bytes: app.shared_heap_bytes(),
             receive_heap_bytes: polled.receive_heaps.get(id).copied().unwrap_or(0),
-            grpc_origin: plane.grpc.origin_of(*id).unwrap_or_default(),
+            grpc_origin: origin_of(plane, *id),
         })
         .collect();
     apps.sort_by_key(|app| app.id);
     v1::ListAppsResponse { apps }
+}
+
+/// Where a caller that has no process on this node comes from; empty for apps.
+fn origin_of(plane: &ControlPlane, app: AppId) -> String {
+    let relayed = || plane.relays.origin_of(app);
+    plane.grpc.origin_of(app).or_else(relayed).unwrap_or_default()
 }
 
 /// The routes of the configuration, each with what came of attempts at its endpoints.
@@ -247,9 +255,8 @@ mod tests {
         let route = |service: &str| RouteConfig {
             service: service.to_owned(),
             transport: RouteTransport::Auto,
-            server_identities: Vec::new(),
-            tls: None,
             endpoints: vec!["127.0.0.1:1".to_owned()],
+            ..RouteConfig::default()
         };
         let routes = [route("a.A"), route("*"), route("b.B")];
         let by_route = connections_by_route(&routes, ["a.A", "a.A", "c.C", "d.D", "e.E"].into_iter());

@@ -283,6 +283,9 @@ impl Config {
             if self.tls.is_some() && route.transport == RouteTransport::Over(TransportKind::Nic) {
                 problems.add(format!("route[{at}].transport"), NIC_UNSEALED.into());
             }
+            for (key, problem) in self.export_problems(route) {
+                problems.add(format!("route[{at}].{key}"), problem);
+            }
             problems.identities(
                 &format!("route[{at}].server_identities"),
                 &route.server_identities,

@@ -197,7 +197,7 @@ impl GrpcListenerConfig {
 
 impl AppTable {
     /// Whether its name belongs to some processes only.
-    fn has_conditions(&self) -> bool {
+    pub(super) fn has_conditions(&self) -> bool {
         !(self.users.is_empty()
             && self.groups.is_empty()
             && self.executables.is_empty()

@@ -8,6 +8,7 @@ mod admin;
 mod apps;
 mod check;
 mod diff;
+mod export;
 mod grpc;
 mod grpc_tls;
 mod lines;

@@ -242,7 +242,7 @@ pub struct ListenerConfig {
 }
 
 /// `[[route]]`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteConfig {
     /// Full name of a service, or `*` for every service that no other route names.
@@ -259,6 +259,17 @@ pub struct RouteConfig {
     /// TLS towards gRPC servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<RouteTls>,
+    /// Whether calls of other nodes go there as well, while no app of this node has bound the service. Only to gRPC servers.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub export: bool,
+    /// The app that serves calls of other nodes here, as policies and listings have it; with `export` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// What a route says of the transport.

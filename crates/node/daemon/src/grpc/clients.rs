@@ -28,7 +28,7 @@ use crate::admission;
 use crate::app_process::AppProcess;
 use crate::app_registry::AttachedApp;
 use crate::authority;
-use crate::compose::AppEndpoint;
+use crate::compose::{AppEndpoint, JudgedConnections};
 use crate::config::{Config, GrpcListenerConfig};
 use crate::log::{self, EventSubject};
 use crate::places::{BoundedPlaces, HeldPlace, PlaceBounds};
@@ -148,6 +148,7 @@ impl GrpcAccess {
             .connected
             .borrow_mut()
             .insert(client.id, Rc::clone(&client));
+        let port = Box::new(port);
         let new = Box::new(NewCaller { app: client.id, port });
         if runtime.tell(Command::AttachCaller(new)).await.is_err() {
             self.forget(client.id);
@@ -339,6 +340,7 @@ impl GrpcAccess {
                 runtime: client.runtime,
                 proved: Arc::clone(&client.proved),
                 send_heap: client.send_heap.clone(),
+                judging: JudgedConnections::AllOfThem,
                 identity: Arc::new(AppIdentity {
                     id: client.id,
                     name: client.name.as_str().into(),

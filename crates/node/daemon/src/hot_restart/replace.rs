@@ -69,11 +69,15 @@ pub(crate) async fn replace(
     // What follows is undone from the last to the first: the new process is ended before anything goes on here.
     let clients = plane.grpc.barrier.close(limit).await;
     let clients = clients.map_err(|_| UpgradeError::Requests(limit))?;
-    // Their connections are not passed on. Those who connect again wait at the socket for the one that goes on.
-    plane.grpc.see_off(CLIENTS_WAIT).await;
     let peers = plane.peers.barrier.close(limit).await;
     let peers = peers.map_err(|_| UpgradeError::Requests(limit))?;
     let _ = tokio::time::timeout(HANDSHAKES_WAIT, plane.peers.no_handshakes()).await;
+    // Their connections are not passed on, nor those of nodes whose calls go on to gRPC servers. Those who connect again wait at
+    // the socket for the one that goes on.
+    tokio::join!(
+        plane.grpc.see_off(CLIENTS_WAIT),
+        plane.relays.see_off(CLIENTS_WAIT)
+    );
     let requests = plane.quiesce_barrier.close(REQUESTS_WAIT).await;
     let requests = requests.map_err(|_| UpgradeError::Requests(REQUESTS_WAIT))?;
     tracing::info!(

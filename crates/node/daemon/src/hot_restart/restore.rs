@@ -26,8 +26,8 @@ use super::state;
 use crate::app_process::AppProcess;
 use crate::app_registry::{AttachedApp, ControlSocket, PendingRequest};
 use crate::compose::{
-    AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, NamesNothing, PeerEndpoint,
-    SavedConnection, policies_among,
+    AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, JudgedConnections, NamesNothing,
+    PeerEndpoint, SavedConnection, policies_among,
 };
 use crate::connections::ConnectionOpening;
 use crate::control_plane::ControlPlane;
@@ -272,6 +272,7 @@ impl RestoringApp {
                 }),
                 runtime,
                 send_heap,
+                judging: JudgedConnections::AllOfThem,
             },
             control,
             doorbell: Doorbell::from_ends(doorbell),
@@ -493,7 +494,7 @@ impl<'a> ConnectionBuilder<'a> {
             let what = format!("app {} offers {}", app.id(), offer.service);
             let quota = self.quota(app.id(), offer.request, offer.calls_max);
             let bound = self.plane.services.bind(Offer {
-                app: app.id(),
+                app: Some(app.id()),
                 request: offer.request,
                 schema: schema(self.plane, &offer.service, &offer.schema_hash, &what)?,
                 quota,

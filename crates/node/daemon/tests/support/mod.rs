@@ -118,8 +118,7 @@ impl TestNode {
                 service: SERVICE.to_owned(),
                 transport: RouteTransport::Over(TransportKind::Tcp),
                 endpoints: vec![endpoint],
-                server_identities: Vec::new(),
-                tls: None,
+                ..RouteConfig::default()
             });
         })
     }

@@ -81,8 +81,7 @@ fn config(options: Options) -> Config {
             service: "kv.Kv".to_owned(),
             transport: RouteTransport::Over(TransportKind::Tcp),
             endpoints: vec![peer],
-            server_identities: Vec::new(),
-            tls: None,
+            ..RouteConfig::default()
         }),
         None => config.listeners.push(ListenerConfig {
             transport: TransportKind::Tcp,

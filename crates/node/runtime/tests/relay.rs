@@ -1,0 +1,446 @@
+//! The port of calls that another node passes on, between two connections that the test plays.
+
+use std::sync::Arc;
+
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{
+    DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto,
+    ServiceDescriptorProto,
+};
+use provost_datapath::{Body, BufferPool, Offsets, PrivateBytes, ReceivedBody, Step, message_offset};
+use provost_frontend::MethodShape;
+use provost_frontend_grpc::{ServiceBinding, ServiceRefusal};
+use provost_marshal::Tables;
+use provost_runtime::{CallPort, RelayPort, RelayPortParts};
+use provost_schema::Schema;
+use provost_wire::Code;
+use provost_wire::descriptor::Parts;
+use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
+use provost_wire::metadata;
+
+const SERVICE: &str = "test.Notes";
+/// The connection that the port serves, and one on which it calls.
+const SERVED: u32 = 3;
+const SERVER: u32 = 9;
+const UNARY: u16 = 0;
+const CHAT: u16 = 1;
+const MESSAGE_BYTES_MAX: u32 = 100_000;
+
+/// A port, and the two frontends around it.
+struct RelayRig {
+    port: RelayPort,
+    tables: Arc<Tables>,
+    schema: Schema,
+    buffers: BufferPool,
+    now: u64,
+}
+
+fn schema() -> Schema {
+    let body = FieldDescriptorProto {
+        name: Some("body".into()),
+        number: Some(1),
+        label: Some(Label::Optional.into()),
+        r#type: Some(Type::Bytes.into()),
+        ..FieldDescriptorProto::default()
+    };
+    let method = |name: &str, streams| MethodDescriptorProto {
+        name: Some(name.into()),
+        input_type: Some(".test.Note".into()),
+        output_type: Some(".test.Note".into()),
+        client_streaming: Some(streams),
+        server_streaming: Some(streams),
+        ..MethodDescriptorProto::default()
+    };
+    let file = FileDescriptorProto {
+        name: Some("test.proto".into()),
+        package: Some("test".into()),
+        syntax: Some("proto3".into()),
+        message_type: vec![DescriptorProto {
+            name: Some("Note".into()),
+            field: vec![body],
+            ..DescriptorProto::default()
+        }],
+        service: vec![ServiceDescriptorProto {
+            name: Some("Notes".into()),
+            method: vec![method("Unary", false), method("Chat", true)],
+            ..ServiceDescriptorProto::default()
+        }],
+        ..FileDescriptorProto::default()
+    };
+    let set = FileDescriptorSet { file: vec![file] };
+    Schema::from_descriptor_set(&prost_types_bytes(&set)).unwrap()
+}
+
+fn prost_types_bytes(set: &FileDescriptorSet) -> Vec<u8> {
+    prost::Message::encode_to_vec(set)
+}
+
+impl RelayRig {
+    fn new() -> RelayRig {
+        let schema = schema();
+        let tables = Arc::new(Tables::compile(&schema).unwrap());
+        let parts = RelayPortParts {
+            service: SERVICE.to_owned(),
+            tables: Arc::clone(&tables),
+            methods: MethodShape::of_service(schema.service(SERVICE).unwrap()),
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            share: PrivateBytes::of_attachment(&PrivateBytes::of_node()),
+            receive_heap_bytes: 64 << 20,
+        };
+        let mut port = RelayPort::new(parts, 1);
+        port.accepted(SERVED);
+        RelayRig {
+            port,
+            tables,
+            schema,
+            buffers: BufferPool::new(),
+            now: 1,
+        }
+    }
+
+    /// A port whose server was reached.
+    fn bound() -> RelayRig {
+        let mut rig = RelayRig::new();
+        rig.receive(
+            SERVED,
+            Step {
+                method: UNARY,
+                ..Step::new(1, Parts::BEGIN)
+            },
+        );
+        rig.answer(Ok(SERVER));
+        rig.sent();
+        rig.receive(SERVED, Step::cancel(1, Code::Cancelled));
+        rig.sent();
+        rig
+    }
+
+    /// The control plane's answer to what the port asked for.
+    fn answer(&mut self, found: Result<u32, Code>) {
+        assert_eq!(self.port.take_wanted().as_deref(), Some(SERVICE));
+        assert_eq!(self.port.take_wanted(), None, "it asks once");
+        let found = found.map(|connection| ServiceBinding {
+            connection,
+            tables: Arc::clone(&self.tables),
+            methods: Arc::default(),
+            message_bytes_max: MESSAGE_BYTES_MAX,
+        });
+        let found = found.map_err(|code| ServiceRefusal {
+            code,
+            message: "not reached".to_owned(),
+        });
+        self.port.answer_service(SERVICE, found, self.now);
+    }
+
+    /// A message as its frontend hands it on.
+    fn message(&mut self, call: u64, parts: Parts, metadata: &[u8], note: &[u8]) -> Step {
+        let mut bytes = metadata.to_vec();
+        bytes.resize(message_offset(metadata.len() as u32), 0);
+        let offset = bytes.len();
+        let mut protobuf = vec![0x0a];
+        let mut length = note.len();
+        while length > 127 {
+            protobuf.push(length as u8 | 0x80);
+            length >>= 7;
+        }
+        protobuf.push(length as u8);
+        protobuf.extend_from_slice(note);
+        let id = self.schema.services[0].methods[0].input;
+        let decoded = self
+            .tables
+            .decode(id, &protobuf, &mut bytes, u32::MAX, &mut Default::default());
+        decoded.unwrap();
+        let (heap, _) = self.port.lend();
+        let mut block = heap.allocate(bytes.len() as u32).unwrap();
+        let window_at = block.at + (offset / 8) as u32;
+        let place = heap.bytes_mut(&mut block);
+        place.copy_from_slice(&bytes);
+        let message_bytes = (bytes.len() - offset) as u32;
+        self.tables
+            .validate_and_relocate(id, &mut place[offset..], window_at)
+            .unwrap();
+        Step {
+            window_bytes: message_bytes + STREAM_MESSAGE_COST_BYTES,
+            body: Body::Received(ReceivedBody {
+                block,
+                metadata_bytes: metadata.len() as u32,
+                message_bytes,
+                offsets: Offsets::Window,
+            }),
+            ..Step::new(call, parts)
+        }
+    }
+
+    fn receive(&mut self, connection: u32, step: Step) {
+        self.port.push_step(connection, step).unwrap();
+    }
+
+    /// What the port sends now.
+    fn sent(&mut self) -> Vec<(u32, Step)> {
+        self.port.poll(self.now);
+        std::iter::from_fn(|| self.port.next_request(&mut self.buffers)).collect()
+    }
+
+    /// The metadata and the note of a step that was sent.
+    fn content(&self, step: &Step) -> (Vec<u8>, Vec<u8>) {
+        let Body::Gathered(body) = &step.body else {
+            panic!("{step:?}");
+        };
+        let bytes = &body.buffer.bytes;
+        let linear = &bytes[message_offset(body.metadata_bytes)..];
+        assert_eq!(linear.len(), body.message_bytes as usize);
+        let mut protobuf = Vec::new();
+        let id = self.schema.services[0].methods[0].input;
+        self.tables.validate(id, linear).unwrap();
+        self.tables.encode(id, linear, &mut protobuf).unwrap();
+        let head = protobuf
+            .iter()
+            .skip(1)
+            .position(|byte| *byte < 128)
+            .map_or(0, |at| at + 2);
+        let metadata = bytes[..body.metadata_bytes as usize].to_vec();
+        (metadata, protobuf[head..].to_vec())
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.port.open_calls() == 0 && self.port.receive_heap_bytes() == 0 && self.port.is_idle()
+    }
+}
+
+fn status_of(step: &Step) -> (Code, String) {
+    assert_eq!(step.parts, Parts::STATUS);
+    let Body::Encoded(body) = &step.body else {
+        panic!("{step:?}");
+    };
+    let block = &body.buffer.bytes[..body.metadata_bytes as usize];
+    let reason = metadata::find(block, metadata::STATUS_MESSAGE).map(|range| block[range].to_vec());
+    (
+        step.status,
+        String::from_utf8(reason.unwrap_or_default()).unwrap(),
+    )
+}
+
+#[test]
+fn a_call_waits_for_its_server_and_its_answer_comes_back() {
+    let mut rig = RelayRig::new();
+    let mut sent = Vec::new();
+    metadata::append(&mut sent, "x-key", b"value").unwrap();
+    let mut request = rig.message(40, Parts::BEGIN | Parts::MESSAGE | Parts::END, &sent, &[7; 5000]);
+    request.deadline = 99;
+    rig.receive(SERVED, request);
+    assert!(rig.sent().is_empty());
+    rig.answer(Ok(SERVER));
+    let requests = rig.sent();
+    let [(SERVER, request)] = &requests[..] else {
+        panic!("{requests:?}");
+    };
+    assert_eq!((request.call, request.deadline), (1, 99));
+    assert_eq!(request.parts, Parts::BEGIN | Parts::MESSAGE | Parts::END);
+    assert_eq!(rig.content(request), (sent.clone(), vec![7; 5000]));
+    let answer = rig.message(1, Parts::MESSAGE | Parts::STATUS, &sent, b"good");
+    rig.receive(SERVER, answer);
+    let answers = rig.sent();
+    let [(SERVED, answer)] = &answers[..] else {
+        panic!("{answers:?}");
+    };
+    assert_eq!((answer.call, answer.status), (40, Code::Ok));
+    assert_eq!(rig.content(answer), (sent, b"good".to_vec()));
+    assert!(rig.is_at_rest());
+}
+
+#[test]
+fn reserved_metadata_of_a_caller_goes_nowhere() {
+    let mut rig = RelayRig::bound();
+    let mut block = Vec::new();
+    metadata::append(&mut block, metadata::STATUS_MESSAGE, b"mine").unwrap_or_default();
+    let is_made = !block.is_empty();
+    metadata::append(&mut block, "x-key", b"value").unwrap();
+    let request = rig.message(2, Parts::BEGIN | Parts::MESSAGE | Parts::END, &block, b"note");
+    rig.receive(SERVED, request);
+    let sent = rig.sent();
+    let (metadata_sent, note) = rig.content(&sent[0].1);
+    assert!(is_made && metadata::find(&metadata_sent, metadata::STATUS_MESSAGE).is_none());
+    assert!(metadata::find(&metadata_sent, "x-key").is_some());
+    assert_eq!(note, b"note");
+}
+
+#[test]
+fn a_stream_goes_on_as_its_other_end_has_room() {
+    let mut rig = RelayRig::bound();
+    rig.receive(
+        SERVED,
+        Step {
+            method: CHAT,
+            ..Step::new(5, Parts::BEGIN)
+        },
+    );
+    rig.sent();
+    // The caller fills its window; what is passed on is what the server's has room for.
+    let note = vec![1; 60_000];
+    let (mut given, mut passed, mut returned) = (0_i64, 0_i64, 0_i64);
+    while given < i64::from(STREAM_WINDOW_BYTES) {
+        let step = rig.message(5, Parts::MESSAGE, &[], &note);
+        given += i64::from(step.window_bytes);
+        rig.receive(SERVED, step);
+    }
+    let more = rig.message(5, Parts::MESSAGE, &[], &note);
+    given += i64::from(more.window_bytes);
+    rig.receive(SERVED, more);
+    let count = |rig: &mut RelayRig, passed: &mut i64, returned: &mut i64| {
+        for (connection, step) in rig.sent() {
+            match connection {
+                SERVER => *passed += i64::from(step.window_bytes),
+                _ => {
+                    assert_eq!((step.call, step.parts), (5, Parts::WINDOW));
+                    *returned += i64::from(step.window_bytes);
+                }
+            }
+        }
+    };
+    count(&mut rig, &mut passed, &mut returned);
+    assert!(
+        passed < given && passed >= i64::from(STREAM_WINDOW_BYTES),
+        "{passed} of {given}"
+    );
+    assert_eq!(
+        returned, passed,
+        "the caller has its window back for what has gone on"
+    );
+    assert!(rig.port.receive_heap_bytes() > 0);
+    rig.receive(
+        SERVER,
+        Step {
+            window_bytes: passed as u32,
+            ..Step::new(2, Parts::WINDOW)
+        },
+    );
+    count(&mut rig, &mut passed, &mut returned);
+    assert_eq!(
+        (passed, returned, rig.port.receive_heap_bytes()),
+        (given, given, 0)
+    );
+}
+
+#[test]
+fn a_cancellation_reaches_the_server_once_and_frees_what_waits() {
+    let mut rig = RelayRig::bound();
+    rig.receive(
+        SERVED,
+        Step {
+            method: CHAT,
+            ..Step::new(5, Parts::BEGIN)
+        },
+    );
+    rig.sent();
+    let waiting = rig.message(5, Parts::MESSAGE, &[], b"waits");
+    rig.receive(SERVED, waiting);
+    rig.receive(SERVED, Step::cancel(5, Code::DeadlineExceeded));
+    let sent = rig.sent();
+    let [(SERVER, cancel)] = &sent[..] else {
+        panic!("{sent:?}");
+    };
+    assert_eq!(
+        (cancel.call, cancel.parts, cancel.status),
+        (2, Parts::CANCEL, Code::DeadlineExceeded)
+    );
+    // What the server has sent meanwhile is dropped.
+    let late = rig.message(2, Parts::MESSAGE | Parts::STATUS, &[], b"late");
+    rig.receive(SERVER, late);
+    assert!(rig.sent().is_empty() && rig.is_at_rest());
+}
+
+#[test]
+fn a_server_that_is_not_reached_refuses_calls_for_a_while() {
+    let mut rig = RelayRig::new();
+    let begin = |call| Step {
+        method: UNARY,
+        ..Step::new(call, Parts::BEGIN | Parts::END)
+    };
+    rig.receive(SERVED, begin(1));
+    rig.answer(Err(Code::Unavailable));
+    rig.receive(SERVED, begin(2));
+    let refused = rig.sent();
+    assert_eq!(refused.len(), 2);
+    for (connection, step) in &refused {
+        assert_eq!(
+            (*connection, status_of(step)),
+            (SERVED, (Code::Unavailable, "not reached".to_owned()))
+        );
+    }
+    assert_eq!(rig.port.take_wanted(), None);
+    rig.now += 2_000_000_000;
+    rig.port.poll(rig.now);
+    rig.receive(SERVED, begin(3));
+    rig.answer(Ok(SERVER));
+    assert!(matches!(&rig.sent()[..], [(SERVER, step)] if step.call == 1));
+}
+
+#[test]
+fn a_server_that_goes_away_is_asked_for_again_and_a_lost_one_ends_its_calls() {
+    let mut rig = RelayRig::bound();
+    let begin = |call| Step {
+        method: CHAT,
+        ..Step::new(call, Parts::BEGIN)
+    };
+    rig.receive(SERVED, begin(5));
+    assert_eq!(rig.sent().len(), 1);
+    rig.port.going_away(SERVER);
+    rig.receive(SERVED, begin(6));
+    rig.answer(Ok(SERVER + 1));
+    assert!(matches!(&rig.sent()[..], [(connection, step)] if *connection == SERVER + 1 && step.call == 1));
+    // The call on the old one goes on until that has ended.
+    let note = rig.message(2, Parts::MESSAGE, &[], b"still");
+    rig.receive(SERVER, note);
+    assert!(
+        rig.sent()
+            .iter()
+            .any(|(connection, step)| *connection == SERVED && step.call == 5)
+    );
+    rig.port.closed(SERVER, Code::Ok);
+    let ended = rig.sent();
+    let [(SERVED, status)] = &ended[..] else {
+        panic!("{ended:?}");
+    };
+    assert_eq!((status.call, status_of(status).0), (5, Code::Unavailable));
+    assert_eq!(rig.port.open_calls(), 1);
+}
+
+#[test]
+fn the_end_of_the_served_connection_ends_the_port() {
+    let mut rig = RelayRig::bound();
+    rig.receive(
+        SERVED,
+        Step {
+            method: CHAT,
+            ..Step::new(5, Parts::BEGIN)
+        },
+    );
+    rig.sent();
+    rig.port.closed(SERVED, Code::Ok);
+    assert_eq!(rig.port.ended(), None, "the server is to be told first");
+    assert!(matches!(&rig.sent()[..], [(SERVER, step)] if step.parts == Parts::CANCEL));
+    assert!(rig.port.ended().is_some() && rig.is_at_rest());
+}
+
+#[test]
+fn a_message_that_the_caller_cannot_take_ends_its_call() {
+    let mut rig = RelayRig::bound();
+    let request = rig.message(2, Parts::BEGIN | Parts::MESSAGE | Parts::END, &[], b"ask");
+    rig.receive(SERVED, request);
+    rig.sent();
+    let long = rig.message(
+        2,
+        Parts::MESSAGE | Parts::STATUS,
+        &[],
+        &vec![1; MESSAGE_BYTES_MAX as usize],
+    );
+    rig.receive(SERVER, long);
+    // Its status comes behind what others have to send.
+    assert!(rig.sent().is_empty() && !rig.port.is_idle());
+    let sent = rig.sent();
+    let [(SERVED, status)] = &sent[..] else {
+        panic!("{sent:?}");
+    };
+    assert_eq!(status_of(status).0, Code::ResourceExhausted);
+    assert!(rig.is_at_rest());
+}
