@@ -18,7 +18,7 @@ use super::{DemoError, unexpected};
 /// How long the client calls between two reports.
 const SLICE_SECONDS: f64 = 0.2;
 /// How long the operator watches before the next change.
-const WATCH: Duration = Duration::from_millis(700);
+pub(crate) const WATCH: Duration = Duration::from_millis(700);
 /// Calls a second that the limit lets pass.
 const LIMIT: u32 = 5_000;
 /// Steps of the operator that wait to be shown.
@@ -35,6 +35,8 @@ pub(crate) struct Governed {
     pub(crate) failed: u64,
     /// Gets of the secret entry that were denied.
     pub(crate) denied: u64,
+    /// Calls that a node did not carry out, as it was being replaced, and that were made again.
+    pub(crate) repeated: u64,
     /// The longest time without a completion, in milliseconds.
     pub(crate) longest_gap_ms: f64,
     /// What the operator did, and what was seen.
@@ -67,12 +69,21 @@ pub(crate) async fn play(
     caller: &mut Program,
     progress: &mut Progress,
 ) -> Result<(Governed, Successors), DemoError> {
+    during(caller, progress, |stage, seen| operate(nodes, stage, seen)).await
+}
+
+/// Has a client keep calling while an operator works; what came of both.
+pub(crate) async fn during<T, O: Future<Output = Result<T, DemoError>>>(
+    caller: &mut Program,
+    progress: &mut Progress,
+    operate: impl FnOnce(Stage, Seen) -> O,
+) -> Result<(Governed, T), DemoError> {
     let (stage, mut news) = mpsc::channel(STEPS_MAX);
     let (counts, seen) = tokio::sync::watch::channel(Called::default());
-    let mut operating = std::pin::pin!(operate(nodes, stage, seen));
+    let mut operating = std::pin::pin!(operate(stage, seen));
     let mut governed = Governed::default();
-    let mut successors = None;
-    while successors.is_none() {
+    let mut outcome = None;
+    loop {
         let event = {
             let command = Command::CallOn {
                 seconds: SLICE_SECONDS,
@@ -82,12 +93,12 @@ pub(crate) async fn play(
             loop {
                 tokio::select! {
                     event = &mut slice => break event?,
-                    outcome = &mut operating, if successors.is_none() => successors = Some(outcome?),
+                    done = &mut operating, if outcome.is_none() => outcome = Some(done?),
                 }
             }
         };
         let Event::Called(called) = event else {
-            return Err(unexpected("kv client", &event));
+            return Err(unexpected("the client", &event));
         };
         governed.take(called);
         // Whoever watches is gone only when all is over.
@@ -97,8 +108,10 @@ pub(crate) async fn play(
             governed.steps.push(step);
         }
         progress.failures(governed.calls, governed.failed);
+        if let Some(outcome) = outcome {
+            return Ok((governed, outcome));
+        }
     }
-    Ok((governed, successors.unwrap_or_default()))
 }
 
 impl Governed {
@@ -106,23 +119,31 @@ impl Governed {
         self.calls += called.calls;
         self.failed += called.failed;
         self.denied += called.denied;
+        self.repeated += called.repeated;
         self.longest_gap_ms = self.longest_gap_ms.max(called.longest_gap_ms);
     }
 
     /// In a few words.
     pub(crate) fn summary(&self) -> String {
+        let further = [
+            (self.denied, "gets of the secret denied"),
+            (self.repeated, "not carried out and made again"),
+        ];
+        let further = further.iter().filter(|(count, _)| *count > 0);
+        let further: String = further.map(|(count, what)| format!(" {count} {what};")).collect();
         format!(
-            "{} calls meanwhile, {} failed; {} gets of the secret denied; longest gap {:.1} ms",
+            "{} calls meanwhile, {} failed;{further} longest gap {:.1} ms",
             grouped(self.calls),
             self.failed,
-            self.denied,
             self.longest_gap_ms
         )
     }
 }
 
-type Stage = mpsc::Sender<Step>;
-type Seen = tokio::sync::watch::Receiver<Called>;
+/// Where an operator tells what it does.
+pub(crate) type Stage = mpsc::Sender<Step>;
+/// What the client counts.
+pub(crate) type Seen = tokio::sync::watch::Receiver<Called>;
 
 async fn operate(nodes: Nodes, stage: Stage, mut seen: Seen) -> Result<Successors, DemoError> {
     let mut a = Operator::connect("a", &nodes.client_side).await?;
@@ -133,10 +154,8 @@ async fn operate(nodes: Nodes, stage: Stage, mut seen: Seen) -> Result<Successor
     };
     let free = rate(&mut seen).await;
 
-    a.attach(limit(&format!(
-        "requests_per_second = {LIMIT}\nburst = 50\non_limit = \"queue\"\n"
-    )))
-    .await?;
+    let limiting = format!("requests_per_second = {LIMIT}\nburst = 50\non_limit = \"queue\"\n");
+    a.attach(limit("kv.Kv", &limiting)).await?;
     let limited = rate(&mut seen).await;
     let from_to = format!("from {} to {} calls/s", grouped(free), grouped(limited));
     tell(
@@ -203,12 +222,13 @@ async fn operate(nodes: Nodes, stage: Stage, mut seen: Seen) -> Result<Successor
     Ok(successors)
 }
 
-fn limit(config: &str) -> Policy {
+/// A limit of a service's calls.
+pub(crate) fn limit(service: &str, config: &str) -> Policy {
     Policy {
         name: "limit".to_owned(),
         kind: "rate-limit".to_owned(),
         config: config.to_owned(),
-        service: "kv.Kv".to_owned(),
+        service: service.to_owned(),
         ..Policy::default()
     }
 }
@@ -237,7 +257,8 @@ async fn calls(seen: &mut Seen) -> Called {
     *seen.borrow_and_update()
 }
 
-async fn rate(seen: &mut Seen) -> u64 {
+/// Calls a second that end well or are denied, from now on.
+pub(crate) async fn rate(seen: &mut Seen) -> u64 {
     let called = calls(seen).await;
     (called.calls as f64 / called.seconds.max(1e-9)) as u64
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   kv client ── shared memory ── provostd a ══ loopback TCP ══ provostd b ── shared memory ── kv server
+//!   tonic client ─── Unix socket ── provostd a ══ loopback TCP ══ provostd b ── loopback TCP ── tonic server
 //!   pinger ════════════════════════ loopback TCP ═══════════════════════════ echo      (twice: blocking, spinning)
 //! ```
 //!
@@ -13,12 +14,14 @@ mod caller;
 mod governing;
 mod node;
 mod operator;
+mod plain_grpc;
 mod program;
 mod progress;
 mod rawtcp;
 mod report;
 mod store;
 mod tally;
+mod third_act;
 mod wire;
 mod worker;
 
@@ -91,6 +94,14 @@ enum PartKind {
     Store,
     /// The key-value client.
     Caller(caller::Options),
+    /// A gRPC server that knows nothing of Provost.
+    GrpcServer,
+    /// A gRPC client that knows nothing of Provost.
+    GrpcClient {
+        /// Where it connects.
+        #[arg(long)]
+        socket: PathBuf,
+    },
     /// The far end of the bare TCP connection.
     Echo {
         #[arg(long)]
@@ -189,6 +200,8 @@ pub(crate) fn run_part(part: Part) -> Result<(), WorkerError> {
         PartKind::Node(options) => node::run(options),
         PartKind::Store => store::run(),
         PartKind::Caller(options) => caller::run(&options),
+        PartKind::GrpcServer => plain_grpc::serve(),
+        PartKind::GrpcClient { socket } => plain_grpc::call(&socket),
         PartKind::Echo {
             waiting,
             message_bytes,
@@ -275,6 +288,7 @@ impl Stage<'_> {
 struct Cast {
     nodes: [usize; 2],
     caller: usize,
+    grpc_client: usize,
     pingers: [(Waiting, usize); 2],
 }
 
@@ -292,7 +306,7 @@ async fn play(
     progress.done(
         "started",
         &format!(
-            "two nodes, a server, a client; data: {data_name}, {} entries",
+            "two nodes, servers, clients; data: {data_name}, {} entries",
             grouped(pairs.len() as u64)
         ),
     );
@@ -301,6 +315,7 @@ async fn play(
     let scan = moved(Command::Scan, "scan", &cast, stage, progress).await?;
     let cells = measure_all(options, message_bytes, &cast, stage, progress).await?;
     let governed = govern(&cast, stage, progress).await?;
+    let plain_grpc = govern_grpc(&cast, stage, progress).await?;
     let memory = cast.nodes.map(|node| resident_mib(stage.programs[node].pid()));
     Ok(Report {
         data: data_name,
@@ -308,6 +323,7 @@ async fn play(
         check,
         scan,
         governed,
+        plain_grpc,
         service_memory_mib: memory.to_vec(),
         cells,
     })
@@ -324,7 +340,10 @@ async fn start_all(
     message_bytes: usize,
     stage: &mut Stage<'_>,
 ) -> Result<Cast, DemoError> {
-    let node_b = stage.start(roles::node_b(stage.directory)).await?;
+    plain_grpc::write_schema(stage.directory)?;
+    let server = stage.start(roles::grpc_server()).await?;
+    let node_b = roles::node_b(stage.directory, &stage.address(server));
+    let node_b = stage.start(node_b).await?;
     let socket_b = stage.socket("b");
     stage.start(roles::store(&socket_b)).await?;
     let node_a = stage
@@ -332,6 +351,7 @@ async fn start_all(
         .await?;
     let socket_a = stage.socket("a");
     let caller = stage.start(roles::caller(&socket_a, options)).await?;
+    let grpc_client = stage.start(roles::grpc_client(stage.directory)).await?;
     let mut pingers = [(Waiting::Blocking, 0), (Waiting::Spinning, 0)];
     for (waiting, pinger) in &mut pingers {
         let echo = stage.start(roles::echo(*waiting, message_bytes)).await?;
@@ -343,6 +363,7 @@ async fn start_all(
     Ok(Cast {
         nodes: [node_a, node_b],
         caller,
+        grpc_client,
         pingers,
     })
 }
@@ -423,6 +444,26 @@ async fn govern(
         stage.programs[node].was_replaced_by(successor);
     }
     progress.done("govern", &governed.summary());
+    match governed.failed {
+        0 => Ok(governed),
+        failed => Err(DemoError::CallsFailed { failed }),
+    }
+}
+
+/// The third act; no call may fail in it, but those that are made again.
+async fn govern_grpc(
+    cast: &Cast,
+    stage: &mut Stage<'_>,
+    progress: &mut Progress,
+) -> Result<governing::Governed, DemoError> {
+    let nodes = governing::Nodes {
+        client_side: stage.admin_socket("a"),
+        server_side: stage.admin_socket("b"),
+    };
+    let client = &mut stage.programs[cast.grpc_client];
+    let (governed, successor) = third_act::play(nodes, client, progress).await?;
+    stage.programs[cast.nodes[1]].was_replaced_by(successor);
+    progress.done("grpc", &governed.summary());
     match governed.failed {
         0 => Ok(governed),
         failed => Err(DemoError::CallsFailed { failed }),
@@ -514,9 +555,24 @@ mod roles {
         role
     }
 
-    pub(super) fn node_b(directory: &Path) -> Role<'static> {
+    pub(super) fn grpc_server() -> Role<'static> {
+        part("grpc server", Ending::EndOfInput, &["grpc-server".as_ref()])
+    }
+
+    pub(super) fn grpc_client(directory: &Path) -> Role<'static> {
+        let socket = directory.join(node::GRPC_SOCKET);
+        let arguments = ["grpc-client".as_ref(), "--socket".as_ref(), socket.as_os_str()];
+        part("grpc client", Ending::EndOfInput, &arguments)
+    }
+
+    pub(super) fn node_b(directory: &Path, server: &str) -> Role<'static> {
+        let schema = directory.join("hello.pb");
         let arguments = [
             "node".as_ref(),
+            "--schema".as_ref(),
+            schema.as_os_str(),
+            "--server".as_ref(),
+            server.as_ref(),
             "--name".as_ref(),
             "b".as_ref(),
             "--directory".as_ref(),
@@ -526,6 +582,7 @@ mod roles {
     }
 
     pub(super) fn node_a(directory: &Path, peer: &str) -> Role<'static> {
+        let schema = directory.join("hello.pb");
         let arguments = [
             "node".as_ref(),
             "--name".as_ref(),
@@ -534,6 +591,8 @@ mod roles {
             directory.as_os_str(),
             "--peer".as_ref(),
             peer.as_ref(),
+            "--schema".as_ref(),
+            schema.as_os_str(),
         ];
         part("provostd a", Ending::Terminate, &arguments)
     }

@@ -12,6 +12,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::wire::Event;
 use super::worker::{self, WorkerError};
 
+/// Where programs that speak gRPC connect to node a, in the directory of sockets.
+pub(crate) const GRPC_SOCKET: &str = "grpc.sock";
+
 /// What a node is told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -24,6 +27,12 @@ pub(crate) struct Options {
     /// Where kv.Kv is; without it, the node listens for peers that call its own.
     #[arg(long)]
     peer: Option<String>,
+    /// Where the gRPC server is, on a node that listens for peers.
+    #[arg(long)]
+    server: Option<String>,
+    /// The schema of what it serves.
+    #[arg(long)]
+    schema: PathBuf,
     /// Replaces the node at the other end of standard input.
     #[arg(long = "take-over")]
     pub(crate) hot_restart: bool,
@@ -32,7 +41,7 @@ pub(crate) struct Options {
 /// Runs the node until it is told to stop by SIGTERM.
 pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
     let takes_over = options.hot_restart;
-    let config = config(options);
+    let config = config(options)?;
     config.check("the demonstration").map_err(service)?;
     provostd::log::start(&config.log).map_err(service)?;
     let node = match takes_over {
@@ -70,25 +79,45 @@ pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
     Ok(())
 }
 
-fn config(options: Options) -> Config {
+fn config(options: Options) -> Result<Config, WorkerError> {
     let mut config = Config::default();
     config.control.socket = options.directory.join(format!("{}.sock", options.name));
     config.control.mode = "0600".to_owned();
     config.node.name = options.name;
     config.policies = vec!["null".to_owned()];
+    config.schemas.prefetch = vec![options.schema];
+    let route = |service: &str, over: TransportKind, endpoint: String| RouteConfig {
+        service: service.to_owned(),
+        transport: RouteTransport::Over(over),
+        endpoints: vec![endpoint],
+        ..RouteConfig::default()
+    };
     match options.peer {
-        Some(peer) => config.routes.push(RouteConfig {
-            service: "kv.Kv".to_owned(),
-            transport: RouteTransport::Over(TransportKind::Tcp),
-            endpoints: vec![peer],
-            ..RouteConfig::default()
-        }),
-        None => config.listeners.push(ListenerConfig {
-            transport: TransportKind::Tcp,
-            address: (Ipv4Addr::LOCALHOST, 0).into(),
-        }),
+        Some(peer) => {
+            config.routes = ["kv.Kv", "hello.Greeter"]
+                .map(|service| route(service, TransportKind::Tcp, peer.clone()))
+                .into();
+            let socket = options.directory.join(GRPC_SOCKET);
+            let listener = format!(
+                "name = \"programs\"\naddress = \"unix:{}\"\napp = \"greeter-client\"\n",
+                socket.display()
+            );
+            config.grpc.listeners = vec![toml::from_str(&listener).map_err(service)?];
+        }
+        None => {
+            config.listeners.push(ListenerConfig {
+                transport: TransportKind::Tcp,
+                address: (Ipv4Addr::LOCALHOST, 0).into(),
+            });
+            let exported = options.server.map(|server| RouteConfig {
+                export: true,
+                app: Some("greeter".to_owned()),
+                ..route("hello.Greeter", TransportKind::Grpc, server)
+            });
+            config.routes.extend(exported);
+        }
     }
-    config
+    Ok(config)
 }
 
 fn service(error: impl std::error::Error) -> WorkerError {

@@ -18,6 +18,8 @@ pub(crate) struct Report {
     pub(crate) scan: Moved,
     /// What the operator did while the client called, and what came of it.
     pub(crate) governed: Governed,
+    /// The same of a client and a server that know nothing of Provost.
+    pub(crate) plain_grpc: Governed,
     /// Resident memory of the two nodes' services after all that, in MiB.
     pub(crate) service_memory_mib: Vec<f64>,
     pub(crate) cells: Vec<Cell>,
