@@ -1,5 +1,6 @@
 //! How the bytes of messages are compressed. Each message stands alone (PROTOCOL-HTTP2, Requests: Compressed-Flag).
 
+use std::borrow::Cow;
 use std::io::{Read, Write};
 
 use flate2::Compression;
@@ -135,11 +136,14 @@ impl EncodingSet {
 
     /// The value of `grpc-accept-encoding` that says this set.
     #[must_use]
-    pub fn names(self) -> String {
+    pub fn names(self) -> Cow<'static, str> {
+        if self == EncodingSet::ALL {
+            return Cow::Borrowed("identity,gzip,deflate,zstd");
+        }
         let named = MessageEncoding::ALL
             .into_iter()
             .filter(|encoding| self.contains(*encoding));
-        named.map(MessageEncoding::name).collect::<Vec<_>>().join(",")
+        Cow::Owned(named.map(MessageEncoding::name).collect::<Vec<_>>().join(","))
     }
 
     /// Whether this encoding is in the set.

@@ -23,6 +23,9 @@ pub const RECEIVED_MESSAGE_BYTES_MAX_DEFAULT: u32 = 4 << 20;
 pub const PARTIAL_BYTES_MAX_DEFAULT: usize = 64 << 20;
 /// Bytes of messages that may come whole though their streams' windows are smaller, by default.
 pub const LARGE_MESSAGE_BYTES_MAX_DEFAULT: usize = 16 << 20;
+/// Room for the fields that say a status, so that most lists grow once.
+const TRAILER_FIELDS: usize = 2;
+const TRAILER_TEXT_BYTES: usize = 64;
 /// A status message that is kept when trailers are over the peer's limit has at most so many bytes.
 const MESSAGE_BYTES_KEPT: usize = 512;
 
@@ -203,7 +206,7 @@ impl<C: DataChunk> GrpcConnection<C> {
             return Err((fault, body));
         }
         let prefix = message_prefix(form, body.bytes().len() as u32);
-        let chunks = [C::from_saved(prefix.to_vec()), body];
+        let chunks = [C::of_few(&prefix), body];
         self.http2
             .send_chunks(call, chunks, StreamEnd::Continues, now_ns)
             .map_err(|(error, [_, body])| (error.into(), body))
@@ -239,7 +242,7 @@ impl<C: DataChunk> GrpcConnection<C> {
         }
         state.sending = CallPhase::Ended;
         self.http2
-            .send_data(call, C::from_saved(Vec::new()), StreamEnd::Ends, now_ns)
+            .send_data(call, C::of_few(&[]), StreamEnd::Ends, now_ns)
             .map_err(|(error, _)| error.into())
     }
 
@@ -443,7 +446,10 @@ impl<C: DataChunk> GrpcConnection<C> {
         let mut fields = if sending == CallPhase::Head {
             trailers_only()
         } else {
-            FieldList::new()
+            FieldList::with_room_for(
+                TRAILER_FIELDS + metadata.len(),
+                TRAILER_TEXT_BYTES + metadata.text_bytes(),
+            )
         };
         status.write(&mut fields);
         for field in metadata.iter() {

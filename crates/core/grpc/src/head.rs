@@ -38,9 +38,18 @@ pub enum MessageCodec {
     Named(String),
 }
 
+/// Room for the fields of a head, so that most lists grow once.
+const HEAD_FIELDS: usize = 12;
+/// Bytes of what heads have whatever the call is: names, and values such as the encodings.
+const HEAD_TEXT_BYTES: usize = 192;
+
 impl MessageCodec {
     /// Reads a `content-type`; None if it is not gRPC's (PROTOCOL-HTTP2, Requests: Content-Type).
     fn read(value: &[u8]) -> Option<MessageCodec> {
+        // As nearly everybody writes it.
+        if value == CONTENT_TYPE {
+            return Some(MessageCodec::Protobuf);
+        }
         let essence = value.split(|byte| *byte == b';').next().unwrap_or_default();
         let essence = essence.trim_ascii().to_ascii_lowercase();
         let codec = match essence.strip_prefix(CONTENT_TYPE)? {
@@ -168,7 +177,9 @@ impl RequestHead {
 
     /// PROTOCOL-HTTP2, Requests: Request-Headers, in the order that is recommended there.
     pub(crate) fn fields(&self, scheme: UriScheme) -> Result<FieldList, MetadataFault> {
-        let mut fields = FieldList::new();
+        let own_bytes = self.path.len() + self.authority.as_deref().map_or(0, str::len);
+        let mut fields =
+            FieldList::with_room_for(HEAD_FIELDS, HEAD_TEXT_BYTES + own_bytes + self.metadata.len());
         fields.push(b":method", b"POST");
         fields.push(b":scheme", scheme.name());
         fields.push(b":path", self.path.as_bytes());
@@ -219,7 +230,7 @@ impl RequestHead {
 
 impl ResponseHead {
     pub(crate) fn fields(&self) -> Result<FieldList, MetadataFault> {
-        let mut fields = FieldList::new();
+        let mut fields = FieldList::with_room_for(HEAD_FIELDS, HEAD_TEXT_BYTES + self.metadata.len());
         fields.push(b":status", b"200");
         self.codec.write(&mut fields);
         write_encoding(self.encoding, &mut fields);

@@ -66,6 +66,10 @@ pub fn read_metadata(fields: &FieldList) -> Result<Vec<u8>, MetadataFault> {
         if key.starts_with(':') || is_reserved(key) {
             continue;
         }
+        if block.is_empty() {
+            // It grows once, if at all.
+            block.reserve(fields.text_bytes());
+        }
         if !key.ends_with("-bin") {
             metadata::append(&mut block, key, field.value)?;
             continue;

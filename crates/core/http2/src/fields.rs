@@ -64,6 +64,21 @@ impl FieldList {
         FieldList::default()
     }
 
+    /// A list of no fields that has room for so many, with so many bytes of names and values.
+    #[must_use]
+    pub fn with_room_for(fields: usize, bytes: usize) -> FieldList {
+        FieldList {
+            bytes: Vec::with_capacity(bytes),
+            fields: Vec::with_capacity(fields),
+        }
+    }
+
+    /// Bytes of all names and values.
+    #[must_use]
+    pub fn text_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Appends a field; the encoder decides whether it enters the dynamic table.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         self.push_field(name, value, FieldIndexing::Automatic);

@@ -70,6 +70,6 @@ pub use connection::{
 };
 pub use error::{ConnectionError, ErrorCode, SendError};
 pub use fields::{FieldIndexing, FieldList, FieldRef};
-pub use output::{COPIED_BYTES_MAX, DataChunk};
+pub use output::{COPIED_BYTES_MAX, DataChunk, FewBytes};
 pub use settings::{EndpointSettings, WINDOW_BYTES_INITIAL, setting, setting_bytes};
 pub use validate::{HeadFacts, HeadFault, check_request, check_response, check_trailers};

@@ -18,6 +18,38 @@ pub trait DataChunk: Clone {
 
     /// A chunk of bytes that were saved by a predecessor.
     fn from_saved(bytes: Vec<u8>) -> Self;
+
+    /// A chunk of few bytes, such as stand before a message. A kind of chunks that keeps them without an allocation says how.
+    fn of_few(bytes: &[u8]) -> Self {
+        Self::from_saved(bytes.to_vec())
+    }
+}
+
+/// Bytes that are kept where they stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FewBytes {
+    bytes: [u8; FewBytes::MAX],
+    len: u8,
+}
+
+impl FewBytes {
+    /// The most that there may be.
+    pub const MAX: usize = 7;
+
+    /// These bytes, if they are few.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Option<FewBytes> {
+        let mut few = FewBytes::default();
+        few.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        few.len = bytes.len() as u8;
+        Some(few)
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
 }
 
 impl DataChunk for Arc<[u8]> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use provost_datapath::{ATTACHMENT_PRIVATE_BYTES_MAX, Nanos, PrivateBytes, PrivateCharge};
 use provost_grpc::{GrpcMessage, GrpcStatus, MessageEncoding};
-use provost_http2::DataChunk;
+use provost_http2::{DataChunk, FewBytes};
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
 use crate::binding::{MethodBinding, NumberedBinding};
@@ -106,10 +106,13 @@ pub(crate) struct CallTarget {
 
 /// The bytes of a reply, which count in the client's share until its socket has taken them.
 #[derive(Clone, Debug)]
-pub(crate) struct ReplyBytes(Arc<CountedReply>);
+pub(crate) enum ReplyBytes {
+    Counted(Arc<CountedReply>),
+    Few(FewBytes),
+}
 
 #[derive(Debug)]
-struct CountedReply {
+pub(crate) struct CountedReply {
     bytes: Vec<u8>,
     _charge: Option<PrivateCharge>,
 }
@@ -117,7 +120,7 @@ struct CountedReply {
 impl ReplyBytes {
     pub(crate) fn counted_in(share: &Arc<PrivateBytes>, bytes: Vec<u8>) -> ReplyBytes {
         let charge = share.charge(bytes.capacity() as u64 + REPLY_COST_BYTES);
-        ReplyBytes(Arc::new(CountedReply {
+        ReplyBytes::Counted(Arc::new(CountedReply {
             bytes,
             _charge: Some(charge),
         }))
@@ -126,12 +129,22 @@ impl ReplyBytes {
 
 impl DataChunk for ReplyBytes {
     fn bytes(&self) -> &[u8] {
-        &self.0.bytes
+        match self {
+            ReplyBytes::Counted(reply) => &reply.bytes,
+            ReplyBytes::Few(few) => few.bytes(),
+        }
     }
 
     fn from_saved(bytes: Vec<u8>) -> ReplyBytes {
         let _charge = None;
-        ReplyBytes(Arc::new(CountedReply { bytes, _charge }))
+        ReplyBytes::Counted(Arc::new(CountedReply { bytes, _charge }))
+    }
+
+    fn of_few(bytes: &[u8]) -> ReplyBytes {
+        match FewBytes::of(bytes) {
+            Some(few) => ReplyBytes::Few(few),
+            None => ReplyBytes::from_saved(bytes.to_vec()),
+        }
     }
 }
 

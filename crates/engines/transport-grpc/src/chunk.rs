@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use provost_datapath::{EncodedBody, PrivateCharge, message_offset};
-use provost_http2::DataChunk;
+use provost_http2::{DataChunk, FewBytes};
 
 /// What a message costs beside its buffer while it is kept: its own places, and those that point to it.
 const KEPT_MESSAGE_COST_BYTES: usize = 128;
 
 /// A message, which frames and a possible retry share.
 #[derive(Clone, Debug)]
-pub(crate) struct MessageChunk(Arc<MessageBytes>);
+pub(crate) enum MessageChunk {
+    Whole(Arc<MessageBytes>),
+    Few(FewBytes),
+}
 
 #[derive(Debug)]
-struct MessageBytes {
+pub(crate) struct MessageBytes {
     bytes: Vec<u8>,
     from: usize,
     /// The share of private memory that it counts in for as long as it is here.
@@ -35,7 +38,7 @@ impl MessageChunk {
             return None;
         }
         bytes.truncate(to);
-        Some(MessageChunk(Arc::new(MessageBytes {
+        Some(MessageChunk::Whole(Arc::new(MessageBytes {
             bytes,
             from,
             _charge: buffer.charge,
@@ -44,25 +47,39 @@ impl MessageChunk {
 
     /// Bytes that it takes while it is kept.
     pub(crate) fn kept_cost(&self) -> usize {
-        self.0.bytes.capacity() + KEPT_MESSAGE_COST_BYTES
+        let bytes = match self {
+            MessageChunk::Whole(message) => message.bytes.capacity(),
+            MessageChunk::Few(_) => 0,
+        };
+        bytes + KEPT_MESSAGE_COST_BYTES
     }
 
     /// A message of no bytes.
     pub(crate) fn empty() -> MessageChunk {
-        MessageChunk::from_saved(Vec::new())
+        MessageChunk::Few(FewBytes::default())
     }
 }
 
 impl DataChunk for MessageChunk {
     fn bytes(&self) -> &[u8] {
-        self.0.bytes.get(self.0.from..).unwrap_or_default()
+        match self {
+            MessageChunk::Whole(message) => message.bytes.get(message.from..).unwrap_or_default(),
+            MessageChunk::Few(few) => few.bytes(),
+        }
     }
 
     fn from_saved(bytes: Vec<u8>) -> MessageChunk {
-        MessageChunk(Arc::new(MessageBytes {
+        MessageChunk::Whole(Arc::new(MessageBytes {
             bytes,
             from: 0,
             _charge: None,
         }))
+    }
+
+    fn of_few(bytes: &[u8]) -> MessageChunk {
+        match FewBytes::of(bytes) {
+            Some(few) => MessageChunk::Few(few),
+            None => MessageChunk::from_saved(bytes.to_vec()),
+        }
     }
 }

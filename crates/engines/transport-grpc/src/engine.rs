@@ -10,6 +10,7 @@ use provost_datapath::{
     CallMap, ConnectionEnd, ConnectionSignals, Context, Engine, Interest, Nanos, Ports, Progress, SavedState,
     Saver, SocketHint, Step, TransportEngine,
 };
+use provost_grpc::RequestHead;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
@@ -50,7 +51,8 @@ pub struct GrpcTransportParts {
 pub struct GrpcTransport {
     pub(crate) signals: Arc<ConnectionSignals>,
     pub(crate) config: GrpcTransportConfig,
-    pub(crate) authority: String,
+    /// Of the call that is begun: one list of fields serves all.
+    pub(crate) head: RequestHead,
     pub(crate) methods: Arc<[GrpcMethod]>,
     dialer: LinkDialer,
     dials_left: u32,
@@ -98,7 +100,10 @@ impl GrpcTransport {
         GrpcTransport {
             signals: parts.signals,
             config: parts.config,
-            authority: parts.authority,
+            head: RequestHead {
+                authority: Some(parts.authority),
+                ..RequestHead::new("")
+            },
             methods: parts.methods,
             dialer: parts.dialer,
             dials_left: DIALS_MAX,
@@ -126,7 +131,7 @@ impl GrpcTransport {
         GrpcTransport {
             signals,
             config: GrpcTransportConfig::default(),
-            authority: String::new(),
+            head: RequestHead::new(""),
             methods: Arc::from([]),
             dialer: Box::new(|| Err(io::ErrorKind::Unsupported.into())),
             dials_left: 0,

@@ -1,7 +1,7 @@
 //! From the app to the server.
 
 use provost_datapath::{Body, Context, Ports, Step};
-use provost_grpc::{CallFault, MessageForm, RequestHead};
+use provost_grpc::{CallFault, MessageForm};
 use provost_http2::{DataChunk, SendError};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -207,14 +207,16 @@ impl GrpcTransport {
             self.may_open = false;
             return false;
         }
-        let method = self.methods.get(usize::from(call.method));
-        let head = RequestHead {
-            authority: Some(self.authority.clone()),
-            timeout_ns: (call.deadline != 0).then(|| call.deadline.saturating_sub(self.now)),
-            metadata: with_user_agent(call.metadata.clone()),
-            ..RequestHead::new(method.map(|method| method.path.clone()).unwrap_or_default())
-        };
-        match link.grpc.call(&head, self.now) {
+        let head = &mut self.head;
+        head.timeout_ns = (call.deadline != 0).then(|| call.deadline.saturating_sub(self.now));
+        head.path.clear();
+        if let Some(method) = self.methods.get(usize::from(call.method)) {
+            head.path.push_str(&method.path);
+        }
+        head.metadata.clear();
+        head.metadata.extend_from_slice(&call.metadata);
+        add_user_agent(&mut head.metadata);
+        match link.grpc.call(head, self.now) {
             Ok(stream) => {
                 let place = StreamPlace { link: at, stream };
                 self.waiting.pop_front();
@@ -358,10 +360,9 @@ fn code_of_fault(fault: &CallFault) -> Code {
 }
 
 /// Says who calls, unless the app does.
-fn with_user_agent(mut block: Vec<u8>) -> Vec<u8> {
-    if metadata::find(&block, "user-agent").is_none() {
+fn add_user_agent(block: &mut Vec<u8>) {
+    if metadata::find(block, "user-agent").is_none() {
         // Metadata that leaves no room for it goes without.
-        let _ = metadata::append(&mut block, "user-agent", USER_AGENT.as_bytes());
+        let _ = metadata::append(block, "user-agent", USER_AGENT.as_bytes());
     }
-    block
 }
