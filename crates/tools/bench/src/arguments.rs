@@ -28,6 +28,9 @@ enum Command {
     Call(Call),
     /// Policies: rate limit and access by field beside Envoy's, and chains of policies (mRPC, figure 6)
     Policy(Call),
+    /// Programs that speak gRPC, through one and two nodes, Envoys, nginx and HAProxies
+    #[command(after_help = GRPC_EXAMPLES)]
+    Grpc(Call),
     /// What live upgrades of engines, policies and whole daemons do to calls (mRPC, figures 7a and 7b)
     Upgrade(Upgrade),
     /// Small calls beside large ones, with and without QoS (mRPC, table 4)
@@ -128,6 +131,13 @@ const CALL_EXAMPLES: &str = "Examples:
                                                                all regimes in turn; call.json holds them by name
   cargo xtask bench call --quick --only 'raw tcp,provost null' only these setups";
 
+const GRPC_EXAMPLES: &str = "Examples:
+  cargo xtask bench grpc --quick                               under 5 minutes
+  cargo xtask bench grpc --quick --only ' two'                 two proxies in a row: as sidecars stand
+  cargo xtask bench grpc --json grpc.json                      everything, kept
+
+nginx and HAProxy are Debian's (packages nginx-light, haproxy); a setup whose program is missing has no figure.";
+
 const DATAGRAM_EXAMPLES: &str = "Examples:
   cargo xtask bench datagram --quick                           the ends of every scale, under 2 minutes
   cargo xtask bench datagram --only lat                        latency alone (table 2)
@@ -217,10 +227,12 @@ pub(crate) fn run() -> Result<(), Failure> {
         Command::Upgrade(options) => upgrade::run(&options),
         Command::Qos(call) => qos::run(&call),
         Command::Policy(call) => bench::run(&call, Suite::Policy, scope(&call)),
+        Command::Grpc(call) => bench::run(&call, Suite::Grpc, scope(&call)),
         Command::Bind { cores } => bind::run(&cores),
         Command::Smoke => {
             bench::run(&Call::smoke(), Suite::Call, Scope::Smoke)?;
             bench::run(&Call::smoke(), Suite::Policy, Scope::Smoke)?;
+            bench::run(&Call::smoke(), Suite::Grpc, Scope::Smoke)?;
             datagram::run(&Datagram::smoke(), Depth::Smoke)
         }
         Command::Syscalls { cores, only } => syscalls::run(&cores, &only),

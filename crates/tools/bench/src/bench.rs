@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use provost_figures::{Cell, Cells, Median, table};
+use provost_figures::{Cell, Cells, Median, Outcome, table};
 use serde::Serialize;
 
 use crate::arguments::Call;
 use crate::failure::{Doing, Failure};
+use crate::grpc_targets;
 use crate::idle;
 use crate::in_turn::InTurn;
 use crate::machine;
@@ -60,7 +61,7 @@ fn run_in(
     table::print(
         &cells,
         &bench.head(regime, began.elapsed()),
-        &targets::outcomes(&cells, regime),
+        &outcomes(suite, &cells, regime),
     );
     if let Some(folder) = &call.plots {
         plot(folder, regime, &cells)?;
@@ -71,6 +72,13 @@ fn run_in(
         .for_each(|(setup, why)| println!("no figure for {setup}: {why}"));
     bench.verdict()?;
     Ok(cells)
+}
+
+fn outcomes(suite: Suite, cells: &Cells, regime: CoreRegime) -> Vec<Outcome> {
+    match suite {
+        Suite::Call | Suite::Policy => targets::outcomes(cells, regime),
+        Suite::Grpc => grpc_targets::outcomes(cells),
+    }
 }
 
 fn rounds(call: &Call, scope: Scope) -> usize {

@@ -22,7 +22,7 @@ use provost_figures::{Bound, Pairs};
 
 use crate::failure::{Doing, Failure};
 use crate::machine::{self, free_port};
-use crate::node::{Node, Policies, Reach};
+use crate::node::{Node, Policies, Reach, ServicePlace};
 
 /// Fields of the schema's messages, together.
 const FIELDS: usize = 100;
@@ -55,11 +55,16 @@ pub(crate) fn run(cores: &[usize]) -> Result<(), Failure> {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let server = Node::start(
         "ingress",
-        Reach::Listen(address),
+        Reach::listen(address),
         &Policies::nulls(1),
         folder.path(),
     )?;
-    let client = Node::start("egress", Reach::Peer(address), &Policies::nulls(1), folder.path())?;
+    let client = Node::start(
+        "egress",
+        Reach::to(ServicePlace::Peer(address)),
+        &Policies::nulls(1),
+        folder.path(),
+    )?;
     let mut times: [Vec<f64>; STEPS.len()] = Default::default();
     for round in 0..ROUNDS {
         let took = one_round(&server.socket, &client.socket, &WideSchema::new(round)?)?;

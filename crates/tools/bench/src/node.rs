@@ -135,15 +135,99 @@ fn access_rule(when: &str) -> String {
     )
 }
 
-/// How a node reaches the service that the bench calls.
+/// Who reaches a node, and how it reaches the service that the bench calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// It is bound here, and other nodes reach it at this address.
-    Listen(SocketAddr),
+pub(crate) struct Reach {
+    /// Other nodes come to this address.
+    pub(crate) nodes_at: Option<SocketAddr>,
+    /// Programs that speak gRPC come to this address.
+    pub(crate) grpc_at: Option<SocketAddr>,
+    pub(crate) service: ServicePlace,
+}
+
+/// Where the service is that the bench calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServicePlace {
+    /// Bound here, and no route leads to it.
+    Bound,
+    /// Bound here, and a route says so.
+    Local,
     /// At this address of another node.
     Peer(SocketAddr),
-    /// It is bound here.
-    Local,
+    /// A gRPC server has it, at this address.
+    GrpcServer(SocketAddr),
+}
+
+impl Reach {
+    /// The service is bound here, and other nodes reach it at `address`.
+    pub(crate) fn listen(address: SocketAddr) -> Reach {
+        Reach::to(ServicePlace::Bound).for_nodes(address)
+    }
+
+    /// Apps of the node reach the service there.
+    pub(crate) fn to(service: ServicePlace) -> Reach {
+        Reach {
+            nodes_at: None,
+            grpc_at: None,
+            service,
+        }
+    }
+
+    /// Other nodes do too, at `address`.
+    pub(crate) fn for_nodes(self, address: SocketAddr) -> Reach {
+        Reach {
+            nodes_at: Some(address),
+            ..self
+        }
+    }
+
+    /// Programs that speak gRPC do too, at `address`.
+    pub(crate) fn for_grpc(self, address: SocketAddr) -> Reach {
+        Reach {
+            grpc_at: Some(address),
+            ..self
+        }
+    }
+
+    /// Whether somebody calls or answers who brings no schema.
+    fn needs_schema(self) -> bool {
+        self.grpc_at.is_some() || matches!(self.service, ServicePlace::GrpcServer(_))
+    }
+
+    fn toml(self) -> String {
+        let nodes = self
+            .nodes_at
+            .map(|address| format!("[[listener]]\naddress = \"{address}\"\n"));
+        let grpc = self.grpc_at.map(|address| {
+            format!("[[grpc.listener]]\nname = \"clients\"\naddress = \"{address}\"\napp = \"clients\"\n")
+        });
+        [nodes.unwrap_or_default(), grpc.unwrap_or_default(), self.route()].concat()
+    }
+
+    /// Nodes that come here call the gRPC server.
+    fn export(self) -> &'static str {
+        match self.nodes_at {
+            Some(_) => "export = true\napp = \"server\"\n",
+            None => "",
+        }
+    }
+
+    fn route(self) -> String {
+        match self.service {
+            ServicePlace::Bound => String::new(),
+            ServicePlace::Local => route("*", "local", None),
+            ServicePlace::Peer(address) => route("*", "tcp", Some(address)),
+            ServicePlace::GrpcServer(address) => route("bench.Echo", "grpc", Some(address)) + self.export(),
+        }
+    }
+}
+
+fn route(service: &str, transport: &str, endpoint: Option<SocketAddr>) -> String {
+    let endpoints = endpoint.map(|address| format!("endpoints = [\"{address}\"]\n"));
+    format!(
+        "[[route]]\nservice = \"{service}\"\ntransport = \"{transport}\"\n{}",
+        endpoints.unwrap_or_default()
+    )
 }
 
 /// A node that runs.
@@ -174,7 +258,13 @@ impl Node {
         let program = program()?;
         let in_folder = |suffix: &str| folder.join(format!("{name}.{suffix}"));
         let (socket, path, log) = (in_folder("sock"), in_folder("toml"), in_folder("log"));
-        let text = configuration(name, &socket, reach, policies);
+        let mut text = configuration(name, &socket, reach, policies);
+        if reach.needs_schema() {
+            let schema = folder.join("bench.pb");
+            std::fs::write(&schema, crate::proto::echo_client::DESCRIPTOR_SET)
+                .doing(|| format!("write {}", schema.display()))?;
+            text += &format!("[schemas]\nprefetch = [\"{}\"]\n", schema.display());
+        }
         std::fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
         let arguments = ["--config".to_string(), path.to_string_lossy().into_owned()];
         let mut process = Process::start_program(name, host, &program, &arguments, &log)?;
@@ -215,17 +305,11 @@ fn program() -> Result<PathBuf, Failure> {
 }
 
 fn configuration(name: &str, socket: &Path, reach: Reach, policies: &Policies) -> String {
-    let reach = match reach {
-        Reach::Listen(address) => format!("[[listener]]\naddress = \"{address}\"\n"),
-        Reach::Peer(address) => {
-            format!("[[route]]\nservice = \"*\"\ntransport = \"tcp\"\nendpoints = [\"{address}\"]\n")
-        }
-        Reach::Local => "[[route]]\nservice = \"*\"\ntransport = \"local\"\n".into(),
-    };
     format!(
-        "[node]\nname = \"{name}\"\n[control]\nsocket = \"{}\"\nmode = \"0600\"\n[admin]\nsocket = \"{}\"\n{reach}{}",
+        "[node]\nname = \"{name}\"\n[control]\nsocket = \"{}\"\nmode = \"0600\"\n[admin]\nsocket = \"{}\"\n{}{}",
         socket.display(),
         admin_socket(socket).display(),
+        reach.toml(),
         policies.toml()
     )
 }

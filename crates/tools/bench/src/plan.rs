@@ -40,6 +40,31 @@ pub(crate) enum Setup {
     TonicEnvoy(EnvoyPolicy),
     /// Two nodes, the client's with policies.
     ProvostWith(Chain),
+    /// gRPC through proxies of this kind, one or two in a row.
+    Proxied(ProxyKind, ProxyHops),
+    /// gRPC through two nodes, the client's with policies.
+    ProxiedWith(Chain),
+    /// A gRPC client, two nodes, an app that serves.
+    GrpcToApp,
+    /// An app that calls, two nodes, a gRPC server.
+    AppToGrpc,
+}
+
+/// What stands between a gRPC client and its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ProxyKind {
+    Envoy,
+    Nginx,
+    Haproxy,
+    Provost,
+}
+
+/// How many of them stand in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ProxyHops {
+    One,
+    /// One beside the client and one beside the server.
+    Two,
 }
 
 /// What Envoy's egress sidecar does beside routing.
@@ -83,6 +108,25 @@ pub(crate) enum Kind {
     Tracing,
 }
 
+impl ProxyKind {
+    /// The proxies of others.
+    pub(crate) const OTHERS: [ProxyKind; 3] = [ProxyKind::Envoy, ProxyKind::Nginx, ProxyKind::Haproxy];
+
+    /// As tables have it.
+    pub(crate) fn name(self, hops: ProxyHops) -> &'static str {
+        match (self, hops) {
+            (ProxyKind::Envoy, ProxyHops::One) => "tonic+envoy one",
+            (ProxyKind::Envoy, ProxyHops::Two) => "tonic+envoy two",
+            (ProxyKind::Nginx, ProxyHops::One) => "tonic+nginx one",
+            (ProxyKind::Nginx, ProxyHops::Two) => "tonic+nginx two",
+            (ProxyKind::Haproxy, ProxyHops::One) => "tonic+haproxy one",
+            (ProxyKind::Haproxy, ProxyHops::Two) => "tonic+haproxy two",
+            (ProxyKind::Provost, ProxyHops::One) => "tonic+provost one",
+            (ProxyKind::Provost, ProxyHops::Two) => "tonic+provost two",
+        }
+    }
+}
+
 impl Setup {
     /// What `bench policy` compares: mRPC's figure 6, and chains of policies.
     pub(crate) const POLICY: [Setup; 22] = [
@@ -124,8 +168,32 @@ impl Setup {
         Setup::ProvostBare,
     ];
 
+    /// What `bench grpc` compares: programs that know nothing of Provost, through one proxy and through two.
+    pub(crate) const GRPC: [Setup; 15] = [
+        Setup::Tonic,
+        Setup::Proxied(ProxyKind::Envoy, ProxyHops::One),
+        Setup::Proxied(ProxyKind::Nginx, ProxyHops::One),
+        Setup::Proxied(ProxyKind::Haproxy, ProxyHops::One),
+        Setup::Proxied(ProxyKind::Provost, ProxyHops::One),
+        Setup::Proxied(ProxyKind::Envoy, ProxyHops::Two),
+        Setup::Proxied(ProxyKind::Nginx, ProxyHops::Two),
+        Setup::Proxied(ProxyKind::Haproxy, ProxyHops::Two),
+        Setup::Proxied(ProxyKind::Provost, ProxyHops::Two),
+        Setup::GrpcToApp,
+        Setup::AppToGrpc,
+        Setup::TonicEnvoy(EnvoyPolicy::RateLimit),
+        Setup::ProxiedWith(Chain::RateLimit),
+        Setup::TonicEnvoy(EnvoyPolicy::Rbac),
+        Setup::ProxiedWith(Chain::FieldAccess),
+    ];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Setup::Proxied(proxy, hops) => proxy.name(hops),
+            Setup::ProxiedWith(Chain::FieldAccess) => "tonic+provost acl",
+            Setup::ProxiedWith(_) => "tonic+provost rate",
+            Setup::GrpcToApp => "tonic to provost",
+            Setup::AppToGrpc => "provost to tonic",
             Setup::RawTcp => "raw tcp",
             Setup::RawTcpSpin => "raw tcp spin",
             Setup::Floor => "floor",
@@ -186,7 +254,8 @@ impl Setup {
     pub(crate) fn blocked_user(self) -> BlockedUser {
         match self {
             Setup::TonicEnvoy(EnvoyPolicy::Rbac | EnvoyPolicy::Lua | EnvoyPolicy::Wasm)
-            | Setup::ProvostWith(Chain::FieldAccess | Chain::ListAccess) => BlockedUser::IsDenied,
+            | Setup::ProvostWith(Chain::FieldAccess | Chain::ListAccess)
+            | Setup::ProxiedWith(Chain::FieldAccess) => BlockedUser::IsDenied,
             // The second of the chain's policies is access by the user field.
             Setup::ProvostWith(Chain::Of(count)) if count > 1 => BlockedUser::IsDenied,
             _ => BlockedUser::Passes,
@@ -198,6 +267,14 @@ impl Setup {
         match suite {
             Suite::Call => self.call_measures(scope),
             Suite::Policy => self.policy_measures(scope),
+            Suite::Grpc => self.grpc_measures(scope),
+        }
+    }
+
+    fn grpc_measures(self, scope: Scope) -> Vec<Measure> {
+        match self {
+            Setup::TonicEnvoy(_) | Setup::ProxiedWith(_) => self.policy_measures(scope),
+            _ => self.call_measures(scope),
         }
     }
 
@@ -239,6 +316,8 @@ pub(crate) enum Suite {
     /// What a call costs.
     Call,
     Policy,
+    /// What a proxy costs programs that speak gRPC.
+    Grpc,
 }
 
 impl Suite {
@@ -246,6 +325,7 @@ impl Suite {
         match self {
             Suite::Call => &Setup::ALL,
             Suite::Policy => &Setup::POLICY,
+            Suite::Grpc => &Setup::GRPC,
         }
     }
 }

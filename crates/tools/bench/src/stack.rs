@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::envoy;
 use crate::envoy_policy;
 use crate::failure::{Doing, Failure};
 use crate::link::{Host, NetworkLink};
 use crate::machine::free_port;
-use crate::node::{Node, Policies, Reach, admin_socket};
-use crate::plan::Setup;
+use crate::node::{Node, Policies, Reach, ServicePlace, admin_socket};
+use crate::plan::{ProxyHops, ProxyKind, Setup};
 use crate::process::{Environment, Process};
 use crate::report::{Load, Report, Watched};
 use crate::roles::{Role, Served, Waiting};
@@ -42,18 +41,34 @@ impl Stack {
             // Their clients start the other processes, which inherit memory from them.
             Setup::Floor | Setup::SharedMemory | Setup::SharedMemoryOneCore => {}
             Setup::Tonic => stack.server(&Role::TonicServer)?,
-            Setup::TonicEnvoyNull => {
-                let program = envoy::program()?;
-                stack.server(&Role::TonicServer)?;
-                stack.sidecar("ingress", &program, &[], folder)?;
-                stack.sidecar("egress", &program, &[], folder)?;
-            }
+            Setup::TonicEnvoyNull => stack.proxied(ProxyKind::Envoy, ProxyHops::Two)?,
             Setup::TonicEnvoy(policy) => {
-                let program = envoy::program()?;
+                let program = ProxyKind::Envoy.program()?;
                 let filters = envoy_policy::filters(policy, folder)?;
                 stack.server(&Role::TonicServer)?;
-                stack.sidecar("ingress", &program, &[], folder)?;
-                stack.sidecar("egress", &program, &filters, folder)?;
+                stack.sidecar("ingress", ProxyKind::Envoy, &program, &[])?;
+                stack.sidecar("egress", ProxyKind::Envoy, &program, &filters)?;
+            }
+            Setup::Proxied(ProxyKind::Provost, ProxyHops::One) => {
+                stack.server(&Role::TonicServer)?;
+                stack.grpc_node("egress", ServicePlace::GrpcServer, &Policies::bare())?;
+            }
+            Setup::Proxied(ProxyKind::Provost, ProxyHops::Two) => stack.two_grpc_nodes(&Policies::bare())?,
+            Setup::Proxied(proxy, hops) => stack.proxied(proxy, hops)?,
+            Setup::ProxiedWith(chain) => stack.two_grpc_nodes(&Policies::of(chain, folder)?)?,
+            Setup::GrpcToApp => {
+                stack.serving_node(&Policies::bare())?;
+                stack.grpc_node("egress", ServicePlace::Peer, &Policies::bare())?;
+            }
+            Setup::AppToGrpc => {
+                stack.relaying_node()?;
+                let peer = stack.next_hop("egress")?;
+                stack.node(
+                    "egress",
+                    Reach::to(ServicePlace::Peer(peer)),
+                    &Policies::bare(),
+                    folder,
+                )?;
             }
             Setup::ProvostBare => stack.two_nodes(&Policies::bare(), &Policies::bare(), folder)?,
             Setup::ProvostNull => stack.two_nodes(&Policies::nulls(1), &Policies::nulls(1), folder)?,
@@ -63,7 +78,12 @@ impl Stack {
                 stack.two_nodes(&policies, &Policies::nulls(1), folder)?;
             }
             Setup::ProvostLocal => {
-                stack.node("service", Reach::Local, &Policies::nulls(1), folder)?;
+                stack.node(
+                    "service",
+                    Reach::to(ServicePlace::Local),
+                    &Policies::nulls(1),
+                    folder,
+                )?;
                 stack.app(Served::Echo)?;
             }
         }
@@ -76,17 +96,13 @@ impl Stack {
         let mut stack = Stack::of(Setup::ProvostBare, folder);
         let (clients, servers, address) = match &link {
             Some(link) => (link.clients(), link.servers(), link.address()),
-            None => (
-                Host::Here,
-                Host::Here,
-                SocketAddr::from(([127, 0, 0, 1], free_port()?)),
-            ),
+            None => (Host::Here, Host::Here, loopback()?),
         };
         let bare = Policies::bare();
         stack.keep(Node::start_on(
             &servers,
             "ingress",
-            Reach::Listen(address),
+            Reach::listen(address),
             &bare,
             folder,
         )?);
@@ -95,7 +111,7 @@ impl Stack {
         stack.keep(Node::start_on(
             &clients,
             "egress",
-            Reach::Peer(address),
+            Reach::to(ServicePlace::Peer(address)),
             &bare,
             folder,
         )?);
@@ -123,7 +139,11 @@ impl Stack {
 
     /// Runs a client on the setup.
     pub(crate) fn measure(&self, load: Load) -> Result<Report, Failure> {
-        Stack::report(self.start_client(load)?)
+        let report = Stack::report(self.start_client(load)?)?;
+        match report.count {
+            0 => Err(Failure::role("client", "no call was answered")),
+            _ => Ok(report),
+        }
     }
 
     /// Starts a client on the setup.
@@ -196,12 +216,17 @@ impl Stack {
                 load.cores.truncate(1);
                 Role::SharedMemoryClient { load }
             }
-            Setup::Tonic | Setup::TonicEnvoyNull | Setup::TonicEnvoy(_) => {
-                Role::TonicClient { address, load }
-            }
-            Setup::ProvostBare | Setup::ProvostNull | Setup::ProvostLocal | Setup::ProvostWith(_) => {
-                Role::ProvostClient { load }
-            }
+            Setup::Tonic
+            | Setup::TonicEnvoyNull
+            | Setup::TonicEnvoy(_)
+            | Setup::Proxied(..)
+            | Setup::ProxiedWith(_)
+            | Setup::GrpcToApp => Role::TonicClient { address, load },
+            Setup::ProvostBare
+            | Setup::ProvostNull
+            | Setup::ProvostLocal
+            | Setup::ProvostWith(_)
+            | Setup::AppToGrpc => Role::ProvostClient { load },
         }
     }
 
@@ -214,10 +239,16 @@ impl Stack {
 
     /// The server with its node, then the client's node.
     fn two_nodes(&mut self, egress: &Policies, ingress: &Policies, folder: &Path) -> Result<(), Failure> {
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-        self.node("ingress", Reach::Listen(address), ingress, folder)?;
-        self.app(Served::Echo)?;
-        self.node("egress", Reach::Peer(address), egress, folder)
+        self.serving_node(ingress)?;
+        let peer = self.next_hop("egress")?;
+        self.node("egress", Reach::to(ServicePlace::Peer(peer)), egress, folder)
+    }
+
+    /// A node that other nodes reach, and the server that is its app.
+    fn serving_node(&mut self, policies: &Policies) -> Result<(), Failure> {
+        let address = loopback()?;
+        self.node_at("ingress", Reach::listen(address), address, policies)?;
+        self.app(Served::Echo)
     }
 
     /// A node; apps that are started from now on are its.
@@ -239,26 +270,80 @@ impl Stack {
         Ok(())
     }
 
-    /// Puts an Envoy in front of what there is.
+    /// gRPC's server behind proxies of one kind.
+    fn proxied(&mut self, proxy: ProxyKind, hops: ProxyHops) -> Result<(), Failure> {
+        let program = proxy.program()?;
+        self.server(&Role::TonicServer)?;
+        match hops {
+            ProxyHops::One => {}
+            ProxyHops::Two => self.sidecar("ingress", proxy, &program, &[])?,
+        }
+        self.sidecar("egress", proxy, &program, &[])
+    }
+
+    /// gRPC's server behind a node of its own, and one beside the client.
+    fn two_grpc_nodes(&mut self, egress: &Policies) -> Result<(), Failure> {
+        self.relaying_node()?;
+        self.grpc_node("egress", ServicePlace::Peer, egress)
+    }
+
+    /// gRPC's server and the node that other nodes reach it through.
+    fn relaying_node(&mut self) -> Result<(), Failure> {
+        self.server(&Role::TonicServer)?;
+        let server = self.next_hop("ingress")?;
+        let address = loopback()?;
+        let reach = Reach::to(ServicePlace::GrpcServer(server)).for_nodes(address);
+        self.node_at("ingress", reach, address, &Policies::bare())
+    }
+
+    /// A node that gRPC clients call, before what there is.
+    fn grpc_node(
+        &mut self,
+        name: &str,
+        service: impl FnOnce(SocketAddr) -> ServicePlace,
+        policies: &Policies,
+    ) -> Result<(), Failure> {
+        let address = loopback()?;
+        let reach = Reach::to(service(self.next_hop(name)?)).for_grpc(address);
+        self.node_at(name, reach, address, policies)
+    }
+
+    /// A node that is reached at this address.
+    fn node_at(
+        &mut self,
+        name: &str,
+        reach: Reach,
+        address: SocketAddr,
+        policies: &Policies,
+    ) -> Result<(), Failure> {
+        let folder = self.folder.clone();
+        self.node(name, reach, policies, &folder)?;
+        self.address = address.to_string();
+        Ok(())
+    }
+
+    /// Where what was started last is reached.
+    fn next_hop(&self, name: &str) -> Result<SocketAddr, Failure> {
+        let address = self.address.parse();
+        address.map_err(|_| Failure::role(name, "has no upstream address"))
+    }
+
+    /// Puts a proxy in front of what there is.
     fn sidecar(
         &mut self,
         name: &str,
+        proxy: ProxyKind,
         program: &Path,
         filters: &[Value],
-        folder: &Path,
     ) -> Result<(), Failure> {
-        let listen = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-        let upstream = self
-            .address
-            .parse()
-            .map_err(|_| Failure::role(name, "has no upstream address"))?;
-        let (path, log) = (
-            folder.join(format!("{name}.json")),
-            folder.join(format!("{name}.log")),
-        );
-        let configuration = envoy::configuration(name, listen, upstream, filters).to_string();
+        let listen = loopback()?;
+        let upstream = self.next_hop(name)?;
+        let path = self.folder.join(format!("{name}.configuration"));
+        let log = self.folder.join(format!("{name}.log"));
+        let configuration = proxy.configuration(name, listen, upstream, filters);
         std::fs::write(&path, configuration).doing(|| format!("write {}", path.display()))?;
-        let mut process = Process::start_program(name, &Host::Here, program, &envoy::arguments(&path), &log)?;
+        let arguments = proxy.arguments(&path);
+        let mut process = Process::start_program(name, &Host::Here, program, &arguments, &log)?;
         process
             .wait_for("it listens", || TcpStream::connect(listen).is_ok())
             .map_err(|error| {
@@ -272,6 +357,11 @@ impl Stack {
         self.address = listen.to_string();
         Ok(())
     }
+}
+
+/// A free port of the loopback interface.
+fn loopback() -> Result<SocketAddr, Failure> {
+    Ok(SocketAddr::from(([127, 0, 0, 1], free_port()?)))
 }
 
 /// A client that keeps every completion in a file.
