@@ -214,7 +214,11 @@ impl InteropSetting {
             ),
             ..NodeOptions::default()
         };
-        let exported = routes("grpc", address, &("export = true\napp = \"front\"\n".to_owned() + &security.of_route()));
+        let exported = routes(
+            "grpc",
+            address,
+            &("export = true\napp = \"front\"\n".to_owned() + &security.of_route()),
+        );
         let node = world.node("one", &options(exported));
         InteropSetting {
             server_port,

@@ -141,6 +141,8 @@ impl RelayAccess {
                 runtime: self.connector.runtimes.place(name),
                 send_heap: self.no_heap.clone().counted_in(apps.private_bytes()),
                 judging: JudgedConnections::ThoseItServes,
+                // Who the other node has proved to be is known of its connection.
+                proved: "".into(),
                 identity: Arc::new(identity),
             },
             control: None,

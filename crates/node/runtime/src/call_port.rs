@@ -1,7 +1,7 @@
 //! Who begins calls at a runtime and is no app: what the runtime asks of its port.
 
 use provost_datapath::{BufferPool, Interest, Nanos, ReceiveHeap, Step};
-use provost_frontend_grpc::{GrpcPort, PortProgress, ServiceBinding, ServiceRefusal};
+use provost_frontend_grpc::{GrpcPort, NodeAnswer, NodeEvent, PortProgress, ServiceBinding, ServiceRefusal};
 use provost_wire::Code;
 
 /// The port of a gRPC client, or of calls that another node passes on. One runtime thread has it.
@@ -44,6 +44,14 @@ pub trait CallPort: Send {
 
     /// What the control plane found of a service.
     fn answer_service(&mut self, service: &str, answer: Result<ServiceBinding, ServiceRefusal>, now: Nanos);
+
+    /// What the control plane is to be told of calls that the node answers itself. Only gRPC clients make such calls.
+    fn take_node_event(&mut self) -> Option<NodeEvent> {
+        None
+    }
+
+    /// What the control plane says to such a call.
+    fn answer_node(&mut self, _answer: NodeAnswer, _now: Nanos) {}
 
     /// Why it has ended, if it has, and all steps of its calls were taken.
     fn ended(&self) -> Option<&str>;
@@ -117,6 +125,14 @@ impl CallPort for GrpcPort {
 
     fn answer_service(&mut self, service: &str, answer: Result<ServiceBinding, ServiceRefusal>, now: Nanos) {
         GrpcPort::answer_service(self, service, answer, now);
+    }
+
+    fn take_node_event(&mut self) -> Option<NodeEvent> {
+        GrpcPort::take_node_event(self)
+    }
+
+    fn answer_node(&mut self, answer: NodeAnswer, now: Nanos) {
+        GrpcPort::answer_node(self, answer, now);
     }
 
     fn ended(&self) -> Option<&str> {

@@ -6,7 +6,6 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
-use std::time::Instant;
 
 use provost_datapath::{Engine, EngineStart, Predecessor};
 use provost_shm::now_ns;
@@ -14,8 +13,8 @@ use provost_transport_nic as nic;
 
 use super::{
     ConnectFailure, ConnectRequest, EstablishedPeer, HandshakeTerms, IncomingPeer, ListeningTransport,
-    LiveCalls, NetworkTransport, OpenedPeer, PeerHandshake, PeerListener, PeerOpening, SpeakingPeer,
-    StopHandshake, TransportDescription, TransportKind, saved_of,
+    LiveCalls, NetworkTransport, OpenedPeer, PeerAddress, PeerHandshake, PeerListener, PeerOpening,
+    SpeakingPeer, StopHandshake, TransportDescription, TransportKind, saved_of,
 };
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
@@ -34,7 +33,8 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
 /// Why a peer is not let in with TLS.
 const SEALED: &str = "a NIC does not seal what it sends: take [tls] out, or listen with another transport";
 
-fn open(addresses: Vec<SocketAddr>, _deadline: Instant) -> PeerOpening {
+fn open(addresses: Vec<PeerAddress>, _request: &ConnectRequest) -> PeerOpening {
+    let addresses = PeerAddress::of_internet(addresses);
     let stop = nic::HandshakeStop::default();
     let stopped = stop.clone();
     let handshake = Box::new(move |request| greet(&addresses, request, &stopped));
@@ -138,7 +138,7 @@ fn peer(established: nic::NicEstablished) -> EstablishedPeer {
     EstablishedPeer {
         kind: TransportKind::Nic,
         identity: established.peer.name().to_owned(),
-        address: established.peer_address,
+        address: established.peer_address.into(),
         claimed: None,
         encoding: established.agreement.encoding,
         peer_limits: established.agreement.peer_limits,
