@@ -45,7 +45,7 @@ impl FewBytes {
         Some(few)
     }
 
-    /// All of them.
+    /// The bytes, in their order.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
