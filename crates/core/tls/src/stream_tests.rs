@@ -328,6 +328,46 @@ fn a_handshake_has_so_many_bytes_at_most() {
 }
 
 #[test]
+fn certificates_that_were_taken_back_prove_nothing() {
+    let authority = Authority::new();
+    let own = authority.node("a", &["server.test"]);
+    let of_serial = |name: &str, serial: u64| {
+        let mut params = rcgen::CertificateParams::default();
+        params.serial_number = Some(serial.into());
+        authority.node_with(name, &["client.test"], params)
+    };
+    let (good, taken_back) = (of_serial("good", 7), of_serial("back", 8));
+    let day = |year| rcgen::date_time_ymd(year, 1, 1);
+    let list = rcgen::CertificateRevocationListParams {
+        this_update: day(2020),
+        next_update: day(2090),
+        crl_number: 1_u64.into(),
+        issuing_distribution_point: None,
+        revoked_certs: vec![rcgen::RevokedCertParams {
+            serial_number: 8_u64.into(),
+            revocation_time: day(2020),
+            reason_code: None,
+            invalidity_date: None,
+        }],
+        key_identifier_method: rcgen::KeyIdMethod::Sha256,
+    };
+    let path = own.ca.with_file_name("list.pem");
+    std::fs::write(&path, list.signed_by(&authority.issuer).unwrap().pem().unwrap()).unwrap();
+    let trust = ServerTrust {
+        crls: vec![path],
+        ..trust(&own)
+    };
+    let shaken = |client: &TlsConfig| {
+        let files = server_files(&own, ClientDemand::Everyone(trust.clone()));
+        StreamPair::new(&client_files(&own, Some(client)), &files, "server.test")
+            .shake_hands()
+            .1
+    };
+    assert!(shaken(&good).unwrap());
+    assert!(failure(shaken(&taken_back)).contains("Revoked"));
+}
+
+#[test]
 fn files_are_named_when_they_are_no_good() {
     let authority = Authority::new();
     let (own, other) = (

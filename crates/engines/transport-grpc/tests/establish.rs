@@ -84,12 +84,17 @@ impl AsFd for KeepingStream {
 
 #[test]
 fn a_carrier_that_keeps_bytes_is_flushed() {
-    let (stream, server) = listening(serve);
+    let (stream, server) = listening(|stream| {
+        // It says nothing before it has been greeted.
+        stream.peek(&mut [0]).unwrap();
+        serve(stream);
+    });
     stream.set_nonblocking(true).unwrap();
     let kept = Vec::new();
     let config = GrpcTransportConfig::default();
     let carrier = Box::new(KeepingStream { stream, kept });
-    drop(GrpcLink::establish(carrier, &config, Instant::now() + LONG, || 1).unwrap());
+    let deadline = Instant::now() + LONG / 6;
+    drop(GrpcLink::establish(carrier, &config, deadline, || 1).unwrap());
     server.join().unwrap();
 }
 
