@@ -1,8 +1,9 @@
 //! Programs of other packages that tests run, such as `provost`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Once;
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 /// Folders whose sources the programs are made of.
@@ -15,13 +16,14 @@ const SOURCES: [&str; 2] = ["crates", "apps"];
 ///
 /// When it cannot be built.
 pub fn program(name: &str, package: &str, sibling: &str) -> PathBuf {
-    static ONCE: Once = Once::new();
+    static LOOKED_AT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let path = Path::new(sibling).with_file_name(name);
-    ONCE.call_once(|| {
-        if built_at(&path).is_none_or(|built| built < newest_source()) {
-            build(package, &path);
-        }
-    });
+    // Whoever waits for another's build finds the program there.
+    let mut looked_at = LOOKED_AT.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_new = looked_at.insert(path.clone());
+    if is_new && built_at(&path).is_none_or(|built| built < newest_source()) {
+        build(package, &path);
+    }
     path
 }
 

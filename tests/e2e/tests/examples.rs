@@ -184,9 +184,45 @@ impl ExampleSetting {
         }
     }
 
-    /// Where clients connect, without the scheme.
-    fn place(&self) -> String {
-        place(&self.a, "web").trim_start_matches("http://").to_owned()
+    /// What the client of `apps/hello`, which is an app of node a, is told.
+    fn greeted_app(&self) -> String {
+        let mut client = Command::new(built::program("hello-client", "provost-hello", ROLE));
+        client.arg("Ann").env("PROVOST_SOCKET", &self.a.socket);
+        let output = client.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+}
+
+/// Where clients of a node connect, without the scheme.
+fn place_of(node: &Node) -> String {
+    place(node, "web").trim_start_matches("http://").to_owned()
+}
+
+/// What a client is told for a name.
+fn greeted(client: &ExamplePrograms, place: &str, name: &str) -> String {
+    let output = client.command(&client.client, &[place, name]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}: {output:?}", client.language);
+    said.trim_end().to_owned()
+}
+
+/// Each client calls the server of `apps/hello`, which is an app of the node.
+fn call_an_app(clients: &[ExamplePrograms]) {
+    let mut world = World::new(ROLE);
+    let options = NodeOptions {
+        tables: tcp_listener("web", "web"),
+        ..NodeOptions::default()
+    };
+    let node = world.node("one", &options);
+    let mut server = Command::new(built::program("hello-server", "provost-hello", ROLE));
+    server.env("PROVOST_SOCKET", &node.socket);
+    let _server = Program::start("hello-server", server, world.directory());
+    eventually("the app serves", WAIT_MAX, || {
+        node.operate(&["apps"]).contains("hello.Greeter")
+    });
+    for client in clients {
+        assert_eq!(greeted(client, &place_of(&node), "Ann"), "Hello, Ann!");
     }
 }
 
@@ -197,27 +233,28 @@ fn free_address() -> SocketAddr {
 }
 
 #[test]
-fn clients_of_each_language_call_servers_of_each_through_two_nodes() {
-    built::program("provost", "provost-cli", ROLE);
+fn clients_of_each_language_and_apps_call_servers_of_each_through_two_nodes() {
+    for (program, package) in [
+        ("provost", "provost-cli"),
+        ("hello-client", "provost-hello"),
+        ("hello-server", "provost-hello"),
+    ] {
+        built::program(program, package, ROLE);
+    }
     let all: Vec<ExamplePrograms> = [go(), python(), node()].into_iter().flatten().collect();
     watched(move || {
+        call_an_app(&all);
         for server in &all {
             let setting = ExampleSetting::new(server);
-            let place = setting.place();
+            let place = place_of(&setting.a);
+            assert_eq!(setting.greeted_app(), server.greeting("Ann"));
             for client in &all {
-                let output = client.command(&client.client, &[&place, "Ann"]).output().unwrap();
-                let said = String::from_utf8_lossy(&output.stdout);
-                assert_eq!(
-                    said.trim_end(),
-                    server.greeting("Ann"),
-                    "{}: {output:?}",
-                    client.language
-                );
-                let refused = client.command(&client.client, &[&place, ""]).output().unwrap();
-                let said = String::from_utf8_lossy(&refused.stderr);
-                assert!(!refused.status.success(), "{}", client.language);
-                assert!(said.contains("say who you are"), "{}: {said}", client.language);
+                assert_eq!(greeted(client, &place, "Ann"), server.greeting("Ann"));
             }
+            let refused = server.command(&server.client, &[&place, ""]).output().unwrap();
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(!refused.status.success(), "{}", server.language);
+            assert!(said.contains("say who you are"), "{}: {said}", server.language);
         }
     });
 }

@@ -82,6 +82,11 @@ fn the_demonstration_loads_a_file_measures_and_leaves_nothing_behind() {
         assert!(cell["median"]["calls"].as_u64().unwrap() > 0, "{cell}");
         assert!(cell["median"]["p50_us"].as_f64().unwrap() > 0.0, "{cell}");
     }
+    let plain_grpc = &report["plain_grpc"];
+    assert!(
+        plain_grpc["calls"].as_u64().unwrap() > 0 && plain_grpc["failed"] == 0,
+        "{plain_grpc}"
+    );
     assert!(is_empty(directory.path()));
 }
 
