@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::command::{is_missing, outcome, program, tested};
+use provost_e2e::built;
+
+use crate::command::{ROLE, is_missing, outcome, program, tested};
 
 #[test]
 fn completions_load_in_bash_and_know_the_commands() {
@@ -44,6 +46,7 @@ fn manual_pages_render_one_for_each_command() {
         for name in [
             "provost",
             "provost-policy-attach",
+            "provost-init",
             "provost-plan-run",
             "provost-daemon-upgrade",
         ] {
@@ -51,6 +54,21 @@ fn manual_pages_render_one_for_each_command() {
             assert!(text.contains(".SH SYNOPSIS"), "{name}: {text}");
         }
         assert!(!page("provost-demo-part").exists());
+        let first = std::fs::read_to_string(page("provost")).unwrap();
+        for part in [
+            ".SH ENVIRONMENT",
+            ".SH FILES",
+            ".SH \"EXIT STATUS\"",
+            ".BR provostd (8)",
+        ] {
+            assert!(first.contains(part), "{part}: {first}");
+        }
+        // Each page that another one names is there.
+        let names = first.lines().filter_map(|line| line.strip_suffix("(1)"));
+        let names = names.filter(|line| line.starts_with("provost"));
+        for name in names.map(|name| name.replace('\\', "")) {
+            assert!(page(&name).exists(), "provost(1) names {name}(1)");
+        }
         if is_missing("man", "man-db") {
             return;
         }
@@ -73,4 +91,42 @@ fn manual_pages_render_one_for_each_command() {
             );
         }
     });
+}
+
+#[test]
+fn the_daemon_s_page_has_its_options_and_renders() {
+    let daemon = built::present("provostd", "provostd", ROLE);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/provostd.8");
+    let text = std::fs::read_to_string(page).unwrap().replace('\\', "");
+    let mut command = Command::new(daemon);
+    command.arg("--help");
+    let help = outcome(command).stdout;
+    let options = help.lines().filter_map(|line| {
+        let (_, name) = line
+            .split_once("--")
+            .filter(|(before, _)| before.trim_matches([' ', ',']).len() <= 2)?;
+        name.split([' ', ',']).next()
+    });
+    let mut listed = 0;
+    for option in options {
+        assert!(
+            text.contains(&format!("--{option}")),
+            "provostd(8) lacks --{option}"
+        );
+        listed += 1;
+    }
+    assert!(listed >= 12, "{help}");
+    if is_missing("man", "man-db") {
+        return;
+    }
+    let mut command = Command::new("man");
+    command
+        .args(["--warnings", "-l", page])
+        .env("MANWIDTH", "80")
+        .env("LC_ALL", "C.UTF-8");
+    let rendered = outcome(command);
+    assert!(
+        rendered.code == Some(0) && rendered.stderr.is_empty(),
+        "{rendered:?}"
+    );
 }
