@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::admin::{Node, Target};
 use crate::failure::Failure;
-use crate::table::{Canvas, Look, clean};
+use crate::table::{Canvas, Look, broken, clean};
 use crate::watch::{json_document, print};
 
 /// Where apps attach unless something else is said.
@@ -31,6 +31,8 @@ const DESCRIPTORS_MIN: u64 = 256;
 const PEER_WAIT: Duration = Duration::from_secs(2);
 /// Peers that are asked, at most.
 const PEERS_MAX: usize = 32;
+/// Where what was found stands in its line.
+const FOUND_AT: usize = 21;
 /// A clock that shows less was never set: 2025, in seconds since 1970.
 const CLOCK_MIN_S: u64 = 1_735_689_600;
 
@@ -118,10 +120,11 @@ impl Finding {
             "{} {:<12} {}\n",
             look.paint(word, canvas),
             self.subject,
-            clean(&self.found)
+            broken(&clean(&self.found), FOUND_AT, canvas)
         );
         if !self.remedy.is_empty() {
-            lines += &format!("{:21}{}\n", "", clean(&self.remedy));
+            let remedy = broken(&clean(&self.remedy), FOUND_AT, canvas);
+            lines += &format!("{:FOUND_AT$}{remedy}\n", "");
         }
         lines
     }

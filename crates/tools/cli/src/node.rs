@@ -11,8 +11,8 @@ use provost_admin::v1::{
 use crate::admin::{Node, Target};
 use crate::failure::{Exit, Failure};
 use crate::numbers;
-use crate::table::{Align, Canvas, Cell, Look, Table, clean};
-use crate::watch::{Listing, Shown, fact, json_document, print, show};
+use crate::table::{Align, Canvas, Cell, Look, Table, broken, clean};
+use crate::watch::{FACT_AT, Listing, Shown, fact, json_document, print, show};
 
 /// `provost status`.
 pub(crate) async fn status(listing: &Listing) -> Result<(), Failure> {
@@ -77,7 +77,7 @@ impl Shown for Status {
             out += &fact("configured", &self.config_source, canvas);
         }
         if !self.config_error.is_empty() {
-            let problem = clean(&self.config_error);
+            let problem = broken(&clean(&self.config_error), FACT_AT, canvas);
             out += &format!(
                 "{} {}\n",
                 Look::Heading.paint("refused     ", canvas),
@@ -85,7 +85,7 @@ impl Shown for Status {
             );
         }
         for warning in &self.warnings {
-            let warning = clean(warning);
+            let warning = broken(&clean(warning), FACT_AT, canvas);
             out += &format!(
                 "{} {}\n",
                 Look::Heading.paint("warning     ", canvas),
@@ -365,7 +365,7 @@ pub(crate) async fn daemon(command: &Daemon) -> Result<(), Failure> {
     let done = node.call(request, AdminClient::upgrade_daemon).await?;
     print(&match asked.target.json {
         true => json_document(&done)?,
-        false => describe_upgrade(&done) + "\n",
+        false => broken(&describe_upgrade(&done), 0, Canvas::of_stdout()) + "\n",
     })
 }
 

@@ -10,7 +10,7 @@ use provost_admin::v1::{
 use crate::admin::Node;
 use crate::failure::Failure;
 use crate::numbers::age;
-use crate::table::{Align, Canvas, Cell, Look, Table, clean};
+use crate::table::{Align, Canvas, Cell, Look, Table, broken, clean};
 use crate::watch::{Listing, Shown, fact, show};
 
 /// Lists the routes, each with the health of its endpoints.
@@ -106,8 +106,9 @@ fn health(endpoint: &Endpoint) -> Cell {
 impl Shown for Certificates {
     fn draw(&self, canvas: Canvas) -> String {
         if !self.enabled {
-            return "no [tls] is configured: nothing is proved to other nodes, and nothing is hidden on the way\n"
-                .to_owned();
+            let text =
+                "no [tls] is configured: nothing is proved to other nodes, and nothing is hidden on the way";
+            return broken(text, 0, canvas) + "\n";
         }
         let identity = if self.identity.is_empty() {
             "nobody"

@@ -4,9 +4,13 @@ use std::fmt::Write;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-const GAP: &str = "  ";
+/// Characters between columns, and where the terminal is narrow.
+const GAP: usize = 2;
+const GAP_NARROW: usize = 1;
 /// A column that is cut to fit a terminal keeps so many characters at least.
 const CUT_WIDTH_MIN: usize = 8;
+/// A text that is broken to fit a terminal has lines of so many characters at least.
+const LINE_WIDTH_MIN: usize = 30;
 
 /// How a column's cells stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +133,7 @@ impl Table {
 
     /// As text, each line with its end.
     pub(crate) fn draw(&self, canvas: Canvas) -> String {
-        let widths = self.widths(canvas);
+        let layout = self.layout(canvas);
         let mut out = String::new();
         let headings: Vec<Cell> = self
             .columns
@@ -137,32 +141,56 @@ impl Table {
             .map(|(name, _)| Cell::new(name, Look::Heading))
             .collect();
         for row in std::iter::once(&headings).chain(&self.rows) {
-            let line = self.line(row, &widths, canvas);
+            let line = self.line(row, &layout, canvas);
             let _ = writeln!(out, "{}", line.trim_end());
         }
         out
     }
 
-    fn widths(&self, canvas: Canvas) -> Vec<usize> {
-        let mut widths: Vec<usize> = self.columns.iter().map(|(name, _)| name.width()).collect();
+    /// Widths by what the cells hold. A terminal that is too narrow takes from the last column, then from the gaps, then from
+    /// other texts, and at last leaves columns of numbers out, which are never cut.
+    fn layout(&self, canvas: Canvas) -> TableLayout {
+        let mut layout = TableLayout {
+            widths: self.columns.iter().map(|(name, _)| name.width()).collect(),
+            gap: GAP,
+        };
         for row in &self.rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
+            for (width, cell) in layout.widths.iter_mut().zip(row) {
                 *width = cell.text.width().max(*width);
             }
         }
-        let whole = widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1);
-        if let (Some(room), Some(flexible)) = (canvas.width, widths.get_mut(self.flexible)) {
-            let excess = whole.saturating_sub(room);
-            *flexible = flexible.saturating_sub(excess).max(CUT_WIDTH_MIN.min(*flexible));
+        let Some(room) = canvas.width else {
+            return layout;
+        };
+        layout.cut(self.flexible, room);
+        if layout.excess(room) > 0 {
+            layout.gap = GAP_NARROW;
         }
-        widths
+        for column in self.others_by_width(&layout) {
+            layout.cut(column, room);
+        }
+        for column in (0..self.columns.len()).rev() {
+            if layout.excess(room) > 0 && self.columns[column].1 == Align::Right {
+                layout.widths[column] = 0;
+            }
+        }
+        layout
     }
 
-    fn line(&self, row: &[Cell], widths: &[usize], canvas: Canvas) -> String {
+    /// The columns of texts but the one that gives way first, the widest first.
+    fn others_by_width(&self, layout: &TableLayout) -> Vec<usize> {
+        let is_other = |at: &usize| *at != self.flexible && self.columns[*at].1 == Align::Left;
+        let mut others: Vec<usize> = (0..self.columns.len()).filter(is_other).collect();
+        others.sort_by_key(|at| std::cmp::Reverse(layout.widths[*at]));
+        others
+    }
+
+    fn line(&self, row: &[Cell], layout: &TableLayout, canvas: Canvas) -> String {
         let mut line = String::new();
-        for (at, (cell, width)) in row.iter().zip(widths).enumerate() {
-            if at > 0 {
-                line.push_str(GAP);
+        let cells = row.iter().zip(&layout.widths).enumerate();
+        for (at, (cell, width)) in cells.filter(|(_, (_, width))| **width > 0) {
+            if !line.is_empty() {
+                line.push_str(&" ".repeat(layout.gap));
             }
             let text = fit(&cell.text, *width);
             let padding = " ".repeat(width.saturating_sub(text.width()));
@@ -176,6 +204,56 @@ impl Table {
         }
         line
     }
+}
+
+/// How wide the columns of a table are.
+#[derive(Debug)]
+struct TableLayout {
+    /// In characters; a column of none is left out.
+    widths: Vec<usize>,
+    gap: usize,
+}
+
+impl TableLayout {
+    /// Characters of a line beyond what there is room for.
+    fn excess(&self, room: usize) -> usize {
+        let shown = self.widths.iter().filter(|width| **width > 0);
+        let gaps = self.gap * shown.clone().count().saturating_sub(1);
+        (shown.sum::<usize>() + gaps).saturating_sub(room)
+    }
+
+    /// Takes from a column what a line has too much.
+    fn cut(&mut self, column: usize, room: usize) {
+        let excess = self.excess(room);
+        if let Some(width) = self.widths.get_mut(column) {
+            *width = width.saturating_sub(excess).max(CUT_WIDTH_MIN.min(*width));
+        }
+    }
+}
+
+/// A text that stands so many characters from the left. On a terminal it is broken between words where it does not fit;
+/// elsewhere it is one line, for programs that search in it.
+pub(crate) fn broken(text: &str, indent: usize, canvas: Canvas) -> String {
+    let Some(width) = canvas.width else {
+        return text.to_owned();
+    };
+    let room = width.saturating_sub(indent).max(LINE_WIDTH_MIN);
+    let mut lines = String::with_capacity(text.len());
+    let mut used = 0;
+    for word in text.split(' ') {
+        let wide = word.width();
+        if used > 0 && used + 1 + wide > room {
+            lines.push('\n');
+            lines.extend(std::iter::repeat_n(' ', indent));
+            used = 0;
+        } else if used > 0 {
+            lines.push(' ');
+            used += 1;
+        }
+        lines.push_str(word);
+        used += wide;
+    }
+    lines
 }
 
 /// A text of at most this width: what does not fit gives way to an ellipsis.
@@ -247,6 +325,56 @@ mod tests {
         let drawn = table().draw(canvas);
         assert!(drawn.contains("12  kv.Kv, kv.…\n"), "{drawn}");
         assert!(drawn.lines().all(|line| line.width() <= 24), "{drawn}");
+    }
+
+    #[test]
+    fn a_terminal_that_is_narrower_still_cuts_other_texts_and_leaves_numbers_out_but_cuts_none() {
+        let mut table = Table::new(&[
+            ("NAME", Align::Left),
+            ("CALLS", Align::Right),
+            ("BYTES", Align::Right),
+            ("WHERE", Align::Left),
+        ]);
+        table.row([
+            "a-name-of-many-letters".into(),
+            1_234_567.into(),
+            89_101.into(),
+            "somewhere else".into(),
+        ]);
+        for width in 17..60 {
+            let canvas = Canvas {
+                width: Some(width),
+                colour: Colour::Plain,
+            };
+            let drawn = table.draw(canvas);
+            assert!(
+                drawn.lines().all(|line| line.width() <= width),
+                "{width}: {drawn}"
+            );
+            let numbers = drawn.lines().last().unwrap_or_default().split_whitespace();
+            let mut numbers = numbers.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+            assert!(
+                numbers.all(|number| ["1234567", "89101"].contains(&number)),
+                "{drawn}"
+            );
+        }
+        let drawn = table.draw(Canvas {
+            width: Some(33),
+            colour: Colour::Plain,
+        });
+        assert_eq!(drawn.lines().last(), Some("a-name-of… 1234567 89101 somewhe…"));
+    }
+
+    #[test]
+    fn texts_are_broken_between_words_on_a_terminal_alone() {
+        let text = "one two three four five six seven eight nine ten";
+        assert_eq!(broken(text, 4, Canvas::plain()), text);
+        let canvas = Canvas {
+            width: Some(40),
+            colour: Colour::Plain,
+        };
+        let expected = "one two three four five six seven\n    eight nine ten";
+        assert_eq!(broken(text, 4, canvas), expected);
     }
 
     #[test]

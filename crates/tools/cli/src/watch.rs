@@ -130,9 +130,12 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Where the value of a fact stands in its line.
+pub(crate) const FACT_AT: usize = 13;
+
 /// A line `name: value`, its name in a column of this width.
 pub(crate) fn fact(name: &str, value: &str, canvas: Canvas) -> String {
-    const NAME_WIDTH: usize = 12;
+    const NAME_WIDTH: usize = FACT_AT - 1;
     let value = clean(value);
     let value = match canvas.width {
         Some(width) => fit(&value, width.saturating_sub(NAME_WIDTH + 1).max(1)),

@@ -30,8 +30,13 @@ fn commands(document: &str) -> Vec<&str> {
 /// A shell with all that it has started. Nothing of it outlives the test.
 pub(crate) struct ShellGroup(Child);
 
+/// What a script begins with: all that it starts ends when the test is gone, however that came.
+pub(crate) const ENDS_WITH_THE_TEST: &str =
+    "(while [ -d /proc/$E2E_PARENT ]; do sleep 1; done; kill -KILL -$$) </dev/null >/dev/null 2>&1 &\n";
+
 impl ShellGroup {
     pub(crate) fn start(mut command: Command) -> ShellGroup {
+        command.env("E2E_PARENT", std::process::id().to_string());
         ShellGroup(command.process_group(0).spawn().unwrap())
     }
 
@@ -90,7 +95,7 @@ fn the_pair_of_nodes_comes_up_as_the_first_page_says() {
         let log = std::fs::File::create(&output).unwrap();
         let mut command = Command::new("bash");
         command
-            .args(["-e", "-c", &script])
+            .args(["-e", "-c", &(ENDS_WITH_THE_TEST.to_owned() + &script)])
             .current_dir(directory.path())
             .env("PATH", path)
             .env_remove("PROVOST_SOCKET")

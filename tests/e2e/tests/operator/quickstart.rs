@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use provost_e2e::built;
 
 use crate::command::ROLE;
-use crate::documents::{ShellGroup, document, root};
+use crate::documents::{ENDS_WITH_THE_TEST, ShellGroup, document, root};
 
 /// How long it may take to build the crate with all that it depends on, on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(900);
@@ -66,7 +66,7 @@ fn the_quick_start_goes_from_cargo_new_to_the_first_call() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quickstart");
     let mut command = Command::new("bash");
     command
-        .args(["-e", "-c", &script])
+        .args(["-e", "-c", &(ENDS_WITH_THE_TEST.to_owned() + &script)])
         .current_dir(at)
         .env("PATH", path)
         .env("CARGO_TARGET_DIR", target)

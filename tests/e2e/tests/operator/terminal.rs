@@ -7,7 +7,7 @@ use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::eventually;
 use provost_e2e::script::{Ask, Echo};
 
-use crate::command::{Operator, is_missing, outcome, setting, tested};
+use crate::command::{Operator, echo, is_missing, outcome, setting, tested};
 
 /// A terminal of tmux's, with a shell in it.
 struct Terminal {
@@ -208,5 +208,53 @@ fn watch_draws_over_itself_and_tables_fit_the_terminal() {
         });
         terminal.types("echo heard\n");
         terminal.shows("ready> echo heard");
+    });
+}
+
+/// Commands whose answers are tables, facts or sentences.
+const ANSWERS: [&str; 15] = [
+    "status",
+    "apps",
+    "datapath",
+    "routes",
+    "certs",
+    "policy list",
+    "policy show a-limit-with-a-long-name",
+    "engine list",
+    "schema list",
+    "describe",
+    "log level",
+    "config diff",
+    "doctor --app-socket $APPS",
+    "top --once --interval 0.2",
+    "daemon upgrade",
+];
+
+#[test]
+fn no_answer_is_wider_than_a_terminal_of_80_columns() {
+    tested(|| {
+        let tables = "[[policy]]\nname = \"metrics\"\nkind = \"metrics\"\n\
+                      [[policy]]\nname = \"a-limit-with-a-long-name\"\nkind = \"rate-limit\"\nservice = \"probe.Probe\"\n\
+                      [[route]]\nservice = \"a.long.package.name.of.Orders\"\nendpoints = [\"nowhere.example.invalid:7700\"]\n";
+        let mut setting = setting(tables);
+        setting.agent.succeeds(echo(30));
+        let operator = Operator::of(&setting.a);
+        let Some(terminal) = Terminal::open(&operator, 80, 60) else {
+            return;
+        };
+        terminal.types(&format!("APPS={}\n", setting.a.socket.display()));
+        for (number, answer) in ANSWERS.iter().enumerate() {
+            terminal.types(&format!(
+                "clear; $PROGRAM {answer}; echo answered $(({number}))\n"
+            ));
+            terminal.shows(&format!("answered {number}\n"));
+            // Lines that the terminal has broken are joined.
+            let screen = terminal.tmux(&["capture-pane", "-p", "-J"]);
+            let shown = screen.lines().filter(|line| !line.starts_with("ready>"));
+            for line in shown {
+                let line = line.trim_end();
+                assert!(line.chars().count() <= 80, "{answer}: {line:?} in {screen}");
+            }
+        }
     });
 }
