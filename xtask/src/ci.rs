@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use crate::jobs::{RunTally, TestJob};
 use crate::programs::{self, TestProgram};
 use crate::workspace::{Workspace, WorkspaceError, run};
-use crate::{Complaints, chores, commits, hw, layering, licences, none, package, tidy};
+use crate::{Complaints, chores, commits, hw, layering, licences, none, package, publishable, tidy};
 
 /// Each fuzz target's share of a CI run, with the built-in driver and under libFuzzer.
 const FUZZ_SECONDS: u64 = 2;
@@ -55,6 +55,9 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
     step("layering", || none(layering::complaints(workspace)))?;
     step("commits", || none(commits::complaints(workspace, None)))?;
     step("licences", || none(licences::complaints(workspace)))?;
+    step("publishable", || {
+        none(publishable::complaints_with_contents(workspace))
+    })?;
     let workspace = Workspace::load_linted().map_err(|error| vec![error.to_string()])?;
     let programs = step("lint and build", || programs::build(&workspace, &[]))?;
     let mut tally = RunTally::default();

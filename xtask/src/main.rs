@@ -16,6 +16,7 @@ mod licences;
 mod older_build;
 mod package;
 mod programs;
+mod publishable;
 mod source;
 mod tidy;
 mod workspace;
@@ -89,6 +90,8 @@ enum Chore {
         /// The commit; without, one from before the glossary's names
         commit: Option<String>,
     },
+    /// Checks that crates that others depend on could be published: what a registry shows, versions, contents
+    Publishable,
     /// Builds the Debian package, into the target folder
     Package {
         /// How the programs are built
@@ -171,6 +174,7 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
         Chore::Bench { arguments } => chores::bench(workspace, &arguments),
         Chore::Soak { what, minutes } => chores::soak(workspace, what, minutes),
         Chore::OlderBuild { commit } => older_build::run_test(workspace, commit.as_deref()),
+        Chore::Publishable => none(publishable::complaints_with_contents(workspace)),
         Chore::Package { build } => package::build(workspace, build),
         Chore::TryPackage => package::try_built(workspace),
         Chore::Dpdk => chores::dpdk(workspace),

@@ -48,6 +48,14 @@ pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) version: String,
     pub(crate) manifest_path: PathBuf,
+    pub(crate) description: Option<String>,
+    pub(crate) readme: Option<PathBuf>,
+    pub(crate) repository: Option<String>,
+    pub(crate) rust_version: Option<String>,
+    #[serde(default)]
+    pub(crate) keywords: Vec<String>,
+    #[serde(default)]
+    pub(crate) categories: Vec<String>,
     pub(crate) license: Option<String>,
     pub(crate) license_file: Option<String>,
     pub(crate) dependencies: Vec<Dependency>,
@@ -58,6 +66,8 @@ pub(crate) struct Package {
 #[derive(Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
+    /// The versions that will do.
+    pub(crate) req: String,
     pub(crate) kind: Option<String>,
 }
 
