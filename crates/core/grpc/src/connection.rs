@@ -459,10 +459,10 @@ impl<C: DataChunk> GrpcConnection<C> {
             self.answer(call, fields, now_ns);
             return;
         }
-        let mut sent = self.http2.send_trailers(call, fields.clone(), now_ns);
-        if let Err(SendError::ListTooLarge { .. }) = sent {
-            sent = self.http2.send_trailers(call, essential(&fields), now_ns);
+        if !self.http2.takes_list(&fields) {
+            fields = essential(&fields);
         }
+        let sent = self.http2.send_trailers(call, fields, now_ns);
         self.reset_if_unsaid(call, sent, now_ns);
     }
 

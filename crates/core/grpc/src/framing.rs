@@ -92,6 +92,7 @@ impl MessageReader {
         }
         let (form, bytes) = self.checked_prefix(bytes_max)?;
         let part = take(input, bytes as usize - self.bytes.len());
+        self.make_room(part.len(), bytes as usize);
         self.bytes.extend_from_slice(part);
         if self.bytes.len() < bytes as usize {
             return Ok(None);
@@ -99,6 +100,15 @@ impl MessageReader {
         self.prefix_have = 0;
         let bytes = std::mem::take(&mut self.bytes);
         Ok(Some(GrpcMessage { form, bytes }))
+    }
+
+    /// Room for a part of a message of so many bytes: for all of it once a quarter has come, so that most grow once or twice, and
+    /// a prefix takes no more than four times what comes.
+    fn make_room(&mut self, part_bytes: usize, message_bytes: usize) {
+        let have = self.bytes.len() + part_bytes;
+        if have > self.bytes.capacity() && message_bytes <= 4 * have {
+            self.bytes.reserve_exact(message_bytes - self.bytes.len());
+        }
     }
 
     /// Whether a message has come in part.

@@ -68,8 +68,8 @@ pub(crate) enum CallPhase {
 #[derive(Debug)]
 pub(crate) struct PortCall {
     pub(crate) phase: CallPhase,
-    pub(crate) service: String,
-    pub(crate) method_name: String,
+    /// As the client has it: `/package.Service/Method`.
+    path: String,
     /// Of a service that the node answers itself.
     pub(crate) node: Option<NodeCall>,
     /// Once its service is known.
@@ -173,11 +173,11 @@ impl CallTarget {
 }
 
 impl PortCall {
-    pub(crate) fn new(service: &str, method: &str) -> PortCall {
+    /// A call of a path that has a service and a method.
+    pub(crate) fn new(path: String) -> PortCall {
         PortCall {
             phase: CallPhase::Waiting,
-            service: service.to_owned(),
-            method_name: method.to_owned(),
+            path,
             node: None,
             target: None,
             metadata: Vec::new(),
@@ -193,6 +193,17 @@ impl PortCall {
             waits_for_output: false,
             is_over_behind: false,
         }
+    }
+
+    /// The full name of the service.
+    pub(crate) fn service(&self) -> &str {
+        self.service_and_method().0
+    }
+
+    /// The names of the service and the method.
+    pub(crate) fn service_and_method(&self) -> (&str, &str) {
+        let path = self.path.strip_prefix('/').unwrap_or(&self.path);
+        path.rsplit_once('/').unwrap_or((path, ""))
     }
 
     /// Whether a step can be made of what is there. One with a single request is begun when that is whole.

@@ -58,27 +58,28 @@ impl GrpcPort {
     }
 
     fn begin(&mut self, stream: u32, head: RequestHead) {
-        let Some((service, method)) = head.service_and_method() else {
+        if head.service_and_method().is_none() {
             let path = head.path.chars().take(200).collect::<String>();
             let message = format!("the path {path:?} is not of the form /package.Service/Method");
             return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, message));
-        };
+        }
         if let MessageCodec::Named(codec) = &head.codec
             && codec != "proto"
         {
             let message = format!("messages as {codec:?} are not understood: send application/grpc+proto");
             return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, message));
         }
-        let mut call = PortCall::new(service, method);
+        let own = self.node_methods.get(head.path.trim_start_matches('/'));
+        let own = own.copied().map(NodeCall::new);
+        let mut call = PortCall::new(head.path);
+        call.node = own;
         // Reserved keys say what a status is, and come of no client.
         call.metadata = without_reserved(&head.metadata);
         call.deadline = head
             .timeout_ns
             .map_or(0, |timeout_ns| self.now.saturating_add(timeout_ns).max(1));
         call.encoding = head.encoding;
-        let own = self.node_methods.get(head.path.trim_start_matches('/'));
-        call.node = own.copied().map(NodeCall::new);
-        let is_own = call.node.is_some();
+        let is_own = own.is_some();
         self.calls.insert(stream, call);
         if !is_own {
             self.find_target(stream);
@@ -90,10 +91,11 @@ impl GrpcPort {
         let Some(call) = self.calls.get_mut(&stream) else {
             return;
         };
-        match self.services.look_up(&call.service, stream, self.now) {
+        match self.services.look_up(call.service(), stream, self.now) {
             ServiceLookup::Bound(binding) => {
-                let Some(method) = binding.service.methods.get(&call.method_name).copied() else {
-                    let message = format!("the service {} has no method {}", call.service, call.method_name);
+                let (service, method_name) = call.service_and_method();
+                let Some(method) = binding.service.methods.get(method_name).copied() else {
+                    let message = format!("the service {service} has no method {method_name}");
                     return self.answer(stream, &GrpcStatus::new(Code::Unimplemented, message));
                 };
                 call.target = Some(CallTarget {
@@ -106,7 +108,7 @@ impl GrpcPort {
             }
             ServiceLookup::Waits { asks } => {
                 if asks {
-                    self.wanted.push_back(call.service.clone());
+                    self.wanted.push_back(call.service().to_owned());
                 }
             }
             ServiceLookup::Refused(refusal) => self.refuse(stream, &refusal),
@@ -175,7 +177,7 @@ impl GrpcPort {
             Some(target) => {
                 self.streams.remove(&(target.connection(), target.number));
             }
-            None => self.services.forget_waiting(&call.service, stream),
+            None => self.services.forget_waiting(call.service(), stream),
         }
         Some(call)
     }

@@ -147,6 +147,12 @@ impl<C: DataChunk> Http2Connection<C> {
         Ok(())
     }
 
+    /// Whether the peer takes a list of this length (RFC 9113, section 6.5.2).
+    #[must_use]
+    pub fn takes_list(&self, fields: &FieldList) -> bool {
+        self.check_list(fields).is_ok()
+    }
+
     /// Bytes that wait in a stream's queue; None if the stream ended.
     #[must_use]
     pub fn queued_bytes(&self, id: u32) -> Option<usize> {
