@@ -9,7 +9,7 @@ use crate::compression::MessageEncoding;
 use crate::connection::GrpcConfig;
 use crate::framing::{FramingFault, GrpcMessage, MessageForm, MessageReader, PREFIX_BYTES};
 use crate::head::{HeadRefusal, RequestHead, ResponseHead, not_grpc};
-use crate::large_messages::LargeMessages;
+use crate::large_messages::{LargeMessages, ReaderReadiness};
 use crate::metadata::read_metadata;
 use crate::status::{GrpcStatus, code_of_reset};
 
@@ -99,6 +99,14 @@ impl CallState {
             held_bytes: 0,
             unreleased: 0,
             withheld: 0,
+        }
+    }
+
+    fn readiness(&self) -> ReaderReadiness {
+        if self.held_bytes == 0 {
+            ReaderReadiness::Waits
+        } else {
+            ReaderReadiness::Holds
         }
     }
 
@@ -238,7 +246,12 @@ impl CallTable {
             return 0;
         };
         state.held_bytes = state.held_bytes.saturating_sub(message_bytes + PREFIX_BYTES);
-        state.release()
+        let (released, readiness) = (state.release(), state.readiness());
+        if readiness == ReaderReadiness::Waits {
+            self.large.note_consumed(call);
+            self.admit_large();
+        }
+        released
     }
 
     /// All calls end with the connection.
@@ -373,24 +386,25 @@ impl CallTable {
             return reaction;
         };
         let before = state.reader.buffered_bytes();
+        let events_before = self.events.len();
         let read = state.messages(call, data, self.message_bytes_max, &mut self.events);
         self.partial_bytes = self.partial_bytes - before + state.reader.buffered_bytes();
         state.unreleased += data.len();
         reaction.release = state.release();
-        match state.reader.announced_bytes() {
-            Some(bytes) if !self.large.may_come(call, bytes) => {
-                reaction.release_connection = std::mem::take(&mut reaction.release);
-                state.withheld += reaction.release_connection;
-            }
-            Some(_) => {}
-            None => {
-                let withheld = std::mem::take(&mut state.withheld);
-                self.large.leave(call);
-                self.stream_releases
-                    .extend((withheld > 0).then_some((call, withheld)));
-                self.admit_large();
-            }
+        if self.events.len() > events_before {
+            // The message that was in part is whole: the next one is judged anew.
+            let withheld = std::mem::take(&mut state.withheld);
+            self.stream_releases
+                .extend((withheld > 0).then_some((call, withheld)));
+            self.large.leave(call);
         }
+        if let Some(bytes) = state.reader.announced_bytes()
+            && !self.large.may_come(call, bytes, state.readiness())
+        {
+            reaction.release_connection = std::mem::take(&mut reaction.release);
+            state.withheld += reaction.release_connection;
+        }
+        self.admit_large();
         reaction.ending = match read {
             Err(fault) => Some(CallEnding::Failed(status_of(fault))),
             Ok(()) if self.partial_bytes > self.partial_bytes_max => {

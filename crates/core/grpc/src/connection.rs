@@ -287,6 +287,7 @@ impl<C: DataChunk> GrpcConnection<C> {
     pub fn consume(&mut self, call: u32, message_bytes: usize) {
         let released = self.table.consume(call, message_bytes);
         self.release(call, released);
+        self.release_streams();
     }
 
     /// Schedules what waits, as far as the windows and the output's bound allow. Call it before sending.

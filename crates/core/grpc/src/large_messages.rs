@@ -13,7 +13,24 @@ pub(crate) struct LargeMessages {
     admitted_bytes: usize,
     /// Those that may come whole: lengths by call.
     admitted: BTreeMap<u32, usize>,
-    waiting: BTreeMap<u32, usize>,
+    waiting: BTreeMap<u32, WaitingMessage>,
+    /// How many of those wait for room alone.
+    ready: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct WaitingMessage {
+    bytes: usize,
+    readiness: ReaderReadiness,
+}
+
+/// Whether the application waits for what a call sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReaderReadiness {
+    /// It has consumed all messages of the call.
+    Waits,
+    /// It has some of them, and may never consume them: another has no use before.
+    Holds,
 }
 
 impl LargeMessages {
@@ -24,20 +41,36 @@ impl LargeMessages {
             admitted_bytes: 0,
             admitted: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            ready: 0,
         }
     }
 
     /// Whether the message that a call has in part may have more than its window. One that may not waits.
-    pub(crate) fn may_come(&mut self, call: u32, bytes: usize) -> bool {
+    pub(crate) fn may_come(&mut self, call: u32, bytes: usize, readiness: ReaderReadiness) -> bool {
         if bytes <= self.small_bytes_max || self.admitted.contains_key(&call) {
             return true;
         }
-        if self.has_room_for(bytes) && !self.waiting.contains_key(&call) {
+        if self.waiting.contains_key(&call) {
+            return false;
+        }
+        let is_ready = readiness == ReaderReadiness::Waits;
+        if is_ready && self.ready == 0 && self.has_room_for(bytes) {
             self.admit(call, bytes);
             return true;
         }
-        self.waiting.insert(call, bytes);
+        self.ready += usize::from(is_ready);
+        self.waiting.insert(call, WaitingMessage { bytes, readiness });
         false
+    }
+
+    /// The application has consumed all messages of a call.
+    pub(crate) fn note_consumed(&mut self, call: u32) {
+        if let Some(message) = self.waiting.get_mut(&call)
+            && message.readiness == ReaderReadiness::Holds
+        {
+            message.readiness = ReaderReadiness::Waits;
+            self.ready += 1;
+        }
     }
 
     /// The call's message is whole, or will not be.
@@ -45,17 +78,28 @@ impl LargeMessages {
         if let Some(bytes) = self.admitted.remove(&call) {
             self.admitted_bytes -= bytes;
         }
-        self.waiting.remove(&call);
+        self.stop_waiting(call);
+    }
+
+    fn stop_waiting(&mut self, call: u32) {
+        let was_ready = |message: WaitingMessage| message.readiness == ReaderReadiness::Waits;
+        self.ready -= usize::from(self.waiting.remove(&call).is_some_and(was_ready));
     }
 
     /// The next call that has waited and need not any more.
     pub(crate) fn admit_next(&mut self) -> Option<u32> {
-        let (call, bytes) = self.waiting.first_key_value()?;
-        let (call, bytes) = (*call, *bytes);
+        if self.ready == 0 {
+            return None;
+        }
+        let mut waiting = self.waiting.iter();
+        let is_ready = |(_, message): &(&u32, &WaitingMessage)| message.readiness == ReaderReadiness::Waits;
+        let (call, bytes) = waiting
+            .find(is_ready)
+            .map(|(call, message)| (*call, message.bytes))?;
         if !self.has_room_for(bytes) {
             return None;
         }
-        self.waiting.remove(&call);
+        self.stop_waiting(call);
         self.admit(call, bytes);
         Some(call)
     }
@@ -74,28 +118,57 @@ impl LargeMessages {
 mod tests {
     use super::*;
 
+    fn may_come(large: &mut LargeMessages, call: u32, bytes: usize) -> bool {
+        large.may_come(call, bytes, ReaderReadiness::Waits)
+    }
+
+    #[test]
+    fn nobody_overtakes_one_that_waits_for_room() {
+        let mut large = LargeMessages::new(10, 100);
+        assert!(may_come(&mut large, 1, 60) && !may_come(&mut large, 3, 60));
+        assert!(!may_come(&mut large, 5, 30), "30 would fit beside 60");
+        large.leave(1);
+        assert_eq!((large.admit_next(), large.admit_next()), (Some(3), Some(5)));
+    }
+
+    #[test]
+    fn calls_that_nobody_reads_take_no_room() {
+        let mut large = LargeMessages::new(10, 100);
+        assert!(!large.may_come(1, 80, ReaderReadiness::Holds));
+        assert!(may_come(&mut large, 3, 80));
+        large.note_consumed(1);
+        assert_eq!(large.admit_next(), None);
+        large.leave(3);
+        assert_eq!((large.admit_next(), large.admit_next()), (Some(1), None));
+        // One that leaves while it waits leaves nothing.
+        assert!(!may_come(&mut large, 5, 80));
+        large.leave(5);
+        large.leave(1);
+        assert!(may_come(&mut large, 7, 80));
+    }
+
     #[test]
     fn as_many_come_as_there_is_room_for_and_the_others_in_order() {
         let mut large = LargeMessages::new(10, 100);
-        assert!(large.may_come(1, 10) && large.may_come(3, 60) && large.may_come(5, 40));
-        assert!(!large.may_come(9, 60) && !large.may_come(7, 30));
-        assert!(large.may_come(3, 60), "once let come, it comes");
+        assert!(may_come(&mut large, 1, 10) && may_come(&mut large, 3, 60) && may_come(&mut large, 5, 40));
+        assert!(!may_come(&mut large, 9, 60) && !may_come(&mut large, 7, 30));
+        assert!(may_come(&mut large, 3, 60), "once let come, it comes");
         large.leave(5);
         assert_eq!(large.admit_next(), Some(7));
         assert_eq!(large.admit_next(), None, "60 and 30, and 60 more are too many");
         large.leave(3);
         assert_eq!((large.admit_next(), large.admit_next()), (Some(9), None));
-        assert!(large.may_come(7, 30) && large.may_come(9, 60));
+        assert!(may_come(&mut large, 7, 30) && may_come(&mut large, 9, 60));
     }
 
     #[test]
     fn one_that_is_longer_than_all_may_be_comes_alone() {
         let mut large = LargeMessages::new(10, 100);
-        assert!(large.may_come(1, 1_000));
-        assert!(!large.may_come(3, 11));
+        assert!(may_come(&mut large, 1, 1_000));
+        assert!(!may_come(&mut large, 3, 11));
         large.leave(3);
         assert_eq!(large.admit_next(), None);
-        assert!(!large.may_come(5, 11));
+        assert!(!may_come(&mut large, 5, 11));
         large.leave(1);
         assert_eq!(large.admit_next(), Some(5));
     }

@@ -103,6 +103,73 @@ fn large_messages_wait_for_each_other() {
     all_come(&mut pair, &large, CALLS - 1);
 }
 
+/// A call whose messages nobody consumes keeps no other from sending large ones.
+#[test]
+fn calls_that_are_not_read_do_not_hold_large_messages_up() {
+    const LARGE: usize = 1_500_000;
+    let config = GrpcConfig {
+        large_message_bytes_max: LARGE,
+        ..config()
+    };
+    let mut pair = ConnectedPair::new(config);
+    let large = vec![7; LARGE];
+    let unread = pair.call(&RequestHead::new("/a.B/C"));
+    send(&mut pair.client, unread, &large, 0);
+    assert_eq!(messages(&pair.exchange().1).len(), 1);
+    send(&mut pair.client, unread, &large, 0);
+    assert_eq!(messages(&pair.exchange().1).len(), 0);
+    let other = pair.call(&RequestHead::new("/a.B/C"));
+    send(&mut pair.client, other, &large, 0);
+    assert_eq!(messages(&pair.exchange().1).len(), 1, "of the other call");
+    // It is read on: so it goes on.
+    pair.server.consume(other, LARGE);
+    pair.server.consume(unread, LARGE);
+    assert_eq!(messages(&pair.exchange().1).len(), 1);
+}
+
+/// Messages of one stream that follow each other without a pause have their turns as those of several streams do.
+#[test]
+fn large_messages_of_busy_streams_take_turns() {
+    const LARGE: usize = 300_000;
+    const COUNT: usize = 6;
+    let config = GrpcConfig {
+        large_message_bytes_max: LARGE,
+        partial_bytes_max: LARGE + 4 * WINDOW_BYTES as usize,
+        ..config()
+    };
+    let mut pair = ConnectedPair::new(config);
+    let large = vec![7; LARGE];
+    let calls = [(); 4].map(|()| pair.call(&RequestHead::new("/a.B/C")));
+    let mut left = [COUNT; 4];
+    let (mut came, mut last) = ([0; 4], Vec::new());
+    for _ in 0..1_000 {
+        for (call, left) in calls.iter().zip(&mut left) {
+            // The queue takes a message while it has any room, so that several stand in it.
+            while *left > 0
+                && pair
+                    .client
+                    .send_message(*call, MessageForm::Plain, large.clone().into(), 0)
+                    .is_ok()
+            {
+                *left -= 1;
+            }
+        }
+        for event in &pair.exchange().1 {
+            assert!(!matches!(event, GrpcEvent::Ended { .. }), "{event:?}");
+            if let GrpcEvent::Message { call, message } = event {
+                pair.server.consume(*call, message.bytes.len());
+                let at = calls.iter().position(|one| one == call).unwrap();
+                came[at] += 1;
+                last.push(at);
+            }
+        }
+    }
+    assert_eq!(came, [COUNT; 4]);
+    // No stream has all of its messages before another has its first.
+    let first = |at| last.iter().position(|one| *one == at).unwrap();
+    assert!((0..4).all(|at| first(at) < 4 * COUNT / 2), "{last:?}");
+}
+
 /// So many messages come, which are consumed as they do.
 fn all_come(pair: &mut ConnectedPair, expected: &[u8], count: usize) {
     let mut came = 0;

@@ -50,6 +50,8 @@ const LOOK_UPS_MAX: usize = 16;
 const SENT_AHEAD_BYTES_MAX: u32 = 128 << 20;
 /// The same of one call. The least is what HTTP/2 has without being told.
 const SENT_AHEAD_BYTES_OF_CALL: RangeInclusive<u32> = 65_535..=1 << 20;
+/// What a client may send ahead on all calls together, at least.
+const CONNECTION_WINDOW_BYTES_MIN: u32 = 4 << 20;
 /// Messages of a client that may come whole though they are larger than that: so many bytes, or two of the largest.
 const LARGE_MESSAGE_BYTES: usize = 16 << 20;
 const LARGE_MESSAGES: usize = 2;
@@ -484,6 +486,8 @@ fn connection_config(live: &Config, listener: &GrpcListenerConfig) -> GrpcConfig
         http2: Http2Config {
             streams_max: listener.calls,
             stream_window_bytes,
+            // So that calls which nobody reads take nothing from the others.
+            connection_window_bytes: (stream_window_bytes * listener.calls).max(CONNECTION_WINDOW_BYTES_MIN),
             header_list_bytes_max: listener.metadata_bytes,
             keepalive: Some(keepalive),
             ..Http2Config::default()

@@ -114,6 +114,13 @@ struct RawDescriptorSet {
     files: Vec<Vec<u8>>,
 }
 
+/// A `FileDescriptorSet`, and the services of it that a client is told of: with the files that declare them, whole, and what
+/// these import.
+struct ToldSet {
+    descriptors: Arc<[u8]>,
+    services: Vec<String>,
+}
+
 /// Bounds what clients may look up at a time.
 pub(crate) struct ReflectionTurns(Semaphore);
 
@@ -133,12 +140,25 @@ impl GrpcAccess {
     ) -> Result<Vec<u8>, GrpcStatus> {
         let request = ReflectionRequest::decode(&*request).map_err(|error| malformed(&error))?;
         let services = self.connector.reachable_services(app);
-        let services_of_client: HashSet<_> = services.iter().cloned().collect();
-        let mut sets = vec![descriptors::own_set()];
+        let of_client: HashSet<&String> = services.iter().collect();
+        let mut sets = vec![ToldSet {
+            descriptors: descriptors::own_set(),
+            services: own.clone(),
+        }];
         for (schema, _) in self.connector.services.schemas() {
-            let is_known = sets.iter().any(|set| Arc::ptr_eq(set, &schema.descriptor_set));
-            if services_of_client.contains(&schema.service) && !is_known {
-                sets.push(Arc::clone(&schema.descriptor_set));
+            if !of_client.contains(&schema.service) {
+                continue;
+            }
+            let service = schema.service.clone();
+            match sets
+                .iter_mut()
+                .find(|set| Arc::ptr_eq(&set.descriptors, &schema.descriptor_set))
+            {
+                Some(set) => set.services.push(service),
+                None => sets.push(ToldSet {
+                    descriptors: Arc::clone(&schema.descriptor_set),
+                    services: vec![service],
+                }),
             }
         }
         // Never closed, so that this waits for a permit.
@@ -151,7 +171,7 @@ impl GrpcAccess {
     }
 }
 
-fn answer(request: ReflectionRequest, services: Vec<String>, sets: &[Arc<[u8]>]) -> Vec<u8> {
+fn answer(request: ReflectionRequest, services: Vec<String>, sets: &[ToldSet]) -> Vec<u8> {
     let told = match &request.asked {
         Some(ReflectionQuestion::ListServices(_)) => {
             let service = services
@@ -186,9 +206,9 @@ fn answer(request: ReflectionRequest, services: Vec<String>, sets: &[Arc<[u8]>])
 }
 
 /// The first file that is meant, and all that it needs.
-fn find(sets: &[Arc<[u8]>], is_meant: impl Fn(&FileDescriptorProto) -> bool) -> Option<ReflectionAnswer> {
+fn find(sets: &[ToldSet], is_meant: impl Fn(&FileDescriptorProto) -> bool) -> Option<ReflectionAnswer> {
     sets.iter().find_map(|set| {
-        let files = FilesByName::read(set);
+        let files = FilesByName::told(set);
         let name = files
             .order
             .iter()
@@ -215,6 +235,28 @@ impl FilesByName {
             order.push(file.name().to_owned());
             by_name.insert(file.name().to_owned(), (file, bytes));
         }
+        FilesByName { by_name, order }
+    }
+
+    /// Those that a client is told of.
+    fn told(set: &ToldSet) -> FilesByName {
+        let all = FilesByName::read(&set.descriptors);
+        let declaring = all.order.iter().filter(|name| {
+            let file = &all.by_name[*name].0;
+            set.services.iter().any(|service| declares(file, service))
+        });
+        let mut names: Vec<String> = declaring.cloned().collect();
+        let mut told = HashSet::new();
+        while let Some(name) = names.pop() {
+            if let Some((file, _)) = all.by_name.get(&name)
+                && told.insert(name)
+            {
+                names.extend(file.dependency.iter().cloned());
+            }
+        }
+        let (mut by_name, mut order) = (all.by_name, all.order);
+        by_name.retain(|name, _| told.contains(name));
+        order.retain(|name| told.contains(name));
         FilesByName { by_name, order }
     }
 
@@ -292,10 +334,10 @@ fn extensions_of(file: &FileDescriptorProto, extended: &str) -> Vec<i32> {
     of_type.map(prost_types::FieldDescriptorProto::number).collect()
 }
 
-fn extension_numbers(sets: &[Arc<[u8]>], name: &str) -> ReflectionAnswer {
+fn extension_numbers(sets: &[ToldSet], name: &str) -> ReflectionAnswer {
     let (mut is_known, mut extension_number) = (false, Vec::new());
     for set in sets {
-        for (file, _) in FilesByName::read(set).by_name.values() {
+        for (file, _) in FilesByName::told(set).by_name.values() {
             is_known |= declares(file, name.trim_start_matches('.'));
             extension_number.extend(extensions_of(file, name));
         }
@@ -336,7 +378,11 @@ mod tests {
             asked: Some(asked),
         };
         let services = vec!["grpc.health.v1.Health".to_owned()];
-        let said = answer(request.clone(), services, &[descriptors::own_set()]);
+        let set = ToldSet {
+            descriptors: descriptors::own_set(),
+            services: services.clone(),
+        };
+        let said = answer(request.clone(), services, &[set]);
         let response = ReflectionResponse::decode(&*said).unwrap();
         assert_eq!(response.original_request, Some(request));
         response.told.unwrap()
@@ -396,6 +442,33 @@ mod tests {
         );
         let unknown = asked(ReflectionQuestion::AllExtensionNumbersOfType("a.B".to_owned()));
         assert!(matches!(unknown, ReflectionAnswer::Error(error) if error.error_message.contains("a.B")));
+    }
+
+    #[test]
+    fn files_of_services_that_a_client_may_not_call_are_not_told() {
+        let file = |name: &str, service: &str, dependency: &[&str]| FileDescriptorProto {
+            name: Some(name.to_owned()),
+            dependency: dependency.iter().map(|name| (*name).to_owned()).collect(),
+            service: vec![prost_types::ServiceDescriptorProto {
+                name: Some(service.to_owned()),
+                ..prost_types::ServiceDescriptorProto::default()
+            }],
+            ..FileDescriptorProto::default()
+        };
+        let set = prost_types::FileDescriptorSet {
+            file: vec![
+                file("base", "Base", &[]),
+                file("told", "Told", &["base"]),
+                file("secret", "Secret", &["base"]),
+            ],
+        };
+        let sets = [ToldSet {
+            descriptors: set.encode_to_vec().into(),
+            services: vec!["Told".to_owned()],
+        }];
+        let has = |symbol: &str| find(&sets, |file| declares(file, symbol)).is_some();
+        assert!(has("Told") && has("Base") && !has("Secret"));
+        assert!(find(&sets, |file| file.name() == "secret").is_none());
     }
 
     #[test]
