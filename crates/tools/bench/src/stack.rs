@@ -317,7 +317,10 @@ impl Stack {
         policies: &Policies,
     ) -> Result<(), Failure> {
         let folder = self.folder.clone();
-        self.node(name, reach, policies, &folder)?;
+        let mut node = Node::start(name, reach, policies, &folder)?;
+        node.process
+            .wait_for("it listens", || TcpStream::connect(address).is_ok())?;
+        self.keep(node);
         self.address = address.to_string();
         Ok(())
     }
