@@ -150,6 +150,7 @@ pub(crate) fn parse_mode(mode: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
     use std::path::Path;
 
     use super::*;
@@ -188,6 +189,85 @@ mod tests {
                 document.contains(&format!("`{key}`")),
                 "docs/configuration.md lacks {key}"
             );
+        }
+    }
+
+    /// The example, with its commented tables and keys in effect.
+    fn uncommented(example: &str) -> toml::Value {
+        let is_code = |line: &str| {
+            let key = line.split_once(" = ").map_or("", |(key, _)| key);
+            let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            line.starts_with('[') || is_key
+        };
+        let lines = example.lines().map(|line| match line.strip_prefix("# ") {
+            Some(code) if is_code(code) => code,
+            _ => line,
+        });
+        let text: Vec<_> = lines.collect();
+        toml::from_str(&text.join("\n")).unwrap()
+    }
+
+    /// The paths to all tables at or below a value: keys, and numbers of entries.
+    fn tables(at: &toml::Value, path: &[String], found: &mut Vec<Vec<String>>) {
+        let below = |step: String| [path, &[step]].concat();
+        if let Some(table) = at.as_table() {
+            found.push(path.to_vec());
+            for (key, value) in table {
+                tables(value, &below(key.clone()), found);
+            }
+        }
+        for (at, entry) in at.as_array().into_iter().flatten().enumerate() {
+            tables(entry, &below(at.to_string()), found);
+        }
+    }
+
+    fn table_at<'a>(document: &'a mut toml::Value, path: &[String]) -> &'a mut toml::Table {
+        let at = path
+            .iter()
+            .fold(document, |at, step| match step.parse::<usize>() {
+                Ok(entry) => &mut at[entry],
+                Err(_) => &mut at[step.as_str()],
+            });
+        at.as_table_mut().unwrap()
+    }
+
+    #[test]
+    fn the_example_s_commented_tables_show_every_key() {
+        let document = uncommented(include_str!("../../../../../packaging/provostd.toml"));
+        let whole: Config = document.clone().try_into().unwrap();
+        assert!(whole.tls.is_some() && whole.grpc.listeners[0].tls.is_some());
+        let mut paths = Vec::new();
+        tables(&document, &[], &mut paths);
+        // What is shown and what there is, by table. The refusal of a key that there is not names those that there are.
+        let mut keys: BTreeMap<String, [BTreeSet<String>; 2]> = BTreeMap::new();
+        for path in paths {
+            let mut probe = document.clone();
+            let table = table_at(&mut probe, &path);
+            let shown: Vec<_> = table.keys().cloned().collect();
+            table.insert("unheard_of".into(), true.into());
+            // Policies have whatever keys their kinds have.
+            let Err(error) = probe.try_into::<Config>() else {
+                assert_eq!(path, ["policy", "0", "config"]);
+                continue;
+            };
+            let (_, known) = error.message().split_once("expected").unwrap();
+            let known = known.split('`').skip(1).step_by(2).map(str::to_owned);
+            let names: Vec<_> = path
+                .iter()
+                .filter(|step| step.parse::<usize>().is_err())
+                .cloned()
+                .collect();
+            let of_table = keys.entry(names.join(".")).or_default();
+            of_table[0].extend(shown);
+            of_table[1].extend(known);
+        }
+        assert!(keys.len() > 15, "{:?}", keys.keys());
+        for (table, [shown, known]) in keys {
+            let lacks: Vec<_> = known
+                .difference(&shown)
+                .filter(|key| *key != "takeover_ms")
+                .collect();
+            assert!(lacks.is_empty(), "the example lacks {lacks:?} of [{table}]");
         }
     }
 
