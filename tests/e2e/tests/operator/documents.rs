@@ -218,7 +218,11 @@ const CLASSES: [(&str, usize, &[&str]); 14] = [
         &["DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED", "INVALID_ARGUMENT"],
     ),
     ("A limit is reached", 6, &["RESOURCE_EXHAUSTED", "receive heap"]),
-    ("A gRPC client gets an error", 4, &["grpc.listener"]),
+    (
+        "A gRPC client gets an error",
+        18,
+        &["grpc.listener", "route.tls", "allow_clients", "ALPN", "export"],
+    ),
     ("The daemon does not start", 6, &["config check"]),
     ("A policy or an engine is not taken", 4, &["policy example"]),
     ("A replacement of the daemon fails", 4, &["hot_restart_ms"]),
