@@ -1,18 +1,21 @@
 //! Ranges, and what must not contradict each other.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use provost_wire::limits;
 
 use provost_transport_datagram::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 
 use super::{
-    AccountKind, AppTable, Config, ConfigError, NamedAccount, Problem, RouteConfig, RouteTransport, apps,
-    parse_mode,
+    AccountKind, AppTable, Config, ConfigError, ListenAddress, NamedAccount, Problem, RouteConfig,
+    RouteTransport, apps, parse_mode,
 };
 use crate::policies::{ATTACHMENTS_MAX, Attachment};
 use crate::transport::{PeerAddress, TransportKind};
 
+/// What sockets of TCP are called here, those of gRPC and HTTP as well.
+const TCP: &str = "tcp";
 /// Runtime threads, at most.
 const RUNTIMES_MAX: usize = 64;
 /// Listeners and routes, at most each.
@@ -50,6 +53,7 @@ impl Config {
         for (key, problem) in self.grpc_problems() {
             problems.add(key, problem);
         }
+        self.check_sockets(&mut problems);
         if let Err(problem) = self.observe.address() {
             problems.add("observe.listen", problem);
         }
@@ -304,7 +308,42 @@ impl Config {
     }
 }
 
+/// What the sockets of listeners are told apart by: a port of TCP is none of UDP.
+type SocketOf = (&'static str, SocketAddr);
+
 impl Config {
+    /// One address is listened at once. Those of `[[grpc.listener]]` are compared where they are checked.
+    fn check_sockets(&self, problems: &mut Problems) {
+        let mut taken: Vec<(String, SocketOf)> = Vec::new();
+        let mut take = |key: String, socket: SocketOf, is_compared: &dyn Fn(&str) -> bool| {
+            let (_, address) = socket;
+            let first = taken
+                .iter()
+                .find(|(other, at)| *at == socket && is_compared(other));
+            match first {
+                _ if address.port() == 0 => {}
+                Some((other, _)) => {
+                    let message = format!("{address} is {other} too: give each an address of its own");
+                    problems.add(key, message);
+                }
+                None => taken.push((key, socket)),
+            }
+        };
+        for (at, listener) in self.listeners.iter().enumerate() {
+            let socket = (listener.transport.name(), listener.address);
+            take(format!("listener[{at}].address"), socket, &|_| true);
+        }
+        for (at, listener) in self.grpc.listeners.iter().enumerate() {
+            if let Ok(ListenAddress::Tcp(address)) = listener.listen_address() {
+                let is_other = |key: &str| !key.starts_with("grpc.");
+                take(format!("grpc.listener[{at}].address"), (TCP, address), &is_other);
+            }
+        }
+        if let Ok(Some(ListenAddress::Tcp(address))) = self.observe.address() {
+            take("observe.listen".to_owned(), (TCP, address), &|_| true);
+        }
+    }
+
     fn check_tls_of_route(&self, key: &str, route: &RouteConfig, problems: &mut Problems) {
         let is_grpc = route.transport == RouteTransport::Over(TransportKind::Grpc);
         if self.tls.is_none() && route.tls.is_none() && !route.server_identities.is_empty() {

@@ -324,6 +324,30 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_listened_at_once() {
+        let listener = |transport: &str, port: u16| {
+            format!("[[listener]]\ntransport = \"{transport}\"\naddress = \"127.0.0.1:{port}\"\n")
+        };
+        let [tcp, datagram, free] = [("tcp", 7700), ("datagram", 7700), ("tcp", 0)]
+            .map(|(transport, port)| listener(transport, port));
+        let grpc = "[[grpc.listener]]\nname = \"g\"\napp = \"g\"\naddress = \"127.0.0.1:7700\"\n";
+        let metrics = "[observe]\nlisten = \"127.0.0.1:7700\"\n";
+        for good in [
+            format!("{tcp}{datagram}"),
+            format!("{free}{free}"),
+            format!("{datagram}{grpc}"),
+        ] {
+            assert!(Config::parse(&good, "test").is_ok(), "{good}");
+        }
+        assert_eq!(problems(&format!("{tcp}{tcp}")), ["listener[1].address"]);
+        assert_eq!(problems(&format!("{tcp}{grpc}")), ["grpc.listener[0].address"]);
+        assert_eq!(problems(&format!("{metrics}{grpc}")), ["observe.listen"]);
+        let error = Config::parse(&format!("{tcp}{metrics}"), "test").unwrap_err();
+        let said = "observe.listen: 127.0.0.1:7700 is listener[0].address too";
+        assert!(error.to_string().contains(said), "{error}");
+    }
+
+    #[test]
     fn a_route_has_servers_of_its_own_else_those_of_the_node() {
         let route = "[[route]]\nservice = \"a.B\"\nendpoints = [\"h:1\"]\n";
         let own = format!("{route}server_identities = [\"spiffe://x/b\"]\n");
