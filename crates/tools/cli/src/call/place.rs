@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use provost_admin::v1::GetStatusRequest;
 use provost_admin::v1::admin_client::AdminClient;
+use provost_admin::v1::{GetStatusRequest, GrpcListener};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::admin::Node;
@@ -14,7 +14,7 @@ use crate::failure::{Exit, Failure};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CallPlace {
     /// A gRPC listener of a node, or any gRPC server in cleartext: HOST:PORT, :PORT on this host, or unix:PATH; without it, the
-    /// node's first listener
+    /// node's first listener without TLS
     #[arg(long, value_name = "ADDRESS", env = "PROVOST_GRPC_ADDRESS", value_parser = uri_of)]
     address: Option<String>,
 }
@@ -60,12 +60,23 @@ impl CallPlace {
     }
 }
 
-/// The node's first listener that one can reach from here; Unix sockets, which tell who calls, come first.
+/// The node's first listener that one can reach from here.
 async fn listener_of(mut node: Node) -> Result<String, Failure> {
     let status = node.call(GetStatusRequest {}, AdminClient::get_status).await?;
-    let mut listeners = status.grpc_listeners;
+    reachable(status.grpc_listeners)
+}
+
+/// The first listener that takes cleartext; Unix sockets, which tell who calls, come first.
+fn reachable(mut listeners: Vec<GrpcListener>) -> Result<String, Failure> {
     listeners.sort_by_key(|listener| !listener.address.starts_with("unix:"));
-    let Some(first) = listeners.first() else {
+    let Some(first) = listeners.iter().find(|listener| listener.tls.is_empty()) else {
+        if let Some(secure) = listeners.first() {
+            let message = format!(
+                "listener \"{}\" speaks TLS: name another with --address",
+                secure.name
+            );
+            return Err(Failure::new(Exit::Refused, message));
+        }
         let message = "the node has no [[grpc.listener]] in its configuration: add one, or name a gRPC server with --address";
         return Err(Failure::new(Exit::Refused, message));
     };
@@ -92,6 +103,29 @@ pub(crate) fn unreachable(error: tonic::transport::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listener_with_tls_is_passed_over_or_named() {
+        let listener = |name: &str, address: &str, tls: &str| GrpcListener {
+            name: name.to_owned(),
+            address: address.to_owned(),
+            clients: 0,
+            tls: tls.to_owned(),
+        };
+        let secure = listener("public", "0.0.0.0:50051", "clients prove nothing");
+        let local = listener("local", "0.0.0.0:50052", "");
+        let socket = listener("socket", "unix:/run/g.sock", "");
+        let of = |listeners: &[&GrpcListener]| reachable(listeners.iter().copied().cloned().collect());
+        assert_eq!(of(&[&secure, &local]).unwrap(), "http://127.0.0.1:50052");
+        assert_eq!(of(&[&secure, &local, &socket]).unwrap(), "unix:/run/g.sock");
+        let refused = of(&[&secure]).unwrap_err();
+        assert!(
+            refused.exit == Exit::Refused
+                && refused.message == "listener \"public\" speaks TLS: name another with --address",
+            "{refused}"
+        );
+        assert!(of(&[]).unwrap_err().message.contains("[[grpc.listener]]"));
+    }
 
     #[test]
     fn addresses_are_hosts_with_ports_or_sockets() {
