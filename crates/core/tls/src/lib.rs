@@ -323,6 +323,12 @@ fn is_version_1(certificate: &CertificateDer<'_>) -> bool {
     matches!(read, Err(webpki::Error::UnsupportedCertVersion))
 }
 
+/// Who the first certificate of a file names: SPIFFE ids, then DNS names.
+pub fn identities_of(path: &Path) -> Result<Vec<String>, TlsConfigError> {
+    let chain = certificates(path)?;
+    Ok(chain.first().map(identities_in).unwrap_or_default())
+}
+
 /// Every identity in a certificate: SPIFFE ids, then DNS names.
 fn identities_in(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else {

@@ -32,6 +32,8 @@ const PAIRS: [(&str, &str); 4] = [
     ("cert.pem", "key.pem"),
     ("tls.crt", "tls.key"),
 ];
+/// How a SPIFFE id begins.
+const SPIFFE: &str = "spiffe://";
 /// Permissions of others on a file: read and write, by its group and by everybody.
 const OTHERS: u32 = 0o066;
 
@@ -92,26 +94,59 @@ pub(super) enum GrpcPlace {
     Socket(PathBuf),
 }
 
-pub(super) fn grpc_place(text: &str, port: u16, warnings: &mut Vec<String>) -> Result<GrpcPlace, Failure> {
-    match text.strip_prefix("unix:") {
-        Some(path) => absolute(Path::new(path)).map(GrpcPlace::Socket),
-        None => address(text, port, "--grpc", warnings).map(GrpcPlace::Port),
+/// Addresses that the configuration has already, and what is to be said of them.
+#[derive(Debug, Default)]
+pub(super) struct PlannedAddresses {
+    taken: Vec<SocketAddr>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl PlannedAddresses {
+    /// Whether a socket of the configuration has this port of this address.
+    fn has(&self, ip: IpAddr, port: u16) -> bool {
+        let overlaps = |other: &SocketAddr| {
+            other.port() == port && (other.ip() == ip || other.ip().is_unspecified() || ip.is_unspecified())
+        };
+        self.taken.iter().any(overlaps)
     }
 }
 
-/// An address with a port: the one that was given, or the first that is free from the usual one on.
+pub(super) fn grpc_place(
+    text: &str,
+    port: u16,
+    planned: &mut PlannedAddresses,
+) -> Result<GrpcPlace, Failure> {
+    match text.strip_prefix("unix:") {
+        Some(path) => absolute(Path::new(path)).map(GrpcPlace::Socket),
+        None => address(text, port, "--grpc", planned).map(GrpcPlace::Port),
+    }
+}
+
+/// An address with a port: the one that was given, or the first that is free from the usual one on and not planned for
+/// something else.
 pub(super) fn address(
     text: &str,
     usual: u16,
     option: &str,
-    warnings: &mut Vec<String>,
+    planned: &mut PlannedAddresses,
+) -> Result<SocketAddr, Failure> {
+    let address = free_address(text, usual, option, planned)?;
+    planned.taken.push(address);
+    Ok(address)
+}
+
+fn free_address(
+    text: &str,
+    usual: u16,
+    option: &str,
+    planned: &mut PlannedAddresses,
 ) -> Result<SocketAddr, Failure> {
     if let Ok(given) = text.parse::<SocketAddr>() {
         match TcpListener::bind(given) {
             Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
                 return Err(not_here(option, given.ip()));
             }
-            Err(error) => warnings.push(format!(
+            Err(error) => planned.warnings.push(format!(
                 "{option} {given}: {error}: the node cannot start before that is free"
             )),
             Ok(_) => {}
@@ -122,11 +157,11 @@ pub(super) fn address(
         let message = format!("{option} {text}: write an IP address, or IP:PORT, such as 127.0.0.1:{usual}");
         return Err(Failure::usage(message));
     };
-    free_port(ip, usual, option).map(|port| SocketAddr::new(ip, port))
+    free_port(ip, usual, option, planned).map(|port| SocketAddr::new(ip, port))
 }
 
-fn free_port(ip: IpAddr, usual: u16, option: &str) -> Result<u16, Failure> {
-    for port in usual..usual + PORTS_TRIED {
+fn free_port(ip: IpAddr, usual: u16, option: &str, planned: &PlannedAddresses) -> Result<u16, Failure> {
+    for port in (usual..usual + PORTS_TRIED).filter(|port| !planned.has(ip, *port)) {
         match TcpListener::bind((ip, port)) {
             Ok(_) => return Ok(port),
             Err(error) if error.kind() == ErrorKind::AddrNotAvailable => return Err(not_here(option, ip)),
@@ -205,9 +240,16 @@ pub(super) fn warnings(plan: &NodePlan, surroundings: &MachineFacts) -> Vec<Stri
         && is_open(*open)
     {
         warnings.push(format!(
-            "gRPC clients connect to {open} in cleartext, and prove nothing of themselves"
+            "gRPC clients connect to {open} in cleartext, and prove nothing of themselves: add a [grpc.listener.tls] table \
+             (docs/configuration.md)"
         ));
     }
+    if let Some(open) = plan.metrics.filter(|address| is_open(*address)) {
+        warnings.push(format!(
+            "metrics at {open} need no login: keep that port where only the scraper comes"
+        ));
+    }
+    warnings.extend(nameless_servers(plan));
     if let Some(key) = plan.tls.as_ref().map(|tls| &tls.key)
         && std::fs::metadata(key).is_ok_and(|file| file.permissions().mode() & OTHERS != 0)
     {
@@ -219,6 +261,23 @@ pub(super) fn warnings(plan: &NodePlan, surroundings: &MachineFacts) -> Vec<Stri
         warnings.push(who.to_owned());
     }
     warnings
+}
+
+/// Where this node's certificate names no host, those of its servers will not either.
+fn nameless_servers(plan: &NodePlan) -> Option<String> {
+    let files = plan.tls.as_ref()?;
+    if plan.routes.is_empty() || !plan.server_identities.is_empty() {
+        return None;
+    }
+    // Files that are no good are refused before anything is written.
+    let identities = provost_tls::identities_of(&files.certificate).ok()?;
+    if identities.iter().any(|identity| !identity.starts_with(SPIFFE)) {
+        return None;
+    }
+    let domain = identities.first()?.strip_prefix(SPIFFE)?.split('/').next()?;
+    Some(format!(
+        "servers whose certificates name no host are refused: add --server-identity '{SPIFFE}{domain}/node/*'"
+    ))
 }
 
 /// Whether somebody listens at a socket. A node's control socket keeps the bounds of messages: it refuses a stream by its type,
@@ -248,24 +307,29 @@ mod tests {
     fn a_port_that_is_taken_is_passed_over_or_warned_of() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let here = taken.local_addr().unwrap();
-        let mut warnings = Vec::new();
+        let mut planned = PlannedAddresses::default();
         // Ports of this kind end well below the highest.
-        let next = address("127.0.0.1", here.port(), "--listen", &mut warnings).unwrap();
+        let next = address("127.0.0.1", here.port(), "--listen", &mut planned).unwrap();
         assert!(
-            next.port() > here.port() && warnings.is_empty(),
-            "{next} {warnings:?}"
+            next.port() > here.port() && planned.warnings.is_empty(),
+            "{next} {planned:?}"
         );
-        let same = address(&here.to_string(), 1, "--listen", &mut warnings).unwrap();
+        // Nobody listens there yet, and the configuration has it.
+        for ip in ["127.0.0.1", "0.0.0.0"] {
+            let other = address(ip, next.port(), "--grpc", &mut planned).unwrap();
+            assert!(other.port() > next.port(), "{other}");
+        }
+        let same = address(&here.to_string(), 1, "--listen", &mut planned).unwrap();
         assert!(
-            same == here && warnings[0].contains("before that is free"),
-            "{warnings:?}"
+            same == here && planned.warnings[0].contains("before that is free"),
+            "{planned:?}"
         );
-        let elsewhere = address("192.0.2.1", 7700, "--listen", &mut warnings).unwrap_err();
+        let elsewhere = address("192.0.2.1", 7700, "--listen", &mut planned).unwrap_err();
         assert!(
             elsewhere.message.contains("no address of this machine"),
             "{elsewhere}"
         );
-        let nonsense = address("here", 7700, "--grpc", &mut warnings).unwrap_err();
+        let nonsense = address("here", 7700, "--grpc", &mut planned).unwrap_err();
         assert!(
             nonsense.exit == Exit::Usage && nonsense.message.contains("127.0.0.1:7700"),
             "{nonsense}"

@@ -15,7 +15,7 @@ use provostd::config::Sources;
 
 use crate::failure::{Exit, Failure};
 use crate::watch::print;
-use found::{GrpcPlace, MachineFacts, TlsFound};
+use found::{GrpcPlace, MachineFacts, PlannedAddresses, TlsFound};
 
 /// Where files go that say nothing else.
 const OUTPUT_DEFAULT: &str = "provostd.toml";
@@ -111,7 +111,7 @@ pub(crate) fn run(options: &InitOptions) -> Result<(), Failure> {
 }
 
 fn plan(options: &InitOptions, surroundings: &MachineFacts) -> Result<(NodePlan, Vec<String>), Failure> {
-    let mut warnings = Vec::new();
+    let mut planned = PlannedAddresses::default();
     let name = options.name.clone().unwrap_or_else(|| surroundings.host.clone());
     let tls = options
         .tls_dir
@@ -119,13 +119,13 @@ fn plan(options: &InitOptions, surroundings: &MachineFacts) -> Result<(NodePlan,
         .map(|directory| found::tls(directory, &name));
     let mut listeners = Vec::new();
     for address in &options.listen {
-        listeners.push(found::address(address, LISTEN_PORT, "--listen", &mut warnings)?);
+        listeners.push(found::address(address, LISTEN_PORT, "--listen", &mut planned)?);
     }
     let grpc = options.grpc.as_deref();
-    let grpc = grpc.map(|address| found::grpc_place(address, GRPC_PORT, &mut warnings));
+    let grpc = grpc.map(|address| found::grpc_place(address, GRPC_PORT, &mut planned));
     let metrics = match options.metrics.as_str() {
         "none" => None,
-        address => Some(found::address(address, METRICS_PORT, "--metrics", &mut warnings)?),
+        address => Some(found::address(address, METRICS_PORT, "--metrics", &mut planned)?),
     };
     let routes: Result<_, Failure> = options.route.iter().map(|route| parse_route(route)).collect();
     let socket = options
@@ -143,6 +143,7 @@ fn plan(options: &InitOptions, surroundings: &MachineFacts) -> Result<(NodePlan,
         tls: tls.transpose()?,
         server_identities: options.server_identity.clone(),
     };
+    let mut warnings = planned.warnings;
     warnings.extend(found::warnings(&plan, surroundings));
     Ok((plan, warnings))
 }
@@ -316,6 +317,53 @@ mod tests {
         let warned = |arguments: &[&str]| planned(arguments, &alone()).1.join("\n");
         assert_eq!(warned(&["--listen", "127.0.0.1:0"]), "");
         assert!(warned(&["--listen", "0.0.0.0:0"]).contains("--tls-dir"));
-        assert!(warned(&["--grpc", "0.0.0.0:0"]).contains("cleartext"));
+        assert!(warned(&["--grpc", "0.0.0.0:0"]).contains("add a [grpc.listener.tls] table"));
+        let metrics = CommandLine::parse_from(["init", "--metrics", "0.0.0.0:0"]).options;
+        let (_, warnings) = plan(&metrics, &alone()).unwrap();
+        assert!(
+            warnings[0].contains("metrics at 0.0.0.0:0 need no login"),
+            "{warnings:?}"
+        );
+    }
+
+    #[test]
+    fn servers_that_only_an_id_names_are_warned_of() {
+        let directory = tempfile::tempdir().unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+        let of = |more: &[&str]| {
+            let own = ["--tls-dir", directory.path().to_str().unwrap()];
+            let (plan, warnings) = planned(&[&own, more].concat(), &alone());
+            let text = text::configuration(&plan);
+            let offered = text.contains("\n# [grpc.listener.tls]\n");
+            let warned = warnings
+                .into_iter()
+                .find(|warning| warning.contains("--server-identity"));
+            (warned, offered)
+        };
+        let make = |names: Vec<rcgen::SanType>| {
+            let mut params = rcgen::CertificateParams::default();
+            params.subject_alt_names = names;
+            write("node.pem", &params.self_signed(&key).unwrap().pem());
+        };
+        write("ca.pem", "");
+        write("node.key", "");
+        let route = ["--route", "kv.Kv=b.example.org:7700"];
+        let id = rcgen::SanType::URI("spiffe://shop.example/node/a".try_into().unwrap());
+        make(vec![id.clone()]);
+        let said = of(&route).0.unwrap();
+        assert!(
+            said.ends_with("add --server-identity 'spiffe://shop.example/node/*'"),
+            "{said}"
+        );
+        let named = [&route[..], &["--server-identity", "spiffe://shop.example/*"]].concat();
+        assert_eq!(of(&named).0, None);
+        assert_eq!(of(&[]), (None, false));
+        assert_eq!(of(&["--grpc", "127.0.0.1:0"]), (None, true));
+        make(vec![
+            id,
+            rcgen::SanType::DnsName("a.shop.example".try_into().unwrap()),
+        ]);
+        assert_eq!(of(&route).0, None);
     }
 }

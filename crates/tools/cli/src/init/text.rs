@@ -9,6 +9,8 @@ use crate::table::clean;
 
 /// The name of the app that gRPC clients over TCP are.
 const GRPC_APP: &str = "grpc-clients";
+/// TLS towards gRPC clients, where the node has a certificate.
+const GRPC_TLS: &str = "# TLS towards them, with the certificate of [tls]; docs/configuration.md has more keys.\n# [grpc.listener.tls]\n";
 /// The directory that nobody has to make: the service's unit does.
 const PACKAGE_RUNTIME: &str = "/run/provost";
 
@@ -137,7 +139,8 @@ fn grpc(plan: &NodePlan) -> String {
         ),
         Some(GrpcPlace::Port(address)) => format!(
             "\n# Where gRPC clients of any language connect. They prove nothing: all of them are this app.\n\
-             [[grpc.listener]]\nname = \"grpc\"\naddress = \"{address}\"\napp = \"{GRPC_APP}\"\n"
+             [[grpc.listener]]\nname = \"grpc\"\naddress = \"{address}\"\napp = \"{GRPC_APP}\"\n{}",
+            if plan.tls.is_some() { GRPC_TLS } else { "" }
         ),
     }
 }
