@@ -238,10 +238,19 @@ fn establish(
 fn proved<S: Read + Write + AsFd + Send + 'static>(
     mut stream: TlsStream<S>,
     deadline: Instant,
-) -> io::Result<(Box<dyn ByteCarrier>, String)> {
-    finish_handshake(&mut stream, deadline)?;
+) -> Result<(Box<dyn ByteCarrier>, String), grpc::EstablishFault> {
+    finish_handshake(&mut stream, deadline).map_err(of_handshake)?;
     let identity = stream.identity().name().to_owned();
     Ok((Box::new(stream), identity))
+}
+
+/// Why hands were not shaken. A connection that ends early is told apart as it is without TLS: whoever asked for it may have
+/// gone, and this end has shut its socket then.
+fn of_handshake(error: io::Error) -> grpc::EstablishFault {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => grpc::EstablishFault::Closed,
+        _ => grpc::EstablishFault::Io(error),
+    }
 }
 
 /// What may be wrong, where that is not clear.
@@ -335,7 +344,43 @@ fn restore(_version: u32) -> EngineStart {
 
 #[cfg(test)]
 mod tests {
+    use provost_tls::{ServerTrust, StreamClientFiles};
+
     use super::*;
+
+    /// A stream within TLS, and the socket at its other end.
+    fn client_and_server() -> (TlsStream<UnixStream>, UnixStream) {
+        let directory = tempfile::tempdir().unwrap();
+        let ca = directory.path().join("ca.pem");
+        let authority = rcgen::generate_simple_self_signed(["server.test".to_owned()]).unwrap();
+        std::fs::write(&ca, authority.cert.pem()).unwrap();
+        let trust = ServerTrust {
+            ca: Some(ca),
+            crls: Vec::new(),
+        };
+        let files = StreamClientFiles {
+            trust,
+            ..StreamClientFiles::default()
+        };
+        let config = files.load().unwrap().config;
+        let (socket, server) = UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let stream = TlsStream::client(socket, config, "server.test").unwrap();
+        (stream, server)
+    }
+
+    #[test]
+    fn a_connection_that_ends_within_its_handshake_is_no_failure_of_its_server() {
+        let (mut stream, _server) = client_and_server();
+        let socket = stream.as_fd().try_clone_to_owned().unwrap();
+        let stop = ServerSocket::Unix(socket.into()).stop().unwrap();
+        assert!(!stream.shake_hands().unwrap());
+        // As when the app that has asked for it has gone.
+        stop();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let fault = proved(stream, deadline).err().unwrap();
+        assert!(matches!(fault, grpc::EstablishFault::Closed), "{fault}");
+    }
 
     #[test]
     fn what_this_node_lacks_is_no_failure_of_a_server() {
