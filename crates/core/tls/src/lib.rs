@@ -32,7 +32,8 @@ pub use handshake::{KEY_BYTES, Purpose, TlsHandshake};
 pub use session::{TlsFault, TlsRead, TlsSession};
 pub use stream::{StreamFault, TlsStream, is_server_name};
 pub use stream_files::{
-    ClientDemand, LoadedStreamTls, ServerTrust, StreamClientFiles, StreamServerFiles, TlsSource,
+    ClientDemand, LoadedStreamTls, ServerTrust, SourceVersion, StreamClientFiles, StreamServerFiles,
+    TlsSource,
 };
 pub use validity::CertificateValidity;
 

@@ -1,7 +1,8 @@
 //! What TLS beside HTTP/2 is configured with: files, and what they come to.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::CertificateRevocationListDer;
@@ -73,7 +74,25 @@ pub struct LoadedStreamTls<C> {
 
 /// What connections are made or accepted with, by whoever makes them from another thread: it may be replaced meanwhile.
 #[derive(Debug)]
-pub struct TlsSource<C>(Arc<Mutex<Arc<C>>>);
+pub struct TlsSource<C>(Arc<Mutex<SourceContent<C>>>);
+
+#[derive(Debug)]
+struct SourceContent<C> {
+    config: Arc<C>,
+    version: SourceVersion,
+}
+
+/// Tells what a [`TlsSource`] gives out at one time from what it gives out later, and from what others do. The process has each
+/// once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceVersion(u64);
+
+impl SourceVersion {
+    fn next() -> SourceVersion {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        SourceVersion(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 impl<C> Clone for TlsSource<C> {
     fn clone(&self) -> TlsSource<C> {
@@ -85,18 +104,37 @@ impl<C> TlsSource<C> {
     /// That gives this one out at first.
     #[must_use]
     pub fn new(config: Arc<C>) -> TlsSource<C> {
-        TlsSource(Arc::new(Mutex::new(config)))
+        TlsSource(Arc::new(Mutex::new(SourceContent::of(config))))
     }
 
     /// The one that is in use now.
     #[must_use]
     pub fn current(&self) -> Arc<C> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.lock().config)
+    }
+
+    /// What tells it from others.
+    #[must_use]
+    pub fn version(&self) -> SourceVersion {
+        self.lock().version
     }
 
     /// Puts another one into use, for connections to come.
     pub fn replace(&self, config: Arc<C>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = config;
+        *self.lock() = SourceContent::of(config);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SourceContent<C>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C> SourceContent<C> {
+    fn of(config: Arc<C>) -> SourceContent<C> {
+        SourceContent {
+            config,
+            version: SourceVersion::next(),
+        }
     }
 }
 

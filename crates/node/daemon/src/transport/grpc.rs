@@ -15,7 +15,7 @@ use provost_tls::{LoadedStreamTls, TlsSource, TlsStream};
 use provost_transport_grpc::{self as grpc, ByteCarrier};
 use provost_wire::Code;
 
-use self::attempts::{DialAttempts, DialTarget};
+use self::attempts::{DialAttempts, DialTarget, TlsTarget};
 use super::tcp::{first_to_answer, stop};
 use super::{
     ConnectFailure, ConnectRequest, Encoding, EstablishedPeer, Hello, LiveCalls, NetworkTransport,
@@ -115,10 +115,13 @@ impl ServerSocket {
 
 fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
     let (endpoint, deadline) = (request.address.clone(), request.deadline);
-    let tls_name = request.grpc_tls.as_ref().map(|tls| tls.name(&endpoint));
+    let tls = request.grpc_tls.as_ref().map(|tls| TlsTarget {
+        name: tls.name(&endpoint),
+        source: tls.source.version(),
+    });
     let target = move |address| DialTarget {
         address,
-        tls_name: tls_name.clone(),
+        tls: tls.clone(),
     };
     let targets: Vec<DialTarget> = addresses.into_iter().map(target).collect();
     Box::pin(async move {

@@ -7,6 +7,8 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use provost_tls::SourceVersion;
+
 use crate::transport::PeerAddress;
 
 /// After the first failure, counted from when the attempt began.
@@ -29,8 +31,17 @@ pub(super) struct DialAttempts(Mutex<BTreeMap<DialTarget, FailedAttempts>>);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct DialTarget {
     pub(super) address: PeerAddress,
-    /// What it has to prove to be called within TLS: where that is wrong, others may reach it by another name.
-    pub(super) tls_name: Option<String>,
+    /// How it is met within TLS.
+    pub(super) tls: Option<TlsTarget>,
+}
+
+/// Where one of these is wrong, other routes may reach the server, and so may the same one when its files are mended.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct TlsTarget {
+    /// What it has to prove to be called.
+    pub(super) name: String,
+    /// What it is met with.
+    pub(super) source: SourceVersion,
 }
 
 #[derive(Clone, Debug)]
@@ -117,12 +128,16 @@ fn jittered(backoff: Duration, random: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use provost_tls::TlsSource;
+
     use super::*;
 
     fn address(port: u16) -> DialTarget {
         DialTarget {
             address: std::net::SocketAddr::from(([127, 0, 0, 1], port)).into(),
-            tls_name: None,
+            tls: None,
         }
     }
 
@@ -192,11 +207,29 @@ mod tests {
         attempts.failed(&[address(1), address(3)], began, &"refused");
         let all = [address(1), address(2), address(3)];
         assert_eq!(attempts.allowed(&all, began).unwrap(), [address(2)]);
-        let by_another_name = DialTarget {
-            tls_name: Some("other.test".to_owned()),
+    }
+
+    #[test]
+    fn a_failure_is_of_one_name_and_one_set_of_files() {
+        let (attempts, began) = (DialAttempts::new(), Instant::now());
+        let (source, other) = (TlsSource::new(Arc::new(())), TlsSource::new(Arc::new(())));
+        let within_tls = |name: &str, source: &TlsSource<()>| DialTarget {
+            tls: Some(TlsTarget {
+                name: name.to_owned(),
+                source: source.version(),
+            }),
             ..address(1)
         };
-        assert!(attempts.allowed(&[by_another_name], began).is_ok());
+        let is_free = |target| attempts.allowed(&[target], began).is_ok();
+        attempts.failed(&[within_tls("a.test", &source)], began, &"not of this authority");
+        assert!(!is_free(within_tls("a.test", &source)));
+        assert!(!is_free(within_tls("a.test", &source.clone())));
+        assert!(is_free(address(1)));
+        assert!(is_free(within_tls("b.test", &source)));
+        assert!(is_free(within_tls("a.test", &other)));
+        // The files were mended.
+        source.replace(Arc::new(()));
+        assert!(is_free(within_tls("a.test", &source)));
     }
 
     #[test]
