@@ -28,6 +28,8 @@ pub struct TlsStream<S: Read + Write> {
     tls: Box<Connection>,
     input: TlsInput,
     stage: StreamStage,
+    /// The last read stopped before the end or an error.
+    has_more: bool,
 }
 
 /// What came from the stream below and rustls has not taken: it takes little at a time. Buffers are those of the thread, and a
@@ -88,6 +90,7 @@ impl<S: Read + Write> TlsStream<S> {
             tls: Box::new(tls),
             input: TlsInput::default(),
             stage: StreamStage::Shaking(0),
+            has_more: false,
         }
     }
 
@@ -112,6 +115,18 @@ impl<S: Read + Write> TlsStream<S> {
     /// Whether bytes wait for room in the stream below.
     pub fn has_output(&self) -> bool {
         self.tls.wants_write()
+    }
+
+    /// Whether what cannot be written now can be only when the peer has gone on with the handshake, whatever room there is in the
+    /// stream below.
+    pub fn waits_for_peer(&self) -> bool {
+        self.is_shaking() && !self.has_output()
+    }
+
+    /// Whether the last read, though it had room, stopped before the end or an error, which the next one tells. The stream below
+    /// may have nothing more to say then.
+    pub fn has_more(&self) -> bool {
+        self.has_more
     }
 
     /// Who the peer has proved to be, once the handshake is over.
@@ -197,21 +212,28 @@ impl<S: Read + Write> TlsStream<S> {
 }
 
 impl<S: Read + Write> Read for TlsStream<S> {
-    /// Reads until there is nothing more, or no room: so fewer bytes than there is room for mean that more have not come.
+    /// Reads until there is nothing more, or no room: so fewer bytes than there is room for mean that more have not come, unless
+    /// [`TlsStream::has_more`].
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.has_more = false;
         self.check_whole()?;
         let mut filled = 0;
         loop {
             match self.tls.reader().read(&mut into[filled..]) {
                 // An end that TLS does not say is one too: messages of HTTP/2 have their lengths.
-                Ok(0) => return Ok(filled),
+                Ok(0) => {
+                    self.has_more = filled > 0;
+                    return Ok(filled);
+                }
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return self.end(filled),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.receive() {
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // It comes again with the next read.
-                    Err(_) if filled > 0 => return Ok(filled),
+                    Err(error) if filled > 0 => {
+                        self.has_more = error.kind() != io::ErrorKind::WouldBlock;
+                        return Ok(filled);
+                    }
                     Err(error) => return Err(error),
                 },
                 Err(error) => return Err(error),
@@ -224,10 +246,11 @@ impl<S: Read + Write> Read for TlsStream<S> {
 }
 
 impl<S: Read + Write> TlsStream<S> {
-    fn end(&self, filled: usize) -> io::Result<usize> {
+    fn end(&mut self, filled: usize) -> io::Result<usize> {
         if self.is_shaking() {
             return Err(closed_early());
         }
+        self.has_more = filled > 0;
         Ok(filled)
     }
 }

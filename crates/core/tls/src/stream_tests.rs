@@ -219,6 +219,52 @@ fn ends_that_do_not_prove_what_they_must_are_refused_with_the_reason() {
     assert!(failure(server).contains("invalid peer certificate"));
 }
 
+#[test]
+fn an_end_or_an_error_behind_bytes_is_told_by_the_next_read() {
+    let authority = Authority::new();
+    let own = authority.node("a", &["server.test"]);
+    let files = server_files(&own, ClientDemand::Nothing);
+    let mut room = vec![0; 10_000];
+    for is_broken in [false, true] {
+        let mut pair = StreamPair::new(&client_files(&own, None), &files, "server.test");
+        let (client, server) = pair.shake_hands();
+        assert!(client.unwrap() && server.unwrap());
+        pair.client.write_all(b"first").unwrap();
+        assert_eq!(pair.server.read(&mut room).unwrap(), 5);
+        assert!(!pair.server.has_more());
+        // Two records, as an error takes the bytes with it that have come at the same time.
+        pair.client.write_all(&[1; 3_000]).unwrap();
+        pair.client.write_all(&[2; 3_000]).unwrap();
+        let below = pair.client.socket.clone();
+        if is_broken {
+            let no_record = b"\x17\x03\x03\x00\x20nothing that was sealed for anyone";
+            below.goes.borrow_mut().bytes.extend(no_record);
+        } else {
+            drop(pair.client);
+        }
+        assert!(pair.server.read(&mut room).unwrap() >= 3_000);
+        let below_bytes = below.goes.borrow().bytes.len();
+        assert_eq!((pair.server.has_more(), below_bytes), (true, 0), "{is_broken}");
+        let told = pair.server.read(&mut room);
+        assert_eq!(told.is_err(), is_broken, "{told:?}");
+        assert!(!pair.server.has_more());
+    }
+}
+
+#[test]
+fn a_stream_whose_handshake_goes_on_waits_for_its_peer() {
+    let authority = Authority::new();
+    let own = authority.node("a", &["server.test"]);
+    let files = server_files(&own, ClientDemand::Nothing);
+    let mut pair = StreamPair::new(&client_files(&own, None), &files, "server.test");
+    assert!(!pair.client.waits_for_peer(), "its first words are to be sent");
+    while pair.client.write(&[7; 10_000]).is_ok() {}
+    assert!(pair.client.waits_for_peer());
+    let (client, server) = pair.shake_hands();
+    assert!(client.unwrap() && server.unwrap());
+    assert!(!pair.client.waits_for_peer());
+}
+
 /// A client and a server, of which one has another opinion on ALPN.
 fn with_protocols(of_client: &[&[u8]], of_server: &[&[u8]]) -> (io::Result<bool>, io::Result<bool>, Vec<u8>) {
     let authority = Authority::new();

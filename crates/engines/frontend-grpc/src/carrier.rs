@@ -25,6 +25,12 @@ pub trait ByteCarrier: Send {
         Ok(())
     }
 
+    /// Whether the last read, though it had room, stopped before the end or an error, which the next one tells. The socket may
+    /// have nothing more to say then.
+    fn has_more(&self) -> bool {
+        false
+    }
+
     /// What a poller watches; the carrier owns it.
     fn descriptor(&self) -> RawFd;
 }

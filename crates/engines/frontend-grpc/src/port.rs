@@ -370,7 +370,7 @@ impl GrpcPort {
                 true
             }
             Ok(count) => {
-                self.is_readable = count == bytes.len();
+                self.is_readable = count == bytes.len() || self.carrier.has_more();
                 let taken = self.take_input(&bytes[..count]);
                 self.input.extend_from_slice(&bytes[taken..count]);
                 true

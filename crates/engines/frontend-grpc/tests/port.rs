@@ -469,6 +469,18 @@ fn a_port_waits_until_its_carrier_has_sent_what_it_keeps() {
 }
 
 #[test]
+fn an_end_behind_the_last_bytes_is_seen_though_the_socket_says_nothing_more() {
+    let mut rig = PortRig::bound();
+    let call = rig.begin(RequestHead::new(UNARY));
+    rig.client.half_close(call, rig.now).unwrap();
+    rig.client_writes();
+    rig.from_client.lock().unwrap().is_closed = true;
+    rig.port.note_ready();
+    rig.port.poll(rig.now);
+    assert!(rig.port.interest().is_none(), "it has ended");
+}
+
+#[test]
 fn calls_of_a_lost_connection_are_cancelled() {
     let mut rig = PortRig::bound();
     rig.call(UNARY, &note("a"));

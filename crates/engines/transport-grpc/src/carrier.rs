@@ -27,6 +27,18 @@ pub trait ByteCarrier: Send {
     /// [`io::ErrorKind::WouldBlock`] when there is no room for all of it.
     fn flush_ready(&mut self) -> io::Result<()>;
 
+    /// Whether what was not written waits for the peer to say something, and not for room in the socket: within TLS, while hands
+    /// are shaken.
+    fn waits_for_peer(&self) -> bool {
+        false
+    }
+
+    /// Whether the last read, though it had room, stopped before the end or an error, which the next one tells. The socket may
+    /// have nothing more to say then.
+    fn has_more(&self) -> bool {
+        false
+    }
+
     /// What a poller watches.
     fn socket(&self) -> BorrowedFd<'_>;
 }

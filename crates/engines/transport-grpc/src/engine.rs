@@ -577,7 +577,7 @@ impl Engine for GrpcTransport {
 impl TransportEngine for GrpcTransport {
     fn interest(&self) -> Option<Interest> {
         let link = self.links[self.watched()?].as_ref()?;
-        let write = link.waits_for_room() && !link.is_writable;
+        let write = link.waits_for_room();
         // While the app is behind, what the socket has does not matter.
         let read = !self.is_stopped && link.input.is_empty();
         (read || write).then(|| Interest {

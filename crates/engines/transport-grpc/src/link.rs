@@ -199,9 +199,11 @@ impl GrpcLink {
         self.is_readable && self.is_open() && self.input.is_empty() && !self.grpc.is_blocked()
     }
 
-    /// Whether something waits for room in the carrier.
+    /// Whether something waits for room in the socket. (A poller that looks for room finds it again and again where that is not
+    /// what is waited for.)
     pub(crate) fn waits_for_room(&self) -> bool {
-        self.ended().is_none() && self.keeps_output()
+        let waits = self.keeps_output() && !self.is_writable && !self.carrier.waits_for_peer();
+        self.ended().is_none() && waits
     }
 
     /// Whether anything is still to be sent.
@@ -211,6 +213,11 @@ impl GrpcLink {
 
     /// Reads some; none if nothing is there, or it has ended.
     pub(crate) fn read(&mut self, into: &mut [u8], now: Nanos) -> usize {
+        if self.carrier.waits_for_peer() {
+            // What is read may be what it waits for, and then it sends what it has kept.
+            self.is_writable = true;
+            self.is_flushed = false;
+        }
         match self.carrier.read_ready(into) {
             Ok(0) => {
                 self.lose("the server closed the connection", now);
@@ -218,7 +225,7 @@ impl GrpcLink {
             }
             Ok(count) => {
                 // What was not filled is empty; more makes the socket ready anew.
-                self.is_readable = count == into.len();
+                self.is_readable = count == into.len() || self.carrier.has_more();
                 count
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,

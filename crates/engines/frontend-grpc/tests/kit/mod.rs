@@ -86,6 +86,11 @@ impl ByteCarrier for PipeCarrier {
         Ok(())
     }
 
+    /// As within TLS: an end is read with the bytes before it.
+    fn has_more(&self) -> bool {
+        self.from_client.lock().unwrap().is_closed
+    }
+
     fn descriptor(&self) -> RawFd {
         -1
     }

@@ -270,6 +270,15 @@ impl TransportRig {
     }
 
     pub(crate) fn with(config: GrpcTransportConfig, server_config: GrpcConfig) -> TransportRig {
+        TransportRig::over(|client| Box::new(client), config, server_config)
+    }
+
+    /// Over something that has the socket of the first link.
+    pub(crate) fn over(
+        carrier: impl FnOnce(UnixStream) -> Box<dyn ByteCarrier>,
+        config: GrpcTransportConfig,
+        server_config: GrpcConfig,
+    ) -> TransportRig {
         let now = SECOND_NS;
         let (client, server) = UnixStream::pair().unwrap();
         client.set_nonblocking(true).unwrap();
@@ -278,7 +287,7 @@ impl TransportRig {
         let others = Arc::clone(&dialled);
         let engine = GrpcTransport::new(
             GrpcTransportParts {
-                link: GrpcLink::new(Box::new(client), &config, now),
+                link: GrpcLink::new(carrier(client), &config, now),
                 dialer: Box::new(move || {
                     let (client, server) = UnixStream::pair()?;
                     client.set_nonblocking(true)?;

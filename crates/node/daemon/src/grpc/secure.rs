@@ -24,7 +24,7 @@ use crate::app_process::AppProcess;
 use crate::log::{self, EventSubject};
 use crate::peers;
 use crate::places::{BoundedPlaces, network_of};
-use crate::transport::finish_handshake;
+use crate::transport::{TlsCarrier, finish_handshake};
 
 /// The first byte of a TLS connection: a record of a handshake (RFC 8446, section 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
@@ -201,7 +201,7 @@ fn arrived(stream: TlsStream<std::net::TcpStream>, party: ClientParty, address: 
         format!("{address} (TLS, {proved})")
     };
     ArrivedClient {
-        carrier: Box::new(stream),
+        carrier: Box::new(TlsCarrier(stream)),
         process: AppProcess::unknown(),
         party,
         origin,

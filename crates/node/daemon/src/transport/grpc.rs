@@ -19,7 +19,7 @@ use self::attempts::{DialAttempts, DialTarget, TlsTarget};
 use super::tcp::{first_to_answer, stop};
 use super::{
     ConnectFailure, ConnectRequest, Encoding, EstablishedPeer, Hello, LiveCalls, NetworkTransport,
-    OpenedPeer, PeerAddress, PeerOpening, StopHandshake, TransportDescription, TransportKind,
+    OpenedPeer, PeerAddress, PeerOpening, StopHandshake, TlsCarrier, TransportDescription, TransportKind,
     TransportOptions, finish_handshake, saved_of,
 };
 
@@ -95,8 +95,8 @@ impl ServerSocket {
         Ok(match (self, tls) {
             (ServerSocket::Tcp(stream), None) => Box::new(stream),
             (ServerSocket::Unix(stream), None) => Box::new(stream),
-            (ServerSocket::Tcp(stream), Some(tls)) => Box::new(tls.around(stream, endpoint)?),
-            (ServerSocket::Unix(stream), Some(tls)) => Box::new(tls.around(stream, endpoint)?),
+            (ServerSocket::Tcp(stream), Some(tls)) => Box::new(TlsCarrier(tls.around(stream, endpoint)?)),
+            (ServerSocket::Unix(stream), Some(tls)) => Box::new(TlsCarrier(tls.around(stream, endpoint)?)),
         })
     }
 
@@ -244,7 +244,7 @@ fn proved<S: Read + Write + AsFd + Send + 'static>(
 ) -> Result<(Box<dyn ByteCarrier>, String), grpc::EstablishFault> {
     finish_handshake(&mut stream, deadline).map_err(of_handshake)?;
     let identity = stream.identity().name().to_owned();
-    Ok((Box::new(stream), identity))
+    Ok((Box::new(TlsCarrier(stream)), identity))
 }
 
 /// Why hands were not shaken. A connection that ends early is told apart as it is without TLS: whoever asked for it may have
@@ -351,11 +351,12 @@ mod tests {
 
     use super::*;
 
-    /// A stream within TLS, and the socket at its other end.
-    fn client_and_server() -> (TlsStream<UnixStream>, UnixStream) {
+    const NAME: &str = "server.test";
+
+    fn server_tls() -> GrpcServerTls {
         let directory = tempfile::tempdir().unwrap();
         let ca = directory.path().join("ca.pem");
-        let authority = rcgen::generate_simple_self_signed(["server.test".to_owned()]).unwrap();
+        let authority = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
         std::fs::write(&ca, authority.cert.pem()).unwrap();
         let trust = ServerTrust {
             ca: Some(ca),
@@ -365,18 +366,33 @@ mod tests {
             trust,
             ..StreamClientFiles::default()
         };
-        let config = files.load().unwrap().config;
+        GrpcServerTls {
+            source: TlsSource::new(Arc::new(files.load().unwrap())),
+            given_name: Some(NAME.to_owned()),
+        }
+    }
+
+    /// A socket that does not block, and the one at its other end.
+    fn sockets() -> (UnixStream, UnixStream) {
         let (socket, server) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
-        let stream = TlsStream::client(socket, config, "server.test").unwrap();
-        (stream, server)
+        (socket, server)
+    }
+
+    #[test]
+    fn what_carries_bytes_within_tls_tells_that_it_waits_for_the_server() {
+        let (socket, _server) = sockets();
+        let carrier = ServerSocket::Unix(socket).carrier(Some(&server_tls()), NAME);
+        let mut carrier = carrier.unwrap();
+        while carrier.write_ready(&[io::IoSlice::new(&[7; 1_000])]).is_ok() {}
+        assert!(carrier.waits_for_peer());
     }
 
     #[test]
     fn a_connection_that_ends_within_its_handshake_is_no_failure_of_its_server() {
-        let (mut stream, _server) = client_and_server();
-        let socket = stream.as_fd().try_clone_to_owned().unwrap();
-        let stop = ServerSocket::Unix(socket.into()).stop().unwrap();
+        let (socket, _server) = sockets();
+        let stop = ServerSocket::Unix(socket.try_clone().unwrap()).stop().unwrap();
+        let mut stream = server_tls().around(socket, NAME).unwrap();
         assert!(!stream.shake_hands().unwrap());
         // As when the app that has asked for it has gone.
         stop();

@@ -7,6 +7,7 @@ mod grpc;
 pub(crate) mod local;
 mod nic;
 mod tcp;
+mod tls_carrier;
 mod tls_handshake;
 
 use std::io;
@@ -24,6 +25,7 @@ pub(crate) use grpc::GrpcServerTls;
 pub(crate) use provost_transport_tcp::{
     CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity,
 };
+pub(crate) use tls_carrier::TlsCarrier;
 pub(crate) use tls_handshake::finish_handshake;
 
 macro_rules! registry {
