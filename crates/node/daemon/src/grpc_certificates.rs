@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use provost_tls::{LoadedStreamTls, StreamClientFiles, StreamServerFiles, TlsConfigError, TlsSource};
@@ -15,6 +14,8 @@ use crate::config::{Config, GrpcListenerConfig, RouteConfig, TlsFiles};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 type CertificateSets<F> = BTreeMap<F, Rc<FollowedCertificates<F>>>;
+/// What connections of gRPC clients are accepted with.
+pub(crate) type ListenerTlsSource = TlsSource<LoadedStreamTls<rustls::ServerConfig>>;
 /// What connections to gRPC servers are made with.
 pub(crate) type RouteTlsSource = TlsSource<LoadedStreamTls<rustls::ClientConfig>>;
 
@@ -80,17 +81,16 @@ impl GrpcCertificates {
         *self.sets.borrow_mut() = sets;
     }
 
-    /// What clients are accepted with at a listener, if it has TLS.
+    /// What clients are accepted with at a listener, if it has TLS. It serves those who came there also when a reload has put
+    /// other files in its place.
     pub(crate) fn of_listener(
         &self,
         node: Option<&TlsFiles>,
         listener: &GrpcListenerConfig,
-    ) -> Option<Arc<rustls::ServerConfig>> {
+    ) -> Option<ListenerTlsSource> {
         let files = listener.tls_files(node)?.ok()?;
         let sets = self.sets.borrow();
-        sets.listeners
-            .get(&files)
-            .map(|set| Arc::clone(&set.current().config))
+        sets.listeners.get(&files).map(|set| set.source())
     }
 
     /// What connections of a route are made with. The error says why there is nothing.

@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 use super::GrpcAccess;
 use super::socket::{ArrivedClient, open};
 use crate::config::{Config, GrpcListenerConfig, ListenAddress};
+use crate::grpc_certificates::ListenerTlsSource;
 use crate::places::let_losers_go;
 use crate::stream_listener::{AcceptedStream, StreamListener};
 
@@ -57,6 +58,8 @@ struct OpenListener {
 /// What is known of a listener by those who came there.
 pub(super) struct GrpcListener {
     pub(super) config: GrpcListenerConfig,
+    /// What they are accepted with, if it has TLS.
+    pub(super) tls: Option<ListenerTlsSource>,
     address: ListenAddress,
 }
 
@@ -114,7 +117,9 @@ impl GrpcAccess {
     fn serve_at(self: &Rc<Self>, config: GrpcListenerConfig, socket: StreamListener) -> io::Result<()> {
         let key = config.socket_key();
         let duplicate = socket.descriptor().try_clone_to_owned()?;
+        let node = self.config.started.tls.as_ref();
         let listener = Rc::new(GrpcListener {
+            tls: self.connector.peers.grpc.of_listener(node, &config),
             address: socket.address(),
             config,
         });

@@ -135,9 +135,9 @@ impl GrpcAccess {
             () = place.lost() => return Err("too many clients wait for a handshake".to_owned()),
         };
         drop(place);
-        let node = self.config.started.tls.as_ref();
-        let config = self.connector.peers.grpc.of_listener(node, &listener.config);
-        let config = config.ok_or("the listener's certificates are not loaded")?;
+        let tls = listener.tls.as_ref();
+        let tls = tls.ok_or("the listener's certificates are not loaded")?;
+        let config = Arc::clone(&tls.current().config);
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let stream = stream.into_std().map_err(|error| error.to_string())?;
         let stop = stream.try_clone().map_err(|error| error.to_string())?;
