@@ -44,7 +44,7 @@ pub(crate) struct GrpcAccess {
     authority: Rc<AppAuthority>,
     connector: Rc<Connector>,
     /// Before clients are let in: it is closed while another process takes over.
-    pub(crate) barrier: QuiesceBarrier,
+    barrier: QuiesceBarrier,
     clients: ClientRegistry,
     listeners: OpenListeners,
     watches: HealthWatches,

@@ -24,6 +24,7 @@ use crate::app_process::AppProcess;
 use crate::log::{self, EventSubject};
 use crate::peers;
 use crate::places::{BoundedPlaces, network_of};
+use crate::quiesce_barrier::{Closed, NotClosed};
 use crate::transport::{TlsCarrier, finish_handshake};
 
 /// The first byte of a TLS connection: a record of a handshake (RFC 8446, section 5.1).
@@ -157,6 +158,13 @@ impl GrpcAccess {
         };
         let stream = ended.map_err(|_| "the handshake was cut short")??;
         Ok(arrived(stream, party, address))
+    }
+
+    /// Closes the barrier, before all clients are told to go. Those whose handshakes end meanwhile are let in, also where an
+    /// earlier process was to take over and did not.
+    pub(crate) async fn close_barrier(&self, limit: Duration) -> Result<Closed<'_>, NotClosed> {
+        self.secure.may_still_enter.set(true);
+        self.barrier.close(limit).await
     }
 
     /// Waits until no handshake is under way, or for so long: those that are over then are let in. Later ones wait until

@@ -67,7 +67,7 @@ pub(crate) async fn replace(
 
     let limit = Duration::from_millis(plane.config.live().timeouts.hot_restart_ms);
     // What follows is undone from the last to the first: the new process is ended before anything goes on here.
-    let clients = plane.grpc.barrier.close(limit).await;
+    let clients = plane.grpc.close_barrier(limit).await;
     let clients = clients.map_err(|_| UpgradeError::Requests(limit))?;
     let peers = plane.peers.barrier.close(limit).await;
     let peers = peers.map_err(|_| UpgradeError::Requests(limit))?;
