@@ -530,6 +530,28 @@ fn first_record() -> Vec<u8> {
 }
 
 #[test]
+fn a_client_that_came_before_a_reload_is_accepted_with_what_its_listener_had() {
+    tested(|| {
+        let (authority, mut world) = (Authority::new(), World::new(ROLE));
+        let vouched = |name: &str| VouchedFiles::new(&authority, name, world.directory());
+        let (before, after) = (vouched("before"), vouched("after"));
+        let mut node = node_with(&mut world, listener(&before.keys(&["cert", "key"])));
+        let at = place(&node, "web");
+        let mut early = connect(&at);
+        // Those who come later are let in later. (Nobody serves what this one calls.)
+        let told = run(GrpcProbe::within_tls(&at, before.client()).echo("a")).unwrap_err();
+        assert!(told.message().contains("no app has bound"), "{told}");
+        node.reconfigure(&options(listener(&after.keys(&["cert", "key"]))));
+        node.operate(&["config", "reload"]);
+        early.write_all(&first_record()).unwrap();
+        early.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        let mut kind = [0];
+        early.read_exact(&mut kind).expect("the node answers");
+        assert_eq!(kind, [22], "it shakes hands");
+    });
+}
+
+#[test]
 fn peers_that_break_the_handshake_keep_nobody_out_and_are_named_in_the_log() {
     tested(|| {
         let (authority, mut world) = (Authority::new(), World::new(ROLE));
