@@ -240,18 +240,23 @@ impl CallTable {
         (*deadline_ns <= now_ns).then_some(*call)
     }
 
-    /// The application is done with bytes of messages; how many the windows get back.
-    pub(crate) fn consume(&mut self, call: u32, message_bytes: usize) -> u32 {
+    /// The application is done with bytes of messages; what the windows get back.
+    pub(crate) fn consume(&mut self, call: u32, message_bytes: usize) -> StreamReaction {
+        let mut reaction = StreamReaction {
+            call,
+            ..StreamReaction::default()
+        };
         let Some(state) = self.calls.get_mut(&call) else {
-            return 0;
+            return reaction;
         };
         state.held_bytes = state.held_bytes.saturating_sub(message_bytes + PREFIX_BYTES);
-        let (released, readiness) = (state.release(), state.readiness());
-        if readiness == ReaderReadiness::Waits {
+        reaction.release = state.release();
+        if state.readiness() == ReaderReadiness::Waits {
             self.large.note_consumed(call);
             self.admit_large();
         }
-        released
+        self.withhold(&mut reaction);
+        reaction
     }
 
     /// All calls end with the connection.
@@ -398,12 +403,10 @@ impl CallTable {
                 .extend((withheld > 0).then_some((call, withheld)));
             self.large.leave(call);
         }
-        if let Some(bytes) = state.reader.announced_bytes()
-            && !self.large.may_come(call, bytes, state.readiness())
-        {
-            reaction.release_connection = std::mem::take(&mut reaction.release);
-            state.withheld += reaction.release_connection;
+        if let Some(bytes) = state.reader.announced_bytes() {
+            self.large.announce(call, bytes, state.readiness());
         }
+        self.withhold(&mut reaction);
         self.admit_large();
         reaction.ending = match read {
             Err(fault) => Some(CallEnding::Failed(status_of(fault))),
@@ -416,6 +419,16 @@ impl CallTable {
             Ok(()) => None,
         };
         reaction
+    }
+
+    /// Keeps from the window of a stream whose large message waits what that of the connection gets back.
+    fn withhold(&mut self, reaction: &mut StreamReaction) {
+        if self.large.is_waiting(reaction.call)
+            && let Some(state) = self.calls.get_mut(&reaction.call)
+        {
+            reaction.release_connection = std::mem::take(&mut reaction.release);
+            state.withheld += reaction.release_connection;
+        }
     }
 
     /// Gives large messages that have waited the windows that they need.

@@ -285,9 +285,8 @@ impl<C: DataChunk> GrpcConnection<C> {
 
     /// The application is done with a message of so many bytes: the peer may send as many more.
     pub fn consume(&mut self, call: u32, message_bytes: usize) {
-        let released = self.table.consume(call, message_bytes);
-        self.release(call, released);
-        self.release_streams();
+        let reaction = self.table.consume(call, message_bytes);
+        self.give_back(&reaction);
     }
 
     /// Schedules what waits, as far as the windows and the output's bound allow. Call it before sending.
@@ -383,9 +382,7 @@ impl<C: DataChunk> GrpcConnection<C> {
 
     fn react(&mut self, reaction: StreamReaction, now_ns: u64) {
         let call = reaction.call;
-        self.release(call, reaction.release);
-        self.http2.release_connection(reaction.release_connection);
-        self.release_streams();
+        self.give_back(&reaction);
         match reaction.ending {
             None => {}
             Some(CallEnding::Refused(refusal)) => self.answer(call, refusal.fields(), now_ns),
@@ -421,6 +418,12 @@ impl<C: DataChunk> GrpcConnection<C> {
             self.release(call, unreleased);
             self.release_streams();
         }
+    }
+
+    fn give_back(&mut self, reaction: &StreamReaction) {
+        self.release(reaction.call, reaction.release);
+        self.http2.release_connection(reaction.release_connection);
+        self.release_streams();
     }
 
     fn release_streams(&mut self) {

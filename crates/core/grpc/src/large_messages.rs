@@ -45,22 +45,23 @@ impl LargeMessages {
         }
     }
 
-    /// Whether the message that a call has in part may have more than its window. One that may not waits.
-    pub(crate) fn may_come(&mut self, call: u32, bytes: usize, readiness: ReaderReadiness) -> bool {
-        if bytes <= self.small_bytes_max || self.admitted.contains_key(&call) {
-            return true;
-        }
-        if self.waiting.contains_key(&call) {
-            return false;
+    /// A call has a message in part, which may have more than its window, or waits for that.
+    pub(crate) fn announce(&mut self, call: u32, bytes: usize, readiness: ReaderReadiness) {
+        let is_small = bytes <= self.small_bytes_max;
+        if is_small || self.admitted.contains_key(&call) || self.waiting.contains_key(&call) {
+            return;
         }
         let is_ready = readiness == ReaderReadiness::Waits;
         if is_ready && self.ready == 0 && self.has_room_for(bytes) {
-            self.admit(call, bytes);
-            return true;
+            return self.admit(call, bytes);
         }
         self.ready += usize::from(is_ready);
         self.waiting.insert(call, WaitingMessage { bytes, readiness });
-        false
+    }
+
+    /// Whether a call's message waits.
+    pub(crate) fn is_waiting(&self, call: u32) -> bool {
+        self.waiting.contains_key(&call)
     }
 
     /// The application has consumed all messages of a call.
@@ -119,7 +120,8 @@ mod tests {
     use super::*;
 
     fn may_come(large: &mut LargeMessages, call: u32, bytes: usize) -> bool {
-        large.may_come(call, bytes, ReaderReadiness::Waits)
+        large.announce(call, bytes, ReaderReadiness::Waits);
+        !large.is_waiting(call)
     }
 
     #[test]
@@ -134,7 +136,8 @@ mod tests {
     #[test]
     fn calls_that_nobody_reads_take_no_room() {
         let mut large = LargeMessages::new(10, 100);
-        assert!(!large.may_come(1, 80, ReaderReadiness::Holds));
+        large.announce(1, 80, ReaderReadiness::Holds);
+        assert!(large.is_waiting(1));
         assert!(may_come(&mut large, 3, 80));
         large.note_consumed(1);
         assert_eq!(large.admit_next(), None);

@@ -2,10 +2,10 @@
 
 mod kit;
 
-use kit::{ConnectedPair, messages, respond, send};
+use kit::{ConnectedPair, RawPair, messages, respond, send};
 use proptest::prelude::*;
 use provost_grpc::{CallFault, EndCause, GrpcConfig, GrpcEvent, GrpcStatus, MessageForm, RequestHead};
-use provost_http2::{Http2Config, SendError};
+use provost_http2::{Http2Config, SendError, StreamEnd};
 use provost_wire::Code;
 
 const WINDOW_BYTES: u32 = 100_000;
@@ -125,6 +125,36 @@ fn calls_that_are_not_read_do_not_hold_large_messages_up() {
     pair.server.consume(other, LARGE);
     pair.server.consume(unread, LARGE);
     assert_eq!(messages(&pair.exchange().1).len(), 1);
+}
+
+/// A message that waits gets no window for what its call consumes meanwhile.
+#[test]
+fn a_message_that_waits_has_one_window_at_most() {
+    let mut http2 = config().http2;
+    http2.stream_queue_bytes_max = 1_000_000;
+    let config = GrpcConfig {
+        http2,
+        large_message_bytes_max: 1,
+        ..config()
+    };
+    let mut pair = RawPair::server(config);
+    let announce = |bytes: u32| provost_grpc::message_prefix(MessageForm::Plain, bytes).to_vec();
+    // One that has its turn, and does not come whole for a while.
+    pair.ask(&[], &announce(90_000), StreamEnd::Continues);
+    let held = [announce(50_000), vec![0; 50_000]].concat();
+    let body = [held, announce(300_000), vec![0; 300_000]].concat();
+    let (told, _) = pair.ask(&[], &body, StreamEnd::Continues);
+    assert_eq!(messages(&told).len(), 1);
+    let queued = pair.raw.queued_bytes(3);
+    pair.grpc.consume(3, 50_000);
+    pair.exchange();
+    assert_eq!(pair.raw.queued_bytes(3), queued);
+    // Its turn comes.
+    pair.raw
+        .send_data(1, vec![0; 90_000].into(), StreamEnd::Continues, 0)
+        .unwrap();
+    let (told, _) = pair.exchange();
+    assert_eq!(messages(&told).len(), 2);
 }
 
 /// Messages of one stream that follow each other without a pause have their turns as those of several streams do.
