@@ -139,7 +139,7 @@ impl<C> SourceContent<C> {
 }
 
 impl StreamServerFiles {
-    /// Reads the files.
+    /// Reads all of its files anew.
     ///
     /// # Errors
     /// One is missing or no good.
@@ -186,7 +186,7 @@ impl StreamServerFiles {
 }
 
 impl StreamClientFiles {
-    /// Reads the files.
+    /// Reads all of its files anew.
     ///
     /// # Errors
     /// One is missing or no good.
