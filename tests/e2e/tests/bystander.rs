@@ -44,7 +44,7 @@ fn client(node: &Node, name: &str) -> ProbeClient {
 }
 
 /// The app whose policies an operator's requests are about.
-struct Subject {
+struct PolicySubject {
     app: &'static str,
     /// Its limit, and the policy that comes and goes.
     limit: &'static str,
@@ -54,14 +54,14 @@ struct Subject {
 }
 
 /// It calls while it is changed.
-const CALLING: Subject = Subject {
+const CALLING: PolicySubject = PolicySubject {
     app: "changed",
     limit: "limit",
     passing: "passing",
     datapaths: 1,
 };
 /// It is not there.
-const ABSENT: Subject = Subject {
+const ABSENT: PolicySubject = PolicySubject {
     app: "absent",
     limit: "limit-of-absent",
     passing: "passing-of-absent",
@@ -90,7 +90,7 @@ impl Operator {
         }
     }
 
-    fn attach(&mut self, subject: &Subject, name: &str, kind: &str) -> u32 {
+    fn attach(&mut self, subject: &PolicySubject, name: &str, kind: &str) -> u32 {
         let policy = Policy {
             name: name.into(),
             kind: kind.into(),
@@ -106,7 +106,7 @@ impl Operator {
     }
 
     /// Makes one request of each kind in turn.
-    fn request(&mut self, subject: &Subject) {
+    fn request(&mut self, subject: &PolicySubject) {
         let datapaths = match self.requests % 4 {
             0 => self.attach(subject, subject.passing, "null"),
             1 => self.set_limit(subject),
@@ -121,7 +121,7 @@ impl Operator {
         self.requests += 1;
     }
 
-    fn set_limit(&mut self, subject: &Subject) -> u32 {
+    fn set_limit(&mut self, subject: &PolicySubject) -> u32 {
         let request = SetPolicyRequest {
             name: subject.limit.into(),
             config: format!("requests_per_second = {}", 1_000_000 + self.requests),
@@ -131,7 +131,7 @@ impl Operator {
         change.into_inner().datapaths
     }
 
-    fn upgrade(&mut self, subject: &Subject) -> u32 {
+    fn upgrade(&mut self, subject: &PolicySubject) -> u32 {
         let request = UpgradeEngineRequest {
             kind: "rate-limit".into(),
             version: 2,
@@ -143,7 +143,7 @@ impl Operator {
     }
 
     /// Makes all requests of a window, one each [`BETWEEN`].
-    fn requests(&mut self, subject: &Subject) {
+    fn requests(&mut self, subject: &PolicySubject) {
         let mut next = Instant::now();
         for _ in 0..REQUESTS {
             self.request(subject);
@@ -203,7 +203,7 @@ impl Drop for Caller {
 }
 
 /// The time in which 99 of 100 calls of the bystander are done while an operator makes requests, in microseconds.
-fn p99_us(bystander: &ProbeClient, operator: &mut Operator, subject: &Subject) -> f64 {
+fn p99_us(bystander: &ProbeClient, operator: &mut Operator, subject: &PolicySubject) -> f64 {
     let mut times = Vec::new();
     std::thread::scope(|scope| {
         let requests = scope.spawn(|| operator.requests(subject));
