@@ -122,6 +122,16 @@ impl Program {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Prints the end of what it has logged.
+    pub fn show_log(&self) {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        eprintln!("--- the end of the log of {}:", self.name);
+        for line in &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..] {
+            eprintln!("{line}");
+        }
+    }
+
     /// What it uses now.
     ///
     /// # Panics
@@ -161,12 +171,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
-            let log = self.log();
-            let lines: Vec<&str> = log.lines().collect();
-            eprintln!("--- the end of the log of {}:", self.name);
-            for line in &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..] {
-                eprintln!("{line}");
-            }
+            self.show_log();
         }
     }
 }
