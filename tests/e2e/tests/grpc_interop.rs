@@ -314,7 +314,7 @@ fn pass_through_nodes(secure: fn(&Path) -> LinkSecurity) {
     watched(move || {
         let setting = InteropSetting::new(programs, secure);
         let failures = setting.run_all(programs);
-        if failures.is_empty() {
+        if failures.names.is_empty() {
             // They went that way.
             let log = setting.node.program.log();
             assert!(log.contains("transport=\"grpc\""));
