@@ -69,16 +69,16 @@ pub(crate) enum CallPhase {
 pub(crate) struct CallState {
     pub(crate) sending: CallPhase,
     pub(crate) sent_encoding: MessageEncoding,
-    receiving: CallPhase,
-    received_encoding: MessageEncoding,
-    reader: MessageReader,
-    deadline_ns: Option<u64>,
+    pub(crate) receiving: CallPhase,
+    pub(crate) received_encoding: MessageEncoding,
+    pub(crate) reader: MessageReader,
+    pub(crate) deadline_ns: Option<u64>,
     /// Bytes of messages that the application has and has not consumed.
-    held_bytes: usize,
+    pub(crate) held_bytes: usize,
     /// Bytes that the windows do not have back yet: at most as many as are held.
-    unreleased: usize,
+    pub(crate) unreleased: usize,
     /// Bytes that the window of the stream alone does not have back, as a large message has to wait.
-    withheld: u32,
+    pub(crate) withheld: u32,
 }
 
 impl CallState {
@@ -175,14 +175,14 @@ impl StreamReaction {
 pub(crate) struct CallTable {
     role: EndpointRole,
     message_bytes_max: u32,
-    partial_bytes_max: usize,
-    calls: BTreeMap<u32, CallState>,
+    pub(crate) partial_bytes_max: usize,
+    pub(crate) calls: BTreeMap<u32, CallState>,
     deadlines: BTreeSet<(u64, u32)>,
     /// Events that wait: those of one frame of HTTP/2, and of calls that ended meanwhile.
     pub(crate) events: VecDeque<GrpcEvent>,
     /// Bytes of messages that have come in part.
-    partial_bytes: usize,
-    large: LargeMessages,
+    pub(crate) partial_bytes: usize,
+    pub(crate) large: LargeMessages,
     /// Bytes that the windows of streams get back, whose large messages need not wait any more.
     pub(crate) stream_releases: Vec<(u32, u32)>,
 }

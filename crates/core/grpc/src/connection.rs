@@ -94,11 +94,11 @@ pub struct ReceivedCalls {
 /// answers them with DEADLINE_EXCEEDED.
 #[derive(Clone, Debug)]
 pub struct GrpcConnection<C> {
-    http2: Http2Connection<C>,
-    config: GrpcConfig,
-    table: CallTable,
+    pub(crate) http2: Http2Connection<C>,
+    pub(crate) config: GrpcConfig,
+    pub(crate) table: CallTable,
     /// Whole responses that found the output full. Their streams are open, so there are no more than those.
-    pending_answers: VecDeque<(u32, FieldList)>,
+    pub(crate) pending_answers: VecDeque<(u32, FieldList)>,
 }
 
 impl<C: DataChunk> GrpcConnection<C> {

@@ -73,9 +73,9 @@ pub fn message_prefix(form: MessageForm, bytes: u32) -> [u8; PREFIX_BYTES] {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageReader {
-    prefix: [u8; PREFIX_BYTES],
-    prefix_have: usize,
-    bytes: Vec<u8>,
+    pub(crate) prefix: [u8; PREFIX_BYTES],
+    pub(crate) prefix_have: usize,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl MessageReader {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use provost_http2::{FieldList, Http2Connection, StreamEnd, check_request, check_response};
+use provost_datapath::{FieldReader, FieldWriter};
+use provost_http2::{EndpointRole, FieldList, Http2Connection, StreamEnd, check_request, check_response};
 
 use crate::calls::GrpcEvent;
 use crate::compression::MessageEncoding;
@@ -78,20 +79,56 @@ pub fn server(input: &[u8]) {
     };
     let mut server = FuzzedConnection::server(config(), 0);
     let preface = Http2Connection::<Arc<[u8]>>::client(config().http2, 0).copied_output();
-    let talk = [&preface, talk].concat();
-    for (number, piece) in talk.chunks(1 + usize::from(*cut) * 4).enumerate() {
+    serve(&mut server, &[&preface, talk].concat(), *cut);
+}
+
+fn serve(server: &mut FuzzedConnection, talk: &[u8], cut: u8) {
+    for (number, piece) in talk.chunks(1 + usize::from(cut) * 4).enumerate() {
         let now_ns = number as u64 * STEP_NS;
         let mut rest = piece;
         while let Ok(received) = server.receive(rest, now_ns) {
             rest = &rest[received.consumed..];
             let Some(event) = received.event else { break };
-            answer(&mut server, event, now_ns);
+            answer(server, event, now_ns);
         }
         let _ = server.on_time(now_ns);
         server.fill(now_ns);
         let sent = server.output_bytes() / 2 + 1;
         server.advance(sent, now_ns);
     }
+}
+
+/// Takes any bytes as a saved connection, of either role. One that is accepted goes on with what it is told next.
+pub fn saved(input: &[u8]) {
+    for role in [EndpointRole::Server, EndpointRole::Client] {
+        let mut fields = FieldReader::new("gRPC connection", input);
+        let restored = FuzzedConnection::restore(&mut fields, role, config(), Into::into);
+        if let Ok(mut connection) = restored {
+            serve(&mut connection, &input[..input.len().min(2_000)], 9);
+            connection.lose(0);
+            let _ = connection.receive(&[], 0);
+        }
+    }
+}
+
+/// States to start from: a server's with calls whose messages have come in part, and a client's with messages that wait.
+#[must_use]
+pub fn saved_seeds() -> Vec<Vec<u8>> {
+    let mut server = FuzzedConnection::server(config(), 0);
+    let preface = Http2Connection::<Arc<[u8]>>::client(config().http2, 0).copied_output();
+    let conversation = server_seeds().remove(0);
+    let talk = [&preface, &conversation[1..]].concat();
+    serve(&mut server, &talk[..talk.len() / 2], 1);
+    let mut client = FuzzedConnection::client(config(), 0);
+    if let Ok(call) = client.call(&RequestHead::new("/a.B/C"), 0) {
+        let _ = client.send_message(call, MessageForm::Plain, vec![7; 3_000].into(), 0);
+    }
+    let state = |connection: &FuzzedConnection| {
+        let mut out = FieldWriter::new();
+        connection.save(&mut out);
+        out.bytes
+    };
+    vec![state(&server), state(&client)]
 }
 
 fn answer(server: &mut FuzzedConnection, event: GrpcEvent, now_ns: u64) {

@@ -7,21 +7,21 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub(crate) struct LargeMessages {
     /// What a message has to be longer than to be large.
-    small_bytes_max: usize,
+    pub(crate) small_bytes_max: usize,
     /// Bytes of all that may come whole; a single one may be longer.
-    bytes_max: usize,
+    pub(crate) bytes_max: usize,
     admitted_bytes: usize,
     /// Those that may come whole: lengths by call.
-    admitted: BTreeMap<u32, usize>,
-    waiting: BTreeMap<u32, WaitingMessage>,
+    pub(crate) admitted: BTreeMap<u32, usize>,
+    pub(crate) waiting: BTreeMap<u32, WaitingMessage>,
     /// How many of those wait for room alone.
     ready: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct WaitingMessage {
-    bytes: usize,
-    readiness: ReaderReadiness,
+pub(crate) struct WaitingMessage {
+    pub(crate) bytes: usize,
+    pub(crate) readiness: ReaderReadiness,
 }
 
 /// Whether the application waits for what a call sends.
@@ -103,6 +103,14 @@ impl LargeMessages {
         self.stop_waiting(call);
         self.admit(call, bytes);
         Some(call)
+    }
+
+    /// Goes on with messages of another process's connection.
+    pub(crate) fn resume(&mut self, admitted: BTreeMap<u32, usize>, waiting: BTreeMap<u32, WaitingMessage>) {
+        let is_ready = |message: &&WaitingMessage| message.readiness == ReaderReadiness::Waits;
+        self.admitted_bytes = admitted.values().sum();
+        self.ready = waiting.values().filter(is_ready).count();
+        (self.admitted, self.waiting) = (admitted, waiting);
     }
 
     fn has_room_for(&self, bytes: usize) -> bool {

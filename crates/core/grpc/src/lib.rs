@@ -55,6 +55,7 @@ pub mod fuzzing;
 mod head;
 mod large_messages;
 mod metadata;
+mod saved;
 mod status;
 mod timeout;
 

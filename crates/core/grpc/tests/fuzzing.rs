@@ -7,7 +7,8 @@ use provost_grpc::fuzzing;
 
 type FuzzTarget = (fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-const TARGETS: [FuzzTarget; 3] = [
+const TARGETS: [FuzzTarget; 4] = [
+    (fuzzing::saved, fuzzing::saved_seeds),
     (fuzzing::messages, fuzzing::messages_seeds),
     (fuzzing::heads, fuzzing::heads_seeds),
     (fuzzing::server, fuzzing::server_seeds),

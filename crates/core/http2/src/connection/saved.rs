@@ -208,6 +208,18 @@ impl<C: DataChunk> Http2Connection<C> {
     /// # Errors
     /// The state is not one of a connection.
     pub fn restore(saved: SavedConnection, config: Http2Config) -> Result<Http2Connection<C>, RestoreFault> {
+        Http2Connection::restore_with(saved, config, C::from_saved)
+    }
+
+    /// Does the same, and has chunks that waited in queues made by `chunk` of their bytes.
+    ///
+    /// # Errors
+    /// The state is not one of a connection.
+    pub fn restore_with(
+        saved: SavedConnection,
+        config: Http2Config,
+        mut chunk: impl FnMut(Vec<u8>) -> C,
+    ) -> Result<Http2Connection<C>, RestoreFault> {
         saved.check()?;
         let config = Http2Config {
             header_list_bytes_max: saved.header_list_bytes_max,
@@ -249,7 +261,7 @@ impl<C: DataChunk> Http2Connection<C> {
             began_ns: saved.began_ns,
         };
         for stream in saved.streams {
-            connection.streams.insert(stream.restore());
+            connection.streams.insert(stream.restore(&mut chunk));
         }
         connection.restore_turns(saved.round, saved.updates)?;
         Ok(connection)
@@ -298,14 +310,14 @@ impl<C: DataChunk> Http2Stream<C> {
 }
 
 impl SavedStream {
-    fn restore<C: DataChunk>(self) -> Http2Stream<C> {
+    fn restore<C: DataChunk>(self, chunk: &mut impl FnMut(Vec<u8>) -> C) -> Http2Stream<C> {
         let mut stream = Http2Stream::new(self.id, self.receive_window, self.send_window, self.active_ns);
         stream.local = self.local;
         stream.remote = self.remote;
         stream.body_left = self.body_left;
         stream.is_head_method = self.is_head_method;
         stream.queue_bytes = self.queue.iter().map(Vec::len).sum();
-        stream.queue = self.queue.into_iter().map(C::from_saved).collect();
+        stream.queue = self.queue.into_iter().map(chunk).collect();
         stream.queue_end = self.queue_end;
         stream.wants_room = self.wants_room;
         stream
