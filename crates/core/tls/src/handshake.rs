@@ -48,7 +48,6 @@ impl Purpose {
 
 /// A TLS handshake.
 pub struct TlsHandshake {
-    role: Role,
     connection: Box<Connection>,
     secrets: Arc<Secrets>,
 }
@@ -56,7 +55,7 @@ pub struct TlsHandshake {
 /// The first traffic secrets. rustls hands out keys, from which the keys after them do not follow; the secrets, from
 /// which both do, it tells to a key log alone.
 #[derive(Default)]
-struct Secrets {
+pub(super) struct Secrets {
     client: Mutex<Zeroizing<Vec<u8>>>,
     server: Mutex<Zeroizing<Vec<u8>>>,
 }
@@ -108,7 +107,7 @@ impl TlsHandshake {
         config.enable_secret_extraction = true;
         config.alpn_protocols = purpose.alpn();
         let connection = rustls::ClientConnection::new(Arc::new(config), name)?;
-        Ok(TlsHandshake::new(Role::Client, connection.into(), secrets))
+        Ok(TlsHandshake::new(connection.into(), secrets))
     }
 
     /// As the end that was connected to.
@@ -122,12 +121,11 @@ impl TlsHandshake {
         config.enable_secret_extraction = true;
         config.alpn_protocols = purpose.alpn();
         let connection = rustls::ServerConnection::new(Arc::new(config))?;
-        Ok(TlsHandshake::new(Role::Server, connection.into(), secrets))
+        Ok(TlsHandshake::new(connection.into(), secrets))
     }
 
-    fn new(role: Role, connection: Connection, secrets: Arc<Secrets>) -> TlsHandshake {
+    fn new(connection: Connection, secrets: Arc<Secrets>) -> TlsHandshake {
         TlsHandshake {
-            role,
             connection: Box::new(connection),
             secrets,
         }
@@ -221,20 +219,29 @@ impl TlsHandshake {
     /// # Errors
     /// The handshake is not done, or its secrets are of no use.
     pub fn into_session(self) -> Result<TlsSession, rustls::Error> {
-        let refused = |reason: &str| rustls::Error::General(reason.into());
-        let suite = self.connection.negotiated_cipher_suite();
-        let suite = suite.and_then(|suite| Suite::of(suite.suite()));
-        let suite = suite.ok_or_else(|| refused("the connection is not of TLS 1.3"))?;
-        let extracted = self.connection.dangerous_extract_secrets()?;
-        let direction = |of: Role, (sequence, used): (u64, ConnectionTrafficSecrets)| {
-            Keys::new(suite, self.secrets.of(of), sequence).filter(|keys| are_used(keys, &used))
-        };
-        let tx = direction(self.role, extracted.tx);
-        let rx = direction(self.role.peer(), extracted.rx);
-        match (tx, rx) {
-            (Some(tx), Some(rx)) => Ok(TlsSession::new(self.role, tx, rx)),
-            _ => Err(refused("the secrets of the handshake are not those in use")),
-        }
+        session_of(*self.connection, &self.secrets)
+    }
+}
+
+/// The records of our own that follow a handshake, of which everything was sent.
+pub(super) fn session_of(connection: Connection, secrets: &Secrets) -> Result<TlsSession, rustls::Error> {
+    let refused = |reason: &str| rustls::Error::General(reason.into());
+    let role = match connection {
+        Connection::Client(_) => Role::Client,
+        Connection::Server(_) => Role::Server,
+    };
+    let suite = connection.negotiated_cipher_suite();
+    let suite = suite.and_then(|suite| Suite::of(suite.suite()));
+    let suite = suite.ok_or_else(|| refused("the connection is not of TLS 1.3"))?;
+    let extracted = connection.dangerous_extract_secrets()?;
+    let direction = |of: Role, (sequence, used): (u64, ConnectionTrafficSecrets)| {
+        Keys::new(suite, secrets.of(of), sequence).filter(|keys| are_used(keys, &used))
+    };
+    let tx = direction(role, extracted.tx);
+    let rx = direction(role.peer(), extracted.rx);
+    match (tx, rx) {
+        (Some(tx), Some(rx)) => Ok(TlsSession::new(role, tx, rx)),
+        _ => Err(refused("the secrets of the handshake are not those in use")),
     }
 }
 

@@ -280,6 +280,20 @@ impl TlsSession {
         &mut self.input.bytes[self.input.end..]
     }
 
+    /// Takes the memory away in which nothing is left that has come; it is made again when something comes.
+    pub(super) fn take_idle_memory(&mut self) -> Option<Vec<u8>> {
+        let is_idle = self.input.text_at == self.input.text_end && self.input.sealed_at == self.input.end;
+        (is_idle && !self.input.bytes.is_empty()).then(|| std::mem::take(&mut self.input).bytes)
+    }
+
+    /// Gives memory for what comes, if there is none.
+    pub(super) fn lend_memory(&mut self, mut bytes: Vec<u8>) {
+        if self.input.bytes.is_empty() {
+            bytes.resize(INPUT_BYTES, 0);
+            self.input.bytes = bytes;
+        }
+    }
+
     /// Counts bytes that came in to [`TlsSession::space`].
     pub fn came(&mut self, bytes: usize) {
         self.input.end = (self.input.end + bytes).min(self.input.bytes.len());
