@@ -150,6 +150,16 @@ pub const TARGETS: &[Target] = &[
         seeds: provost_grpc::fuzzing::messages_seeds,
     },
     Target {
+        name: "saved_grpc_client",
+        run: provost_frontend_grpc::fuzzing::saved,
+        seeds: provost_frontend_grpc::fuzzing::saved_seeds,
+    },
+    Target {
+        name: "saved_grpc",
+        run: provost_grpc::fuzzing::saved,
+        seeds: provost_grpc::fuzzing::saved_seeds,
+    },
+    Target {
         name: "submissions",
         run: submission::submissions,
         seeds: submission::submissions_seeds,

@@ -79,10 +79,33 @@ pub(crate) struct NumberedBinding {
 }
 
 impl NumberedBinding {
+    /// One whose calls have got numbers from another process already.
+    pub(crate) fn going_on(service: ServiceBinding, last_number: u64) -> NumberedBinding {
+        NumberedBinding {
+            service,
+            last_call: AtomicU64::new(last_number),
+        }
+    }
+
+    /// The highest number that was given.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.last_call.load(Ordering::Relaxed)
+    }
+
     /// The number of a call that begins now: those that begin later have higher ones.
     pub(crate) fn next_number(&self) -> u64 {
         self.last_call.fetch_add(1, Ordering::Relaxed) + 1
     }
+}
+
+/// Where calls of a service go, or went.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BindingUse<'a> {
+    /// The full name of the service.
+    pub(crate) service: &'a str,
+    pub(crate) binding: &'a Arc<NumberedBinding>,
+    /// Calls that begin now go there.
+    pub(crate) is_current: bool,
 }
 
 /// What is known of a service.
@@ -143,6 +166,24 @@ impl ServiceTable {
         self.0
             .insert(service.to_owned(), ServiceState::Wanted { waiting });
         ServiceLookup::Waits { asks: true }
+    }
+
+    /// Where calls go now that begin.
+    pub(crate) fn bindings(&self) -> Vec<BindingUse<'_>> {
+        let bound = self.0.iter().filter_map(|(service, state)| match state {
+            ServiceState::Bound(binding) => Some(BindingUse {
+                service,
+                binding,
+                is_current: true,
+            }),
+            ServiceState::Wanted { .. } | ServiceState::Refused { .. } => None,
+        });
+        bound.collect()
+    }
+
+    /// Calls of a service go there, as another process was told.
+    pub(crate) fn bind(&mut self, service: &str, binding: Arc<NumberedBinding>) {
+        self.0.insert(service.to_owned(), ServiceState::Bound(binding));
     }
 
     /// A call that waits has ended.

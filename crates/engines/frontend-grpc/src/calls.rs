@@ -72,6 +72,8 @@ pub(crate) struct PortCall {
     path: String,
     /// Of a service that the node answers itself.
     pub(crate) node: Option<NodeCall>,
+    /// What the control plane was asked about such a call, until it has answered: a successor asks it anew.
+    pub(crate) question: Option<Vec<u8>>,
     /// Once its service is known.
     pub(crate) target: Option<CallTarget>,
     /// The request's metadata, until the call begins.
@@ -118,6 +120,12 @@ pub(crate) struct CountedReply {
 }
 
 impl ReplyBytes {
+    /// Bytes that count nowhere.
+    pub(crate) fn uncounted(bytes: Vec<u8>) -> ReplyBytes {
+        let _charge = None;
+        ReplyBytes::Counted(Arc::new(CountedReply { bytes, _charge }))
+    }
+
     pub(crate) fn counted_in(share: &Arc<PrivateBytes>, bytes: Vec<u8>) -> ReplyBytes {
         let charge = share.charge(bytes.capacity() as u64 + REPLY_COST_BYTES);
         ReplyBytes::Counted(Arc::new(CountedReply {
@@ -136,8 +144,7 @@ impl DataChunk for ReplyBytes {
     }
 
     fn from_saved(bytes: Vec<u8>) -> ReplyBytes {
-        let _charge = None;
-        ReplyBytes::Counted(Arc::new(CountedReply { bytes, _charge }))
+        ReplyBytes::uncounted(bytes)
     }
 
     fn of_few(bytes: &[u8]) -> ReplyBytes {
@@ -179,6 +186,7 @@ impl PortCall {
             phase: CallPhase::Waiting,
             path,
             node: None,
+            question: None,
             target: None,
             metadata: Vec::new(),
             deadline: 0,
@@ -193,6 +201,11 @@ impl PortCall {
             waits_for_output: false,
             is_over_behind: false,
         }
+    }
+
+    /// As the client has it: `/package.Service/Method`.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
     }
 
     /// The full name of the service.

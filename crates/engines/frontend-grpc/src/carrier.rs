@@ -1,7 +1,9 @@
 //! What carries the bytes of a connection.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use provost_datapath::FieldWriter;
 
 /// A socket that does not block, or what stands for one in a test.
 pub trait ByteCarrier: Send {
@@ -33,9 +35,23 @@ pub trait ByteCarrier: Send {
 
     /// What a poller watches; the carrier owns it.
     fn descriptor(&self) -> RawFd;
+
+    /// The socket, of which a successor gets a duplicate; none if no successor can go on with what the carrier does.
+    fn carried_socket(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Appends what a successor needs beside the socket: [`PLAIN_CARRIER`] if that is nothing.
+    fn save(&self, out: &mut FieldWriter) {
+        out.u8(PLAIN_CARRIER);
+    }
 }
 
-impl<S: Read + Write + AsRawFd + Send> ByteCarrier for S {
+/// How the state of a port says that its bytes are in a socket as they are. Other numbers are those of other carriers, which
+/// append what they need.
+pub const PLAIN_CARRIER: u8 = 0;
+
+impl<S: Read + Write + AsFd + Send> ByteCarrier for S {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         Read::read(self, into)
     }
@@ -49,6 +65,10 @@ impl<S: Read + Write + AsRawFd + Send> ByteCarrier for S {
     }
 
     fn descriptor(&self) -> RawFd {
-        self.as_raw_fd()
+        self.as_fd().as_raw_fd()
+    }
+
+    fn carried_socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
     }
 }

@@ -1,6 +1,8 @@
 //! A receive heap in private memory: what a reply lies in between its transport and its encoding for the client.
 
-use provost_datapath::{HeapFull, ReceiveHeap, ReceivedBlock};
+use std::collections::BTreeSet;
+
+use provost_datapath::{HeapFull, NotSaved, ReceiveHeap, ReceivedBlock};
 
 /// What a block costs of the heap beside its bytes: bounds the number of blocks.
 const BLOCK_COST_BYTES: u64 = 64;
@@ -13,6 +15,16 @@ pub struct PrivateHeap {
     free: Vec<u32>,
     held_bytes: u64,
     bytes_max: u64,
+    /// Blocks of another process that no engine has claimed yet.
+    unclaimed: BTreeSet<u32>,
+}
+
+/// A block of another process's heap: its place, its length, and what was written to its beginning.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SavedBlock<'a> {
+    pub(crate) at: u32,
+    pub(crate) bytes: u32,
+    pub(crate) filled: &'a [u8],
 }
 
 impl PrivateHeap {
@@ -24,7 +36,59 @@ impl PrivateHeap {
             free: Vec::new(),
             held_bytes: 0,
             bytes_max,
+            unclaimed: BTreeSet::new(),
         }
+    }
+
+    /// A heap with blocks of another process at the places that they had there: references in them may depend on those. None if
+    /// two have one place, or they have no room.
+    pub(crate) fn of_saved(blocks: &[SavedBlock<'_>], bytes_max: u64) -> Option<PrivateHeap> {
+        let mut heap = PrivateHeap::new(bytes_max);
+        let costs = blocks
+            .iter()
+            .map(|block| u64::from(block.bytes) + BLOCK_COST_BYTES);
+        heap.held_bytes = costs.sum();
+        let places = blocks.iter().map(|block| block.at).max().unwrap_or(0);
+        let has_room = heap.held_bytes <= bytes_max && u64::from(places) * BLOCK_COST_BYTES <= bytes_max;
+        if !has_room {
+            return None;
+        }
+        heap.blocks.resize(places as usize, None);
+        for block in blocks {
+            let place = heap.blocks.get_mut((block.at as usize).checked_sub(1)?)?;
+            let mut bytes = vec![0; block.bytes as usize];
+            bytes.get_mut(..block.filled.len())?.copy_from_slice(block.filled);
+            if place.replace(bytes).is_some() {
+                return None;
+            }
+            heap.unclaimed.insert(block.at);
+        }
+        let free = (0..).zip(&heap.blocks).filter(|(_, block)| block.is_none());
+        heap.free = free.map(|(slot, _)| slot).collect();
+        Some(heap)
+    }
+
+    /// The block that the state of an engine names.
+    pub(crate) fn claim(&mut self, saved: &ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
+        let (at, bytes) = (saved.at, saved.bytes);
+        if self.live(at).is_some_and(|block| block.len() == bytes as usize) && self.unclaimed.remove(&at) {
+            return Ok(ReceivedBlock { at, bytes });
+        }
+        Err(NotSaved::Block { at })
+    }
+
+    /// Frees the blocks that no engine has claimed.
+    pub(crate) fn end_claims(&mut self) {
+        for at in std::mem::take(&mut self.unclaimed) {
+            let bytes = self.live(at).map_or(0, |block| block.len() as u32);
+            self.take(&ReceivedBlock { at, bytes });
+        }
+    }
+
+    /// The bytes of the block at a place, if there is one.
+    pub(crate) fn live(&self, at: u32) -> Option<&[u8]> {
+        let slot = at.wrapping_sub(1) as usize;
+        self.blocks.get(slot).and_then(Option::as_deref)
     }
 
     /// Bytes of all blocks, with what they cost beside.

@@ -18,14 +18,17 @@ mod binding;
 mod bodies;
 mod calls;
 mod carrier;
+pub mod fuzzing;
 mod heap;
 mod node_services;
 mod port;
 mod replies;
 mod requests;
+mod saved;
 
 pub use binding::{MethodBinding, ServiceBinding, ServiceRefusal};
-pub use carrier::ByteCarrier;
+pub use carrier::{ByteCarrier, PLAIN_CARRIER};
 pub use heap::PrivateHeap;
 pub use node_services::{NodeAnswer, NodeAnswerEnd, NodeEvent, NodeMethod, NodeMethods, NodeQuestion};
 pub use port::{GrpcPort, GrpcPortParts, GrpcRequest, PortProgress};
+pub use saved::{PORT_STATE_BYTES_MAX, PORT_STATE_VERSION, PortNotSaved, open_port_state};

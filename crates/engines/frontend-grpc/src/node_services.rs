@@ -88,7 +88,7 @@ pub(crate) struct NodeCall {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NodeCallPhase {
+pub(crate) enum NodeCallPhase {
     /// No message has come yet.
     Fresh,
     /// The next message is asked about when it comes.
@@ -104,6 +104,21 @@ impl NodeCall {
     pub(crate) fn new(method: NodeMethod) -> NodeCall {
         let phase = NodeCallPhase::Fresh;
         NodeCall { method, phase }
+    }
+
+    /// A call that another process has brought so far.
+    pub(crate) fn going_on(method: NodeMethod, phase: NodeCallPhase) -> NodeCall {
+        NodeCall { method, phase }
+    }
+
+    /// How far it is.
+    pub(crate) fn phase(self) -> NodeCallPhase {
+        self.phase
+    }
+
+    /// The control plane's number of its method.
+    pub(crate) fn method_number(self) -> u32 {
+        self.method.number
     }
 
     /// The status of a call whose client sends no more, and which nothing was asked about that was not answered.
@@ -166,6 +181,7 @@ impl GrpcPort {
             NodeAnswerEnd::Next | NodeAnswerEnd::Ends(_) => NodeCallPhase::Listens,
         };
         call.node = Some(node);
+        call.question = None;
         if !has_room {
             let message = "the replies that this client has not read fill its share of memory";
             return self.answer(stream, &GrpcStatus::new(Code::ResourceExhausted, message));
@@ -213,6 +229,7 @@ impl GrpcPort {
             Ok(message) => {
                 let phase = NodeCallPhase::Asked;
                 call.node = Some(NodeCall { phase, ..node });
+                call.question = Some(message.clone());
                 self.node_events.push_back(NodeEvent::Asked(NodeQuestion {
                     stream,
                     method: node.method.number,

@@ -65,10 +65,10 @@ pub enum PortProgress {
 
 /// One connection of a gRPC client. It belongs to one runtime thread.
 pub struct GrpcPort {
-    carrier: Box<dyn ByteCarrier>,
+    pub(crate) carrier: Box<dyn ByteCarrier>,
     pub(crate) grpc: GrpcConnection<ReplyBytes>,
     /// What was read and not taken, because output has to leave first, or steps have to be taken.
-    input: Vec<u8>,
+    pub(crate) input: Vec<u8>,
     pub(crate) message_bytes_max: u32,
     pub(crate) services: ServiceTable,
     /// Services that the control plane is to be asked for.
@@ -103,15 +103,15 @@ pub struct GrpcPort {
     /// The carrier took all that it was given last.
     is_writable: bool,
     /// The carrier keeps nothing of what it took.
-    is_flushed: bool,
-    life: PortLife,
+    pub(crate) is_flushed: bool,
+    pub(crate) life: PortLife,
 }
 
 /// ```text
 /// Open ──the peer, or an error, ends it──► Closing (what waits is sent) ──► Ended
 /// ```
 #[derive(Debug)]
-enum PortLife {
+pub(crate) enum PortLife {
     Open,
     Closing(String),
     Ended(String),

@@ -228,7 +228,7 @@ impl GrpcPort {
         }
     }
 
-    fn wait_for_output(&mut self, stream: u32) {
+    pub(crate) fn wait_for_output(&mut self, stream: u32) {
         if let Some(call) = self.calls.get_mut(&stream)
             && !call.waits_for_output
         {

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex};
 
 use prost::Message as _;
@@ -13,9 +13,12 @@ use prost_types::{
     DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto,
     ServiceDescriptorProto,
 };
-use provost_datapath::{Body, BufferPool, Offsets, PrivateBytes, ReceivedBody, Step, message_offset};
+use provost_datapath::{
+    Body, BufferPool, FieldWriter, Offsets, PrivateBytes, ReceivedBody, Step, message_offset,
+};
 use provost_frontend_grpc::{
-    ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, MethodBinding, NodeMethods, ServiceBinding,
+    ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, MethodBinding, NodeMethods, PLAIN_CARRIER,
+    ServiceBinding, open_port_state,
 };
 use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, GrpcStatus, MessageForm, RequestHead};
 use provost_marshal::{Scratch, Tables};
@@ -45,6 +48,17 @@ pub(crate) type SharedPipe = Arc<Mutex<BytePipe>>;
 pub(crate) struct PipeCarrier {
     from_client: SharedPipe,
     to_client: SharedPipe,
+    socket: std::fs::File,
+}
+
+impl PipeCarrier {
+    fn new(from_client: &SharedPipe, to_client: &SharedPipe) -> PipeCarrier {
+        PipeCarrier {
+            from_client: Arc::clone(from_client),
+            to_client: Arc::clone(to_client),
+            socket: std::fs::File::open("/dev/null").unwrap(),
+        }
+    }
 }
 
 impl ByteCarrier for PipeCarrier {
@@ -94,6 +108,18 @@ impl ByteCarrier for PipeCarrier {
     fn descriptor(&self) -> RawFd {
         -1
     }
+
+    /// Any: nobody reads it.
+    fn carried_socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}
+
+/// Whether the connection of the node that calls go over is there after a hot restart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeConnection {
+    Carried,
+    Gone,
 }
 
 /// A port, the client that calls through it, and the test as the datapath behind it.
@@ -175,10 +201,7 @@ impl PortRig {
     /// One whose node answers calls of these methods.
     pub(crate) fn with(node_methods: NodeMethods) -> PortRig {
         let (from_client, to_client) = (SharedPipe::default(), SharedPipe::default());
-        let carrier = PipeCarrier {
-            from_client: Arc::clone(&from_client),
-            to_client: Arc::clone(&to_client),
-        };
+        let carrier = PipeCarrier::new(&from_client, &to_client);
         let share = PrivateBytes::of_attachment(&PrivateBytes::of_node());
         let parts = GrpcPortParts {
             carrier: Box::new(carrier),
@@ -217,14 +240,50 @@ impl PortRig {
     }
 
     pub(crate) fn bind(&mut self) {
+        let binding = self.binding();
+        self.port.answer_service("test.Notes", Ok(binding), self.now);
+    }
+
+    fn binding(&self) -> ServiceBinding {
         let service = self.schema.service("test.Notes").unwrap();
-        let binding = ServiceBinding {
+        ServiceBinding {
             connection: CONNECTION,
             tables: Arc::clone(&self.tables),
             methods: Arc::new(MethodBinding::of_service(service)),
             message_bytes_max: MESSAGE_BYTES_MAX,
+        }
+    }
+
+    /// A successor goes on in the port's place. With `carried`, its connection of the node was carried as well.
+    pub(crate) fn replace(&mut self, carried: NodeConnection) {
+        let state = self.state();
+        self.resume(&state, carried);
+    }
+
+    /// What a successor is given of the port.
+    pub(crate) fn state(&self) -> Vec<u8> {
+        let mut out = FieldWriter::new();
+        self.port.save(&[], &mut out).unwrap();
+        out.bytes
+    }
+
+    /// Goes on with the port of this state.
+    pub(crate) fn resume(&mut self, state: &[u8], carried: NodeConnection) {
+        let mut fields = open_port_state(state).unwrap();
+        assert_eq!(fields.u8(), Ok(PLAIN_CARRIER));
+        let parts = GrpcPortParts {
+            carrier: Box::new(PipeCarrier::new(&self.from_client, &self.to_client)),
+            config: config(),
+            share: Arc::clone(&self.share),
+            receive_heap_bytes: 64 << 20,
+            node_methods: NodeMethods::default(),
         };
-        self.port.answer_service("test.Notes", Ok(binding), self.now);
+        let is_there = |number| carried == NodeConnection::Carried && number == CONNECTION;
+        let binding_of = |number| is_there(number).then(|| self.binding());
+        let mut port = GrpcPort::restore(&mut fields, parts, &binding_of, self.now).unwrap();
+        fields.end().unwrap();
+        port.end_claims();
+        self.port = port;
     }
 
     pub(crate) fn begin(&mut self, head: RequestHead) -> u32 {
