@@ -20,8 +20,8 @@ use provost_datapath::{
 };
 use provost_frontend::{AppPort, CallQuota, PortSource, SendHeap};
 use provost_runtime::{
-    AdoptedApp, AdoptedConnection, AppId, ConnectionId, FittedEngine, FrozenRuntime, NewApp, NewConnection,
-    Reply, RuntimeCommand, SavedApp, SavedConnection, SavedRange,
+    AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, FittedEngine, FrozenRuntime, NewApp,
+    NewConnection, Reply, RuntimeCommand, SavedApp, SavedApps, SavedConnection, SavedRange,
 };
 use provost_shm::Doorbell;
 use provost_transport_local::{End, LocalTransport, SavedEnd};
@@ -177,11 +177,11 @@ impl Restart {
             .collect();
         let mut saved = Vec::new();
         for (runtime, frozen) in node.runtimes.iter_mut().zip(frozen) {
-            let (answer, reply) = Answer::<io::Result<Vec<SavedApp>>>::new();
+            let (answer, reply) = Answer::<io::Result<SavedApps>>::new();
             frozen.save(Arc::clone(&heaps), reply);
             runtime.poll(clock.now())?;
             let apps = answer.take().ok_or("a frozen runtime saves nothing")?;
-            saved.extend(apps.map_err(|error| error.to_string())?);
+            saved.extend(apps.map_err(|error| error.to_string())?.apps);
         }
         saved.sort_by_key(|app| app.app);
         let is_damaged = self.plan == RestartPlan::DamagedState && !saved.is_empty();
@@ -283,7 +283,7 @@ impl RestoringApp {
             id: saved.app,
             runtime: known.runtime,
             port: RefCell::new(port),
-            doorbell: Doorbell::from_ends(saved.doorbell),
+            doorbell: Doorbell::from_ends(saved.doorbell.ok_or("an app without a doorbell")?),
             waiting: saved.waiting,
             places: saved.places,
             stuck,
@@ -341,12 +341,12 @@ impl Successors {
             let mut port = app.port.into_inner();
             port.end_claims();
             adopted[app.runtime].push(AdoptedApp {
-                new: NewApp {
+                new: AdoptedPort::App(Box::new(NewApp {
                     app: app.id,
                     port,
                     doorbell: app.doorbell,
                     waiting: app.waiting,
-                },
+                })),
                 places: app.places,
                 stuck: app.stuck,
                 leaving: app.leaving,

@@ -3,16 +3,16 @@
 mod grpc_client;
 
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use grpc_client::traffic::{CountingProxy, SteadyTraffic};
 use grpc_client::{
     DripMessage, EchoMessage, FailRequest, FillReply, GrpcProbe, HoldReply, HoldRequest, NoContent,
     PourRequest, place, run, spawn, tcp_listener,
 };
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::scrape::{metrics, value};
+use provost_e2e::successor::Fault;
 use provost_e2e::{Node, NodeOptions, Server, World, built, eventually, watched};
 use rustix::process::{Pid, Signal};
 use tokio::task::JoinHandle;
@@ -590,74 +590,53 @@ fn a_shutdown_lets_calls_end() {
     });
 }
 
-/// Whether tonic says that the connection did not carry the call out.
-fn is_of_transport(status: &Status) -> bool {
-    std::error::Error::source(status).is_some()
-}
-
-/// Calls until it is over: how many calls were carried out, and what became of the others.
-async fn call_until(probe: GrpcProbe, is_over: Arc<AtomicBool>) -> (u64, Vec<Status>) {
-    let (mut carried_out, mut unprocessed) = (0, Vec::new());
-    while !is_over.load(Ordering::Relaxed) {
-        match probe.unary::<_, HoldReply>("Hold", hold("hot", 0)).await {
-            Ok(_) => carried_out += 1,
-            Err(status) => unprocessed.push(status),
+#[test]
+fn hot_restarts_keep_connections_calls_and_streams() {
+    const REPLACEMENTS: usize = 4;
+    watched(|| {
+        let mut world = GrpcWorld::new();
+        let proxy = CountingProxy::to(&place(&world.node, "web"));
+        let probe = GrpcProbe::at(&proxy.place());
+        let traffic = SteadyTraffic::begin(&probe, "hot");
+        for fault in [Fault::EndsAtTheState, Fault::EndsBeforeTheCommit] {
+            world.node.set_faulty_successor(fault);
+            let reason = world.node.try_replace().expect_err("it fails");
+            println!("{reason}");
+            traffic.go_on();
         }
-    }
-    (carried_out, unprocessed)
+        world.node.set_successor(None);
+        for _ in 0..REPLACEMENTS {
+            println!("{:?}", world.node.replace());
+            traffic.go_on();
+        }
+        traffic.end();
+        assert_eq!(proxy.connections(), 1, "the client has connected again");
+        world.world.agent(&world.node).calls_well();
+    });
 }
 
 #[test]
-fn a_hot_restart_costs_clients_a_new_connection() {
-    const CALLERS: usize = 4;
-    const REPLACEMENTS: usize = 3;
+fn hot_restarts_keep_clients_that_are_quiet_or_wait() {
     watched(|| {
         let mut world = GrpcWorld::new();
-        let probe = world.probe();
-        run(probe.echo("a")).unwrap();
-        let is_over = Arc::new(AtomicBool::new(false));
-        let callers: Vec<_> = (0..CALLERS)
-            .map(|_| spawn(call_until(probe.clone(), Arc::clone(&is_over))))
-            .collect();
-        let mut pour = run(async {
-            let request = PourRequest {
-                key: "long".to_owned(),
-                count: u32::MAX,
-                bytes: 10,
-                pause_milliseconds: 20,
-                ..PourRequest::default()
-            };
-            probe
-                .server_streaming::<_, DripMessage>("Pour", request)
-                .await
-                .unwrap()
-        });
-        for _ in 0..REPLACEMENTS {
-            std::thread::sleep(Duration::from_millis(300));
-            println!("{:?}", world.node.replace());
-        }
-        std::thread::sleep(Duration::from_millis(300));
-        is_over.store(true, Ordering::Relaxed);
+        let proxy = CountingProxy::to(&place(&world.node, "web"));
+        let probe = GrpcProbe::at(&proxy.place());
+        assert_eq!(run(probe.echo("a")).unwrap(), "a");
+        let held = held(&probe, "held", 1_500);
         run(async {
-            // What lasts longer than clients are waited for is cut short.
-            let cut = loop {
-                match pour.message().await {
-                    Ok(message) => assert!(message.is_some()),
-                    Err(status) => break status,
-                }
-            };
-            assert_eq!(cut.code(), Code::Unavailable, "{cut:?}");
-            let mut carried_out = 0;
-            for caller in callers {
-                let (count, unprocessed) = caller.await.unwrap();
-                carried_out += count;
-                println!("{count} calls, and unprocessed: {unprocessed:?}");
-                assert!(unprocessed.iter().all(is_of_transport), "{unprocessed:?}");
+            while probe.counts("held").await.begun == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            let counts = probe.counts("hot").await;
-            assert_eq!((counts.begun, counts.finished), (carried_out, carried_out));
         });
-        world.world.agent(&world.node).calls_well();
+        // One that says nothing but what HTTP/2 begins with.
+        let quiet = GrpcProbe::at(&proxy.place());
+        assert_eq!(run(quiet.echo("b")).unwrap(), "b");
+        world.node.replace();
+        world.node.replace();
+        assert!(run(held).unwrap().is_ok(), "the call ends well");
+        assert_eq!(run(quiet.echo("c")).unwrap(), "c");
+        assert_eq!(run(probe.echo("d")).unwrap(), "d");
+        assert_eq!(proxy.connections(), 2, "a client has connected again");
     });
 }
 

@@ -13,14 +13,13 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use authority::Authority;
-use grpc_client::{
-    DripMessage, EchoMessage, FillReply, GrpcProbe, HoldReply, HoldRequest, PourRequest, place, run, spawn,
-};
+use grpc_client::traffic::{CountingProxy, SteadyTraffic};
+use grpc_client::{DripMessage, EchoMessage, FillReply, GrpcProbe, PourRequest, place, run, spawn};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::scrape::{metrics, value};
+use provost_e2e::successor::Fault;
 use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
 use rcgen::CertificateParams;
 use rustix::net::{AddressFamily, SocketType};
@@ -617,35 +616,27 @@ fn peers_that_break_the_handshake_keep_nobody_out_and_are_named_in_the_log() {
 }
 
 #[test]
-fn clients_within_tls_are_told_to_go_by_a_hot_restart_and_come_again() {
+fn hot_restarts_keep_connections_within_tls() {
+    const REPLACEMENTS: usize = 3;
     watched(|| {
         let (authority, mut world) = (Authority::new(), World::new(ROLE));
         let files = VouchedFiles::new(&authority, "one", world.directory());
         let mut node = world.node("one", &options(listener(&files.keys(&["cert", "key"]))));
         let _server = world.server(&node);
-        let at = place(&node, "web");
-        let probe = GrpcProbe::within_tls(&at, files.client());
-        assert_eq!(run(probe.echo("a")).unwrap(), "a");
-        // A call that is under way ends well.
-        let holding = probe.clone();
-        let held = spawn(async move {
-            let request = HoldRequest {
-                key: "held".to_owned(),
-                milliseconds: 500,
-            };
-            holding.unary::<_, HoldReply>("Hold", request).await
-        });
-        run(async {
-            while probe.counts("held").await.begun == 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        });
-        node.replace();
-        run(held).unwrap().expect("the call ends well");
-        eventually("the same client calls again", WAIT_MAX, || {
-            run(probe.echo("b")).is_ok()
-        });
-        let fresh = GrpcProbe::within_tls(&at, files.client());
+        let proxy = CountingProxy::to(&place(&node, "web"));
+        let probe = GrpcProbe::within_tls(&proxy.place(), files.client());
+        let traffic = SteadyTraffic::begin(&probe, "hot");
+        node.set_faulty_successor(Fault::EndsBeforeTheCommit);
+        println!("{}", node.try_replace().expect_err("it fails"));
+        traffic.go_on();
+        node.set_successor(None);
+        for _ in 0..REPLACEMENTS {
+            println!("{:?}", node.replace());
+            traffic.go_on();
+        }
+        traffic.end();
+        assert_eq!(proxy.connections(), 1, "the client has connected again");
+        let fresh = GrpcProbe::within_tls(&place(&node, "web"), files.client());
         assert_eq!(run(fresh.echo("c")).unwrap(), "c");
     });
 }

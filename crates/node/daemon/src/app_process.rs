@@ -5,7 +5,6 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use provost_engine::AppIdentity;
 use provost_processes::{PeerProcess, ProcessFacts};
 
 use crate::access::Credentials;
@@ -18,6 +17,16 @@ pub(crate) struct AppProcess {
     pub(crate) facts: ProcessFacts,
     /// The program of its table that it was found to run when it attached: the file may be replaced since.
     pub(crate) program: Option<PathBuf>,
+}
+
+/// What is saved of a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SavedProcess<'a> {
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// What [`AppProcess::program_bytes`] has said of its program.
+    pub(crate) program: &'a [u8],
 }
 
 impl AppProcess {
@@ -44,13 +53,14 @@ impl AppProcess {
         }
     }
 
-    /// The process of an app that another process of the service has let in, and what was saved of it.
-    pub(crate) fn of_state(socket: BorrowedFd<'_>, app: &AppIdentity, program: &[u8]) -> AppProcess {
+    /// The process of an app that another process of the service has let in, at the other end of the app's socket.
+    pub(crate) fn of_saved(socket: BorrowedFd<'_>, saved: SavedProcess<'_>) -> AppProcess {
+        let program = saved.program;
         let program = (!program.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(program)));
         let credentials = Credentials {
-            pid: app.pid,
-            uid: app.uid,
-            gid: app.gid,
+            pid: saved.pid,
+            uid: saved.uid,
+            gid: saved.gid,
             groups: provost_processes::peer_groups(socket).unwrap_or_default().into(),
         };
         AppProcess {

@@ -29,7 +29,7 @@ use crate::connections::ConnectionRegistry;
 use crate::control_plane::ControlPlane;
 use crate::counts::{Counts, unix_ms};
 use crate::enforcement;
-use crate::grpc::{GrpcAccess, NotListening};
+use crate::grpc::{GrpcAccess, NotListening, ResumedClient};
 use crate::grpc_certificates::GrpcTlsError;
 use crate::hot_restart::{self, Predecessor, PredecessorError};
 use crate::live_change::LiveChanges;
@@ -530,6 +530,7 @@ struct StartedNode {
     listeners: Listeners,
     unattached: Vec<PacketSocket>,
     resumed: Vec<Rc<AttachedApp>>,
+    clients: Vec<ResumedClient>,
 }
 
 /// What lets apps, peers and operators in.
@@ -549,6 +550,7 @@ impl ServingTasks {
             listeners,
             unattached,
             resumed,
+            clients,
         } = begun;
         let config = &plane.config.started;
         let path = config.admin.policies_file_beside(&config.control.socket);
@@ -572,6 +574,8 @@ impl ServingTasks {
         let peers =
             peers.map(|peers| tokio::task::spawn_local(listen::accept(Rc::clone(&plane.relays), peers)));
         plane.grpc.serve(listeners.grpc);
+        let grpc = Rc::clone(&plane.grpc);
+        tokio::task::spawn_local(async move { grpc.resume(clients).await });
         let admin = listeners.admin.map(|socket| admin::serve(plane.clone(), socket));
         let http = listeners.http.map(|listener| {
             tracing::info!(address = %listener.address(), "serving metrics and health");
@@ -708,6 +712,7 @@ fn start(parts: NodeParts, upgrades: UpgradeSender) -> Result<(StartedNode, Even
         listeners,
         unattached: Vec::new(),
         resumed: Vec::new(),
+        clients: Vec::new(),
     };
     Ok((begun, events))
 }
@@ -749,6 +754,7 @@ async fn succeed(
         listeners,
         unattached: taken.restored.unattached,
         resumed: taken.restored.resumed,
+        clients: taken.restored.clients,
     };
     Ok((begun, events))
 }

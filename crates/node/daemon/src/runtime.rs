@@ -14,13 +14,13 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
 pub use provost_runtime::{
-    AdoptedApp, AdoptedConnection, AppId, ConnectionId, ConnectionPhase,
+    AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, ConnectionPhase,
     DatapathDescription as PathDescription, DatapathWaker as PathWaker, DescribeOrder as Describe,
     EngineFailed, EngineProbation as Probation, EngineTag as Tag, FallbackEngine, FaultPlan as Guard,
     FaultRemedy as Remedy, FittedEngine as Fitted, FrozenRuntime as Frozen, NewApp, NewConnection,
     NotReconfigured, PROBATION_NS, PROBATIONS_KEPT_MAX, PlannedEngine as Planned, QUEUEING_SECONDS,
     ReconfigureOrder as Reconfigure, ReconfigureReport as Done, Reply, RuntimeCommand as Command,
-    RuntimeEvent, RuntimeOptions, RuntimeTraffic as Traffic, SavedApp, SavedConnection, StandIn,
+    RuntimeEvent, RuntimeOptions, RuntimeTraffic as Traffic, SavedApp, SavedApps, SavedConnection, StandIn,
     TimeSpent as Spent, WaitMode as Waiting,
 };
 
@@ -91,7 +91,7 @@ pub(crate) fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
 pub(crate) async fn save_apps(
     frozen: &FrozenRuntime,
     heaps: Arc<[(AppId, SendHeap)]>,
-) -> io::Result<Vec<SavedApp>> {
+) -> io::Result<SavedApps> {
     let (saved, when_saved) = reply();
     frozen.save(heaps, saved);
     when_saved

@@ -1,8 +1,13 @@
 //! Who begins calls at a runtime and is no app: what the runtime asks of its port.
 
-use provost_datapath::{BufferPool, Interest, Nanos, ReceiveHeap, Step};
+use std::io;
+use std::os::fd::OwnedFd;
+
+use provost_datapath::{BufferPool, FieldWriter, Interest, Nanos, ReceiveHeap, Step};
 use provost_frontend_grpc::{GrpcPort, NodeAnswer, NodeEvent, PortProgress, ServiceBinding, ServiceRefusal};
 use provost_wire::Code;
+
+use crate::freeze::NamedBlocks;
 
 /// The port of a gRPC client, or of calls that another node passes on. One runtime thread has it.
 pub trait CallPort: Send {
@@ -76,6 +81,24 @@ pub trait CallPort: Send {
 
     /// What engines of its datapaths are lent.
     fn lend(&mut self) -> (&mut dyn ReceiveHeap, &mut Vec<u64>);
+
+    /// What another process needs to go on with it. It stays as it is. `named` are the blocks that states of engines name.
+    ///
+    /// # Errors
+    /// No other process can.
+    fn save(&self, _named: &NamedBlocks) -> io::Result<SavedPort> {
+        Err(io::Error::other(
+            "calls that are passed on end with their process",
+        ))
+    }
+}
+
+/// A port as another process needs it.
+pub struct SavedPort {
+    /// The state that the port is made of again.
+    pub state: Vec<u8>,
+    /// Duplicates of its descriptors.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 impl CallPort for GrpcPort {
@@ -165,5 +188,15 @@ impl CallPort for GrpcPort {
 
     fn lend(&mut self) -> (&mut dyn ReceiveHeap, &mut Vec<u64>) {
         GrpcPort::lend(self)
+    }
+
+    fn save(&self, named: &NamedBlocks) -> io::Result<SavedPort> {
+        let mut out = FieldWriter::new();
+        GrpcPort::save(self, named, &mut out).map_err(io::Error::other)?;
+        let socket = self.carried_socket().map(|socket| socket.try_clone_to_owned());
+        Ok(SavedPort {
+            state: out.bytes,
+            descriptors: socket.into_iter().collect::<io::Result<_>>()?,
+        })
     }
 }

@@ -10,6 +10,7 @@
 //! Nothing is taken apart: what is saved are copies and duplicates of descriptors, so that a thawed runtime goes on as if
 //! nothing had happened. While it is frozen it reads and writes nothing that it shares with anybody.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::TryRecvError;
@@ -21,8 +22,9 @@ use provost_datapath::{
 use provost_frontend::{AppPort, SavedBlocks, SendHeap};
 use provost_marshal::copy_foreign;
 
+use crate::call_port::SavedPort;
 use crate::caller_port::CallerPort;
-use crate::command::{AppId, ConnectionId, NewApp, NewConnection, WaitMode};
+use crate::command::{AppId, ConnectionId, NewApp, NewCaller, NewConnection, WaitMode};
 use crate::engines::{EngineTag, FittedEngine};
 use crate::mutation::Mutation;
 use crate::platform::RuntimePlatform;
@@ -45,12 +47,21 @@ pub struct FrozenRuntime {
 pub(crate) enum FrozenOrder {
     Save {
         heaps: Arc<[(AppId, SendHeap)]>,
-        saved: Reply<io::Result<Vec<SavedApp>>>,
+        saved: Reply<io::Result<SavedApps>>,
     },
     Leave,
 }
 
-/// An app as another process needs it.
+/// The apps of a runtime as another process needs them.
+#[derive(Default)]
+pub struct SavedApps {
+    /// Those that it can go on with.
+    pub apps: Vec<SavedApp>,
+    /// Callers that are no apps and that no other process can go on with, and why.
+    pub left_out: Vec<(AppId, String)>,
+}
+
+/// An app, or a caller that is none, as another process needs it.
 pub struct SavedApp {
     /// Its number.
     pub app: AppId,
@@ -60,8 +71,8 @@ pub struct SavedApp {
     pub port: Vec<u8>,
     /// Descriptors of its port.
     pub port_descriptors: Vec<OwnedFd>,
-    /// What it rings to wake its runtime: both ends.
-    pub doorbell: [OwnedFd; 2],
+    /// What it rings to wake its runtime: both ends. A gRPC client has none.
+    pub doorbell: Option<[OwnedFd; 2]>,
     /// Numbers that its connections have or had, by place.
     pub places: Vec<u32>,
     /// A step that found its datapath full, and on which connection.
@@ -125,8 +136,8 @@ pub struct ConnectionPhase {
 
 /// An app of another process, to go on with.
 pub struct AdoptedApp {
-    /// What a new app has.
-    pub new: NewApp,
+    /// What a new one has.
+    pub new: AdoptedPort,
     /// See [`SavedApp::places`].
     pub places: Vec<u32>,
     /// See [`SavedApp::stuck`].
@@ -135,6 +146,14 @@ pub struct AdoptedApp {
     pub leaving: Option<Nanos>,
     /// Its connections.
     pub connections: Vec<AdoptedConnection>,
+}
+
+/// Who goes on making calls.
+pub enum AdoptedPort {
+    /// An app, with its rings.
+    App(Box<NewApp>),
+    /// A gRPC client, with its connection.
+    Caller(NewCaller),
 }
 
 /// A connection of another process, to go on with.
@@ -149,7 +168,7 @@ pub struct AdoptedConnection {
 
 impl FrozenRuntime {
     /// Has all apps saved. `heaps` are the send heaps of all apps of the node. The reply is dropped if the runtime has ended.
-    pub fn save(&self, heaps: Arc<[(AppId, SendHeap)]>, saved: Reply<io::Result<Vec<SavedApp>>>) {
+    pub fn save(&self, heaps: Arc<[(AppId, SendHeap)]>, saved: Reply<io::Result<SavedApps>>) {
         // What comes back when nobody takes orders is dropped, and the reply with it.
         let _ = self.orders.send(FrozenOrder::Save { heaps, saved });
     }
@@ -251,16 +270,23 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         }
     }
 
-    fn save_apps(&self, heaps: &Arc<[(AppId, SendHeap)]>) -> io::Result<Vec<SavedApp>> {
-        let mut saved = Vec::new();
+    fn save_apps(&self, heaps: &Arc<[(AppId, SendHeap)]>) -> io::Result<SavedApps> {
+        let mut paths: HashMap<u32, Vec<&PolledDatapath>> = HashMap::new();
+        for (_, path) in self.paths.iter() {
+            paths.entry(path.app).or_default().push(path);
+        }
+        let mut saved = SavedApps::default();
         for (number, app) in self.apps.iter() {
             if app.is_caller_that_leaves() {
                 // Nobody is to go on with it.
                 continue;
             }
-            let paths = self.paths.iter().map(|(_, path)| path);
-            let own: Vec<&PolledDatapath> = paths.filter(|path| path.app == number).collect();
-            saved.push(save_app(app, &own, heaps)?);
+            let own = paths.remove(&number).unwrap_or_default();
+            match save_app(app, &own, heaps) {
+                Ok(app) => saved.apps.push(app),
+                Err(error) if app.is_caller() => saved.left_out.push((app.id, error.to_string())),
+                Err(error) => return Err(error),
+            }
         }
         Ok(saved)
     }
@@ -280,8 +306,14 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
             leaving,
             connections,
         } = adopted;
-        let id = new.app;
-        self.attach(new);
+        let id = match &new {
+            AdoptedPort::App(new) => new.app,
+            AdoptedPort::Caller(new) => new.app,
+        };
+        match new {
+            AdoptedPort::App(new) => self.attach(*new),
+            AdoptedPort::Caller(new) => self.attach_caller(new),
+        }
         let Some(number) = self.app_numbers.get(&id).copied() else {
             return;
         };
@@ -356,7 +388,7 @@ fn save_app(
     heaps: &Arc<[(AppId, SendHeap)]>,
 ) -> io::Result<SavedApp> {
     let mut saver = AppSaver {
-        blocks: SavedBlocks::default(),
+        blocks: Vec::new(),
         ranges: Vec::new(),
         heaps,
     };
@@ -367,31 +399,43 @@ fn save_app(
         step.save(&mut saver, &mut out);
         (*connection, out.bytes)
     });
-    let CallerPort::App {
-        port: app_port,
-        doorbell,
-    } = &app.port
-    else {
-        return Err(io::Error::other(
-            "a gRPC client is connected, and its connection cannot be saved",
-        ));
-    };
-    let mut port = FieldWriter::new();
-    app_port.save(&saver.blocks, &mut port);
-    let ends = doorbell.ends();
-    let [read, write] = ends.ok_or_else(|| io::Error::other("the doorbell of an app is not whole"))?;
+    let (port, doorbell) = save_port(&app.port, &saver.blocks)?;
     Ok(SavedApp {
         app: app.id,
         waiting: app.waiting,
-        port: port.bytes,
-        port_descriptors: duplicates(app_port.descriptors())?,
-        doorbell: [read.try_clone_to_owned()?, write.try_clone_to_owned()?],
+        port: port.state,
+        port_descriptors: port.descriptors,
+        doorbell,
         places: app.connections.iter().map(|place| place.number).collect(),
         stuck,
         leaving: app.leaving,
         connections,
         ranges: saver.ranges,
     })
+}
+
+/// The state of a port with its descriptors, and both ends of the doorbell of an app.
+fn save_port(port: &CallerPort, blocks: &NamedBlocks) -> io::Result<(SavedPort, Option<[OwnedFd; 2]>)> {
+    let (port, doorbell) = match port {
+        CallerPort::App { port, doorbell } => (port, doorbell),
+        CallerPort::Calls(caller) => return Ok((caller.port.save(blocks)?, None)),
+    };
+    let mut named = SavedBlocks::default();
+    blocks
+        .iter()
+        .for_each(|(block, content)| named.note(block, *content));
+    let mut state = FieldWriter::new();
+    port.save(&named, &mut state);
+    let ends = doorbell.ends();
+    let [read, write] = ends.ok_or_else(|| io::Error::other("the doorbell of an app is not whole"))?;
+    let port = SavedPort {
+        state: state.bytes,
+        descriptors: duplicates(port.descriptors())?,
+    };
+    Ok((
+        port,
+        Some([read.try_clone_to_owned()?, write.try_clone_to_owned()?]),
+    ))
 }
 
 fn save_connection(path: &PolledDatapath, saver: &mut AppSaver<'_>) -> io::Result<SavedConnection> {
@@ -423,9 +467,12 @@ fn duplicates(descriptors: Vec<BorrowedFd<'_>>) -> io::Result<Vec<OwnedFd>> {
         .collect()
 }
 
+/// Blocks of a receive heap that states of engines name, with what each is good for.
+pub type NamedBlocks = Vec<(ReceivedBlock, BlockContent)>;
+
 /// Notes what the states of an app's connections name.
 struct AppSaver<'a> {
-    blocks: SavedBlocks,
+    blocks: NamedBlocks,
     ranges: Vec<SavedRange>,
     heaps: &'a [(AppId, SendHeap)],
 }
@@ -446,6 +493,7 @@ impl Saver for AppSaver<'_> {
     }
 
     fn block(&mut self, block: &ReceivedBlock, content: BlockContent) {
-        self.blocks.note(block, content);
+        let (at, bytes) = (block.at, block.bytes);
+        self.blocks.push((ReceivedBlock { at, bytes }, content));
     }
 }

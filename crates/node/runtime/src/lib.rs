@@ -37,7 +37,7 @@ use std::time::Duration;
 use provost_datapath::Nanos;
 use provost_shm::{Doorbell, now_ns};
 
-pub use call_port::CallPort;
+pub use call_port::{CallPort, SavedPort};
 pub use command::{
     AppId, CallerAnswer, CallerEnding, ConnectionId, NewApp, NewCaller, NewConnection, RuntimeCommand,
     RuntimeEvent, ServiceAnswer, WaitMode,
@@ -48,8 +48,8 @@ pub use engines::{
 };
 pub use events::{EventRefused, EventSink};
 pub use freeze::{
-    AdoptedApp, AdoptedConnection, ConnectionPhase, FrozenRuntime, SavedApp, SavedConnection, SavedEngineTag,
-    SavedRange,
+    AdoptedApp, AdoptedConnection, AdoptedPort, ConnectionPhase, FrozenRuntime, NamedBlocks, SavedApp,
+    SavedApps, SavedConnection, SavedEngineTag, SavedRange,
 };
 pub use inbox::DatapathWaker;
 pub use load::RuntimeLoad;

@@ -39,7 +39,12 @@ pub(crate) struct ConnectionPlace {
 impl PolledApp {
     /// Whether it is a gRPC client whose connection has ended, or is given up.
     pub(crate) fn is_caller_that_leaves(&self) -> bool {
-        self.leaving.is_some() && matches!(self.port, CallerPort::Calls(_))
+        self.leaving.is_some() && self.is_caller()
+    }
+
+    /// Whether it is a caller that is no app.
+    pub(crate) fn is_caller(&self) -> bool {
+        matches!(self.port, CallerPort::Calls(_))
     }
 
     pub(crate) fn heat(&mut self, number: u32, hot: &mut Vec<u32>, now: Nanos) {

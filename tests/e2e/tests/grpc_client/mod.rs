@@ -1,6 +1,8 @@
 //! An unmodified gRPC client (tonic) of `probe.Probe`, with messages of its own: it knows nothing of Provost.
 #![allow(dead_code, reason = "each test uses what it needs of it")]
 
+pub(crate) mod traffic;
+
 use std::sync::LazyLock;
 use std::time::Duration;
 

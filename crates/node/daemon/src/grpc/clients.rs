@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use provost_engine::AppIdentity;
 use provost_frontend::SendHeap;
-use provost_frontend_grpc::{GrpcPort, GrpcPortParts, MethodBinding, ServiceBinding, ServiceRefusal};
+use provost_frontend_grpc::{
+    ByteCarrier, GrpcPort, GrpcPortParts, MethodBinding, ServiceBinding, ServiceRefusal,
+};
 use provost_grpc::GrpcConfig;
 use provost_http2::{Http2Config, KeepalivePolicy};
 use provost_runtime::{CallerEnding, NewCaller, ServiceAnswer};
@@ -31,6 +33,7 @@ use crate::authority;
 use crate::compose::{AppEndpoint, JudgedConnections};
 use crate::config::{Config, GrpcListenerConfig};
 use crate::log::{self, EventSubject};
+use crate::permits::AppConnections;
 use crate::places::{BoundedPlaces, HeldPlace, PlaceBounds};
 use crate::policies::matches;
 use crate::quiesce_barrier::QuiesceGuard;
@@ -71,22 +74,74 @@ pub(super) struct ClientRegistry {
 /// A client that has connected.
 pub(crate) struct GrpcClient {
     pub(super) id: AppId,
-    pub(super) listener: Rc<GrpcListener>,
+    listener: RefCell<Rc<GrpcListener>>,
     /// The app that it is, if it may be.
-    name: String,
+    pub(super) name: String,
     /// The runtime that has its connection.
     pub(crate) runtime: usize,
-    process: AppProcess,
+    pub(super) process: AppProcess,
     /// Who it has proved to be by a certificate; empty for nobody.
-    proved: Arc<str>,
-    origin: String,
+    pub(super) proved: Arc<str>,
+    pub(super) origin: String,
     send_heap: SendHeap,
     /// Set by its first call that was let pass.
-    admitted: RefCell<Option<Rc<AttachedApp>>>,
+    pub(super) admitted: RefCell<Option<Rc<AttachedApp>>>,
     is_admitted: Notify,
     look_ups: Semaphore,
     attending: RefCell<Option<AbortHandle>>,
-    is_told_to_go: Cell<bool>,
+    pub(super) is_told_to_go: Cell<bool>,
+    /// Whether a hot restart carries its connection.
+    pub(super) carriage: CarriedConnection,
+}
+
+/// Which clients a hot restart carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CarriedClients {
+    /// Those whose connections can be handed over.
+    AllThatCanBe,
+    /// The successor is of a version that goes on with none.
+    None,
+}
+
+/// Whether a hot restart carries a client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CarriedConnection {
+    Carried,
+    /// A successor cannot go on with what its bytes are within.
+    ToldToGo,
+}
+
+/// What is known of a client that becomes one of those that are connected.
+pub(super) struct KnownClient {
+    pub(super) id: AppId,
+    pub(super) listener: Rc<GrpcListener>,
+    pub(super) name: String,
+    pub(super) process: AppProcess,
+    pub(super) proved: Arc<str>,
+    pub(super) origin: String,
+    pub(super) send_heap: SendHeap,
+    pub(super) carriage: CarriedConnection,
+}
+
+impl GrpcClient {
+    pub(super) fn new(known: KnownClient, runtime: usize) -> GrpcClient {
+        GrpcClient {
+            id: known.id,
+            listener: RefCell::new(known.listener),
+            runtime,
+            name: known.name,
+            process: known.process,
+            proved: known.proved,
+            origin: known.origin,
+            send_heap: known.send_heap,
+            carriage: known.carriage,
+            admitted: RefCell::new(None),
+            is_admitted: Notify::new(),
+            look_ups: Semaphore::new(LOOK_UPS_MAX),
+            attending: RefCell::new(None),
+            is_told_to_go: Cell::new(false),
+        }
+    }
 }
 
 impl ClientRegistry {
@@ -102,7 +157,11 @@ impl ClientRegistry {
         self.connected.borrow().get(&id).map(Rc::clone)
     }
 
-    fn all(&self) -> Vec<Rc<GrpcClient>> {
+    pub(super) fn insert(&self, client: &Rc<GrpcClient>) {
+        self.connected.borrow_mut().insert(client.id, Rc::clone(client));
+    }
+
+    pub(super) fn all(&self) -> Vec<Rc<GrpcClient>> {
         self.connected.borrow().values().map(Rc::clone).collect()
     }
 }
@@ -115,42 +174,27 @@ impl GrpcAccess {
         let Some(place) = self.clients.silent.enter(arrived.party) else {
             return;
         };
-        let live = self.config.live();
-        let name = app_name(&live, &listener.config, &arrived.process);
-        let send_heap = self.no_heap.clone().counted_in(self.apps.private_bytes());
-        let port = GrpcPort::new(
-            GrpcPortParts {
-                carrier: arrived.carrier,
-                config: connection_config(&live, &listener.config),
-                share: Arc::clone(send_heap.share()),
-                receive_heap_bytes: live.limits.receive_heap_bytes,
-                node_methods: node_services::methods_of(&listener.config.node_services),
-            },
-            now_ns(),
-        );
-        let client = Rc::new(GrpcClient {
+        let name = app_name(&self.config.live(), &listener.config, &arrived.process);
+        let send_heap = self.new_share();
+        let carriage = CarriedConnection::of(&*arrived.carrier);
+        let parts = self.port_parts(&listener.config, arrived.carrier, &send_heap);
+        let port = Box::new(GrpcPort::new(parts, now_ns()));
+        let runtime = self.runtimes.place(&name);
+        let known = KnownClient {
             id: self.apps.new_id(),
             listener: Rc::clone(listener),
-            runtime: self.runtimes.place(&name),
             name,
             process: arrived.process,
             proved: arrived.proved.into(),
             origin: arrived.origin,
             send_heap,
-            admitted: RefCell::new(None),
-            is_admitted: Notify::new(),
-            look_ups: Semaphore::new(LOOK_UPS_MAX),
-            attending: RefCell::new(None),
-            is_told_to_go: Cell::new(false),
-        });
+            carriage,
+        };
+        let client = Rc::new(GrpcClient::new(known, runtime));
         let runtime = &self.runtimes[client.runtime];
         runtime.place_app();
         // Before its runtime can say anything of it.
-        self.clients
-            .connected
-            .borrow_mut()
-            .insert(client.id, Rc::clone(&client));
-        let port = Box::new(port);
+        self.clients.insert(&client);
         let new = Box::new(NewCaller { app: client.id, port });
         if runtime.tell(Command::AttachCaller(new)).await.is_err() {
             self.forget(client.id);
@@ -158,19 +202,52 @@ impl GrpcAccess {
             return;
         }
         tracing::debug!(app = client.id, origin = client.origin, "a gRPC client has come");
-        let attending = Rc::clone(self).attend(Rc::clone(&client), place);
+        self.begin_attending(&client, Some(place));
+    }
+
+    /// From now on a client is ended when it has to be. One that was admitted needs no place among the silent.
+    pub(super) fn begin_attending(
+        self: &Rc<Self>,
+        client: &Rc<GrpcClient>,
+        place: Option<HeldPlace<ClientParty>>,
+    ) {
+        let attending = Rc::clone(self).attend(Rc::clone(client), place);
         let attending = tokio::task::spawn_local(attending).abort_handle();
         client.attending.replace(Some(attending));
     }
 
+    /// The share of private memory of a client, which has no heap.
+    pub(super) fn new_share(&self) -> SendHeap {
+        self.no_heap.clone().counted_in(self.apps.private_bytes())
+    }
+
+    /// What the port of a client of a listener is made of.
+    pub(super) fn port_parts(
+        &self,
+        listener: &GrpcListenerConfig,
+        carrier: Box<dyn ByteCarrier>,
+        send_heap: &SendHeap,
+    ) -> GrpcPortParts {
+        let live = self.config.live();
+        GrpcPortParts {
+            carrier,
+            config: connection_config(&live, listener),
+            share: Arc::clone(send_heap.share()),
+            receive_heap_bytes: live.limits.receive_heap_bytes,
+            node_methods: node_services::methods_of(&listener.node_services),
+        }
+    }
+
     /// Ends a client that has lost its place, or that is not to be here any more.
-    async fn attend(self: Rc<Self>, client: Rc<GrpcClient>, mut place: HeldPlace<ClientParty>) {
-        let is_admitted = tokio::select! {
-            biased;
-            () = client.is_admitted.notified() => true,
-            () = place.lost() => false,
+    async fn attend(self: Rc<Self>, client: Rc<GrpcClient>, place: Option<HeldPlace<ClientParty>>) {
+        let is_admitted = match place {
+            None => true,
+            Some(mut place) => tokio::select! {
+                biased;
+                () = client.is_admitted.notified() => true,
+                () = place.lost() => false,
+            },
         };
-        drop(place);
         let app = client.admitted.borrow().clone();
         if let (true, Some(app)) = (is_admitted, app) {
             app.given_up.notified().await;
@@ -214,7 +291,7 @@ impl GrpcAccess {
     pub(crate) fn clients_by_listener(&self) -> BTreeMap<String, usize> {
         let mut counts = self.listener_names();
         for client in self.clients.connected.borrow().values() {
-            *counts.entry(client.listener.config.name.clone()).or_default() += 1;
+            *counts.entry(client.listener().config.name.clone()).or_default() += 1;
         }
         counts
     }
@@ -300,7 +377,7 @@ impl GrpcAccess {
                 client.admitted.replace(Some(Rc::clone(app)));
                 client.is_admitted.notify_one();
                 if log::may_tell(EventSubject::User(uid)) {
-                    let listener = &client.listener.config.name;
+                    let listener = &client.listener().config.name;
                     tracing::info!(app = client.id, name, origin, listener, "a gRPC client calls");
                 }
             }
@@ -330,39 +407,36 @@ impl GrpcAccess {
             access::check(&live.control, access::own_user(), &credentials)
                 .map_err(|denied| Refusal::new(Code::PermissionDenied, denied.to_string()))?;
         }
-        check_identity(&client.listener.config, &client.proved)?;
+        check_identity(&client.listener().config, &client.proved)?;
         admission::check_room(&live.limits, &self.apps, credentials.uid)?;
         let connections = self.connector.connections.permits.of_app(credentials.uid);
         if let Some(table) = self.authority.admit(&live, &client.name, &mut process)? {
             admission::check_attachments(&live, &self.apps, &table)?;
             connections.set_bound(table.connections);
         }
-        let app = Rc::new(AttachedApp {
-            endpoint: AppEndpoint {
-                runtime: client.runtime,
-                proved: Arc::clone(&client.proved),
-                send_heap: client.send_heap.clone(),
-                judging: JudgedConnections::AllOfThem,
-                identity: Arc::new(AppIdentity {
-                    id: client.id,
-                    name: client.name.as_str().into(),
-                    pid: credentials.pid,
-                    uid: credentials.uid,
-                    gid: credentials.gid,
-                    user: self.apps.name_of_user(credentials.uid),
-                    workload: self.workload(&live, client),
-                }),
-            },
-            control: None,
-            requests: RefCell::new(BTreeMap::new()),
-            takes_regions: false,
-            process,
-            connections,
-            given_up: Notify::new(),
-            gone: watch::Sender::new(false),
-        });
+        let app = Rc::new(attached(self.endpoint_of(client), process, connections));
         self.apps.insert(Rc::clone(&app));
         Ok(app)
+    }
+
+    /// The end of connections that a client has.
+    pub(super) fn endpoint_of(&self, client: &GrpcClient) -> AppEndpoint {
+        let credentials = &client.process.credentials;
+        AppEndpoint {
+            runtime: client.runtime,
+            proved: Arc::clone(&client.proved),
+            send_heap: client.send_heap.clone(),
+            judging: JudgedConnections::AllOfThem,
+            identity: Arc::new(AppIdentity {
+                id: client.id,
+                name: client.name.as_str().into(),
+                pid: credentials.pid,
+                uid: credentials.uid,
+                gid: credentials.gid,
+                user: self.apps.name_of_user(credentials.uid),
+                workload: self.workload(&self.config.live(), client),
+            }),
+        }
     }
 }
 
@@ -378,13 +452,13 @@ impl GrpcAccess {
     /// The same for those of one listener.
     pub(super) async fn drain_clients_of(&self, listener: &Rc<GrpcListener>) {
         for client in self.clients.all() {
-            if Rc::ptr_eq(&client.listener, listener) {
+            if Rc::ptr_eq(&client.listener(), listener) {
                 self.drain_client(&client).await;
             }
         }
     }
 
-    async fn drain_client(&self, client: &GrpcClient) {
+    pub(super) async fn drain_client(&self, client: &GrpcClient) {
         if client.is_told_to_go.replace(true) {
             return;
         }
@@ -420,32 +494,92 @@ impl GrpcAccess {
         }
     }
 
-    /// Has all clients go, and ends the connections of those that have calls under way after so long.
-    pub(crate) async fn see_off(&self, limit: Duration) {
+    /// Has all clients go that a hot restart does not carry, and ends the connections of those that have calls under way after
+    /// so long.
+    pub(crate) async fn see_off(&self, carried: CarriedClients, limit: Duration) {
         self.end_handshakes(HANDSHAKES_WAIT).await;
-        self.drain_clients().await;
-        if tokio::time::timeout(limit, self.all_gone()).await.is_ok() {
+        for client in self.not_carried(carried) {
+            self.drain_client(&client).await;
+        }
+        if tokio::time::timeout(limit, self.gone_unless(carried))
+            .await
+            .is_ok()
+        {
             return;
         }
-        let left = self.clients.all();
+        let left = self.not_carried(carried);
         tracing::warn!(clients = left.len(), "calls of gRPC clients are cut short");
         for client in left {
             self.end_client(&client).await;
         }
-        let _ = tokio::time::timeout(LEAVING_WAIT, self.all_gone()).await;
+        let _ = tokio::time::timeout(LEAVING_WAIT, self.gone_unless(carried)).await;
         // Who does not read what it is told needs not be waited for.
-        for client in self.clients.all() {
+        for client in self.not_carried(carried) {
             self.detach(&client).await;
+        }
+    }
+
+    /// Clients that a hot restart does not carry.
+    fn not_carried(&self, carried: CarriedClients) -> Vec<Rc<GrpcClient>> {
+        let mut clients = self.clients.all();
+        clients.retain(|client| {
+            carried == CarriedClients::None || client.carriage == CarriedConnection::ToldToGo
+        });
+        clients
+    }
+
+    /// Waits until those are gone.
+    async fn gone_unless(&self, carried: CarriedClients) {
+        while !self.not_carried(carried).is_empty() {
+            self.clients.gone.notified().await;
         }
     }
 }
 
 impl GrpcClient {
+    /// The listener to which it came.
+    pub(super) fn listener(&self) -> Rc<GrpcListener> {
+        Rc::clone(&self.listener.borrow())
+    }
+
+    /// It came to this listener when another process had it.
+    pub(super) fn stay_with(&self, listener: Rc<GrpcListener>) {
+        self.listener.replace(listener);
+    }
+
     /// Ends what is under way on its behalf.
     fn give_up(&self) {
         if let Some(app) = &*self.admitted.borrow() {
             app.gone.send_replace(true);
         }
+    }
+}
+
+impl CarriedConnection {
+    /// Whether what carries a connection can be handed over.
+    pub(super) fn of(carrier: &dyn ByteCarrier) -> CarriedConnection {
+        match carrier.carried_socket() {
+            Some(_) => CarriedConnection::Carried,
+            None => CarriedConnection::ToldToGo,
+        }
+    }
+}
+
+/// A client as an app among the others.
+pub(super) fn attached(
+    endpoint: AppEndpoint,
+    process: AppProcess,
+    connections: AppConnections,
+) -> AttachedApp {
+    AttachedApp {
+        endpoint,
+        control: None,
+        requests: RefCell::new(BTreeMap::new()),
+        takes_regions: false,
+        process,
+        connections,
+        given_up: Notify::new(),
+        gone: watch::Sender::new(false),
     }
 }
 

@@ -63,6 +63,17 @@ pub(super) struct GrpcListener {
     address: ListenAddress,
 }
 
+impl GrpcListener {
+    /// One at which nobody is let in: what was said of it holds for clients that came there when another process had it.
+    pub(super) fn of_config(config: GrpcListenerConfig) -> Result<GrpcListener, String> {
+        Ok(GrpcListener {
+            address: config.listen_address()?,
+            tls: None,
+            config,
+        })
+    }
+}
+
 /// What a reload is to make of the listeners: everything that can fail was done.
 pub(crate) struct PreparedListeners {
     /// Listeners whose sockets are fresh.
@@ -246,6 +257,13 @@ impl GrpcAccess {
         listeners
             .values()
             .any(|open| Rc::ptr_eq(&open.listener, listener))
+    }
+
+    /// The listener at which clients are let in by this configuration.
+    pub(super) fn listener_of(&self, config: &GrpcListenerConfig) -> Option<Rc<GrpcListener>> {
+        let listeners = self.listeners.0.borrow();
+        let open = listeners.get(&config.socket_key())?;
+        (open.listener.config == *config).then(|| Rc::clone(&open.listener))
     }
 
     /// The names of those with TLS.

@@ -11,6 +11,7 @@
 //! ([`RuntimeEvent::ServiceWanted`](crate::runtime::RuntimeEvent)), and each service gets a connection of the node, like that
 //! of any app, that its port is told of.
 
+mod carried;
 mod clients;
 mod listeners;
 mod node_services;
@@ -29,6 +30,8 @@ use crate::connect::Connector;
 use crate::quiesce_barrier::QuiesceBarrier;
 use crate::runtimes::Runtimes;
 
+pub(crate) use carried::{CarriedClient, CarriedWatch, ClientNotRestored, RestoredClient, ResumedClient};
+pub(crate) use clients::CarriedClients;
 use clients::ClientRegistry;
 pub use listeners::NotListening;
 use listeners::OpenListeners;

@@ -93,6 +93,9 @@ pub(super) struct Ready {
     /// The format that it expects.
     #[prost(uint32, tag = "2")]
     pub(super) format: u32,
+    /// The newest version of the state of gRPC clients that it reads; 0 if it goes on with none.
+    #[prost(uint32, tag = "3")]
+    pub(super) grpc_clients: u32,
 }
 
 /// See [`Body::Failed`].

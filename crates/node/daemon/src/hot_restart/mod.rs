@@ -19,6 +19,7 @@
 mod channel;
 mod replace;
 mod restore;
+mod restore_client;
 mod save;
 mod state;
 mod succeed;

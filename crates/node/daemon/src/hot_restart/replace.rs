@@ -7,12 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use prost::Message;
+use provost_frontend_grpc::PORT_STATE_VERSION;
 
-use super::channel::{Body, Channel, ChannelError, Commit, Hello, State, unexpected};
+use super::channel::{Body, Channel, ChannelError, Commit, Hello, Ready, State, unexpected};
 use super::save::{self, Saved};
 use super::state::FORMAT;
 use super::{HOT_RESTART_OPTION, UpgradeError, UpgradeReport, UpgradeRequest};
 use crate::control_plane::ControlPlane;
+use crate::grpc::CarriedClients;
 use crate::runtime::Frozen;
 use crate::runtimes::NotFrozen;
 
@@ -62,7 +64,8 @@ pub(crate) async fn replace(
     let successor = Successor::start(plane, request)?;
     let process = successor.child.id();
     tracing::info!(process, binary = %successor.binary.display(), "another process gets ready to take over");
-    let (successor, version) = in_background(move || successor.prepare(&preview)).await?;
+    let (successor, ready) = in_background(move || successor.prepare(&preview)).await?;
+    let carried = carried_clients(&ready);
     let prepared = began.elapsed();
 
     let limit = Duration::from_millis(plane.config.live().timeouts.hot_restart_ms);
@@ -72,10 +75,10 @@ pub(crate) async fn replace(
     let peers = plane.peers.barrier.close(limit).await;
     let peers = peers.map_err(|_| UpgradeError::Requests(limit))?;
     let _ = tokio::time::timeout(HANDSHAKES_WAIT, plane.peers.no_handshakes()).await;
-    // Their connections are not passed on, nor those of nodes whose calls go on to gRPC servers. Those who connect again wait at
-    // the socket for the one that goes on.
+    // Those of nodes whose calls go on to gRPC servers are not passed on, nor those of clients that cannot be. Those who connect
+    // again wait at the socket for the one that goes on.
     tokio::join!(
-        plane.grpc.see_off(CLIENTS_WAIT),
+        plane.grpc.see_off(carried, CLIENTS_WAIT),
         plane.relays.see_off(CLIENTS_WAIT)
     );
     let requests = plane.quiesce_barrier.close(REQUESTS_WAIT).await;
@@ -102,7 +105,7 @@ pub(crate) async fn replace(
     requests.stay();
     let report = UpgradeReport {
         process,
-        version,
+        version: ready.version,
         prepared,
         frozen: froze.elapsed(),
         state_bytes,
@@ -122,6 +125,15 @@ pub(crate) async fn replace(
         "another process has taken over"
     );
     Ok(Replaced { report, frozen })
+}
+
+/// The clients that the other process goes on with.
+fn carried_clients(ready: &Ready) -> CarriedClients {
+    if ready.grpc_clients >= PORT_STATE_VERSION {
+        CarriedClients::AllThatCanBe
+    } else {
+        CarriedClients::None
+    }
 }
 
 impl From<NotFrozen> for UpgradeError {
@@ -208,15 +220,15 @@ impl Successor {
         })
     }
 
-    /// Waits until it is ready; its version.
-    fn prepare(mut self, preview: &[u8]) -> Result<(Successor, String), UpgradeError> {
+    /// Waits until it is ready; what it says of itself.
+    fn prepare(mut self, preview: &[u8]) -> Result<(Successor, Ready), UpgradeError> {
         match self.greet(preview) {
-            Ok(version) => Ok((self, version)),
+            Ok(ready) => Ok((self, ready)),
             Err(error) => Err(self.failed("was to get ready", error)),
         }
     }
 
-    fn greet(&self, preview: &[u8]) -> Result<String, ChannelError> {
+    fn greet(&self, preview: &[u8]) -> Result<Ready, ChannelError> {
         let hello = Hello {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -224,7 +236,7 @@ impl Successor {
         self.channel.send(Body::Hello(hello), self.ready_within)?;
         self.channel.send_document(preview, self.ready_within)?;
         match self.channel.receive(self.ready_within)?.0 {
-            Body::Ready(ready) if ready.format == FORMAT => Ok(ready.version),
+            Body::Ready(ready) if ready.format == FORMAT => Ok(ready),
             Body::Ready(ready) => Err(ChannelError::Failed(format!(
                 "it wants a state of format {}, this process ({}) writes {FORMAT}",
                 ready.format,

@@ -22,8 +22,8 @@ use provost_transport_local::{LocalTransport, SavedEnd};
 use provost_wire::limits::REGION_BYTES_MAX;
 use tokio::sync::{Notify, watch};
 
-use super::state;
-use crate::app_process::AppProcess;
+use super::{restore_client, state};
+use crate::app_process::{AppProcess, SavedProcess};
 use crate::app_registry::{AttachedApp, ControlSocket, PendingRequest};
 use crate::compose::{
     AcceptedOffer, AppEndpoint, ConnectionLimits, ConnectionSpec, JudgedConnections, NamesNothing,
@@ -31,11 +31,13 @@ use crate::compose::{
 };
 use crate::connections::ConnectionOpening;
 use crate::control_plane::ControlPlane;
+use crate::grpc::{RestoredClient, ResumedClient};
 use crate::permits::{AppConnections, Permit};
 use crate::policies::chain::{Chain, PolicyEngine, PreparedPolicy, stand_in, started};
 use crate::policies::{Instance, closed};
 use crate::runtime::{
-    AdoptedApp, AdoptedConnection, AppId, ConnectionId, ConnectionPhase, Fitted, Guard, NewApp, Tag, Waiting,
+    AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, ConnectionPhase, Fitted, Guard, NewApp,
+    Tag, Waiting,
 };
 use crate::schemas::BoundSchema;
 use crate::segments::AnnouncedSegments;
@@ -71,6 +73,7 @@ pub(crate) struct RestoredApps {
     pub(crate) resumed: Vec<Rc<AttachedApp>>,
     /// Processes that have not attached.
     pub(crate) unattached: Vec<PacketSocket>,
+    pub(crate) clients: Vec<ResumedClient>,
 }
 
 /// Descriptors that are taken in order.
@@ -105,7 +108,7 @@ pub(super) fn failed(what: &str, reason: &dyn std::fmt::Display) -> NotRestored 
 }
 
 /// What an app alone has to answer for.
-fn failed_of_app(what: &str, reason: &dyn std::fmt::Display) -> NotRestored {
+pub(super) fn failed_of_app(what: &str, reason: &dyn std::fmt::Display) -> NotRestored {
     NotRestored {
         scope: FailureScope::App,
         ..failed(what, reason)
@@ -113,7 +116,7 @@ fn failed_of_app(what: &str, reason: &dyn std::fmt::Display) -> NotRestored {
 }
 
 /// A state of an app's that was not restored.
-fn failed_state(what: &str, error: &RestoreError) -> NotRestored {
+pub(super) fn failed_state(what: &str, error: &RestoreError) -> NotRestored {
     match error {
         RestoreError::Damaged { .. } => failed_of_app(what, error),
         RestoreError::Kind { .. } | RestoreError::Version { .. } => failed(what, error),
@@ -141,6 +144,15 @@ pub(super) fn node(
         match RestoringApp::begin(plane, app, &mut own) {
             Ok(app) => apps.push(app),
             Err(error) => left_out.add(id, heap, error)?,
+        }
+    }
+    for client in node.grpc_clients {
+        let id = client.app.as_ref().map_or(0, |app| app.id);
+        let count = restore_client::descriptors_of(&client);
+        let mut own = Descriptors(descriptors.take(count, &format!("gRPC client {id}"))?.into());
+        match restore_client::begin(plane, client, &mut own) {
+            Ok(client) => apps.push(client),
+            Err(error) => left_out.add(id, None, error)?,
         }
     }
     let connections = ConnectionBuilder::new(plane, &apps, left_out).build()?;
@@ -196,24 +208,42 @@ fn go_on_counting(plane: &ControlPlane, node: &state::Node) {
     plane.policies.history.number_from(node.last_change);
 }
 
-/// An app of which everything is there but its connections.
-struct RestoringApp {
-    endpoint: AppEndpoint,
-    control: ControlSocket,
-    doorbell: Doorbell,
-    port: RefCell<AppPort>,
-    connections: AppConnections,
-    requests: Vec<PendingRequest>,
-    parts: Vec<RestoringConnection>,
+/// An app, or a gRPC client, of which everything is there but its connections.
+pub(super) struct RestoringApp {
+    pub(super) endpoint: AppEndpoint,
+    pub(super) party: RestoringParty,
+    pub(super) connections: AppConnections,
+    pub(super) requests: Vec<PendingRequest>,
+    pub(super) parts: Vec<RestoringConnection>,
     /// A step that waited for room in its datapath.
-    stuck: Option<(u32, Step)>,
-    state: state::App,
+    pub(super) stuck: Option<(u32, Step)>,
+    pub(super) state: state::App,
+}
+
+/// Who makes the calls of what is restored.
+pub(super) enum RestoringParty {
+    App {
+        control: ControlSocket,
+        doorbell: Doorbell,
+        port: Box<RefCell<AppPort>>,
+    },
+    Client(Box<RestoredClient>),
+}
+
+impl RestoringParty {
+    /// The block of its receive heap to use for one that a state names.
+    fn claim(&self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
+        match self {
+            RestoringParty::App { port, .. } => port.borrow_mut().claim(saved),
+            RestoringParty::Client(client) => client.port.borrow_mut().claim(&saved),
+        }
+    }
 }
 
 /// A connection of which everything is there but its engines.
-struct RestoringConnection {
-    state: state::Connection,
-    schema: Arc<BoundSchema>,
+pub(super) struct RestoringConnection {
+    pub(super) state: state::Connection,
+    pub(super) schema: Arc<BoundSchema>,
     descriptors: RefCell<Vec<Vec<OwnedFd>>>,
     opening: RefCell<Option<ConnectionOpening>>,
 }
@@ -274,9 +304,11 @@ impl RestoringApp {
                 send_heap,
                 judging: JudgedConnections::AllOfThem,
             },
-            control,
-            doorbell: Doorbell::from_ends(doorbell),
-            port: RefCell::new(port),
+            party: RestoringParty::App {
+                control,
+                doorbell: Doorbell::from_ends(doorbell),
+                port: Box::new(RefCell::new(port)),
+            },
             connections: plane.connections.permits.of_app(app.uid),
             requests,
             state: app,
@@ -289,7 +321,7 @@ impl RestoringApp {
 }
 
 impl RestoringConnection {
-    fn begin(
+    pub(super) fn begin(
         plane: &ControlPlane,
         connection: state::Connection,
         descriptors: &mut Descriptors,
@@ -396,7 +428,7 @@ struct AppRestorer<'a> {
 
 impl Restorer for AppRestorer<'_> {
     fn block(&mut self, saved: ReceivedBlock) -> Result<ReceivedBlock, NotSaved> {
-        self.app.port.borrow_mut().claim(saved)
+        self.app.party.claim(saved)
     }
 
     fn foreign(&mut self, kept: u32) -> Result<ForeignBytes, NotSaved> {
@@ -751,50 +783,79 @@ fn finish(
         adopted: plane.runtimes.iter().map(|_| Vec::new()).collect(),
         resumed: Vec::with_capacity(apps.len()),
         unattached,
+        clients: Vec::new(),
     };
-    for (app, connections) in apps.into_iter().zip(connections) {
+    for (mut app, connections) in apps.into_iter().zip(connections) {
         // The end of its control socket tells an app that is left out.
         let Some(connections) = connections else {
             plane.runtimes[app.endpoint.runtime].remove_app();
             continue;
         };
-        let mut port = app.port.into_inner();
-        port.end_claims();
-        let mut requests = BTreeMap::new();
-        for request in app.requests {
-            requests.insert(plane.apps.new_request(), request);
-        }
-        let process = AppProcess::of_state(app.control.as_fd(), &app.endpoint.identity, &app.state.program);
-        let attached = Rc::new(AttachedApp {
-            endpoint: app.endpoint,
-            control: Some(app.control),
-            requests: RefCell::new(requests),
-            takes_regions: app.state.takes_regions,
-            process,
-            connections: app.connections,
-            given_up: Notify::new(),
-            gone: watch::Sender::new(false),
-        });
-        plane.apps.insert(Rc::clone(&attached));
-        restored.adopted[attached.endpoint.runtime].push(AdoptedApp {
-            new: NewApp {
-                app: attached.id(),
-                port,
-                doorbell: app.doorbell,
-                waiting: if app.state.busy_poll {
-                    Waiting::BusyPolls
-                } else {
-                    Waiting::Sleeps
-                },
-            },
-            places: app.state.places,
-            stuck: app.stuck,
-            leaving: Some(app.state.leaving_ns).filter(|until| *until != 0),
+        let runtime = app.endpoint.runtime;
+        let (places, stuck) = (std::mem::take(&mut app.state.places), app.stuck.take());
+        let leaving = Some(app.state.leaving_ns).filter(|until| *until != 0);
+        restored.adopted[runtime].push(AdoptedApp {
+            new: enter(plane, app, &mut restored.resumed, &mut restored.clients),
+            places,
+            stuck,
+            leaving,
             connections,
         });
-        restored.resumed.push(attached);
     }
     Ok(restored)
+}
+
+/// Puts an app or a client down; what its runtime polls of it.
+fn enter(
+    plane: &ControlPlane,
+    app: RestoringApp,
+    resumed: &mut Vec<Rc<AttachedApp>>,
+    clients: &mut Vec<ResumedClient>,
+) -> AdoptedPort {
+    let (control, doorbell, port) = match app.party {
+        RestoringParty::App {
+            control,
+            doorbell,
+            port,
+        } => (control, doorbell, port),
+        RestoringParty::Client(client) => {
+            let (client, caller) = plane.grpc.enter(*client, app.connections);
+            clients.push(client);
+            return AdoptedPort::Caller(caller);
+        }
+    };
+    let mut port = port.into_inner();
+    port.end_claims();
+    let requests = app.requests.into_iter();
+    let requests = requests.map(|request| (plane.apps.new_request(), request));
+    let saved = SavedProcess {
+        pid: app.state.pid,
+        uid: app.state.uid,
+        gid: app.state.gid,
+        program: &app.state.program,
+    };
+    let attached = Rc::new(AttachedApp {
+        endpoint: app.endpoint,
+        process: AppProcess::of_saved(control.as_fd(), saved),
+        control: Some(control),
+        requests: RefCell::new(requests.collect::<BTreeMap<_, _>>()),
+        takes_regions: app.state.takes_regions,
+        connections: app.connections,
+        given_up: Notify::new(),
+        gone: watch::Sender::new(false),
+    });
+    plane.apps.insert(Rc::clone(&attached));
+    resumed.push(Rc::clone(&attached));
+    AdoptedPort::App(Box::new(NewApp {
+        app: attached.id(),
+        port,
+        doorbell,
+        waiting: if app.state.busy_poll {
+            Waiting::BusyPolls
+        } else {
+            Waiting::Sleeps
+        },
+    }))
 }
 
 fn attested(state: &state::AttestedApp) -> Arc<AttestedApp> {
@@ -808,7 +869,7 @@ fn attested(state: &state::AttestedApp) -> Arc<AttestedApp> {
 }
 
 /// A step as the app submitted it names neither blocks nor ranges.
-fn stuck_step(stuck: &state::Stuck) -> Result<(u32, Step), RestoreError> {
+pub(super) fn stuck_step(stuck: &state::Stuck) -> Result<(u32, Step), RestoreError> {
     let mut fields = FieldReader::new(STUCK_KIND, &stuck.step);
     let step = Step::restore(&mut fields, &mut NamesNothing)?;
     Ok((stuck.connection, step))

@@ -13,9 +13,13 @@ use super::state;
 use crate::app_registry::{AttachedApp, PendingRequest};
 use crate::connections::OpenConnection;
 use crate::control_plane::ControlPlane;
+use crate::grpc::CarriedClient;
 use crate::observe;
 use crate::runtime::{AppId, Frozen, SavedApp, SavedConnection, Waiting, save_apps};
 use crate::transport::listener_name;
+
+/// Bytes of the states of all gRPC clients, at most. Those beyond it are not carried.
+const CLIENTS_BYTES_MAX: usize = 2 << 30;
 
 /// What the preview had.
 pub(super) struct Known {
@@ -89,9 +93,18 @@ pub(super) async fn node(plane: &ControlPlane, frozen: &[Frozen], known: &Known)
     // One after the other: the two ends of a connection within the node look into the same streams.
     let mut apps = Vec::new();
     for runtime in frozen {
-        apps.extend(save_apps(runtime, Arc::clone(&heaps)).await?);
+        let saved = save_apps(runtime, Arc::clone(&heaps)).await?;
+        apps.extend(saved.apps);
+        for (app, reason) in saved.left_out {
+            tracing::warn!(
+                app,
+                reason,
+                "a gRPC client cannot be carried: its connection ends"
+            );
+        }
     }
     apps.sort_by_key(|app| app.app);
+    let (apps, clients): (Vec<_>, Vec<_>) = apps.into_iter().partition(|app| app.doorbell.is_some());
     let mut known = Known {
         schemas: known.schemas.clone(),
     };
@@ -112,6 +125,7 @@ pub(super) async fn node(plane: &ControlPlane, frozen: &[Frozen], known: &Known)
             node.apps.push(app);
         }
     }
+    node.grpc_clients = writer.clients(clients)?;
     Ok(Saved {
         node,
         descriptors: writer.descriptors,
@@ -197,7 +211,7 @@ impl Writer<'_> {
         Ok(node)
     }
 
-    fn app(&mut self, saved: SavedApp) -> io::Result<Option<state::App>> {
+    fn app(&mut self, mut saved: SavedApp) -> io::Result<Option<state::App>> {
         let Some(attached) = self.plane.apps.find(saved.app) else {
             return Ok(None);
         };
@@ -208,12 +222,83 @@ impl Writer<'_> {
         let heap = heap.ok_or_else(|| io::Error::other("the memory of a send heap was not kept"))?;
         self.descriptors.push(control.duplicate()?);
         self.descriptors.push(heap.try_clone()?.into_descriptor());
-        self.descriptors.extend(saved.doorbell);
-        let port_descriptors = saved.port_descriptors.len() as u32;
-        self.descriptors.extend(saved.port_descriptors);
+        self.descriptors
+            .extend(saved.doorbell.take().into_iter().flatten());
+        let port_descriptors = self.port(&mut saved);
         let requests = attached.requests.borrow();
         let requests = requests.values().map(|pending| self.request(pending));
         let requests = requests.collect::<io::Result<Vec<_>>>()?;
+        let identity = &attached.endpoint.identity;
+        Ok(Some(state::App {
+            name: identity.name.to_string(),
+            pid: identity.pid,
+            uid: identity.uid,
+            gid: identity.gid,
+            takes_regions: attached.takes_regions,
+            program: attached.process.program_bytes(),
+            port_descriptors,
+            offers: self.offers(&attached),
+            requests,
+            ..self.of_runtime(saved)?
+        }))
+    }
+
+    /// Clients that speak gRPC, as many as have room.
+    fn clients(&mut self, saved: Vec<SavedApp>) -> io::Result<Vec<state::GrpcClient>> {
+        let (mut clients, mut bytes) = (Vec::with_capacity(saved.len()), 0);
+        for client in saved {
+            if bytes + client.port.len() > CLIENTS_BYTES_MAX {
+                let app = client.app;
+                tracing::warn!(
+                    app,
+                    "gRPC clients have left too much unread to carry all of them: this one's connection ends"
+                );
+                continue;
+            }
+            bytes += client.port.len();
+            // One of which the control plane has heard the end is no more.
+            if let Some(carried) = self.plane.grpc.carried(client.app) {
+                clients.push(self.client(client, carried)?);
+            }
+        }
+        Ok(clients)
+    }
+
+    fn client(&mut self, mut saved: SavedApp, carried: CarriedClient) -> io::Result<state::GrpcClient> {
+        let watches = carried.watches.into_iter().map(|watch| state::HealthWatch {
+            stream: watch.stream,
+            service: watch.service,
+            told: watch.told,
+        });
+        let port_descriptors = self.port(&mut saved);
+        Ok(state::GrpcClient {
+            app: Some(state::App {
+                name: carried.name,
+                pid: carried.pid,
+                uid: carried.uid,
+                gid: carried.gid,
+                program: carried.program,
+                port_descriptors,
+                ..self.of_runtime(saved)?
+            }),
+            listener: carried.listener,
+            proved: carried.proved,
+            origin: carried.origin,
+            is_admitted: carried.is_admitted,
+            is_told_to_go: carried.is_told_to_go,
+            watches: watches.collect(),
+        })
+    }
+
+    /// Takes the descriptors of a port; how many it has.
+    fn port(&mut self, saved: &mut SavedApp) -> u32 {
+        let count = saved.port_descriptors.len() as u32;
+        self.descriptors.append(&mut saved.port_descriptors);
+        count
+    }
+
+    /// What the runtime of an app knows of it, but for the descriptors of its port.
+    fn of_runtime(&mut self, saved: SavedApp) -> io::Result<state::App> {
         let connections = self.plane.connections.all();
         let mut own = Vec::with_capacity(saved.connections.len());
         for connection in saved.connections {
@@ -222,36 +307,23 @@ impl Writer<'_> {
                 .ok_or_else(|| io::Error::other(format!("connection {} is not known", connection.id)))?;
             own.push(self.connection(connection, open));
         }
-        let identity = &attached.endpoint.identity;
-        Ok(Some(state::App {
+        let stuck = saved.stuck;
+        let ranges = saved.ranges.into_iter().map(|range| state::Range {
+            app: range.app,
+            offset: range.offset,
+            bytes: range.bytes,
+        });
+        Ok(state::App {
             id: saved.app,
-            name: identity.name.to_string(),
-            pid: identity.pid,
-            uid: identity.uid,
-            gid: identity.gid,
             busy_poll: saved.waiting == Waiting::BusyPolls,
-            takes_regions: attached.takes_regions,
-            program: attached.process.program_bytes(),
             port: saved.port,
-            port_descriptors,
             places: saved.places,
-            stuck: saved
-                .stuck
-                .map(|(connection, step)| state::Stuck { connection, step }),
+            stuck: stuck.map(|(connection, step)| state::Stuck { connection, step }),
             leaving_ns: saved.leaving.unwrap_or(0),
-            offers: self.offers(&attached),
-            requests,
             connections: own,
-            ranges: saved
-                .ranges
-                .into_iter()
-                .map(|range| state::Range {
-                    app: range.app,
-                    offset: range.offset,
-                    bytes: range.bytes,
-                })
-                .collect(),
-        }))
+            ranges: ranges.collect(),
+            ..state::App::default()
+        })
     }
 
     fn offers(&self, attached: &AttachedApp) -> Vec<state::Offer> {

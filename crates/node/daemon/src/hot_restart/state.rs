@@ -115,6 +115,49 @@ pub(super) struct Node {
     /// Replacements that failed.
     #[prost(uint64, tag = "13")]
     pub(super) hot_restarts_undone: u64,
+    /// Clients that speak gRPC; none if the other process does not read them. Descriptors: their own.
+    #[prost(message, repeated, tag = "14")]
+    pub(super) grpc_clients: Vec<GrpcClient>,
+}
+
+/// A client that speaks gRPC. Descriptors: those of its port, those of its connections' engines.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GrpcClient {
+    /// What it has in common with apps. It has neither offers nor requests.
+    #[prost(message, optional, tag = "1")]
+    pub(super) app: Option<App>,
+    /// The configuration of the listener to which it came, as TOML.
+    #[prost(string, tag = "2")]
+    pub(super) listener: String,
+    /// Who it has proved to be by a certificate; empty for nobody.
+    #[prost(string, tag = "3")]
+    pub(super) proved: String,
+    /// Where it comes from, for people.
+    #[prost(string, tag = "4")]
+    pub(super) origin: String,
+    /// Whether it has called something.
+    #[prost(bool, tag = "5")]
+    pub(super) is_admitted: bool,
+    /// Whether it was told to begin no more calls.
+    #[prost(bool, tag = "6")]
+    pub(super) is_told_to_go: bool,
+    /// What it watches of the node's health.
+    #[prost(message, repeated, tag = "7")]
+    pub(super) watches: Vec<HealthWatch>,
+}
+
+/// What a client watches of the node's health.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HealthWatch {
+    /// The number of its call.
+    #[prost(uint32, tag = "1")]
+    pub(super) stream: u32,
+    /// The service; empty for the node.
+    #[prost(string, tag = "2")]
+    pub(super) service: String,
+    /// What it was told last.
+    #[prost(int32, tag = "3")]
+    pub(super) told: i32,
 }
 
 /// What a part of the service hands on, in its own form.
@@ -454,6 +497,7 @@ mod tests {
             began_unix_ms: 1_700_000_000_000,
             last_change: 11,
             hot_restarts_undone: 2,
+            grpc_clients: Vec::new(),
         }
     }
 

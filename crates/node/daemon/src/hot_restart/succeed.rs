@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use prost::Message;
 use provost_engine::SharedState;
+use provost_frontend_grpc::PORT_STATE_VERSION;
 use provost_shm::PacketSocket;
 
 use super::channel::{Body, Channel, ChannelError, Committed, Failed, Ready, Restored, unexpected};
@@ -128,6 +129,7 @@ impl Predecessor {
         let ready = Ready {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             format: FORMAT,
+            grpc_clients: PORT_STATE_VERSION,
         };
         Ok(self.channel.send(Body::Ready(ready), SEND_LIMIT)?)
     }

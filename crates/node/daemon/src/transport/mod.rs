@@ -25,7 +25,7 @@ pub(crate) use grpc::GrpcServerTls;
 pub(crate) use provost_transport_tcp::{
     CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity,
 };
-pub(crate) use tls_carrier::TlsCarrier;
+pub(crate) use tls_carrier::{TLS_CARRIER, TlsCarrier};
 pub(crate) use tls_handshake::finish_handshake;
 
 macro_rules! registry {

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
+use provost_datapath::FieldWriter;
 use provost_tls::TlsStream;
 
 /// A stream within TLS that says of itself what a plain socket needs not say: where bytes are that its poller does not know of.
@@ -34,7 +35,10 @@ impl<S: Read + Write + AsFd + Send> provost_transport_grpc::ByteCarrier for TlsC
     }
 }
 
-impl<S: Read + Write + AsRawFd + Send> provost_frontend_grpc::ByteCarrier for TlsCarrier<S> {
+/// How the state of a port says that its bytes are within TLS; the session follows.
+pub(crate) const TLS_CARRIER: u8 = 1;
+
+impl<S: Read + Write + AsFd + Send> provost_frontend_grpc::ByteCarrier for TlsCarrier<S> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         Read::read(&mut self.0, into)
     }
@@ -52,6 +56,15 @@ impl<S: Read + Write + AsRawFd + Send> provost_frontend_grpc::ByteCarrier for Tl
     }
 
     fn descriptor(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.0.as_fd().as_raw_fd()
+    }
+
+    fn carried_socket(&self) -> Option<BorrowedFd<'_>> {
+        self.0.can_be_saved().then(|| self.0.as_fd())
+    }
+
+    fn save(&self, out: &mut FieldWriter) {
+        out.u8(TLS_CARRIER);
+        self.0.save(out);
     }
 }

@@ -14,6 +14,7 @@ use super::malformed;
 use crate::app_registry::AttachedApp;
 use crate::connect::ServiceReach;
 use crate::grpc::GrpcAccess;
+use crate::grpc::carried::CarriedWatch;
 use crate::grpc::clients::GrpcClient;
 use crate::runtime::AppId;
 
@@ -78,6 +79,29 @@ impl HealthWatches {
         self.by_call.borrow_mut().retain(|(of, _), _| *of != client);
     }
 
+    /// What a client watches, for another process.
+    pub(in crate::grpc) fn of(&self, client: AppId) -> Vec<CarriedWatch> {
+        let watches = self.by_call.borrow();
+        let own = watches.range((client, 0)..=(client, u32::MAX));
+        own.map(|((_, stream), watch)| CarriedWatch {
+            stream: *stream,
+            service: watch.service.clone(),
+            told: watch.told.into(),
+        })
+        .collect()
+    }
+
+    /// Goes on with what a client of another process watches.
+    pub(in crate::grpc) fn resume(&self, client: AppId, watches: impl Iterator<Item = CarriedWatch>) {
+        for watch in watches.take(CLIENT_WATCHES_MAX) {
+            let (stream, service) = (watch.stream, watch.service);
+            // What is not known is told anew.
+            let told = ServingStatus::try_from(watch.told).unwrap_or(ServingStatus::Unknown);
+            let watch = HealthWatch { service, told };
+            self.by_call.borrow_mut().insert((client, stream), watch);
+        }
+    }
+
     fn of_client(&self, client: AppId) -> usize {
         let watches = self.by_call.borrow();
         watches.range((client, 0)..=(client, u32::MAX)).count()
@@ -128,10 +152,16 @@ impl GrpcAccess {
             .by_call
             .borrow_mut()
             .insert((client.id, question.stream), watch);
-        if !self.watches.is_looking.replace(true) {
+        self.look_at_watched_if_any();
+        Ok(told.response().encode_to_vec())
+    }
+
+    /// Looks at what is watched from now on, if anything is.
+    pub(in crate::grpc) fn look_at_watched_if_any(self: &Rc<Self>) {
+        let is_watching = !self.watches.by_call.borrow().is_empty();
+        if is_watching && !self.watches.is_looking.replace(true) {
             tokio::task::spawn_local(Rc::clone(self).look_at_watched());
         }
-        Ok(told.response().encode_to_vec())
     }
 
     /// Runs as long as anything is watched.

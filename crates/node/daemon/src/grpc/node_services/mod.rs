@@ -149,7 +149,7 @@ impl GrpcAccess {
                 Ok((vec![first], NodeAnswerEnd::More))
             }
             AskedMethod::Reflect => {
-                let services = names_of(&client.listener.config.node_services);
+                let services = names_of(&client.listener().config.node_services);
                 let said = self.reflect(&app, services, question.message).await?;
                 Ok((vec![said], NodeAnswerEnd::Next))
             }

@@ -1,0 +1,97 @@
+//! How the new process makes a gRPC client of the state.
+
+use provost_datapath::RestoreError;
+use provost_frontend_grpc::{MethodBinding, ServiceBinding};
+
+use super::restore::{
+    Descriptors, NotRestored, RestoringApp, RestoringConnection, RestoringParty, failed_of_app, failed_state,
+    stuck_step,
+};
+use super::state;
+use crate::control_plane::ControlPlane;
+use crate::grpc::{CarriedClient, CarriedWatch, ClientNotRestored};
+
+/// How many descriptors a client has in the order of all.
+pub(super) fn descriptors_of(client: &state::GrpcClient) -> u32 {
+    let connections = client.app.iter().flat_map(|app| &app.connections);
+    let engines = connections.flat_map(|connection| &connection.engines);
+    let of_port = client.app.as_ref().map_or(0, |app| app.port_descriptors);
+    let counts = engines.map(|engine| engine.descriptors);
+    counts.fold(of_port, u32::saturating_add)
+}
+
+/// Makes everything of a client but the engines of its connections.
+pub(super) fn begin(
+    plane: &ControlPlane,
+    mut client: state::GrpcClient,
+    descriptors: &mut Descriptors,
+) -> Result<RestoringApp, NotRestored> {
+    let mut app = client.app.take().unwrap_or_default();
+    let what = format!("gRPC client {} ({})", app.id, client.origin);
+    let failed = |reason: &dyn std::fmt::Display| failed_of_app(&what, reason);
+    let socket = descriptors.take(app.port_descriptors, &what)?.pop();
+    let socket = socket.ok_or_else(|| failed(&"its socket is missing"))?;
+    let connections = std::mem::take(&mut app.connections).into_iter();
+    let parts = connections.map(|connection| RestoringConnection::begin(plane, connection, descriptors));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    let stuck = app.stuck.as_ref().map(stuck_step).transpose();
+    let stuck = stuck.map_err(|error| failed_state(&what, &error))?;
+    let binding_of = |number: u32| parts.iter().find_map(|part| binding_of(part, number));
+    let carried = carried(&app, client);
+    let port = std::mem::take(&mut app.port);
+    let restored = plane.grpc.restore(app.id, carried, &port, socket, &binding_of);
+    let restored = restored.map_err(|error| not_restored(&what, &error))?;
+    Ok(RestoringApp {
+        endpoint: plane.grpc.endpoint(&restored),
+        party: RestoringParty::Client(Box::new(restored)),
+        connections: plane.connections.permits.of_app(app.uid),
+        requests: Vec::new(),
+        parts,
+        stuck,
+        state: app,
+    })
+}
+
+fn not_restored(what: &str, error: &ClientNotRestored) -> NotRestored {
+    match error {
+        ClientNotRestored::State(error @ RestoreError::Version { .. }) => failed_state(what, error),
+        error => failed_of_app(what, error),
+    }
+}
+
+/// Where calls go over a connection that has this number.
+fn binding_of(connection: &RestoringConnection, number: u32) -> Option<ServiceBinding> {
+    let state = &connection.state;
+    if state.number != number {
+        return None;
+    }
+    let schema = &connection.schema;
+    let service = schema.schema.service(&state.service)?;
+    Some(ServiceBinding {
+        connection: number,
+        tables: std::sync::Arc::clone(&schema.tables),
+        methods: std::sync::Arc::new(MethodBinding::of_service(service)),
+        message_bytes_max: state.message_bytes_max,
+    })
+}
+
+fn carried(app: &state::App, client: state::GrpcClient) -> CarriedClient {
+    let watches = client.watches.into_iter().map(|watch| CarriedWatch {
+        stream: watch.stream,
+        service: watch.service,
+        told: watch.told,
+    });
+    CarriedClient {
+        name: app.name.clone(),
+        listener: client.listener,
+        pid: app.pid,
+        uid: app.uid,
+        gid: app.gid,
+        program: app.program.clone(),
+        proved: client.proved,
+        origin: client.origin,
+        is_admitted: client.is_admitted,
+        is_told_to_go: client.is_told_to_go,
+        watches: watches.collect(),
+    }
+}
