@@ -1,11 +1,15 @@
-//! A wire between two ends of one process: two rings of frames that are taken at the start.
+//! A wire between two ends of one process: packets lie densely, in batches that change hands whole.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use crate::{Arrival, Integrity, Wire};
+use crate::{Arrival, Integrity, Wire, copy_short};
+
+/// Packets begin at multiples of a cache line's bytes.
+const LINE_BYTES: usize = 64;
 
 /// One of two ends. What one sends, the other receives; the receiver copies nothing.
 #[derive(Debug)]
@@ -13,29 +17,38 @@ pub struct InProcess {
     side: u8,
     packet_bytes_max: usize,
     ring_packets: usize,
-    /// Frames that go to the other end with the next flush.
-    leaving: Vec<Frame>,
-    /// Frames that have come, and how many of them the application has seen. They go back together.
-    arrived: Vec<Frame>,
-    seen: usize,
-    /// Empty frames.
-    spare: Vec<Frame>,
+    /// Packets that go to the other end with the next flush.
+    leaving: Box<PacketBatch>,
+    /// Packets that the other end has room for, beside those that leave.
+    room_packets: usize,
+    /// Packets that have come.
+    arrived: Box<PacketBatch>,
+    /// Packets that the application has seen, and that still take room.
+    seen_packets: usize,
+    /// Flushes of the other end whose packets were taken.
+    flushes_seen: usize,
     towards: Arc<PacketDirection>,
     from: Arc<PacketDirection>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PacketDirection {
     state: Mutex<PacketDirectionState>,
     filled: Condvar,
+    /// Flushes that brought packets. It changes under the lock; whoever only looks whether there is something needs none.
+    flushes: AtomicUsize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PacketDirectionState {
-    full: Vec<Frame>,
-    empty: Vec<Frame>,
+    /// Packets that were sent and not taken. Whoever takes them leaves an empty batch.
+    sent: Box<PacketBatch>,
+    /// Packets that were sent and still take room.
+    on_the_way: usize,
     /// Somebody has woken whoever waits here, or will.
     woken: bool,
+    /// The receiver sleeps, or is about to.
+    is_awaited: bool,
 }
 
 impl Wake for PacketDirection {
@@ -46,59 +59,145 @@ impl Wake for PacketDirection {
 }
 
 impl PacketDirection {
-    /// What is under the lock is queues of whole frames, so a thread that died holding it leaves no harm.
+    /// What is under the lock is whole packets, so a thread that died holding it leaves no harm.
     fn lock(&self) -> MutexGuard<'_, PacketDirectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-#[derive(Debug)]
-struct Frame {
-    bytes: Box<[u8]>,
-    length: usize,
+/// Packets one after the other.
+#[derive(Debug, Default)]
+struct PacketBatch {
+    /// Memory that was taken, of which the first `bytes_used` are packets.
+    memory: Vec<u8>,
+    bytes_used: usize,
+    /// Bytes of each packet.
+    lengths: Vec<u32>,
+    /// Packets that were read, and where the next begins.
+    packets_read: usize,
+    read_at: usize,
+}
+
+impl PacketBatch {
+    #[inline]
+    fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    #[inline]
+    fn is_read(&self) -> bool {
+        self.packets_read == self.lengths.len()
+    }
+
+    fn clear(&mut self) {
+        self.lengths.clear();
+        (self.bytes_used, self.packets_read, self.read_at) = (0, 0, 0);
+    }
+
+    #[inline(always)]
+    fn push(&mut self, head: &[u8], payload: &[u8]) {
+        let bytes = head.len() + payload.len();
+        let end = self.bytes_used + bytes.next_multiple_of(LINE_BYTES);
+        if end > self.memory.len() {
+            self.grow(end);
+        }
+        let packet = &mut self.memory[self.bytes_used..][..bytes];
+        let (first, rest) = packet.split_at_mut(head.len());
+        first.copy_from_slice(head);
+        copy_short(rest, payload);
+        self.bytes_used = end;
+        self.lengths.push(bytes as u32);
+    }
+
+    #[cold]
+    fn grow(&mut self, bytes: usize) {
+        self.memory.resize(bytes.next_power_of_two(), 0);
+    }
+
+    /// Takes over the packets of another batch, none of which was read.
+    fn append(&mut self, other: &PacketBatch) {
+        let end = self.bytes_used + other.bytes_used;
+        if end > self.memory.len() {
+            self.grow(end);
+        }
+        self.memory[self.bytes_used..end].copy_from_slice(&other.memory[..other.bytes_used]);
+        self.bytes_used = end;
+        self.lengths.extend_from_slice(&other.lengths);
+    }
+
+    /// Hands over up to so many packets; says how many there were.
+    #[inline(always)]
+    fn read(&mut self, packets_max: usize, mut take: impl FnMut(&[u8])) -> usize {
+        let end = self.lengths.len().min(self.packets_read + packets_max);
+        let lengths = &self.lengths[self.packets_read..end];
+        for bytes in lengths {
+            let bytes = *bytes as usize;
+            take(&self.memory[self.read_at..][..bytes]);
+            self.read_at += bytes.next_multiple_of(LINE_BYTES);
+        }
+        self.packets_read = end;
+        lengths.len()
+    }
 }
 
 impl InProcess {
     /// Two ends, with room for so many packets of so many bytes on the way in each direction.
     #[must_use]
     pub fn pair(packet_bytes_max: usize, ring_packets: usize) -> (InProcess, InProcess) {
-        let direction = || {
-            let state = PacketDirectionState {
-                full: Vec::with_capacity(ring_packets),
-                empty: Vec::with_capacity(ring_packets),
-                woken: false,
-            };
-            Arc::new(PacketDirection {
-                state: Mutex::new(state),
-                filled: Condvar::new(),
-            })
-        };
-        let (there, back) = (direction(), direction());
+        let (there, back) = (Arc::default(), Arc::default());
         let end = |side, towards: &Arc<PacketDirection>, from: &Arc<PacketDirection>| InProcess {
             side,
             packet_bytes_max,
             ring_packets,
-            leaving: Vec::with_capacity(ring_packets),
-            arrived: Vec::with_capacity(ring_packets),
-            seen: 0,
-            spare: (0..ring_packets)
-                .map(|_| Frame {
-                    bytes: vec![0; packet_bytes_max].into_boxed_slice(),
-                    length: 0,
-                })
-                .collect(),
+            leaving: Box::default(),
+            room_packets: ring_packets,
+            arrived: Box::default(),
+            seen_packets: 0,
+            flushes_seen: 0,
             towards: Arc::clone(towards),
             from: Arc::clone(from),
         };
         (end(0, &there, &back), end(1, &back, &there))
     }
 
-    /// Gives back what was seen, and takes what has come since.
+    /// Takes what has come, and gives back the room of what was seen.
     fn take_arrived(&mut self) {
+        let flushes = self.from.flushes.load(Ordering::Acquire);
+        if flushes == self.flushes_seen {
+            return;
+        }
+        self.flushes_seen = flushes;
+        self.arrived.clear();
         let mut direction = self.from.lock();
-        direction.empty.append(&mut self.arrived);
-        std::mem::swap(&mut direction.full, &mut self.arrived);
-        self.seen = 0;
+        direction.on_the_way -= std::mem::take(&mut self.seen_packets);
+        std::mem::swap(&mut direction.sent, &mut self.arrived);
+    }
+}
+
+impl InProcess {
+    #[inline(never)]
+    fn give_room_back(&mut self) {
+        self.from.lock().on_the_way -= std::mem::take(&mut self.seen_packets);
+    }
+
+    /// Sends what leaves, and learns how much room there is.
+    #[inline(never)]
+    fn exchange(&mut self) {
+        let mut direction = self.towards.lock();
+        if self.leaving.len() > 0 {
+            direction.on_the_way += self.leaving.len();
+            if direction.sent.len() == 0 {
+                std::mem::swap(&mut direction.sent, &mut self.leaving);
+            } else {
+                direction.sent.append(&self.leaving);
+                self.leaving.clear();
+            }
+            self.towards.flushes.fetch_add(1, Ordering::Release);
+            if direction.is_awaited {
+                self.towards.filled.notify_one();
+            }
+        }
+        self.room_packets = self.ring_packets.saturating_sub(direction.on_the_way);
     }
 }
 
@@ -121,75 +220,55 @@ impl Wire for InProcess {
         Integrity::Checked
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive(&mut self, packets_max: usize, mut take: impl FnMut(Arrival<'_, u8>)) -> io::Result<usize> {
-        if self.seen == self.arrived.len() {
+        if self.arrived.is_read() {
             self.take_arrived();
         }
-        let packets = packets_max.min(self.arrived.len() - self.seen);
         let from = 1 - self.side;
-        for frame in &self.arrived[self.seen..self.seen + packets] {
+        let packets = self.arrived.read(packets_max, |bytes| {
             take(Arrival {
                 from,
-                bytes: &frame.bytes[..frame.length],
+                bytes,
                 congested: false,
             });
-        }
-        self.seen += packets;
-        // Frames go back with the next look for new ones, but before the other end runs short.
-        if self.seen == self.arrived.len() && self.seen >= self.ring_packets / 4 {
-            self.from.lock().empty.append(&mut self.arrived);
-            self.seen = 0;
+        });
+        self.seen_packets += packets;
+        // Room goes back with the next look for new packets, but before the other end runs short.
+        if self.arrived.is_read() && self.seen_packets >= self.ring_packets / 4 {
+            self.give_room_back();
         }
         Ok(packets)
     }
 
-    #[inline]
+    #[inline(always)]
     fn transmit_room(&self) -> usize {
-        self.spare.len()
+        self.room_packets.saturating_sub(self.leaving.len())
     }
 
     #[inline(always)]
     fn transmit(&mut self, to: u8, head: &[u8], payload: &[u8]) {
         let bytes = head.len() + payload.len();
-        if to != 1 - self.side || bytes > self.packet_bytes_max {
+        if to != 1 - self.side || bytes > self.packet_bytes_max || self.leaving.len() >= self.room_packets {
             return;
         }
-        if let Some(mut frame) = self.spare.pop() {
-            frame.length = bytes;
-            let (first, rest) = frame.bytes.split_at_mut(head.len());
-            first.copy_from_slice(head);
-            rest[..payload.len()].copy_from_slice(payload);
-            self.leaving.push(frame);
-        }
+        self.leaving.push(head, payload);
     }
 
-    #[inline]
+    #[inline(always)]
     fn flush(&mut self) -> io::Result<()> {
-        if self.leaving.is_empty() && self.spare.len() > self.ring_packets / 2 {
-            return Ok(());
-        }
-        let mut direction = self.towards.lock();
-        self.spare.append(&mut direction.empty);
-        if direction.full.is_empty() {
-            std::mem::swap(&mut direction.full, &mut self.leaving);
-        } else {
-            direction.full.append(&mut self.leaving);
-        }
-        if !direction.full.is_empty() {
-            self.towards.filled.notify_one();
+        if self.leaving.len() > 0 || self.room_packets <= self.ring_packets / 2 {
+            self.exchange();
         }
         Ok(())
     }
 
     fn wait(&mut self, at_most: Option<Duration>) -> io::Result<()> {
         let mut direction = self.from.lock();
-        if std::mem::take(&mut direction.woken)
-            || self.seen < self.arrived.len()
-            || !direction.full.is_empty()
-        {
+        if std::mem::take(&mut direction.woken) || !self.arrived.is_read() || direction.sent.len() > 0 {
             return Ok(());
         }
+        direction.is_awaited = true;
         let filled = &self.from.filled;
         let mut direction = match at_most {
             Some(at_most) => {
@@ -198,6 +277,7 @@ impl Wire for InProcess {
             }
             None => filled.wait(direction).unwrap_or_else(PoisonError::into_inner),
         };
+        direction.is_awaited = false;
         direction.woken = false;
         Ok(())
     }

@@ -88,3 +88,21 @@ pub trait Wire {
         None
     }
 }
+
+/// Copies bytes to where there is room for as many. Most payloads of packets are a few words long: those are not worth a call.
+#[inline(always)]
+pub fn copy_short(to: &mut [u8], from: &[u8]) {
+    const PIECE: usize = 16;
+    let bytes = from.len();
+    if (PIECE..=2 * PIECE).contains(&bytes) && to.len() == bytes {
+        // The two pieces overlap, unless there are two whole ones. Both are read before either is written: else the compiler makes a
+        // call of the second.
+        let (mut first, mut last) = ([0; PIECE], [0; PIECE]);
+        first.copy_from_slice(&from[..PIECE]);
+        last.copy_from_slice(&from[bytes - PIECE..]);
+        to[..PIECE].copy_from_slice(&first);
+        to[bytes - PIECE..].copy_from_slice(&last);
+        return;
+    }
+    to.copy_from_slice(from);
+}
