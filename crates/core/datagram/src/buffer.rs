@@ -2,7 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use provost_registered::Block;
+use provost_packets::copy_short;
+use provost_registered::MessageBlock;
 
 /// Memory for one message: as many bytes as it can hold, and how many it does. It is in huge pages when the system has
 /// some (`provost-registered`).
@@ -10,67 +11,71 @@ use provost_registered::Block;
 /// Whoever has a `MsgBuf` owns it. While a call has it, nothing outside the endpoint can touch it, and when its
 /// completion returns it, nothing inside can: the endpoint's queues name packets, never memory.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct MsgBuf {
-    bytes: Block,
-    length: usize,
-}
+pub struct MsgBuf(MessageBlock);
 
 impl MsgBuf {
-    /// An empty buffer for up to so many bytes.
+    /// An empty buffer for up to so many bytes; no more than 2 GiB.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
-        Self {
-            bytes: Block::new(bytes),
-            length: 0,
-        }
+        Self(MessageBlock::new(bytes))
     }
 
     /// A buffer of these bytes.
     #[must_use]
     pub fn from_slice(bytes: &[u8]) -> Self {
-        Self {
-            bytes: bytes.into(),
-            length: bytes.len(),
-        }
+        let mut buffer = Self::with_capacity(bytes.len());
+        let filled = buffer.fill(bytes);
+        debug_assert!(filled, "it was made for them");
+        buffer
     }
 
     /// How many bytes it can hold.
     #[must_use]
     #[inline(always)]
     pub fn capacity(&self) -> usize {
-        self.bytes.len()
+        self.0.capacity()
     }
 
     /// Makes it so many bytes long; bytes that it grows by are what was there before. No more than the capacity.
     #[inline(always)]
     pub fn set_length(&mut self, bytes: usize) {
-        self.length = bytes.min(self.bytes.len());
+        self.0.set_length(bytes);
     }
 
     /// Replaces what it holds, as far as there is room; says whether all of it fitted.
     #[must_use]
     #[inline(always)]
     pub fn fill(&mut self, bytes: &[u8]) -> bool {
-        self.set_length(bytes.len());
-        let fits = self.length;
-        self.bytes[..fits].copy_from_slice(&bytes[..fits]);
-        fits == bytes.len()
+        if bytes.len() > self.capacity() {
+            return self.fill_in_part(bytes);
+        }
+        self.0.set_length(bytes.len());
+        copy_short(&mut self.0, bytes);
+        true
+    }
+
+    #[cold]
+    fn fill_in_part(&mut self, bytes: &[u8]) -> bool {
+        let fits = self.capacity();
+        self.0.set_length(fits);
+        self.0.copy_from_slice(&bytes[..fits]);
+        false
     }
 }
 
 impl Deref for MsgBuf {
     type Target = [u8];
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or_default()
+        &self.0
     }
 }
 
 impl DerefMut for MsgBuf {
-    #[inline]
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.bytes.get_mut(..self.length).unwrap_or_default()
+        &mut self.0
     }
 }
 
@@ -86,8 +91,8 @@ pub(crate) struct Pool {
     bytes_max: usize,
 }
 
-/// Sizes from one byte to 4 GiB, each twice the one before.
-const CLASSES: usize = 33;
+/// Sizes from one byte to 2 GiB, each twice the one before.
+const CLASSES: usize = 32;
 
 impl Pool {
     pub(crate) fn new(bytes_max: usize) -> Self {

@@ -1,5 +1,7 @@
 //! What an endpoint is told when it starts.
 
+use provost_registered::MESSAGE_BLOCK_BYTES_MAX;
+
 use crate::checksum::Checking;
 use crate::congestion::CongestionConfig;
 use crate::flight::WINDOW_PACKETS;
@@ -207,7 +209,7 @@ impl Config {
     /// Bytes of a message that packet numbers can count at this packet size.
     fn message_bytes_possible(&self) -> u64 {
         let payload = self.packet_bytes_max.saturating_sub(self.overhead_bytes()) as u64;
-        (payload * u64::from(MESSAGE_PACKETS_MAX)).min(u32::MAX.into())
+        (payload * u64::from(MESSAGE_PACKETS_MAX)).min(MESSAGE_BLOCK_BYTES_MAX as u64)
     }
 }
 

@@ -8,6 +8,7 @@
 //! All blocks of a process together are bounded by [`BYTES_MAX`]; past that, and where the system gives no region, a block is
 //! of the ordinary heap. Taking a block and giving it back takes a lock: it is for beginnings, not for every call.
 
+mod message;
 mod region;
 mod values;
 
@@ -17,6 +18,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use message::MessageBlock;
 pub use region::Pages;
 use region::Region;
 pub use values::{Array, One};
@@ -25,6 +27,8 @@ pub use values::{Array, One};
 pub const BYTES_MAX: usize = 16 << 30;
 /// Bytes of a region, unless it holds a single larger block.
 pub const REGION_BYTES: usize = 8 << 20;
+/// Bytes of the largest [`MessageBlock`].
+pub const MESSAGE_BLOCK_BYTES_MAX: usize = 1 << 31;
 /// Bytes of the smallest block: a cache line.
 const BLOCK_BYTES_MIN: usize = 64;
 /// Bytes of the largest piece (see [`Array`]).
