@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use provost_datagram::{
-    Address, CallError, Clock, Completion as Completed, Driver, Endpoint, Event, Monotonic, MsgBuf, Payload,
-    RequestHandle, SessionId, Statistics, Turn,
+    Address, ArrivedRequest, CallError, Clock, Completion as Completed, Driver, Endpoint, Event,
+    EventHandler, Monotonic, MsgBuf, Payload, RequestHandle, SessionId, Statistics, Turn,
 };
 use provost_packets::Wire;
 
@@ -173,10 +173,7 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
     #[inline]
     pub fn run_once(&mut self) -> io::Result<Turn> {
         let did = self.serve_other_threads();
-        let handling = &mut self.handling;
-        let turn = self
-            .driver
-            .turn(|endpoint, now_ns, event| handling.handle(endpoint, now_ns, event))?;
+        let turn = self.driver.turn_with(&mut self.handling)?;
         Ok(if did { Turn::Busy } else { turn })
     }
 
@@ -272,7 +269,7 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
             endpoint.reset(now_ns, session);
         }
         while let Some(event) = endpoint.poll_event() {
-            self.handling.handle(endpoint, now_ns, event);
+            self.handling.take(endpoint, now_ns, event);
         }
         debug_assert_eq!(self.handling.tables.pending.len(), 0, "every call has ended");
         for _ in 0..GOODBYE_TURNS {
@@ -293,6 +290,23 @@ impl<W: Wire, S, C: Clock> Drop for Rpc<W, S, C> {
     }
 }
 
+impl<A: Address, S> EventHandler<'_, A> for Handling<A, S> {
+    fn handle(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: Event<'_>) {
+        self.take(endpoint, now_ns, event);
+    }
+
+    #[inline(always)]
+    fn request(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, request: ArrivedRequest<'_>) {
+        let payload = Payload::Borrowed(request.bytes);
+        self.dispatch(endpoint, now_ns, (request.handle, request.method, payload));
+    }
+
+    #[inline(always)]
+    fn completed(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, completion: Completed) {
+        self.go_on(endpoint, now_ns, completion);
+    }
+}
+
 impl<A: Address, S> Handling<A, S> {
     fn parts<'c>(&'c mut self, endpoint: &'c mut Endpoint<A>, now_ns: u64) -> (&'c mut S, Context<'c, A, S>) {
         let tables = &mut self.tables;
@@ -304,8 +318,7 @@ impl<A: Address, S> Handling<A, S> {
         (&mut self.state, context)
     }
 
-    #[inline]
-    fn handle(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: Event<'_>) {
+    fn take(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: Event<'_>) {
         match event {
             Event::Request {
                 handle,

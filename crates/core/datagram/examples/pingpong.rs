@@ -13,8 +13,8 @@ use std::io;
 use std::time::Instant;
 
 use provost_datagram::{
-    Algorithm, Call, Checking, Clock, Config, CongestionConfig, Driver, Event, Monotonic, MsgBuf, Recovery,
-    SessionId, ShortCut,
+    Algorithm, ArrivedRequest, Call, Checking, Clock, Completion, Config, CongestionConfig, Driver, Endpoint,
+    Event, EventHandler, Monotonic, MsgBuf, Recovery, SessionId, ShortCut,
 };
 use provost_packets::{InProcess, Wire};
 use provost_ticks::{Counting, Source};
@@ -77,6 +77,43 @@ impl Clock for Ticks {
     }
 }
 
+/// Answers each request with what was sent.
+struct EchoServer;
+
+impl EventHandler<'_, u8> for EchoServer {
+    fn handle(&mut self, endpoint: &mut Endpoint<u8>, now_ns: u64, event: Event<'_>) {
+        if let Event::Request { handle, payload, .. } = event {
+            // The session lives as long as this program.
+            let _ = endpoint.respond_inline(now_ns, handle, 0, &payload);
+        }
+    }
+
+    #[inline(always)]
+    fn request(&mut self, endpoint: &mut Endpoint<u8>, now_ns: u64, request: ArrivedRequest<'_>) {
+        let _ = endpoint.respond_inline(now_ns, request.handle, 0, request.bytes);
+    }
+}
+
+/// Counts calls that have ended, and keeps their buffers for the next.
+struct CountingCaller {
+    done: u64,
+    spare: Vec<(MsgBuf, MsgBuf)>,
+}
+
+impl EventHandler<'_, u8> for CountingCaller {
+    fn handle(&mut self, endpoint: &mut Endpoint<u8>, now_ns: u64, event: Event<'_>) {
+        if let Event::Completed(completion) = event {
+            self.completed(endpoint, now_ns, completion);
+        }
+    }
+
+    #[inline(always)]
+    fn completed(&mut self, _: &mut Endpoint<u8>, _: u64, completion: Completion) {
+        self.done += 1;
+        self.spare.push((completion.request, completion.response));
+    }
+}
+
 struct Pair<C> {
     client: Driver<InProcess, C>,
     server: Driver<InProcess, C>,
@@ -100,12 +137,7 @@ impl<C: Clock + Default> Pair<C> {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        self.server.turn(|endpoint, now_ns, event| {
-            if let Event::Request { handle, payload, .. } = event {
-                // The session lives as long as this program.
-                let _ = endpoint.respond_inline(now_ns, handle, 0, &payload);
-            }
-        })?;
+        self.server.turn_with(&mut EchoServer)?;
         Ok(())
     }
 
@@ -133,7 +165,7 @@ impl<C: Clock + Default> Pair<C> {
     #[inline(never)]
     fn run(&mut self, sessions: &[SessionId], batch: usize, calls: u64) -> io::Result<f64> {
         let mut next = 0;
-        let mut spare: Vec<(MsgBuf, MsgBuf)> = (0..batch)
+        let spare = (0..batch)
             .map(|_| {
                 (
                     MsgBuf::from_slice(&[7; MESSAGE_BYTES]),
@@ -141,12 +173,13 @@ impl<C: Clock + Default> Pair<C> {
                 )
             })
             .collect();
-        let (mut made, mut done) = (0, 0);
+        let mut made = 0;
+        let mut caller = CountingCaller { done: 0, spare };
         let start = Instant::now();
         let before_ns = spent_ns(&start);
-        while done < calls {
+        while caller.done < calls {
             let (now_ns, endpoint) = self.client.endpoint();
-            while let Some((request, response)) = (made < calls).then(|| spare.pop()).flatten() {
+            while let Some((request, response)) = (made < calls).then(|| caller.spare.pop()).flatten() {
                 let call = Call {
                     method: 1,
                     tag: made,
@@ -162,12 +195,7 @@ impl<C: Clock + Default> Pair<C> {
             }
             self.client.turn(|_, _, _| {})?;
             self.serve()?;
-            self.client.turn(|_, _, event| {
-                if let Event::Completed(completion) = event {
-                    done += 1;
-                    spare.push((completion.request, completion.response));
-                }
-            })?;
+            self.client.turn_with(&mut caller)?;
         }
         Ok((spent_ns(&start) - before_ns) as f64 / calls as f64)
     }

@@ -13,16 +13,20 @@ use std::collections::VecDeque;
 use provost_registered::Array;
 
 use crate::buffer::MsgBuf;
+use crate::checksum::Checking;
 use crate::config::{Recovery, SLOTS_MAX, ShortCut};
 use crate::congestion::{Controller, Sample};
 use crate::event::{Call, CallError, Completion, EndReason, Event, SessionId};
 use crate::flight::{Flight, WINDOW_PACKETS, Window};
 use crate::handshake::MarkUse;
-use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, MESSAGE_PACKETS_MAX, Piece, Prefix};
+use crate::packet::{
+    ArrivedData, DataHead, Flags, HELD_UNIT_NS, Head, Header, Kind, MESSAGE_PACKETS_MAX, NO_WORD, Piece,
+    Prefix,
+};
 use crate::rtt::RoundTrips;
 use crate::seal::{Seal, Share};
 use crate::server::{packets_of, payload_of};
-use crate::shared::{NEVER, Outgoing, Shared, What};
+use crate::shared::{NEVER, Outgoing, Shared, What, WholeOutgoing};
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +56,8 @@ pub(crate) struct ClientSession<A> {
 
     pub(crate) payload_bytes: u32,
     pub(crate) message_bytes_max: u32,
+    /// Packets of this session are sent as they are: no seal, no check.
+    knows_whole: bool,
     pub(crate) credits_total: u16,
     /// Credits of requests that are complete at the server, which has not answered them: they are not in the network.
     credits_held: u16,
@@ -68,6 +74,8 @@ pub(crate) struct ClientSession<A> {
     trips: RoundTrips,
     pub(crate) congestion: Controller,
 
+    /// The session's timer fires no later than this; [`NEVER`] if it may not be set.
+    timer_ns: u64,
     transmit_next_ns: u64,
     reordering_scale: u64,
     pub(crate) nonce: u64,
@@ -79,13 +87,19 @@ pub(crate) struct ClientSession<A> {
 }
 
 /// One of the session's concurrent calls: a cache line of buffers, and one of what is known of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C, align(64))]
 struct ClientSlot {
+    /// The first words of the only packet of a response, to a request of one packet that was sent once: a packet that begins so
+    /// needs no further look. [`NO_WORD`] where none is expected: the first in a sealed session, the second as long as no such
+    /// request is out.
+    expected: [u64; 2],
+    /// The first word of requests.
+    request_to: u64,
     request: MsgBuf,
     response: MsgBuf,
-
     tag: u64,
+
     sent: Sent,
     /// When the network last did something for this call.
     progress_ns: u64,
@@ -106,10 +120,34 @@ struct ClientSlot {
 }
 
 const _: () = assert!(size_of::<ClientSlot>() == 128);
+const _: () = assert!(std::mem::offset_of!(ClientSlot, sent) == 64);
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+impl Default for ClientSlot {
+    fn default() -> Self {
+        Self {
+            expected: [NO_WORD; 2],
+            request_to: NO_WORD,
+            request: MsgBuf::default(),
+            response: MsgBuf::default(),
+            tag: 0,
+            sent: Sent::NOT_YET,
+            progress_ns: 0,
+            look_again_ns: NEVER,
+            flight: None,
+            call: 0,
+            total: 0,
+            method: 0,
+            status: 0,
+            phase: Phase::Idle,
+            resent: false,
+            accepted: false,
+            timeouts: 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    #[default]
     Idle,
     Request,
     Response,
@@ -130,9 +168,29 @@ impl Sent {
     }
 }
 
-impl Default for Sent {
-    fn default() -> Self {
-        Sent::NOT_YET
+impl ClientSlot {
+    /// Begins a call. Until more is known its request has one packet.
+    #[inline(always)]
+    fn begin(&mut self, now_ns: u64, call: Call) {
+        self.call = self.call.wrapping_add(1);
+        self.phase = Phase::Request;
+        self.tag = call.tag;
+        self.method = call.method;
+        self.total = 1;
+        self.sent = Sent::NOT_YET;
+        self.progress_ns = now_ns;
+        // The last call has taken its buffers with it, so nothing is dropped here; the compiler does not know.
+        debug_assert!(self.request.capacity() == 0 && self.response.capacity() == 0);
+        std::mem::forget(std::mem::replace(&mut self.request, call.request));
+        std::mem::forget(std::mem::replace(&mut self.response, call.response));
+    }
+
+    /// The call has ended: what only few calls need is as at the beginning.
+    fn rest(&mut self) {
+        self.expected[1] = NO_WORD;
+        self.phase = Phase::Idle;
+        self.look_again_ns = NEVER;
+        (self.resent, self.accepted, self.timeouts) = (false, false, 0);
     }
 }
 
@@ -154,6 +212,7 @@ impl<A: Copy> ClientSession<A> {
             marks: MarkUse::Unread,
             seal: None,
             payload_bytes: 0,
+            knows_whole: false,
             message_bytes_max: u32::MAX,
             credits: 0,
             credits_total: config.credits,
@@ -170,6 +229,7 @@ impl<A: Copy> ClientSession<A> {
             ),
             reordering_scale: 1,
             congestion: Controller::new(&config.congestion, config.credits, config.packet_bytes_max),
+            timer_ns: NEVER,
             transmit_next_ns: 0,
             slots: Array::default(),
             backlog: VecDeque::new(),
@@ -182,26 +242,56 @@ impl<A: Copy> ClientSession<A> {
         self.credits = credits;
         self.credits_total = credits;
         self.slots = Array::new((0..slots).map(|_| ClientSlot::default()));
+        if self.seal.is_none() && shared.config.checking == Checking::Wire {
+            self.expect_whole_responses();
+        }
         for slot in 0..slots {
             self.start_waiting(shared, slot);
+        }
+    }
+
+    /// Has responses of one packet be known by their first words, in a session whose packets carry no seal and no check.
+    fn expect_whole_responses(&mut self) {
+        self.knows_whole = true;
+        let (here, there) = (self.id, (self.remote_number, self.remote_token));
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let index = index as u8;
+            slot.expected[0] = Header::of_slot(Kind::Response, index, here.number, here.token).first_word();
+            slot.request_to = Header::of_slot(Kind::Request, index, there.0, there.1).first_word();
         }
     }
 
     /// Takes a call: it begins at once, or waits for a slot.
     #[inline(always)]
     pub(crate) fn call(&mut self, shared: &mut Shared<A>, call: Call) -> Result<(), (CallError, Call)> {
-        if self.state == State::Open
-            && call.request.len() <= self.message_bytes_max as usize
-            && let Some(slot) = self.free_slot()
-        {
+        let index = (!self.busy).trailing_zeros() as u8;
+        let bytes = call.request.len();
+        let at_once = self.state == State::Open && bytes <= self.message_bytes_max as usize;
+        let flags = self.flags_of_whole();
+        let sends_whole = self.sends_whole(shared) && bytes <= self.payload_bytes as usize;
+        if at_once && let Some(slot) = self.slots.get_mut(usize::from(index)) {
             // Whatever ends a call begins one that waits: a slot is free only when none does.
             debug_assert!(self.backlog.is_empty());
-            self.start(shared, slot, call);
+            if self.busy == 0 {
+                // An idle server without pending responses: its silence counts from now.
+                self.heard_ns = shared.clock.now_ns();
+            }
+            self.busy |= 1 << (index % SLOTS_MAX);
+            slot.begin(shared.clock.now_ns(), call);
+            match flags {
+                Some(flags) if sends_whole => {
+                    self.credits -= 1;
+                    slot.sent = Sent::QUEUED;
+                    shared.whole.push(slot.whole(self.id.number, index, flags));
+                }
+                _ => self.pump_first(shared, index),
+            }
             return Ok(());
         }
         self.call_later(shared, call)
     }
 
+    #[inline(never)]
     fn call_later(&mut self, shared: &mut Shared<A>, call: Call) -> Result<(), (CallError, Call)> {
         match self.objection(shared, &call) {
             Some(error) => Err((error, call)),
@@ -221,12 +311,6 @@ impl<A: Copy> ClientSession<A> {
         }
     }
 
-    #[inline]
-    fn free_slot(&self) -> Option<u8> {
-        let slot = (!self.busy).trailing_zeros() as usize;
-        (slot < self.slots.len()).then_some(slot as u8)
-    }
-
     fn start_waiting(&mut self, shared: &mut Shared<A>, slot: u8) {
         while let Some(call) = self.backlog.pop_front() {
             // What was called before the session was there could not be held against its limit then.
@@ -239,37 +323,31 @@ impl<A: Copy> ClientSession<A> {
         }
     }
 
-    #[inline(always)]
     fn start(&mut self, shared: &mut Shared<A>, index: u8, call: Call) {
-        if self.busy == 0 {
-            // An idle server without pending responses: its silence counts from now.
-            self.heard_ns = shared.clock.now_ns();
-        }
         self.busy |= 1 << index;
-        let total = packets_of(call.request.len() as u32, self.payload_bytes);
-        let slot = &mut self.slots[usize::from(index)];
-        slot.call = slot.call.wrapping_add(1);
-        slot.phase = Phase::Request;
-        slot.tag = call.tag;
-        slot.method = call.method;
-        slot.request = call.request;
-        slot.response = call.response;
-        slot.total = total;
-        slot.sent = Sent::NOT_YET;
-        slot.resent = false;
-        slot.accepted = false;
-        slot.timeouts = 0;
-        slot.progress_ns = shared.clock.now_ns();
-        slot.look_again_ns = NEVER;
-        if total > 1 {
-            slot.flight = Some(shared.flight(0, total));
-            return self.pump(shared, index);
+        self.slots[usize::from(index)].begin(shared.clock.now_ns(), call);
+        self.pump_first(shared, index);
+    }
+
+    /// Begins to send a request.
+    #[inline(never)]
+    fn pump_first(&mut self, shared: &mut Shared<A>, index: u8) {
+        if self.slots[usize::from(index)].request.len() <= self.payload_bytes as usize {
+            self.pump_single(shared, index);
+        } else {
+            self.begin_flight(shared, index);
         }
-        self.pump_single(shared, index);
+    }
+
+    /// Begins to send a request of several packets.
+    fn begin_flight(&mut self, shared: &mut Shared<A>, index: u8) {
+        let slot = &mut self.slots[usize::from(index)];
+        slot.total = packets_of(slot.request.len() as u32, self.payload_bytes);
+        slot.flight = Some(shared.flight(0, slot.total));
+        self.pump(shared, index);
     }
 
     /// Ends a slot's call, and begins the next one that waits.
-    #[inline(always)]
     fn complete(
         &mut self,
         shared: &mut Shared<A>,
@@ -278,33 +356,68 @@ impl<A: Copy> ClientSession<A> {
     ) -> Event<'static> {
         self.leave_server(index);
         let slot = &mut self.slots[usize::from(index)];
-        slot.phase = Phase::Idle;
-        slot.sent = Sent::NOT_YET;
-        if slot.flight.is_some() {
-            shared.land(slot.flight.take());
-        }
-        self.busy &= !(1 << index);
-        self.starved &= !(1 << index);
+        shared.land(slot.flight.take());
+        slot.rest();
+        Event::Completed(self.completed(shared, index, outcome))
+    }
+
+    /// A slot's call has ended.
+    #[inline(always)]
+    fn completed(
+        &mut self,
+        shared: &mut Shared<A>,
+        index: u8,
+        outcome: Result<u16, CallError>,
+    ) -> Completion {
+        let bit = 1 << (index % SLOTS_MAX);
+        self.busy &= !bit;
+        self.starved &= !bit;
         if self.busy == 0 {
-            let now_ns = shared.clock.now_ns();
-            let idle_until_ns = now_ns + shared.config.keepalive_ns;
-            shared.timers.rest(self.id.number, now_ns, idle_until_ns);
+            self.rest(shared);
         }
         match outcome {
             Ok(_) => shared.statistics.calls_completed += 1,
             Err(_) => shared.statistics.calls_failed += 1,
         }
-        let completion = Completion {
+        if !self.backlog.is_empty() || self.starved != 0 || self.state == State::Draining {
+            return self.complete_and_go_on(shared, index, outcome);
+        }
+        self.completion(index, outcome)
+    }
+
+    /// The same, where the end of a call makes something possible.
+    #[inline(never)]
+    fn complete_and_go_on(
+        &mut self,
+        shared: &mut Shared<A>,
+        index: u8,
+        outcome: Result<u16, CallError>,
+    ) -> Completion {
+        let completion = self.completion(index, outcome);
+        self.go_on(shared, index);
+        completion
+    }
+
+    /// Takes the buffers out of a slot whose call has ended.
+    #[inline(always)]
+    fn completion(&mut self, index: u8, outcome: Result<u16, CallError>) -> Completion {
+        let slot = &mut self.slots[usize::from(index)];
+        Completion {
             session: self.id,
             tag: slot.tag,
             outcome,
             request: std::mem::take(&mut slot.request),
             response: std::mem::take(&mut slot.response),
-        };
-        if !self.backlog.is_empty() || self.starved != 0 || self.state == State::Draining {
-            self.go_on(shared, index);
         }
-        Event::Completed(completion)
+    }
+
+    /// The session has no call any more.
+    #[inline(never)]
+    fn rest(&mut self, shared: &mut Shared<A>) {
+        let now_ns = shared.clock.now_ns();
+        let idle_until_ns = now_ns + shared.config.keepalive_ns;
+        shared.timers.rest(self.id.number, now_ns, idle_until_ns);
+        self.timer_ns = idle_until_ns;
     }
 
     /// What the end of a slot's call makes possible.
@@ -375,6 +488,7 @@ impl<A: Copy> ClientSession<A> {
     pub(crate) fn expire(&mut self, shared: &mut Shared<A>) -> Result<(), EndReason> {
         let now_ns = shared.clock.now_ns();
         let silence_ns = now_ns.saturating_sub(self.heard_ns);
+        self.timer_ns = NEVER;
         match self.state {
             State::Opening { .. } => Ok(()),
             State::Closing { .. } if silence_ns >= shared.config.peer_timeout_ns => {

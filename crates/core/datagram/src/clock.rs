@@ -12,6 +12,8 @@ const ABSENCES_APART_STALLS: u64 = 5;
 pub(crate) struct Clock {
     /// The latest time told.
     told_ns: u64,
+    /// The same, in the protocol's time.
+    now_ns: u64,
     /// How much of it was taken out.
     forgiven_ns: u64,
     /// Until when nobody need poll, because nothing would be due.
@@ -29,6 +31,7 @@ impl Clock {
     pub(crate) fn new(stall_ns: u64) -> Self {
         Self {
             told_ns: 0,
+            now_ns: 0,
             forgiven_ns: 0,
             promised_ns: u64::MAX,
             stall_ns,
@@ -47,9 +50,10 @@ impl Clock {
                 self.stall(now_ns, expected_ns);
             }
             self.told_ns = now_ns;
+            self.now_ns = now_ns - self.forgiven_ns;
             self.promised_ns = 0;
         }
-        self.now_ns()
+        self.now_ns
     }
 
     /// Packets are taken from the wire at this moment; at `since_ns` nothing waited there. So a packet may have waited as long
@@ -97,7 +101,13 @@ impl Clock {
 
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
-        self.told_ns - self.forgiven_ns
+        self.now_ns
+    }
+
+    /// Whether there was a stall since the beginning.
+    #[inline(always)]
+    pub(crate) fn has_stalled(&self) -> bool {
+        self.stalls > 0
     }
 
     /// Notes that the host may sleep until then, and says when that is in the host's time.

@@ -188,6 +188,12 @@ impl Controller {
         };
     }
 
+    /// Whether a packet that was not marked, with this round trip, changes nothing.
+    #[inline(always)]
+    pub(crate) fn is_indifferent(&self, rtt_ns: u64) -> bool {
+        rtt_ns < self.indifferent_below_ns
+    }
+
     #[inline]
     pub(crate) fn acknowledged(&mut self, sample: &Sample) {
         let changes_nothing = match sample.rtt_ns {

@@ -7,8 +7,9 @@ use provost_packets::{Integrity, Wire};
 
 use crate::checksum::Checking;
 use crate::config::{Config, ConfigError, ShortCut};
-use crate::endpoint::{Endpoint, Mark};
-use crate::event::Event;
+use crate::endpoint::{Endpoint, Mark, PacketSink};
+use crate::event::{Event, EventHandler};
+use crate::packet::DATA_HEADER_BYTES;
 
 /// Packets taken from the wire in one batch, with one look at the clock.
 const BATCH_PACKETS: usize = 32;
@@ -116,10 +117,19 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         &mut self,
         mut handle: impl FnMut(&mut Endpoint<W::Address>, u64, Event<'_>),
     ) -> io::Result<Turn> {
+        self.turn_with(&mut handle)
+    }
+
+    /// The same, with a handler that may take requests and completed calls by methods of its own.
+    ///
+    /// # Errors
+    /// If the wire is of no use any more.
+    #[inline(always)]
+    pub fn turn_with(&mut self, handler: &mut impl for<'p> EventHandler<'p, W::Address>) -> io::Result<Turn> {
         let mut now_ns = self.clock.now_ns();
         let (mut received, mut sent) = (0, 0);
         for _ in 0..BATCHES_MAX {
-            let packets = self.receive(now_ns, &mut handle)?;
+            let packets = self.receive(now_ns, handler)?;
             received += packets;
             if packets > 0 {
                 // Handlers have taken their time.
@@ -131,8 +141,8 @@ impl<W: Wire, C: Clock> Driver<W, C> {
             sent += self.send(now_ns)?;
         }
         self.endpoint.handle_timers(now_ns);
-        while let Some(event) = self.endpoint.poll_event() {
-            handle(&mut self.endpoint, now_ns, event);
+        if self.endpoint.is_any_event() {
+            self.endpoint.hand_over_events(handler);
         }
         sent += self.send(now_ns)?;
         Ok(if received + sent > 0 {
@@ -143,11 +153,11 @@ impl<W: Wire, C: Clock> Driver<W, C> {
     }
 
     /// Takes a batch of packets; says how many there were.
-    #[inline]
+    #[inline(always)]
     fn receive(
         &mut self,
         now_ns: u64,
-        handle: &mut impl FnMut(&mut Endpoint<W::Address>, u64, Event<'_>),
+        handler: &mut impl for<'p> EventHandler<'p, W::Address>,
     ) -> io::Result<usize> {
         let (endpoint, clock, batched) = (&mut self.endpoint, &mut self.clock, self.batched_clock);
         let since_ns = self.emptied_ns;
@@ -161,7 +171,7 @@ impl<W: Wire, C: Clock> Driver<W, C> {
             } else {
                 Mark::None
             };
-            endpoint.receive_to(arrival.from, mark, arrival.bytes, handle);
+            endpoint.receive_to(arrival.from, mark, arrival.bytes, handler);
         })?;
         if packets < BATCH_PACKETS {
             self.emptied_ns = now_ns;
@@ -178,14 +188,21 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         self.send(now_ns)
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, now_ns: u64) -> io::Result<usize> {
+        if self.endpoint.is_any_packet() {
+            return self.send_packets(now_ns);
+        }
+        self.wire.flush()?;
+        Ok(0)
+    }
+
+    #[inline(never)]
+    fn send_packets(&mut self, now_ns: u64) -> io::Result<usize> {
         let room = self.wire.transmit_room();
         let wire = &mut self.wire;
         let sent = match self.batched_clock {
-            ShortCut::On => self.endpoint.transmit(now_ns, room, |to, head, payload| {
-                wire.transmit(to, head, payload);
-            }),
+            ShortCut::On => self.endpoint.transmit_to(now_ns, room, WireSink(wire)),
             ShortCut::Off => send_one_by_one(&mut self.endpoint, &mut self.clock, wire, room),
         };
         self.wire.flush()?;
@@ -210,6 +227,21 @@ impl<W: Wire, C: Clock> Driver<W, C> {
     }
 }
 
+/// Hands packets to the wire.
+struct WireSink<'w, W>(&'w mut W);
+
+impl<W: Wire> PacketSink<W::Address> for WireSink<'_, W> {
+    #[inline(never)]
+    fn packet(&mut self, to: W::Address, head: &[u8], payload: &[u8]) {
+        self.0.transmit(to, head, payload);
+    }
+
+    #[inline(always)]
+    fn whole(&mut self, to: W::Address, head: &[u8; DATA_HEADER_BYTES], payload: &[u8]) {
+        self.0.transmit(to, head, payload);
+    }
+}
+
 /// Sends with a look at the clock for each packet.
 fn send_one_by_one<W: Wire>(
     endpoint: &mut Endpoint<W::Address>,
@@ -220,7 +252,7 @@ fn send_one_by_one<W: Wire>(
     let mut sent = 0;
     while sent < packets_max {
         let now_ns = clock.now_ns();
-        let more = endpoint.transmit(now_ns, 1, |to, head, payload| wire.transmit(to, head, payload));
+        let more = endpoint.transmit_to(now_ns, 1, WireSink(&mut *wire));
         if more == 0 {
             break;
         }

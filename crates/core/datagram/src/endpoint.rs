@@ -21,14 +21,15 @@ use crate::buffer::MsgBuf;
 use crate::checksum::Checking;
 use crate::client::ClientSession;
 use crate::config::{Config, ConfigError};
-use crate::event::{Call, CallError, CallRefused, EndReason, Event, RequestHandle, SessionId};
+use crate::event::{Call, CallError, CallRefused, EndReason, Event, EventHandler, RequestHandle, SessionId};
 use crate::handshake::MarkUse;
 use crate::packet::{
-    Body, CheckedHead, HEADER_BYTES, Header, Kind, MESSAGE_PACKETS_MAX, Malformed, Piece, Prefix,
+    ArrivedData, Body, CheckedHead, DATA_HEADER_BYTES, DataHead, HEADER_BYTES, Header, Kind,
+    MESSAGE_PACKETS_MAX, Malformed, Piece, Prefix,
 };
 use crate::seal::{Broken, KEY_BYTES, LossProof};
-use crate::server::{self, ServerSession};
-use crate::shared::{Control, Outgoing, Shared, What};
+use crate::server::{self, ResponseParts, ServerSession};
+use crate::shared::{Control, Outgoing, Shared, What, WholeOutgoing};
 use crate::statistics::Statistics;
 
 /// What an address on a wire must be able to do.
@@ -99,6 +100,15 @@ struct Disowned<A> {
     client: A,
     session: SessionId,
     proof: LossProof,
+}
+
+/// Keeps what has happened.
+struct LastEvent<'p>(Option<Event<'p>>);
+
+impl<'p, A> EventHandler<'p, A> for LastEvent<'p> {
+    fn handle(&mut self, _: &mut Endpoint<A>, _: u64, event: Event<'p>) {
+        self.0 = Some(event);
+    }
 }
 
 /// Whether what a packet of a sealed session carries has been unsealed.
@@ -178,6 +188,7 @@ impl<A: Address> Endpoint<A> {
                 response,
             });
         };
+        let parts = server.response_parts(response.len());
         if response.len() as u64 > u64::from(server.payload_bytes) * u64::from(MESSAGE_PACKETS_MAX) {
             return Err(ResponseRefused {
                 error: CallError::ResponseTooLarge,
@@ -191,7 +202,7 @@ impl<A: Address> Endpoint<A> {
             });
         };
         slot.respond(status, response);
-        self.queue_response(handle);
+        self.queue_response(handle, parts);
         Ok(())
     }
 
@@ -209,27 +220,36 @@ impl<A: Address> Endpoint<A> {
     ) -> Result<(), CallError> {
         self.shared.clock.advance(now_ns);
         let capacity = self.shared.config.inline_response_bytes;
-        let slot = self
-            .server_of(handle.session)
-            .and_then(|server| server.executing(&handle))
-            .ok_or(CallError::NoSession)?;
+        let server = self.server_of(handle.session).ok_or(CallError::NoSession)?;
+        let parts = server.response_parts(response.len());
+        let slot = server.executing(&handle).ok_or(CallError::NoSession)?;
         if !slot.respond_inline(status, response, capacity) {
             return Err(CallError::ResponseTooLarge);
         }
-        self.queue_response(handle);
+        self.queue_response(handle, parts);
         Ok(())
     }
 
-    #[inline]
-    fn queue_response(&mut self, handle: RequestHandle) {
-        self.shared.answer(Outgoing {
-            call: handle.call,
-            session: handle.session.number,
-            packet: 0,
-            slot: handle.slot,
-            what: What::Response,
-            flags: crate::packet::Flags::NONE,
-        });
+    #[inline(always)]
+    fn queue_response(&mut self, handle: RequestHandle, parts: ResponseParts) {
+        let (call, session, slot) = (handle.call, handle.session.number, handle.slot);
+        let flags = crate::packet::Flags::NONE;
+        match parts {
+            ResponseParts::Whole => self.shared.answer_whole(WholeOutgoing {
+                call,
+                session,
+                slot,
+                flags,
+            }),
+            ResponseParts::Several => self.shared.answer(Outgoing {
+                call,
+                session,
+                packet: 0,
+                slot,
+                what: What::Response,
+                flags,
+            }),
+        }
     }
 
     #[inline]
@@ -270,9 +290,9 @@ impl<A: Address> Endpoint<A> {
     /// Takes a packet of those that [`Endpoint::begin_receiving`] has told the time of.
     #[inline]
     pub fn receive_next<'p>(&mut self, from: A, mark: Mark, bytes: &'p [u8]) -> Option<Event<'p>> {
-        let mut happened = None;
-        self.receive_to(from, mark, bytes, &mut |_, _, event| happened = Some(event));
-        happened
+        let mut last = LastEvent(None);
+        self.receive_to(from, mark, bytes, &mut last);
+        last.0
     }
 
     /// The same, but hands over what has happened instead of returning it. Requests and responses of one packet come
@@ -283,40 +303,69 @@ impl<A: Address> Endpoint<A> {
         from: A,
         mark: Mark,
         bytes: &'p [u8],
-        handle: &mut impl FnMut(&mut Self, u64, Event<'p>),
+        handler: &mut impl EventHandler<'p, A>,
     ) {
         let told_ns = self.shared.clock.told_ns();
         self.shared.statistics.packets_received += 1;
-        let (header, rest) = match Header::read(bytes, self.shared.config.checking) {
-            Ok(read) => read,
-            Err(malformed) => return self.count_malformed(malformed),
-        };
         let marked = mark == Mark::Congested;
-        if let Ok((prefix, payload)) = Prefix::read(rest) {
-            let piece = Piece {
-                header,
-                prefix,
+        if let Some((head, payload)) = DataHead::read(bytes) {
+            let arrival = ArrivedData {
+                from,
+                head,
                 payload,
                 marked,
             };
-            match self.sessions.get_mut(usize::from(header.session)) {
-                Some(Session::Server(server)) if server.is_plain(header.token, from) => {
-                    if let Some(event) = server.take_whole(&mut self.shared, &piece) {
-                        server.heard_ns = self.shared.clock.now_ns();
-                        return handle(self, told_ns, event);
+            match self.sessions.get_mut(head.session()) {
+                Some(Session::Server(server)) => {
+                    if let Some(request) = server.take_expected(&mut self.shared, &arrival) {
+                        return handler.request(self, told_ns, request);
                     }
                 }
-                Some(Session::Client(client)) if client.is_plain(header.token, from) => {
-                    if let Some(event) = client.take_whole(&mut self.shared, &piece) {
-                        return handle(self, told_ns, event);
+                Some(Session::Client(client)) => {
+                    if let Some(completion) = client.take_expected(&mut self.shared, &arrival) {
+                        return handler.completed(self, told_ns, completion);
                     }
                 }
                 _ => {}
             }
         }
-        if let Some(event) = self.dispatch(from, marked, header, rest, Unsealed::NotYet) {
-            handle(self, told_ns, event);
+        self.receive_unexpected((from, marked, bytes), handler);
+    }
+
+    /// Takes a packet that is not what a slot most likely gets next.
+    #[inline(never)]
+    fn receive_unexpected<'p>(
+        &mut self,
+        (from, marked, bytes): (A, bool, &'p [u8]),
+        handler: &mut dyn EventHandler<'p, A>,
+    ) {
+        let event = match Header::read(bytes, self.shared.config.checking) {
+            Ok((header, rest)) => self.dispatch(from, marked, header, rest, Unsealed::NotYet),
+            Err(malformed) => return self.count_malformed(malformed),
+        };
+        if let Some(event) = event {
+            handler.handle(self, self.shared.clock.told_ns(), event);
         }
+    }
+
+    /// Hands over what has happened beside what was received.
+    #[inline(never)]
+    pub(crate) fn hand_over_events(&mut self, handler: &mut dyn EventHandler<'_, A>) {
+        while let Some(event) = self.shared.events.pop_front() {
+            handler.handle(self, self.shared.clock.told_ns(), event);
+        }
+    }
+
+    /// Whether any packet waits to be sent.
+    #[inline(always)]
+    pub(crate) fn is_any_packet(&self) -> bool {
+        !self.shared.whole.is_empty() || self.shared.is_any_outgoing() || !self.shared.control.is_empty()
+    }
+
+    /// Whether anything has happened beside what was received.
+    #[inline(always)]
+    pub(crate) fn is_any_event(&self) -> bool {
+        !self.shared.events.is_empty()
     }
 
     /// To the session that the packet is for.
@@ -469,8 +518,16 @@ impl<A: Address> Endpoint<A> {
     }
 
     /// Does what is due. Call it when no packet is left to be received.
+    #[inline(always)]
     pub fn handle_timers(&mut self, now_ns: u64) {
         let now_ns = self.shared.clock.advance(now_ns);
+        if self.shared.timers.may_be_due(now_ns) {
+            self.fire_timers(now_ns);
+        }
+    }
+
+    #[inline(never)]
+    fn fire_timers(&mut self, now_ns: u64) {
         while let Some(number) = self.shared.timers.pop_due(now_ns) {
             self.shared.statistics.timers_fired += 1;
             self.expire(number);
@@ -492,7 +549,12 @@ impl<A: Address> Endpoint<A> {
             return Some(self.transmit_control(control));
         }
         loop {
-            let outgoing = self.shared.next_outgoing(now_ns)?;
+            // What has a short way goes the usual one, too.
+            let whole = self.shared.whole.pop();
+            let outgoing = match whole {
+                Some(whole) => whole_outgoing(&self.sessions, whole),
+                None => self.shared.next_outgoing(now_ns)?,
+            };
             if let Some(leaving) = leaving(&mut self.shared, &mut self.sessions, &outgoing) {
                 self.shared.statistics.packets_sent += 1;
                 let Leaving { to, head, source } = leaving;
@@ -504,40 +566,53 @@ impl<A: Address> Endpoint<A> {
 
     /// Hands over up to so many packets to send, each with where it goes, what goes first and what follows; says how
     /// many there were. The same as [`Endpoint::poll_transmit`], for less.
-    #[inline(always)]
     pub fn transmit(
         &mut self,
         now_ns: u64,
         packets_max: usize,
-        mut send_packet: impl FnMut(A, &[u8], &[u8]),
+        send_packet: impl FnMut(A, &[u8], &[u8]),
     ) -> usize {
-        let now_ns = self.shared.clock.advance(now_ns);
+        self.transmit_to(now_ns, packets_max, send_packet)
+    }
+
+    /// The same, to a sink.
+    #[inline(always)]
+    pub(crate) fn transmit_to(
+        &mut self,
+        now_ns: u64,
+        packets_max: usize,
+        mut sink: impl PacketSink<A>,
+    ) -> usize {
+        self.shared.clock.advance(now_ns);
         let mut packets = 0;
         if !self.shared.control.is_empty() {
             let share = packets_max.div_ceil(CONTROL_SHARE);
-            packets = self.transmit_controls(share, &mut send_packet);
+            packets = self.transmit_controls(share, &mut sink);
         }
         let (shared, sessions) = (&mut self.shared, &mut self.sessions[..]);
         while packets < packets_max
-            && let Some(outgoing) = shared.next_outgoing(now_ns)
+            && let Some(whole) = shared.whole.pop()
         {
-            packets += usize::from(send(shared, sessions, &outgoing, &mut send_packet));
+            packets += usize::from(send_whole(shared, sessions, whole, &mut sink));
+        }
+        if packets < packets_max && shared.is_any_outgoing() {
+            packets += transmit_parts(shared, sessions, packets_max - packets, &mut sink);
         }
         if packets < packets_max && !self.shared.control.is_empty() {
-            packets += self.transmit_controls(packets_max - packets, &mut send_packet);
+            packets += self.transmit_controls(packets_max - packets, &mut sink);
         }
         self.shared.statistics.packets_sent += packets as u64;
         packets
     }
 
     #[cold]
-    fn transmit_controls(&mut self, packets_max: usize, send_packet: PacketSink<'_, A>) -> usize {
+    fn transmit_controls(&mut self, packets_max: usize, sink: &mut dyn PacketSink<A>) -> usize {
         let mut packets = 0;
         while packets < packets_max
             && let Some(control) = self.shared.control.pop_front()
         {
             let control = self.transmit_control(control);
-            send_packet(control.to, control.head.bytes(), control.payload);
+            sink.packet(control.to, control.head.bytes(), control.payload);
             packets += 1;
         }
         packets
@@ -560,7 +635,10 @@ impl<A: Address> Endpoint<A> {
     pub fn wake_at(&mut self) -> Option<u64> {
         let shared = &mut self.shared;
         let now_ns = shared.clock.now_ns();
-        let busy = !shared.outgoing.is_empty() || !shared.control.is_empty() || !shared.events.is_empty();
+        let busy = !shared.outgoing.is_empty()
+            || !shared.whole.is_empty()
+            || !shared.control.is_empty()
+            || !shared.events.is_empty();
         let due_ns = [shared.timers.next_due_ns(), shared.pacing.next_due_ns()]
             .into_iter()
             .flatten()
@@ -617,49 +695,66 @@ impl<A: Address> Endpoint<A> {
     }
 }
 
-/// Hands over a packet; says whether whatever it is about has not moved on. A request or a response of one packet takes
-/// the short way.
-#[inline(always)]
-fn send<A: Address>(
-    shared: &mut Shared<A>,
-    sessions: &mut [Session<A>],
-    outgoing: &Outgoing,
-    send_packet: &mut impl FnMut(A, &[u8], &[u8]),
-) -> bool {
-    let whole = match sessions.get_mut(usize::from(outgoing.session)) {
-        Some(Session::Client(client)) if client.seal.is_none() => client.transmit_whole(shared, outgoing),
-        Some(Session::Server(server)) if server.seal.is_none() => server.transmit_whole(shared, outgoing),
-        _ => None,
-    };
-    if let Some((to, head, payload)) = whole {
-        let checking = shared.config.checking;
-        if checking == Checking::Wire {
-            send_packet(to, head.bytes(), payload);
-        } else {
-            send_packet(to, head.seal(payload, checking).bytes(), payload);
-        }
-        return true;
+/// Takes packets to send: each with where it goes, what goes first and what follows. The bytes are the endpoint's again when it
+/// returns. Every such closure is one.
+pub(crate) trait PacketSink<A> {
+    /// Takes a packet of whatever kind.
+    fn packet(&mut self, to: A, head: &[u8], payload: &[u8]);
+
+    /// Takes the only packet of a message: the same, which may be done for less where it is so common.
+    #[inline(always)]
+    fn whole(&mut self, to: A, head: &[u8; DATA_HEADER_BYTES], payload: &[u8]) {
+        self.packet(to, head, payload);
     }
-    send_part(shared, sessions, outgoing, send_packet)
 }
 
-/// The same, of anything else.
-#[inline(never)]
-fn send_part<A: Address>(
+impl<A, F: FnMut(A, &[u8], &[u8])> PacketSink<A> for F {
+    #[inline]
+    fn packet(&mut self, to: A, head: &[u8], payload: &[u8]) {
+        self(to, head, payload);
+    }
+}
+
+/// Hands over the only packet of a message; says whether its call has not moved on.
+#[inline(always)]
+fn send_whole<A: Address>(
     shared: &mut Shared<A>,
     sessions: &mut [Session<A>],
-    outgoing: &Outgoing,
-    send_packet: PacketSink<'_, A>,
+    whole: WholeOutgoing,
+    sink: &mut impl PacketSink<A>,
 ) -> bool {
-    let Some(Leaving { to, head, source }) = leaving(shared, sessions, outgoing) else {
+    let leaving = match sessions.get_mut(usize::from(whole.session)) {
+        Some(Session::Client(client)) => client.transmit_whole(shared, whole),
+        Some(Session::Server(server)) => server.transmit_whole(shared, whole),
+        _ => None,
+    };
+    let Some((to, head, payload)) = leaving else {
         return false;
     };
-    send_packet(to, head.bytes(), payload_of(shared, sessions, outgoing, source));
+    sink.whole(to, &head.bytes(), payload);
     true
 }
 
-/// Who takes a packet: where it goes, what goes first and what follows.
-type PacketSink<'h, A> = &'h mut dyn FnMut(A, &[u8], &[u8]);
+/// Hands over up to so many packets of other messages, and those whose time has come; says how many there were.
+#[inline(never)]
+fn transmit_parts<A: Address>(
+    shared: &mut Shared<A>,
+    sessions: &mut [Session<A>],
+    packets_max: usize,
+    sink: &mut dyn PacketSink<A>,
+) -> usize {
+    let now_ns = shared.clock.now_ns();
+    let mut packets = 0;
+    while packets < packets_max
+        && let Some(outgoing) = shared.next_outgoing(now_ns)
+    {
+        if let Some(Leaving { to, head, source }) = leaving(shared, sessions, &outgoing) {
+            sink.packet(to, head.bytes(), payload_of(shared, sessions, &outgoing, source));
+            packets += 1;
+        }
+    }
+    packets
+}
 
 /// A packet that goes out now, but for its payload.
 struct Leaving<A> {
@@ -704,6 +799,22 @@ fn leaving<A: Address>(
     let head = head.header_alone().seal(&shared.sealing, checking);
     let source = None;
     Some(Leaving { to, head, source })
+}
+
+/// The only packet of a message, as one of several is named.
+fn whole_outgoing<A>(sessions: &[Session<A>], whole: WholeOutgoing) -> Outgoing {
+    let what = match sessions.get(usize::from(whole.session)) {
+        Some(Session::Server(_)) => What::Response,
+        _ => What::Request,
+    };
+    Outgoing {
+        call: whole.call,
+        session: whole.session,
+        packet: 0,
+        slot: whole.slot,
+        what,
+        flags: whole.flags,
+    }
 }
 
 /// The payload of a packet that goes out now.

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 
 use crate::buffer::{MsgBuf, Pool};
+use crate::endpoint::Endpoint;
 
 /// A session of an endpoint. It names that one for ever; numbers are used again, tokens are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -168,6 +169,7 @@ pub enum Payload<'p> {
 impl Deref for Payload<'_> {
     type Target = [u8];
 
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
         match self {
             Payload::Borrowed(bytes) => bytes,
@@ -212,6 +214,54 @@ impl Payload<'_> {
     }
 }
 
+/// Handles what an endpoint tells. Nearly all of it is requests and completed calls: a handler that takes these by methods of its own,
+/// marked as always inlined, gets them in registers.
+pub trait EventHandler<'p, A> {
+    /// Something has happened at this time. The endpoint may be asked for more.
+    fn handle(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: Event<'p>);
+
+    /// A request of one packet is to be handled: as [`Event::Request`].
+    #[inline(always)]
+    fn request(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, request: ArrivedRequest<'p>) {
+        self.handle(endpoint, now_ns, request.into());
+    }
+
+    /// A call has ended: as [`Event::Completed`].
+    #[inline(always)]
+    fn completed(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, completion: Completion) {
+        self.handle(endpoint, now_ns, Event::Completed(completion));
+    }
+}
+
+impl<'p, A, F: FnMut(&mut Endpoint<A>, u64, Event<'p>)> EventHandler<'p, A> for F {
+    #[inline]
+    fn handle(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64, event: Event<'p>) {
+        self(endpoint, now_ns, event);
+    }
+}
+
+/// A request of one packet that is to be handled.
+#[derive(Clone, Copy, Debug)]
+pub struct ArrivedRequest<'p> {
+    /// What to answer to.
+    pub handle: RequestHandle,
+    /// The number of the method that is called.
+    pub method: u16,
+    /// What was sent, where the wire put it. Whoever wants it for longer copies it.
+    pub bytes: &'p [u8],
+}
+
+impl<'p> From<ArrivedRequest<'p>> for Event<'p> {
+    #[inline(always)]
+    fn from(request: ArrivedRequest<'p>) -> Event<'p> {
+        Event::Request {
+            handle: request.handle,
+            method: request.method,
+            payload: Payload::Borrowed(request.bytes),
+        }
+    }
+}
+
 /// What an endpoint tells its owner.
 #[derive(Debug)]
 pub enum Event<'p> {
@@ -223,7 +273,7 @@ pub enum Event<'p> {
     Request {
         /// What to answer to.
         handle: RequestHandle,
-        /// Which method.
+        /// The number of the method that is called.
         method: u16,
         /// What was sent.
         payload: Payload<'p>,

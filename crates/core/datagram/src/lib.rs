@@ -45,8 +45,8 @@ pub use congestion::{
 pub use driver::{Clock, Driver, Monotonic, Turn};
 pub use endpoint::{Address, Endpoint, Mark, ResponseRefused, Transmit};
 pub use event::{
-    Call, CallError, CallRefused, Completion, ConnectError, EndReason, Event, Payload, Refusal,
-    RequestHandle, SessionId,
+    ArrivedRequest, Call, CallError, CallRefused, Completion, ConnectError, EndReason, Event, EventHandler,
+    Payload, Refusal, RequestHandle, SessionId,
 };
 pub use handshake::MarkUse;
 pub use seal::{Cipher, LossProof, Sealing, Security};

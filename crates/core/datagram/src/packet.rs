@@ -124,6 +124,12 @@ impl Flags {
         self.0 + 1
     }
 
+    /// Where they are in a packet's first word.
+    #[inline(always)]
+    pub(crate) fn first_word(self) -> u64 {
+        u64::from(self.0) << 4
+    }
+
     /// Whether all of `other` is set.
     #[must_use]
     pub const fn has(self, other: Flags) -> bool {
@@ -171,19 +177,38 @@ impl Header {
         }
     }
 
+    /// The header of packets of a kind that belong to a slot's calls, as far as it is the same for all of them.
+    pub(crate) fn of_slot(kind: Kind, slot: u8, session: u16, token: u32) -> Header {
+        Header {
+            slot,
+            ..Header::of_session(kind, session, token)
+        }
+    }
+
     /// Its bytes, without a check.
     #[must_use]
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let low = u64::from(self.kind as u8 | self.flags.0 << 4)
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&self.first_word().to_le_bytes());
+        bytes[8..].copy_from_slice(&self.second_word().to_le_bytes());
+        bytes
+    }
+
+    /// Its first eight bytes: kind, flags, and for whom it is.
+    #[inline]
+    pub(crate) fn first_word(&self) -> u64 {
+        u64::from(self.kind as u8)
+            | self.flags.first_word()
             | u64::from(self.slot) << 8
             | u64::from(self.session) << 16
-            | u64::from(self.token) << 32;
-        let high = u64::from(self.call) | u64::from(self.packet) << 32;
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..8].copy_from_slice(&low.to_le_bytes());
-        bytes[8..].copy_from_slice(&high.to_le_bytes());
-        bytes
+            | u64::from(self.token) << 32
+    }
+
+    /// Its last eight bytes: call and packet, and no check.
+    #[inline]
+    fn second_word(&self) -> u64 {
+        u64::from(self.call) | u64::from(self.packet) << 32
     }
 
     /// Reads and checks the header of a packet; the rest is what follows it.
@@ -199,12 +224,7 @@ impl Header {
 
     #[inline]
     fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
-        let (low, high) = (word(0), word(8));
+        let (low, high) = (word_at(bytes, 0), word_at(bytes, 8));
         Some(Header {
             kind: Kind::parse(low as u8 & 15)?,
             flags: Flags(low as u8 >> 4),
@@ -214,6 +234,105 @@ impl Header {
             call: high as u32,
             packet: (high >> 32) as u16,
         })
+    }
+}
+
+#[inline(always)]
+fn word_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// What stands before the payload of a packet with message data, as three words: so is it compared with what a slot expects, and
+/// put together from what a slot always says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataHead {
+    /// See [`Header::first_word`].
+    addressee: u64,
+    /// The call, the packet, and the check.
+    call: u64,
+    prefix: u64,
+}
+
+/// A packet with message data, as it came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivedData<'p, A> {
+    pub(crate) from: A,
+    pub(crate) head: DataHead,
+    pub(crate) payload: &'p [u8],
+    /// Whether the network marked it as having met congestion.
+    pub(crate) marked: bool,
+}
+
+/// What no packet has: its kind, as a first word, and its check, as a second, cannot be.
+pub(crate) const NO_WORD: u64 = u64::MAX;
+
+impl DataHead {
+    /// Of the only packet of a message.
+    #[inline(always)]
+    pub(crate) fn of_whole(addressee: u64, call: u32, prefix: &Prefix) -> DataHead {
+        DataHead {
+            addressee,
+            call: DataHead::second_word(call),
+            prefix: prefix.word(),
+        }
+    }
+
+    /// The second word of a call's first packet, without a check.
+    #[inline(always)]
+    pub(crate) fn second_word(call: u32) -> u64 {
+        u64::from(call)
+    }
+
+    /// Whether these are its first words.
+    #[inline(always)]
+    pub(crate) fn begins_with(&self, words: &[u64; 2]) -> bool {
+        self.addressee == words[0] && self.call == words[1]
+    }
+
+    /// The number of the call.
+    #[inline(always)]
+    pub(crate) fn call(&self) -> u32 {
+        self.call as u32
+    }
+
+    /// Reads it, without a look at what it says; the rest is the payload.
+    #[inline(always)]
+    pub(crate) fn read(bytes: &[u8]) -> Option<(DataHead, &[u8])> {
+        let (head, payload) = bytes.split_first_chunk::<DATA_HEADER_BYTES>()?;
+        let head = DataHead {
+            addressee: word_at(head, 0),
+            call: word_at(head, 8),
+            prefix: word_at(head, 16),
+        };
+        Some((head, payload))
+    }
+
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> [u8; DATA_HEADER_BYTES] {
+        let mut bytes = [0; DATA_HEADER_BYTES];
+        bytes[..8].copy_from_slice(&self.addressee.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.call.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.prefix.to_le_bytes());
+        bytes
+    }
+
+    /// The session that it is for, if there is one.
+    #[inline(always)]
+    pub(crate) fn session(&self) -> usize {
+        usize::from((self.addressee >> 16) as u16)
+    }
+
+    /// The slot of that.
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> u8 {
+        (self.addressee >> 8) as u8
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefix(&self) -> Prefix {
+        Prefix::of_word(self.prefix)
     }
 }
 
@@ -231,8 +350,12 @@ pub struct Prefix {
 impl Prefix {
     #[inline]
     fn encode(&self) -> [u8; PREFIX_BYTES] {
-        let word = u64::from(self.message_bytes) | u64::from(self.code) << 32 | u64::from(self.held) << 48;
-        word.to_le_bytes()
+        self.word().to_le_bytes()
+    }
+
+    #[inline(always)]
+    fn word(&self) -> u64 {
+        u64::from(self.message_bytes) | u64::from(self.code) << 32 | u64::from(self.held) << 48
     }
 
     /// Reads it; the rest is the payload.
@@ -244,7 +367,11 @@ impl Prefix {
 
     #[inline]
     fn decode(bytes: &[u8; PREFIX_BYTES]) -> Prefix {
-        let word = u64::from_le_bytes(*bytes);
+        Prefix::of_word(u64::from_le_bytes(*bytes))
+    }
+
+    #[inline(always)]
+    fn of_word(word: u64) -> Prefix {
         Prefix {
             message_bytes: word as u32,
             code: (word >> 32) as u16,

@@ -3,6 +3,10 @@
 /// How often the time-out doubles at most.
 const BACK_OFF_MAX: u8 = 10;
 
+/// The least time-out is far above round trips that would make one of this part of it; so long is also the pause between two
+/// that are measured then.
+const FAR_ABOVE: u64 = 16;
+
 /// What is known of a session's round trips.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundTrips {
@@ -11,8 +15,8 @@ pub(crate) struct RoundTrips {
     timeout_ns: u64,
     timeout_ns_min: u64,
     timeout_ns_max: u64,
-    /// When the last one was measured.
-    sampled_ns: u64,
+    /// When the next one is worth measuring.
+    next_sample_ns: u64,
 }
 
 impl RoundTrips {
@@ -23,19 +27,19 @@ impl RoundTrips {
             timeout_ns: initial_ns,
             timeout_ns_min,
             timeout_ns_max,
-            sampled_ns: 0,
+            next_sample_ns: 0,
         }
     }
 
-    /// Whether one was measured at this time: of the packets of a batch, one tells as much as all.
+    /// Whether one was measured just now: of the packets of a batch, one tells as much as all; and where the time-out is the least
+    /// that there can be and far above all round trips, one now and then does.
     #[inline(always)]
     pub(crate) fn is_sampled(&self, now_ns: u64) -> bool {
-        self.sampled_ns == now_ns
+        now_ns < self.next_sample_ns
     }
 
     #[inline]
     pub(crate) fn sample(&mut self, now_ns: u64, rtt_ns: u64) {
-        self.sampled_ns = now_ns;
         if self.smoothed_ns == 0 {
             self.smoothed_ns = rtt_ns.max(1);
             self.variation_ns = rtt_ns / 2;
@@ -46,6 +50,13 @@ impl RoundTrips {
         }
         let timeout_ns = self.smoothed_ns + 4 * self.variation_ns;
         self.timeout_ns = timeout_ns.clamp(self.timeout_ns_min, self.timeout_ns_max);
+        let is_far_above = timeout_ns.max(rtt_ns) * FAR_ABOVE <= self.timeout_ns_min;
+        let pause_ns = if is_far_above {
+            self.timeout_ns_min / FAR_ABOVE
+        } else {
+            1
+        };
+        self.next_sample_ns = now_ns + pause_ns;
     }
 
     /// The smoothed round trip, zero before the first.

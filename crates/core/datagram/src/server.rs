@@ -12,15 +12,17 @@ use provost_registered::Array;
 
 use crate::buffer::MsgBuf;
 use crate::config::{Config, Recovery};
-use crate::event::{EndReason, Event, Payload, RequestHandle, SessionId};
+use crate::event::{ArrivedRequest, EndReason, Event, Payload, RequestHandle, SessionId};
 use crate::flight::{WINDOW_PACKETS, Window};
 use crate::handshake::{MarkUse, Sealed};
-use crate::packet::{Flags, HELD_UNIT_NS, Head, Header, Kind, Piece, Prefix};
+use crate::packet::{ArrivedData, DataHead, Flags, HELD_UNIT_NS, Head, Header, Kind, NO_WORD, Piece, Prefix};
 use crate::seal::{KEY_BYTES, Seal};
-use crate::shared::{NEVER, Outgoing, Shared, What};
+use crate::shared::{NEVER, Outgoing, Shared, What, WholeOutgoing};
 
 /// Bytes of the smallest buffer that a slot has of its own.
 const INLINE_BYTES_MIN: usize = 64;
+/// The longest time for which a response can say that the request was held.
+const HELD_NS_MAX: u64 = u16::MAX as u64 * HELD_UNIT_NS;
 /// A credit return that goes out no later than this after what it answers tells the client the round trip.
 const UNTOLD_NS_MAX: u64 = 10_000;
 
@@ -33,11 +35,15 @@ pub(crate) struct ServerSession<A> {
     /// When the client was heard last, beside what it asked for the session by; [`NEVER`] before.
     pub(crate) heard_ns: u64,
     pub(crate) local_token: u32,
-    pub(crate) remote_token: u32,
+    /// Bytes of the largest request of one packet.
+    pub(crate) whole_bytes_max: u32,
     pub(crate) payload_bytes: u32,
-    pub(crate) remote_number: u16,
+    /// Packets of this session are sent as they are: no seal, no check.
+    pub(crate) knows_whole: bool,
     pub(crate) remote: A,
 
+    pub(crate) remote_token: u32,
+    pub(crate) remote_number: u16,
     /// What of an Accept follows it, so that it can be repeated.
     pub(crate) sealed: Option<Box<Sealed>>,
     /// The client's public key of a sealed session.
@@ -50,17 +56,20 @@ pub(crate) struct ServerSession<A> {
 }
 
 /// One of the session's concurrent calls. A call of one packet each way needs its first cache line.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ServerSlot {
+    /// The first words of a packet that begins the next call, and has all of its request: a packet that begins so needs no
+    /// further look. [`NO_WORD`] where none can: the first in a sealed session, the second while a call is under way.
+    expected: [u64; 2],
+    /// The first word of responses.
+    response_to: u64,
     /// What the response is in.
     response: MsgBuf,
     received_ns: u64,
     call: u32,
-    /// Packets of the request, and the first of them that is missing.
-    total: u32,
+    /// The first packet of the request that is missing.
     base: u32,
-    method: u16,
     status: u16,
     phase: Phase,
     whose: Whose,
@@ -68,6 +77,9 @@ pub(crate) struct ServerSlot {
     late: bool,
     marked: bool,
 
+    /// Packets of a request of several.
+    total: u32,
+    method: u16,
     /// The slot's own buffer for small responses, while the response is in another.
     aside: MsgBuf,
     request: MsgBuf,
@@ -80,21 +92,53 @@ pub(crate) struct ServerSlot {
 }
 
 const _: () = assert!(size_of::<ServerSlot>() == 192);
+const _: () = assert!(std::mem::offset_of!(ServerSlot, total) == 64);
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+impl Default for ServerSlot {
+    fn default() -> Self {
+        Self {
+            expected: [NO_WORD; 2],
+            response_to: NO_WORD,
+            response: MsgBuf::default(),
+            received_ns: 0,
+            call: 0,
+            base: 0,
+            status: 0,
+            phase: Phase::Idle,
+            whose: Whose::Own,
+            late: false,
+            marked: false,
+            total: 0,
+            method: 0,
+            aside: MsgBuf::default(),
+            request: MsgBuf::default(),
+            ahead: Window::default(),
+            ahead_packets: 0,
+            asked: (0, 0),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    #[default]
     Idle,
     Receiving,
     Executing,
     Responded,
 }
 
+/// How a response is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponseParts {
+    /// In one packet, that nothing else is done to.
+    Whole,
+    Several,
+}
+
 /// Whose buffer a response is in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     /// The slot's own.
-    #[default]
     Own,
     /// The application's, which gets it back.
     Given,
@@ -118,30 +162,75 @@ impl<A: Copy> ServerSession<A> {
         self.opened_ns + asked_within_ns.min(config.idle_ns_max)
     }
 
-    /// Whether a packet with this token from there is for this session, which is not sealed.
+    /// Has requests of one packet be known by their first words, in a session with this number whose packets carry no seal and no
+    /// check.
+    pub(crate) fn expect_whole_requests(&mut self, number: u16) {
+        self.knows_whole = true;
+        let (here, there) = (self.local_token, (self.remote_number, self.remote_token));
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let index = index as u8;
+            slot.expected[0] = Header::of_slot(Kind::Request, index, number, here).first_word();
+            slot.response_to = Header::of_slot(Kind::Response, index, there.0, there.1).first_word();
+            slot.enter(Phase::Idle);
+        }
+    }
+
+    /// Takes a request of one packet that its slot expects; `None` if it is something else.
     #[inline(always)]
-    pub(crate) fn is_plain(&self, token: u32, from: A) -> bool
+    pub(crate) fn take_expected<'p>(
+        &mut self,
+        shared: &mut Shared<A>,
+        arrival: &ArrivedData<'p, A>,
+    ) -> Option<ArrivedRequest<'p>>
     where
         A: PartialEq,
     {
-        self.local_token == token && self.remote == from && self.seal.is_none()
+        let ArrivedData {
+            from,
+            head,
+            payload,
+            marked,
+        } = *arrival;
+        let slot = self.slots.get_mut(usize::from(head.slot()))?;
+        let prefix = head.prefix();
+        let is_expected = head.begins_with(&slot.expected)
+            && from == self.remote
+            && prefix.message_bytes as usize == payload.len()
+            && prefix.message_bytes <= self.whole_bytes_max;
+        if !is_expected {
+            return None;
+        }
+        slot.take_whole(shared, head.call(), marked);
+        self.heard_ns = shared.clock.now_ns();
+        let handle = RequestHandle {
+            session: SessionId {
+                number: head.session() as u16,
+                token: self.local_token,
+            },
+            slot: head.slot(),
+            call: head.call(),
+        };
+        shared.statistics.requests_received += 1;
+        shared.statistics.requests_borrowed += 1;
+        Some(ArrivedRequest {
+            handle,
+            method: prefix.code,
+            bytes: payload,
+        })
     }
 
     /// Takes a request of one packet that begins the next call of its slot; `None` if it is something else.
-    #[inline(always)]
-    pub(crate) fn take_whole<'p>(&mut self, shared: &mut Shared<A>, piece: &Piece<'p>) -> Option<Event<'p>> {
+    fn take_whole<'p>(&mut self, shared: &mut Shared<A>, piece: &Piece<'p>) -> Option<Event<'p>> {
         let bytes = piece.prefix.message_bytes;
         let is_whole = piece.header.kind == Kind::Request
             && piece.header.packet == 0
             && bytes as usize == piece.payload.len()
-            && bytes <= self.payload_bytes
-            && bytes <= shared.config.message_bytes_max;
+            && bytes <= self.whole_bytes_max;
         let slot = self.slots.get_mut(usize::from(piece.header.slot))?;
         if !is_whole || !slot.awaits(piece.header.call) {
             return None;
         }
-        slot.take_whole(shared, piece);
-        slot.phase = Phase::Executing;
+        slot.take_whole(shared, piece.header.call, piece.marked);
         if piece.header.flags.has(Flags::RETURN) {
             // Says that the request is here. If the response is ready when this would go, the response says it.
             shared.answer(outgoing(&piece.header, What::CreditReturn, 0));
@@ -209,7 +298,7 @@ impl<A: Copy> ServerSession<A> {
     fn repeat(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) {
         shared.statistics.dropped.stale += 1;
         let slot = &mut self.slots[usize::from(piece.header.slot)];
-        let is_last = u32::from(piece.header.packet) + 1 == slot.total;
+        let is_last = u32::from(piece.header.packet) + 1 == slot.base;
         if !is_last && !piece.header.flags.has(Flags::RETURN) {
             return;
         }
@@ -285,23 +374,23 @@ impl<A: Copy> ServerSession<A> {
     }
 
     fn deliver<'p>(&mut self, shared: &mut Shared<A>, piece: &Piece<'p>, payload: Payload<'p>) -> Event<'p> {
-        self.slots[usize::from(piece.header.slot)].phase = Phase::Executing;
+        self.slots[usize::from(piece.header.slot)].enter(Phase::Executing);
         self.delivered(shared, piece, payload)
     }
 
-    #[inline(always)]
     fn delivered<'p>(&self, shared: &mut Shared<A>, piece: &Piece<'p>, payload: Payload<'p>) -> Event<'p> {
         shared.statistics.requests_received += 1;
         shared.statistics.requests_borrowed += u64::from(matches!(payload, Payload::Borrowed(_)));
-        Event::Request {
-            handle: RequestHandle {
-                session: SessionId {
-                    number: piece.header.session,
-                    token: self.local_token,
-                },
-                slot: piece.header.slot,
-                call: piece.header.call,
+        let handle = RequestHandle {
+            session: SessionId {
+                number: piece.header.session,
+                token: self.local_token,
             },
+            slot: piece.header.slot,
+            call: piece.header.call,
+        };
+        Event::Request {
+            handle,
             method: piece.prefix.code,
             payload,
         }
@@ -336,6 +425,16 @@ impl<A: Copy> ServerSession<A> {
         }
     }
 
+    /// How a response of so many bytes is sent.
+    #[inline(always)]
+    pub(crate) fn response_parts(&self, bytes: usize) -> ResponseParts {
+        if self.knows_whole && bytes <= self.payload_bytes as usize {
+            ResponseParts::Whole
+        } else {
+            ResponseParts::Several
+        }
+    }
+
     /// The slot of a request that waits for its response.
     #[inline]
     pub(crate) fn executing(&mut self, handle: &RequestHandle) -> Option<&mut ServerSlot> {
@@ -343,40 +442,34 @@ impl<A: Copy> ServerSession<A> {
         (slot.call == handle.call && slot.phase == Phase::Executing).then_some(slot)
     }
 
-    /// A response of one packet, to be sent now; `None` if it is not one, or the call has moved on.
+    /// The only packet of a response, to be sent now; `None` if the call has moved on.
     #[inline(always)]
     pub(crate) fn transmit_whole(
         &mut self,
         shared: &Shared<A>,
-        outgoing: &Outgoing,
-    ) -> Option<(A, Head, &[u8])> {
-        let slot = self.slots.get_mut(usize::from(outgoing.slot))?;
-        let bytes = slot.response().len();
-        let is_whole = outgoing.what == What::Response
-            && slot.call == outgoing.call
-            && slot.phase == Phase::Responded
-            && outgoing.packet == 0
-            && bytes <= self.payload_bytes as usize;
-        if !is_whole {
+        whole: WholeOutgoing,
+    ) -> Option<(A, DataHead, &[u8])> {
+        let slot = self.slots.get_mut(usize::from(whole.slot))?;
+        // A response stays until the next call.
+        if slot.call != whole.call {
             return None;
         }
-        let (flags, held) = slot.flags_and_held(shared, slot.received_ns);
-        slot.marked = false;
-        let header = Header {
-            kind: Kind::Response,
-            flags,
-            slot: outgoing.slot,
-            session: self.remote_number,
-            token: self.remote_token,
-            call: outgoing.call,
-            packet: 0,
+        let held_ns = shared.clock.now_ns() - slot.received_ns;
+        let says_more = slot.late || slot.marked || shared.clock.has_stalled();
+        let (flags, held) = if says_more || held_ns > HELD_NS_MAX {
+            slot.flags_and_held(shared, slot.received_ns)
+        } else {
+            (Flags::NONE, (held_ns / HELD_UNIT_NS) as u16)
         };
+        slot.marked = false;
         let prefix = Prefix {
-            message_bytes: bytes as u32,
+            message_bytes: slot.response.len() as u32,
             code: slot.status,
             held,
         };
-        Some((self.remote, Head::of_data(&header, &prefix), slot.response()))
+        let addressee = slot.response_to | flags.first_word();
+        let head = DataHead::of_whole(addressee, whole.call, &prefix);
+        Some((self.remote, head, &slot.response))
     }
 
     /// What goes before a packet that is sent now, and the part of the response that follows; `None` if the call has
@@ -518,7 +611,7 @@ fn begin<A: Copy>(
     }
     release(slot, shared);
     slot.call = piece.header.call;
-    slot.phase = Phase::Receiving;
+    slot.enter(Phase::Receiving);
     (slot.total, slot.base) = (total, 0);
     slot.method = piece.prefix.code;
     slot.marked = false;
@@ -526,17 +619,32 @@ fn begin<A: Copy>(
 }
 
 /// Gives back what the slot's last response was in.
-#[inline]
+#[inline(always)]
 fn release<A: Copy>(slot: &mut ServerSlot, shared: &mut Shared<A>) {
     if slot.whose == Whose::Given {
-        let own = std::mem::take(&mut slot.aside);
-        let given = std::mem::replace(&mut slot.response, own);
-        slot.whose = Whose::Own;
-        shared.events.push_back(Event::ResponseReturned(given));
+        give_back(slot, shared);
     }
 }
 
+#[inline(never)]
+fn give_back<A: Copy>(slot: &mut ServerSlot, shared: &mut Shared<A>) {
+    let own = std::mem::take(&mut slot.aside);
+    let given = std::mem::replace(&mut slot.response, own);
+    slot.whose = Whose::Own;
+    shared.events.push_back(Event::ResponseReturned(given));
+}
+
 impl ServerSlot {
+    /// A call of the slot begins, goes on or ends.
+    #[inline(always)]
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.expected[1] = match phase {
+            Phase::Idle | Phase::Responded => DataHead::second_word(self.call.wrapping_add(1)),
+            Phase::Receiving | Phase::Executing => NO_WORD,
+        };
+    }
+
     /// What packets of the call say beside these flags.
     #[inline]
     fn flags<A>(&self, shared: &Shared<A>, flags: Flags) -> Flags {
@@ -552,7 +660,7 @@ impl ServerSlot {
     }
 
     /// That, and how long this end has had what it answers, unless that says nothing.
-    #[inline]
+    #[inline(never)]
     fn flags_and_held<A>(&self, shared: &Shared<A>, received_ns: u64) -> (Flags, u16) {
         let held_ns = shared.clock.now_ns() - received_ns;
         match u16::try_from(held_ns / HELD_UNIT_NS) {
@@ -567,16 +675,16 @@ impl ServerSlot {
         call == self.call.wrapping_add(1) && !matches!(self.phase, Phase::Executing | Phase::Receiving)
     }
 
-    /// Begins a call with all of its request.
+    /// Begins a call with all of its request, in one packet.
     #[inline(always)]
-    fn take_whole<A: Copy>(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) {
+    fn take_whole<A: Copy>(&mut self, shared: &mut Shared<A>, call: u32, marked: bool) {
         release(self, shared);
-        self.call = piece.header.call;
-        (self.total, self.base) = (1, 1);
-        self.method = piece.prefix.code;
+        self.call = call;
+        self.base = 1;
         self.received_ns = shared.clock.arrived_ns();
         self.late = shared.clock.is_catching_up();
-        self.marked = piece.marked;
+        self.marked = marked;
+        self.enter(Phase::Executing);
     }
 
     /// Answers from the slot's own buffer, which grows to what responses need; says whether that is no more than
@@ -586,10 +694,9 @@ impl ServerSlot {
         if self.response.capacity() < response.len() && !self.grow(response.len(), bytes_max) {
             return false;
         }
-        let filled = self.response.fill(response);
         self.status = status;
-        self.phase = Phase::Responded;
-        filled
+        self.enter(Phase::Responded);
+        self.response.fill(response)
     }
 
     #[cold]
@@ -607,7 +714,7 @@ impl ServerSlot {
         self.aside = std::mem::replace(&mut self.response, buffer);
         self.whose = Whose::Given;
         self.status = status;
-        self.phase = Phase::Responded;
+        self.enter(Phase::Responded);
     }
 }
 

@@ -45,6 +45,77 @@ impl Outgoing {
     };
 }
 
+/// The only packet of a message, to be sent for the first time: of a request or a response, by whose session it is. It is the
+/// common case, so it is named by no more than a register holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WholeOutgoing {
+    pub(crate) call: u32,
+    pub(crate) session: u16,
+    pub(crate) slot: u8,
+    pub(crate) flags: Flags,
+}
+
+/// Messages of one packet to send, in order. They all go, or nearly so, before new ones come: so they lie one after the other, and
+/// their places are used again when none is left.
+#[derive(Debug)]
+pub(crate) struct WholeQueue {
+    items: Vec<WholeOutgoing>,
+    /// The first that waits.
+    first: usize,
+}
+
+impl WholeQueue {
+    fn new(capacity: usize) -> Self {
+        Self {
+            items: Vec::with_capacity(capacity),
+            first: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.items.len() - self.first
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, whole: WholeOutgoing) {
+        if self.items.len() == self.items.capacity() {
+            self.make_room();
+        }
+        self.items.push(whole);
+    }
+
+    #[cold]
+    fn make_room(&mut self) {
+        self.items.drain(..self.first);
+        self.first = 0;
+    }
+
+    /// Hands over, in order, as long as that is asked for.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self) -> Option<WholeOutgoing> {
+        let whole = self.items.get(self.first).copied();
+        if whole.is_some() {
+            self.first += 1;
+        } else {
+            self.items.clear();
+            self.first = 0;
+        }
+        whole
+    }
+
+    /// All that wait, in order.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &WholeOutgoing> {
+        self.items.iter().skip(self.first)
+    }
+}
+
 /// Packets to send, in order. It grows only if sessions end by the hundred before anything they had queued is sent.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -138,6 +209,8 @@ pub(crate) struct Shared<A> {
     pub(crate) statistics: Statistics,
     pub(crate) events: VecDeque<Event<'static>>,
     pub(crate) outgoing: Queue,
+    /// Messages of one packet. They go before the others.
+    pub(crate) whole: WholeQueue,
     pub(crate) pacing: Wheel<Outgoing>,
     pub(crate) control: VecDeque<Control<A>>,
     /// A millisecond, and how many strangers were answered in it.
@@ -172,6 +245,7 @@ impl<A: Copy> Shared<A> {
             statistics: Statistics::default(),
             events: VecDeque::new(),
             outgoing: Queue::new(config.transmit_queue_packets),
+            whole: WholeQueue::new(config.transmit_queue_packets),
             pacing: Wheel::new(
                 PACING_BUCKET_NS,
                 PACING_BUCKETS,
@@ -196,6 +270,12 @@ impl<A: Copy> Shared<A> {
         }
     }
 
+    /// Whether other packets than whole messages wait, perhaps for their time.
+    #[inline(always)]
+    pub(crate) fn is_any_outgoing(&self) -> bool {
+        !self.outgoing.is_empty() || !self.pacing.is_empty()
+    }
+
     /// Queues a packet that holds a credit. There are no more of them than credits.
     #[inline]
     pub(crate) fn send(&mut self, outgoing: Outgoing) {
@@ -207,6 +287,16 @@ impl<A: Copy> Shared<A> {
     pub(crate) fn answer(&mut self, outgoing: Outgoing) {
         if self.outgoing.len() < self.config.transmit_queue_packets {
             self.outgoing.push(outgoing);
+        } else {
+            self.statistics.dropped.room += 1;
+        }
+    }
+
+    /// Queues a response of one packet, as [`Shared::answer`].
+    #[inline(always)]
+    pub(crate) fn answer_whole(&mut self, whole: WholeOutgoing) {
+        if self.whole.len() < self.config.transmit_queue_packets {
+            self.whole.push(whole);
         } else {
             self.statistics.dropped.room += 1;
         }
@@ -283,6 +373,8 @@ pub(crate) struct Timers {
     /// for each session and wheel.
     crowded: BTreeSet<(u64, u16)>,
     watched: Watched,
+    /// Nothing fires before this, so that most looks end here.
+    quiet_until_ns: u64,
 }
 
 /// Sessions with a call that went out lately, one bit each. Nearly all such calls end before any of them can time out,
@@ -374,6 +466,7 @@ impl Timers {
             timers: vec![timer; sessions],
             crowded: BTreeSet::new(),
             watched: Watched::new(sessions),
+            quiet_until_ns: NEVER,
         }
     }
 
@@ -382,6 +475,7 @@ impl Timers {
     pub(crate) fn watch(&mut self, session: u16, at_ns: u64) {
         let timer = &self.timers[usize::from(session)];
         if at_ns < timer.fine.at_ns && at_ns < timer.coarse.at_ns {
+            self.quiet_until_ns = self.quiet_until_ns.min(at_ns);
             self.watched.insert(session, at_ns);
         }
     }
@@ -403,6 +497,7 @@ impl Timers {
     }
 
     fn insert(&mut self, session: u16, now_ns: u64, at_ns: u64) {
+        self.quiet_until_ns = self.quiet_until_ns.min(at_ns);
         let timer = &mut self.timers[usize::from(session)];
         let is_near = at_ns.saturating_sub(now_ns) < self.fine.horizon_ns() / 2;
         let (wheel, waiting) = if is_near {
@@ -446,6 +541,20 @@ impl Timers {
     /// A session whose timer has fired, or that is watched and has to be looked at. The timer is not set any longer, but
     /// for what it may wait for in the coarse wheel.
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<u16> {
+        let popped = self.pop_first_due(now_ns);
+        if popped.is_none() {
+            self.quiet_until_ns = self.next_due_ns().unwrap_or(NEVER);
+        }
+        popped
+    }
+
+    /// Whether [`Timers::pop_due`] is worth a look.
+    #[inline(always)]
+    pub(crate) fn may_be_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.quiet_until_ns
+    }
+
+    fn pop_first_due(&mut self, now_ns: u64) -> Option<u16> {
         if let Some(session) = self.watched.pop_due(now_ns) {
             return Some(session);
         }

@@ -66,6 +66,12 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
+    /// Whether nothing is in it.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
     /// How far ahead of its cursor it reaches.
     pub(crate) fn horizon_ns(&self) -> u64 {
         (self.buckets.len() as u64 - 1) << self.width_shift

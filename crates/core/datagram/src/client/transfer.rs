@@ -14,8 +14,13 @@ impl<A: Copy> ClientSession<A> {
     /// and take no room in the window; their credits are taken, so that their responses find room in the receive ring.
     #[inline]
     fn may_send(&self) -> bool {
-        let in_network = (self.credits_total - self.credits).saturating_sub(self.credits_held);
-        self.credits > 0 && u32::from(in_network) < self.congestion.window_packets()
+        self.credits > 0 && u32::from(self.in_network()) < self.congestion.window_packets()
+    }
+
+    /// Packets that are in the network, or about to be.
+    #[inline(always)]
+    fn in_network(&self) -> u16 {
+        (self.credits_total - self.credits).saturating_sub(self.credits_held)
     }
 
     /// The server has the whole request of a slot: its credit no longer counts against the congestion window.
@@ -49,22 +54,43 @@ impl<A: Copy> ClientSession<A> {
         }
     }
 
-    /// Queues a request of one packet, if there is a credit.
+    /// With which flags a request of one packet may be sent; `None` if it may not be.
     #[inline(always)]
+    pub(super) fn flags_of_whole(&self) -> Option<Flags> {
+        let in_network = u32::from(self.in_network());
+        let window_packets = self.congestion.window_packets();
+        if self.credits == 0 || in_network >= window_packets {
+            return None;
+        }
+        // The last packet that the window allows: a server that defers its response says so, which opens the window.
+        Some(if in_network + 1 >= window_packets && self.credits > 1 {
+            Flags::RETURN
+        } else {
+            Flags::NONE
+        })
+    }
+
+    /// Whether a request of one packet takes the shortest way: at once, and as it is.
+    #[inline(always)]
+    pub(super) fn sends_whole(&self, shared: &Shared<A>) -> bool {
+        self.knows_whole && self.congestion.is_uncongested() && shared.config.pacing_bypass == ShortCut::On
+    }
+
+    /// Queues a request of one packet, if there is a credit.
+    #[inline(never)]
     pub(super) fn pump_single(&mut self, shared: &mut Shared<A>, index: u8) {
-        if !self.may_send() {
+        let Some(flags) = self.flags_of_whole() else {
             self.starved |= 1 << index;
             return;
-        }
+        };
         self.credits -= 1;
+        let at_once = self.sends_whole(shared);
         let slot = &mut self.slots[usize::from(index)];
         slot.sent = Sent::QUEUED;
+        if at_once {
+            return shared.whole.push(slot.whole(self.id.number, index, flags));
+        }
         let bytes = slot.request.len();
-        // The last packet that the window allows: a server that defers its response says so, which opens the window.
-        let flags = match self.credits > 0 && !self.may_send() {
-            true => Flags::RETURN,
-            false => Flags::NONE,
-        };
         self.queue(shared, index, What::Request, 0, flags, bytes);
     }
 
@@ -139,7 +165,7 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Hands a packet to the queue, or to the timing wheel when it is not its time yet.
-    #[inline(always)]
+    #[inline(never)]
     fn queue(
         &mut self,
         shared: &mut Shared<A>,
@@ -214,40 +240,35 @@ impl<A: Copy> ClientSession<A> {
         }
     }
 
-    /// A request of one packet, to be sent now; `None` if it is not one, or no longer wanted.
+    /// The only packet of a request, to be sent now; `None` if it is no longer wanted.
     #[inline(always)]
     pub(crate) fn transmit_whole(
         &mut self,
         shared: &mut Shared<A>,
-        outgoing: &Outgoing,
-    ) -> Option<(A, Head, &[u8])> {
+        whole: WholeOutgoing,
+    ) -> Option<(A, DataHead, &[u8])> {
         let now_ns = shared.clock.now_ns();
-        let slot = self.slots.get_mut(usize::from(outgoing.slot))?;
-        let is_whole = outgoing.what == What::Request
-            && slot.call == outgoing.call
-            && slot.sent == Sent::QUEUED
-            && slot.timeouts == 0;
-        if !is_whole {
+        let slot = self.slots.get_mut(usize::from(whole.slot))?;
+        if slot.call != whole.call || slot.sent != Sent::QUEUED {
             return None;
         }
         (slot.sent, slot.progress_ns) = (Sent(now_ns), now_ns);
+        if !slot.resent {
+            slot.expected[1] = DataHead::second_word(whole.call);
+        }
         let due_ns = now_ns + self.trips.timeout_ns(0);
-        shared.timers.watch(self.id.number, due_ns);
-        let header = Header {
-            kind: Kind::Request,
-            flags: outgoing.flags,
-            slot: outgoing.slot,
-            session: self.remote_number,
-            token: self.remote_token,
-            call: outgoing.call,
-            packet: 0,
-        };
+        if due_ns < self.timer_ns {
+            self.timer_ns = due_ns;
+            shared.timers.watch(self.id.number, due_ns);
+        }
         let prefix = Prefix {
             message_bytes: slot.request.len() as u32,
             code: slot.method,
             held: 0,
         };
-        Some((self.remote, Head::of_data(&header, &prefix), &slot.request))
+        let addressee = slot.request_to | whole.flags.first_word();
+        let head = DataHead::of_whole(addressee, whole.call, &prefix);
+        Some((self.remote, head, &slot.request))
     }
 
     /// The header and prefix of a packet that goes out now; `None` if it is no longer wanted.
@@ -267,7 +288,10 @@ impl<A: Copy> ClientSession<A> {
         }
         slot.progress_ns = now_ns;
         let due_ns = now_ns + self.trips.timeout_ns(slot.timeouts);
-        shared.timers.watch(self.id.number, due_ns);
+        if due_ns < self.timer_ns {
+            self.timer_ns = due_ns;
+            shared.timers.watch(self.id.number, due_ns);
+        }
         let header = Header {
             kind,
             flags: outgoing.flags,
@@ -291,18 +315,49 @@ impl<A: Copy> ClientSession<A> {
         Some((Head::of_data(&header, &prefix), start..end))
     }
 
-    /// Whether a packet with this token from there is for this session, whose calls go on and which is not sealed.
+    /// Takes the response of one packet that its slot expects; `None` if it is something else.
     #[inline(always)]
-    pub(crate) fn is_plain(&self, token: u32, from: A) -> bool
+    pub(crate) fn take_expected(
+        &mut self,
+        shared: &mut Shared<A>,
+        arrival: &ArrivedData<'_, A>,
+    ) -> Option<Completion>
     where
         A: PartialEq,
     {
-        self.id.token == token && self.remote == from && self.seal.is_none() && self.is_open()
+        let ArrivedData {
+            from,
+            head,
+            payload,
+            marked,
+        } = *arrival;
+        let slot = self.slots.get_mut(usize::from(head.slot()))?;
+        let prefix = head.prefix();
+        // A request that was sent again, or that the server holds, is not waited for so: nothing else is to be put back.
+        let is_expected = head.begins_with(&slot.expected)
+            && from == self.remote
+            && prefix.message_bytes as usize == payload.len()
+            && payload.len() <= slot.response.capacity();
+        if !is_expected {
+            return None;
+        }
+        let filled = slot.response.fill(payload);
+        debug_assert!(filled, "there was room");
+        slot.expected[1] = NO_WORD;
+        slot.phase = Phase::Idle;
+        let (now_ns, sent_ns) = (shared.clock.now_ns(), slot.sent.0);
+        self.heard_ns = now_ns;
+        let held_ns = u64::from(prefix.held) * HELD_UNIT_NS;
+        let rtt_ns = shared.clock.arrived_ns().saturating_sub(sent_ns + held_ns);
+        if marked || !self.congestion.is_indifferent(rtt_ns) || !self.trips.is_sampled(now_ns) {
+            self.sample(shared, Some(sent_ns), held_ns, marked, 1);
+        }
+        self.regain(1);
+        Some(self.completed(shared, head.slot(), Ok(prefix.code)))
     }
 
     /// Takes the response of one packet to a request of one that was sent once; `None` if it is something else.
-    #[inline(always)]
-    pub(crate) fn take_whole(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) -> Option<Event<'static>> {
+    fn take_whole(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) -> Option<Event<'static>> {
         let bytes = piece.payload.len();
         let slot = self.slots.get_mut(usize::from(piece.header.slot))?;
         let is_whole = piece.header.kind == Kind::Response
@@ -392,6 +447,7 @@ impl<A: Copy> ClientSession<A> {
             }
         };
         slot.sent = Sent::NOT_YET;
+        slot.expected[1] = NO_WORD;
         slot.status = piece.prefix.code;
         slot.progress_ns = shared.clock.now_ns();
         slot.timeouts = 0;
@@ -457,7 +513,6 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Learns the round trip of a packet, where this says something about the network.
-    #[inline(always)]
     fn measure(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>, sent_ns: Option<u64>, packets: u32) {
         let untimed = piece.header.flags.has(Flags::UNTIMED);
         if untimed {
@@ -469,7 +524,7 @@ impl<A: Copy> ClientSession<A> {
         self.sample(shared, sent_ns, held_ns, marked, packets);
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn sample(
         &mut self,
         shared: &mut Shared<A>,
@@ -566,7 +621,7 @@ impl<A: Copy> ClientSession<A> {
         let slot = &mut self.slots[usize::from(header.slot)];
         let sent_ns =
             (slot.sent.is_out() && !slot.resent && !header.flags.has(Flags::UNTIMED)).then_some(slot.sent.0);
-        slot.resent = true;
+        slot.note_resent();
         self.forgive_timeouts(shared, header.flags);
         let marked = marked || header.flags.has(Flags::MARKED);
         self.sample(shared, sent_ns, 0, marked, 1);
@@ -689,7 +744,10 @@ impl<A: Copy> ClientSession<A> {
         let last = slot.total - 1;
         let bytes = payload_of(slot.request.len() as u32, last, self.payload_bytes);
         match slot.flight.as_mut() {
-            None => (slot.sent, slot.resent) = (Sent::QUEUED, true),
+            None => {
+                slot.sent = Sent::QUEUED;
+                slot.note_resent();
+            }
             Some(flight) => flight.send_again(last),
         }
         shared.statistics.packets_resent += 1;
@@ -698,6 +756,23 @@ impl<A: Copy> ClientSession<A> {
 }
 
 impl ClientSlot {
+    /// The only packet of the request.
+    #[inline(always)]
+    pub(super) fn whole(&self, session: u16, slot: u8, flags: Flags) -> WholeOutgoing {
+        WholeOutgoing {
+            call: self.call,
+            session,
+            slot,
+            flags,
+        }
+    }
+
+    /// The request's round trip can no longer be told by its response.
+    fn note_resent(&mut self) {
+        self.resent = true;
+        self.expected[1] = NO_WORD;
+    }
+
     /// Notes that a packet goes out now; not if it is no longer wanted.
     #[inline]
     fn send(&mut self, outgoing: &Outgoing, now_ns: u64) -> bool {

@@ -238,7 +238,8 @@ impl<A: Address> Endpoint<A> {
             Recovery::GoBackN
         };
         let now_ns = self.shared.clock.now_ns();
-        let server = ServerSession {
+        let payload_bytes = (packet_bytes - self.shared.config.overhead_bytes()) as u32;
+        let mut server = ServerSession {
             remote: from,
             remote_number: open.session,
             remote_token: open.token,
@@ -247,13 +248,18 @@ impl<A: Address> Endpoint<A> {
             sealed: None,
             exchanged_with: exchange.as_ref().map(|exchange| Box::new(exchange.client_public)),
             credits,
-            payload_bytes: (packet_bytes - self.shared.config.overhead_bytes()) as u32,
+            payload_bytes,
+            knows_whole: false,
+            whole_bytes_max: payload_bytes.min(self.shared.config.message_bytes_max),
             recovery,
             marks: open.marks,
             opened_ns: now_ns,
             heard_ns: NEVER,
             slots: Array::new((0..slots).map(|_| server::ServerSlot::default())),
         };
+        if exchange.is_none() && self.shared.config.checking == Checking::Wire {
+            server.expect_whole_requests(number);
+        }
         let due_ns = server.idle_until_ns(&self.shared.config);
         self.sessions[usize::from(number)] = Session::Server(One::new(server));
         self.ring_packets_taken += u32::from(credits);
