@@ -93,6 +93,7 @@ fn run_programs(
         simulated_nodes(workspace, fresh_seed(), FRESH_SEEDS),
         seconds_of(workspace, "provost-datagram-sim", SIMULATOR_SECONDS),
         loom(workspace),
+        optimized_instructions(workspace, &programs)?,
         doc_tests(workspace),
         seconds_of(workspace, "provost-fuzz", FUZZ_SECONDS),
         deep_fuzz(workspace),
@@ -171,6 +172,26 @@ fn loom(workspace: &Workspace) -> TestJob {
         name: "loom".into(),
         command,
     }
+}
+
+/// What a call over datagrams costs in instructions as packages have it. The example is built in a target folder of its own, as
+/// nothing else of a run is optimized like that.
+fn optimized_instructions(workspace: &Workspace, programs: &[TestProgram]) -> Result<TestJob, Complaints> {
+    let target = workspace.target.join("optimized");
+    let mut build = workspace.cargo_unlinted(&["build", "--quiet", "--profile", "dist"]);
+    build.args(["--package", "provost-datagram", "--example", "pingpong"]);
+    build.env("CARGO_TARGET_DIR", &target);
+    run(&mut build).map_err(|error| vec![error.to_string()])?;
+    let counts =
+        |program: &&TestProgram| program.package == "provost-datagram" && program.target == "instructions";
+    let found = programs.iter().find(counts);
+    let program = found.ok_or_else(|| vec!["provost-datagram counts no instructions".into()])?;
+    let mut command = program.command(workspace);
+    command.env("PINGPONG", target.join("dist/examples/pingpong"));
+    Ok(TestJob {
+        name: "instructions of an optimized call over datagrams".into(),
+        command,
+    })
 }
 
 /// Always with the same seed, so that a change is all that can make a run fail. Fresh ones are for long runs.

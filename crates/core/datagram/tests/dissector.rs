@@ -144,7 +144,8 @@ fn golden_packets_are_dissected(file: &str, preferences: &[&str]) {
     }
     let packets = golden_packets(file);
     assert!(packets.len() > 10);
-    let folder = Folder::new("golden");
+    // Tests of one process have a folder each: those of several files run at the same time.
+    let folder = Folder::new(&format!("golden-{}", preferences.len()));
     let capture = folder.0.join("golden.pcap");
     std::fs::write(&capture, capture_of(&packets)).unwrap();
     let decode = format!("udp.port=={SERVER_PORT},provost_datagram");

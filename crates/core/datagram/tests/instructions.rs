@@ -1,31 +1,42 @@
 //! What a call costs, in instructions of both ends with their wire, counted by callgrind: unlike a time, that does not
 //! depend on what else the machine does.
 //!
-//! The budget is for the profile that tests are built with, whose checks cost as much again. For a release:
+//! The profile that tests are usually built with has checks that cost as much again, and a budget of its own. What is published is
+//! optimized as packages are, and `cargo xtask ci` counts that, too:
 //!
 //! ```text
-//! cargo build --release -p provost-datagram --example pingpong
-//! PINGPONG=target/release/examples/pingpong cargo test -p provost-datagram --test instructions -- --nocapture
+//! cargo build --profile dist -p provost-datagram --example pingpong
+//! PINGPONG=$PWD/target/dist/examples/pingpong cargo test -p provost-datagram --test instructions -- --nocapture
 //! ```
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The example's setup, calls at a time, and the most instructions that each may cost in the profile of tests: 5 % more than
-/// were counted.
-const BUDGETS: [(&str, u64, u64); 4] = [
-    ("all short cuts", 5, 2_600),
-    ("checked by CRC32C", 5, 3_700),
-    ("all short cuts", 3, 3_050),
-    ("all short cuts", 11, 2_490),
+/// A setup of the example, calls at a time, and the most instructions that each may cost: 5 % more than were counted.
+type Budget = (&'static str, u64, u64);
+
+/// With the checks of a debug build. Callgrind takes its time, so these are few.
+const BUDGETS_CHECKED: [Budget; 2] = [("all short cuts", 5, 1_800), ("checked by CRC32C", 5, 4_116)];
+const BUDGETS_OPTIMIZED: [Budget; 4] = [
+    ("all short cuts", 5, 973),
+    ("all short cuts", 3, 1_105),
+    ("all short cuts", 11, 1_023),
+    ("checked by CRC32C", 5, 2_872),
 ];
-/// As many are counted in a common run of the tests: callgrind takes its time.
-const BUDGETS_COMMON: usize = 2;
 const CALLS: u64 = 500;
+/// A variable of the environment that names an optimized build of the example.
+const OPTIMIZED: &str = "PINGPONG";
+
+fn budgets() -> &'static [Budget] {
+    match std::env::var_os(OPTIMIZED) {
+        None => &BUDGETS_CHECKED,
+        Some(_) => &BUDGETS_OPTIMIZED,
+    }
+}
 
 /// The example, which cargo builds beside the tests.
 fn example() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("PINGPONG") {
+    if let Some(path) = std::env::var_os(OPTIMIZED) {
         return Some(path.into());
     }
     let test = std::env::current_exe().ok()?;
@@ -55,11 +66,7 @@ fn a_call_stays_within_its_budget_of_instructions() {
     let folder = std::env::temp_dir().join(format!("provost-instructions-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let out = folder.join("callgrind.out");
-    let budgets = match std::env::var_os("PINGPONG") {
-        None => &BUDGETS[..BUDGETS_COMMON],
-        Some(_) => &BUDGETS[..],
-    };
-    let counts = budgets.iter().map(|&(setup, batch, budget)| {
+    let counts = budgets().iter().map(|&(setup, batch, budget)| {
         let count = |calls| instructions(&program, setup, calls, batch, &out);
         let counted = count(CALLS).zip(count(3 * CALLS));
         let per_call = counted.map(|(some, more)| more.saturating_sub(some) / (2 * CALLS));
@@ -67,6 +74,7 @@ fn a_call_stays_within_its_budget_of_instructions() {
     });
     let counts: Vec<_> = counts.collect();
     std::fs::remove_dir_all(&folder).unwrap();
+    let mut over = Vec::new();
     for (setup, batch, budget, per_call) in counts {
         let Some(per_call) = per_call else {
             return provost_skip::missing("valgrind", "Debian package valgrind");
@@ -75,9 +83,11 @@ fn a_call_stays_within_its_budget_of_instructions() {
             "{setup}, {batch:2} calls at a time: {per_call} instructions per call of both ends with their wire"
         );
         assert!(per_call > 300, "{per_call} instructions cannot be all");
-        assert!(
-            per_call < budget,
-            "{per_call} instructions per call, {setup}, {batch} at a time"
-        );
+        if per_call >= budget {
+            over.push(format!(
+                "{per_call} instructions per call, {setup}, {batch} at a time; {budget} at most"
+            ));
+        }
     }
+    assert!(over.is_empty(), "{over:#?}");
 }
