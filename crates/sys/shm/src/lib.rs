@@ -14,6 +14,7 @@ mod memfd;
 mod packet;
 mod poller;
 mod rings;
+mod time_slice;
 mod window;
 
 pub use clock::{now_ns, yield_now};
@@ -27,6 +28,7 @@ pub use packet::{
 };
 pub use poller::{Event, Interest, POLL_EVENTS_MAX, Poller, Wait, wait_for};
 pub use rings::{AppRings, RingIndices, ServiceRings};
+pub use time_slice::{TimeSlice, TimeSliceChoice};
 pub use window::{WINDOW_BYTES_MIN, Window, WindowKeeping};
 
 /// The seals and descriptors of the system's interface that this crate speaks of.
