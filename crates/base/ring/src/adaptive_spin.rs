@@ -8,7 +8,9 @@
 //! While it polls, and after each [`TURN_NS`] of work, a side gives its core away to whoever shares it. Where all who share it
 //! do so, it comes back soon. A stranger keeps it for a time slice of the kernel, even one of the idle class: a side that
 //! polls is runnable, so nothing wakes it in the stranger's place. A side that finds that out sleeps instead of polling
-//! ([`ContentionBackoff`]): then who rings its doorbell gets it the core at once.
+//! ([`ContentionBackoff`]): then who rings its doorbell gets it the core at once. One late return alone says little: beside a job
+//! of the idle class, a side that yields a hundred thousand times a second gets its core back late a few times in that
+//! second, and to sleep for longer than that job runs would cost more than it takes.
 
 /// How much longer than its base time a side polls while work follows work closely.
 pub const LONGER: u64 = 4;
@@ -18,6 +20,9 @@ pub const TURN_NS: u64 = 200_000;
 /// A core that a side gave away comes back after no more than this while only such sides share it, in nanoseconds: the turns of
 /// four others, and what is longer than a turn because handlers run in it.
 const YIELD_NS_MAX: u64 = 1_000_000;
+/// Late returns that lie further apart than this do not tell of others that want the core all the time, in nanoseconds: two time
+/// slices of those would be nearer.
+const LATE_APART_NS: u64 = 20_000_000;
 /// How long a side that found its core crowded does not poll, in nanoseconds: at first, and at most when it finds it so
 /// again and again.
 const CROWDED_NS: (u64, u64) = (50_000_000, 400_000_000);
@@ -32,14 +37,23 @@ pub struct ContentionBackoff {
     pub until_ns: u64,
     /// How long that was from its beginning.
     pub for_ns: u64,
+    /// When the core came back late last; 0 for never.
+    pub late_ns: u64,
 }
 
 impl ContentionBackoff {
-    /// What a side learns that gave its core away at one time and got it back at another: `None` if that was soon.
+    /// What a side learns that gave its core away at one time and got it back at another: `None` if that was soon. Two late
+    /// returns soon after each other begin the back-off.
     #[must_use]
     pub const fn after_yield(self, given_away_ns: u64, back_ns: u64) -> Option<ContentionBackoff> {
         if back_ns.saturating_sub(given_away_ns) <= YIELD_NS_MAX {
             return None;
+        }
+        if given_away_ns.saturating_sub(self.late_ns) > LATE_APART_NS {
+            return Some(ContentionBackoff {
+                late_ns: back_ns,
+                ..self
+            });
         }
         let is_again = given_away_ns < self.until_ns.saturating_add(self.for_ns);
         let doubled_ns = if self.for_ns < CROWDED_NS.1 / 2 {
@@ -51,6 +65,7 @@ impl ContentionBackoff {
         Some(ContentionBackoff {
             until_ns: back_ns.saturating_add(for_ns),
             for_ns,
+            late_ns: back_ns,
         })
     }
 
@@ -108,33 +123,96 @@ mod tests {
         assert_eq!(adaptive_spin.spin_ns(), 50);
     }
 
+    /// A core that somebody else wants, and what a side does that polls on it.
+    struct SharedCore {
+        now_ns: u64,
+        contention_backoff: ContentionBackoff,
+        yields: u64,
+    }
+
+    impl SharedCore {
+        fn new() -> SharedCore {
+            SharedCore {
+                now_ns: 1_000_000_000_000,
+                contention_backoff: ContentionBackoff::default(),
+                yields: 0,
+            }
+        }
+
+        /// Gives the core away, and gets it back after so long.
+        fn yield_for(&mut self, given_away_ns: u64) {
+            let from_ns = self.now_ns;
+            self.now_ns += given_away_ns;
+            self.yields += 1;
+            if let Some(changed) = self.contention_backoff.after_yield(from_ns, self.now_ns) {
+                self.contention_backoff = changed;
+            }
+        }
+
+        fn is_contended(&self) -> bool {
+            self.contention_backoff.is_contended(self.now_ns)
+        }
+    }
+
+    #[test]
+    fn beside_one_who_always_takes_a_slice_a_side_gives_its_core_away_a_few_times_a_second() {
+        const SLICE_NS: u64 = 3_000_000;
+        const SLEEP_NS: u64 = 30_000;
+        const POLL_NS: u64 = 1_000;
+        let mut core = SharedCore::new();
+        let end_ns = core.now_ns + 10_000_000_000;
+        while core.now_ns < end_ns {
+            match core.is_contended() {
+                true => core.now_ns += SLEEP_NS,
+                false => {
+                    core.now_ns += POLL_NS;
+                    core.yield_for(SLICE_NS);
+                }
+            }
+        }
+        assert!(core.yields <= 100, "{} yields in ten seconds", core.yields);
+    }
+
+    #[test]
+    fn beside_a_job_that_takes_the_core_seldom_a_side_goes_on_polling() {
+        const SEEN_NS: u64 = 1_000;
+        const TICK_NS: u64 = 4_000_000;
+        let mut core = SharedCore::new();
+        for _ in 0..50 {
+            for _ in 0..LATE_APART_NS / SEEN_NS + 1 {
+                core.yield_for(SEEN_NS);
+                assert!(!core.is_contended());
+            }
+            core.yield_for(TICK_NS);
+            assert!(!core.is_contended());
+        }
+    }
+
     #[test]
     fn a_core_that_comes_back_late_is_crowded_longer_each_time() {
         let late_ns = YIELD_NS_MAX + 1;
-        assert_eq!(
-            ContentionBackoff::default().after_yield(1_000, 1_000 + YIELD_NS_MAX),
-            None
-        );
-        let mut contention_backoff = ContentionBackoff::default()
-            .after_yield(1_000, 1_000 + late_ns)
-            .unwrap();
-        assert_eq!(contention_backoff.for_ns, CROWDED_NS.0);
-        assert!(
-            contention_backoff.is_contended(contention_backoff.until_ns - 1)
-                && !contention_backoff.is_contended(contention_backoff.until_ns)
-        );
-        for _ in 0..10 {
-            let again_ns = contention_backoff.until_ns + 1;
-            contention_backoff = contention_backoff
-                .after_yield(again_ns, again_ns + late_ns)
-                .unwrap();
-        }
-        assert_eq!(contention_backoff.for_ns, CROWDED_NS.1);
-        let much_later_ns = contention_backoff.until_ns + 2 * CROWDED_NS.1;
-        let afresh = contention_backoff
-            .after_yield(much_later_ns, much_later_ns + late_ns)
-            .unwrap();
-        assert_eq!(afresh.for_ns, CROWDED_NS.0);
+        let mut core = SharedCore::new();
+        let mut twice_late = || {
+            core.yield_for(YIELD_NS_MAX);
+            core.yield_for(late_ns);
+            core.yield_for(late_ns);
+            assert!(core.is_contended());
+            let for_ns = core.contention_backoff.for_ns;
+            core.now_ns += for_ns - 1;
+            assert!(core.is_contended());
+            core.now_ns += 1;
+            assert!(!core.is_contended());
+            core.now_ns += 1;
+            for_ns
+        };
+        assert_eq!(twice_late(), CROWDED_NS.0);
+        assert_eq!(twice_late(), 2 * CROWDED_NS.0);
+        let longest_ns = (0..10).map(|_| twice_late()).last();
+        assert_eq!(longest_ns, Some(CROWDED_NS.1));
+        core.now_ns += 2 * CROWDED_NS.1;
+        core.yield_for(late_ns);
+        core.yield_for(late_ns);
+        assert_eq!(core.contention_backoff.for_ns, CROWDED_NS.0);
     }
 
     #[test]

@@ -64,6 +64,7 @@ pub(super) struct Waiting {
     /// Whether to sleep at once instead, as others want the core (see [`ContentionBackoff`]). Changed by the spinner only.
     crowded_until_ns: AtomicU64,
     crowded_for_ns: AtomicU64,
+    late_ns: AtomicU64,
     /// When who drains the ring gave its core away last, or slept.
     turn_began_ns: AtomicU64,
     /// When the spinner was polled last.
@@ -86,6 +87,7 @@ impl Waiting {
             spin_ns: AtomicU64::new(waits.spin_ns),
             crowded_until_ns: AtomicU64::new(0),
             crowded_for_ns: AtomicU64::new(0),
+            late_ns: AtomicU64::new(0),
             turn_began_ns: AtomicU64::new(0),
             polled_ns: AtomicU64::new(0),
             is_beside: AtomicBool::new(false),
@@ -99,7 +101,19 @@ impl Waiting {
         ContentionBackoff {
             until_ns: self.crowded_until_ns.load(Ordering::Relaxed),
             for_ns: self.crowded_for_ns.load(Ordering::Relaxed),
+            late_ns: self.late_ns.load(Ordering::Relaxed),
         }
+    }
+
+    fn set_contention_backoff(&self, contention_backoff: ContentionBackoff) {
+        let ContentionBackoff {
+            until_ns,
+            for_ns,
+            late_ns,
+        } = contention_backoff;
+        self.crowded_until_ns.store(until_ns, Ordering::Relaxed);
+        self.crowded_for_ns.store(for_ns, Ordering::Relaxed);
+        self.late_ns.store(late_ns, Ordering::Relaxed);
     }
 }
 
@@ -341,12 +355,7 @@ impl Link {
         let waiting = &self.waiting;
         waiting.turn_began_ns.store(back_ns, Ordering::Relaxed);
         if let Some(contention_backoff) = waiting.contention_backoff().after_yield(from_ns, back_ns) {
-            waiting
-                .crowded_until_ns
-                .store(contention_backoff.until_ns, Ordering::Relaxed);
-            waiting
-                .crowded_for_ns
-                .store(contention_backoff.for_ns, Ordering::Relaxed);
+            waiting.set_contention_backoff(contention_backoff);
         }
         back_ns
     }
