@@ -79,6 +79,7 @@ impl SimRuntime {
         let options = RuntimeOptions {
             spin_ns: [0, 5_000, 50_000][random.below(3) as usize],
             waiting: WaitMode::Sleeps,
+            time_slice: provost_shm::TimeSliceChoice::Kernel,
             completion_stall_ns: 1_000_000_000,
         };
         let poll_ns = random.between(500, 4_000);

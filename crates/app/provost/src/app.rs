@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-use provost_shm::now_ns;
+use provost_shm::{TimeSliceChoice, now_ns};
 
 use crate::attach::{AttachConfig, attach};
 use crate::channel::ChannelInner;
@@ -75,6 +75,7 @@ impl App {
                 busy_poll: false,
                 waits: Waits {
                     spin_ns: SPIN_DEFAULT.as_nanos() as u64,
+                    time_slice: TimeSliceChoice::Auto,
                 },
             },
         }
@@ -136,6 +137,22 @@ impl AppBuilder {
     pub fn busy_poll(mut self) -> AppBuilder {
         self.config.busy_poll = true;
         self.config.waits.spin_ns = u64::MAX;
+        self
+    }
+
+    /// Has threads that spin ask the kernel for a short slice of their core, also where a filter of system calls is
+    /// in force: it allows `sched_getattr` and `sched_setattr`. Without a filter they do so by themselves, since calls then wait
+    /// less beside other work; the share of the core that a thread gets stays what it was.
+    #[must_use]
+    pub fn short_time_slice(mut self) -> AppBuilder {
+        self.config.waits.time_slice = TimeSliceChoice::Short;
+        self
+    }
+
+    /// Leaves the slices of threads that spin as they are.
+    #[must_use]
+    pub fn keep_time_slice(mut self) -> AppBuilder {
+        self.config.waits.time_slice = TimeSliceChoice::Kernel;
         self
     }
 

@@ -41,6 +41,7 @@ impl Runtimes {
             } else {
                 Waiting::Sleeps
             },
+            time_slice: config.runtime.time_slice.choice(),
             completion_stall_ns: config.timeouts.completion_stall_ms * 1_000_000,
         };
         let start = |at: usize| Runtime::start(&format!("runtime-{at}"), options, events.clone());

@@ -35,7 +35,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use provost_datapath::Nanos;
-use provost_shm::{Doorbell, now_ns};
+use provost_shm::{Doorbell, TimeSliceChoice, now_ns};
 
 pub use call_port::{CallPort, SavedPort};
 pub use command::{
@@ -82,6 +82,8 @@ pub struct RuntimeOptions {
     pub spin_ns: Nanos,
     /// Whether it ever sleeps.
     pub waiting: WaitMode,
+    /// What slice of its core its thread has while it polls.
+    pub time_slice: TimeSliceChoice,
     /// How long an app may leave its completion ring full.
     pub completion_stall_ns: Nanos,
 }
@@ -113,7 +115,8 @@ impl RuntimeHandle {
         options: RuntimeOptions,
         events: impl EventSink + 'static,
     ) -> io::Result<RuntimeHandle> {
-        let (mut handle, worker) = RuntimeHandle::with_worker(KernelPlatform::create()?, options, events)?;
+        let (mut handle, worker) =
+            RuntimeHandle::with_worker(KernelPlatform::create(options.time_slice)?, options, events)?;
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .stack_size(STACK_BYTES)

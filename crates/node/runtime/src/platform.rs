@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use provost_datapath::Nanos;
-use provost_shm::{Doorbell, Interest, Poller, Wait};
+use provost_shm::{Doorbell, Interest, Poller, TimeSlice, TimeSliceChoice, Wait};
 
 /// The machine as one runtime sees it. Nothing in it may block but [`RuntimePlatform::wait`].
 pub trait RuntimePlatform: Send + 'static {
@@ -16,6 +16,12 @@ pub trait RuntimePlatform: Send + 'static {
 
     /// Lets other threads have the core, and comes back when it is this one's turn again.
     fn yield_core(&mut self);
+
+    /// This thread polls, and gives its core away in between, from now on.
+    fn begin_polling(&mut self) {}
+
+    /// This thread sleeps instead of polling from now on, as others want its core.
+    fn end_polling(&mut self) {}
 
     /// Reports this token from now on while the source is ready.
     ///
@@ -49,6 +55,7 @@ pub enum WatchedSource<'a> {
 /// The kernel's clock, scheduler and epoll.
 pub struct KernelPlatform {
     poller: Poller,
+    time_slice: TimeSlice,
 }
 
 impl KernelPlatform {
@@ -56,9 +63,11 @@ impl KernelPlatform {
     ///
     /// # Errors
     /// The process may open no more descriptors.
-    pub fn create() -> io::Result<KernelPlatform> {
-        let poller = Poller::create()?;
-        Ok(KernelPlatform { poller })
+    pub fn create(time_slice: TimeSliceChoice) -> io::Result<KernelPlatform> {
+        Ok(KernelPlatform {
+            poller: Poller::create()?,
+            time_slice: TimeSlice::new(time_slice),
+        })
     }
 }
 
@@ -71,6 +80,15 @@ impl RuntimePlatform for KernelPlatform {
     #[inline]
     fn yield_core(&mut self) {
         provost_shm::yield_now();
+    }
+
+    #[inline]
+    fn begin_polling(&mut self) {
+        self.time_slice.shorten();
+    }
+
+    fn end_polling(&mut self) {
+        self.time_slice.restore();
     }
 
     fn watch(&mut self, source: WatchedSource<'_>, token: u64, interest: Interest) -> io::Result<()> {

@@ -252,12 +252,16 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
 
     /// Gives the core away after [`NextStep::Yield`].
     pub fn yield_core(&mut self) {
+        self.platform.begin_polling();
         let given_away_at = self.platform.now_ns();
         self.platform.yield_core();
         let back_at = self.platform.now_ns();
         self.turn_began = back_at;
         if let Some(contention_backoff) = self.contention_backoff.after_yield(given_away_at, back_at) {
             self.contention_backoff = contention_backoff;
+            if contention_backoff.is_contended(back_at) {
+                self.platform.end_polling();
+            }
         }
     }
 

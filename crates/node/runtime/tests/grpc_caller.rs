@@ -92,6 +92,7 @@ fn attached() -> (RuntimeHandle, Receiver<RuntimeEvent>, TestClient) {
     let options = RuntimeOptions {
         spin_ns: 50_000,
         waiting: WaitMode::Sleeps,
+        time_slice: provost_shm::TimeSliceChoice::Kernel,
         completion_stall_ns: 1_000_000_000,
     };
     let runtime = RuntimeHandle::start("test", options, TestSink(events)).unwrap();

@@ -23,7 +23,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use provost_ring::{AdaptiveSpin, ContentionBackoff, RingDrain, RoleHolder, RoleTaken, TURN_NS, WaiterRole};
-use provost_shm::{Doorbell, Ringer, now_ns, yield_now};
+use provost_shm::{Doorbell, Ringer, TimeSlice, TimeSliceChoice, now_ns, yield_now};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Link;
@@ -50,6 +50,8 @@ const AT_DOORBELL: u64 = u64::MAX;
 pub(crate) struct Waits {
     /// Since the last completion, in nanoseconds, before they sleep; `u64::MAX` for never.
     pub(crate) spin_ns: u64,
+    /// What slice of its core a thread has while it spins.
+    pub(crate) time_slice: TimeSliceChoice,
 }
 
 /// The words by which those who wait agree.
@@ -350,12 +352,16 @@ impl Link {
 
     /// Lets others run, and says what time it is after that.
     fn give_core_away(&self, from_ns: u64) -> u64 {
+        let waiting = &self.waiting;
+        begin_polling(waiting.waits.time_slice);
         yield_now();
         let back_ns = now_ns();
-        let waiting = &self.waiting;
         waiting.turn_began_ns.store(back_ns, Ordering::Relaxed);
         if let Some(contention_backoff) = waiting.contention_backoff().after_yield(from_ns, back_ns) {
             waiting.set_contention_backoff(contention_backoff);
+            if contention_backoff.is_contended(back_ns) {
+                end_polling();
+            }
         }
         back_ns
     }
@@ -700,6 +706,23 @@ thread_local! {
     static SLEEPS_AT: RefCell<Vec<Sleeper>> = const { RefCell::new(Vec::new()) };
     /// How many calls of [`block_on`] this thread is in.
     static BLOCKING: Cell<u32> = const { Cell::new(0) };
+    /// The slice of this thread, as the first link wishes for which it polls.
+    static TIME_SLICE: Cell<Option<TimeSlice>> = const { Cell::new(None) };
+}
+
+/// This thread polls from now on.
+fn begin_polling(choice: TimeSliceChoice) {
+    let mut slice = TIME_SLICE.get().unwrap_or(TimeSlice::new(choice));
+    slice.shorten();
+    TIME_SLICE.set(Some(slice));
+}
+
+/// This thread sleeps instead of polling from now on.
+fn end_polling() {
+    if let Some(mut slice) = TIME_SLICE.get() {
+        slice.restore();
+        TIME_SLICE.set(Some(slice));
+    }
 }
 
 /// Whether this thread runs a future in [`block_on`].

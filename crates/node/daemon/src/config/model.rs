@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use provost_shm::TimeSliceChoice;
 use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
@@ -93,12 +94,36 @@ pub struct RuntimeConfig {
     pub threads: usize,
     /// How long a thread polls after the last work before it sleeps, in microseconds.
     pub spin_us: u64,
+    /// What slice of its core each thread asks the kernel for.
+    pub time_slice: TimeSlice,
     /// Whether the threads never sleep.
     pub busy_poll: bool,
     /// Whether an app may ask that its rings be polled without sleep.
     pub allow_app_busy_poll: bool,
     /// Apps that have a thread for themselves, by the name with which they attach. Others share the rest.
     pub dedicated: Vec<String>,
+}
+
+/// What slice of its core a thread asks the kernel for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimeSlice {
+    /// A short one, unless a filter of system calls is in force.
+    Auto,
+    /// A short one: whatever filters system calls allows `sched_setattr`.
+    Short,
+    /// The kernel's.
+    Kernel,
+}
+
+impl TimeSlice {
+    pub(crate) fn choice(self) -> TimeSliceChoice {
+        match self {
+            TimeSlice::Auto => TimeSliceChoice::Auto,
+            TimeSlice::Short => TimeSliceChoice::Short,
+            TimeSlice::Kernel => TimeSliceChoice::Kernel,
+        }
+    }
 }
 
 /// `[limits]`.
@@ -368,6 +393,7 @@ impl Default for RuntimeConfig {
         RuntimeConfig {
             threads: 1,
             spin_us: 50,
+            time_slice: TimeSlice::Auto,
             busy_poll: false,
             allow_app_busy_poll: false,
             dedicated: Vec::new(),
