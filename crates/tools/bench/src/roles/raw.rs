@@ -1,9 +1,9 @@
 //! Raw TCP: what the sockets themselves cost. The first 8 bytes on a connection say how long each request is; each
 //! response is 8 bytes.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
 use crate::failure::{Doing, Failure};
@@ -64,42 +64,30 @@ fn ping_pong(mut socket: Socket, run: &Run, request: &[u8]) -> std::io::Result<L
     Ok(latencies)
 }
 
-/// This thread writes and another reads; the channel between them bounds the calls in flight.
-fn pipelined(socket: Socket, run: &Run, request: &[u8], calls: usize) -> std::io::Result<Latencies> {
-    let reader = socket.share()?;
-    // One call is in the reader's hands besides those in the channel.
-    let (begun, begins) = sync_channel(calls - 1);
-    std::thread::scope(|scope| {
-        let reading = scope.spawn(move || read_responses(reader, run, begins));
-        run.ready();
-        let written = write_requests(socket, run, request, begun);
-        let latencies = reading
-            .join()
-            .map_err(|_| std::io::Error::other("the reader panicked"))?;
-        written.and(latencies)
-    })
-}
-
-fn write_requests(
-    mut socket: Socket,
-    run: &Run,
-    request: &[u8],
-    begun: SyncSender<Instant>,
-) -> std::io::Result<()> {
-    while !run.is_stopped() && begun.send(Instant::now()).is_ok() {
-        socket.write_all(request)?;
-    }
-    Ok(())
-}
-
-fn read_responses(mut socket: Socket, run: &Run, begins: Receiver<Instant>) -> std::io::Result<Latencies> {
+/// One thread: it writes requests until enough are in flight, and reads whatever responses have come.
+///
+/// It may block as it writes, as a server takes a request whole before it answers, and answers fit into the socket.
+fn pipelined(mut socket: Socket, run: &Run, request: &[u8], calls: usize) -> std::io::Result<Latencies> {
     let mut latencies = Latencies::default();
-    let mut response = *RESPONSE;
-    for began in begins {
-        socket.read_all(&mut response)?;
-        run.record(&mut latencies, began);
+    let mut begun = VecDeque::with_capacity(calls);
+    let mut responses = vec![0; calls * RESPONSE.len()];
+    // Bytes of a response that has come in part.
+    let mut partial = 0;
+    run.ready();
+    loop {
+        while begun.len() < calls && !run.is_stopped() {
+            begun.push_back(Instant::now());
+            socket.write_all(request)?;
+        }
+        if begun.is_empty() {
+            return Ok(latencies);
+        }
+        partial += socket.read_some(&mut responses)?;
+        for began in begun.drain(..(partial / RESPONSE.len()).min(begun.len())) {
+            run.record(&mut latencies, began);
+        }
+        partial %= RESPONSE.len();
     }
-    Ok(latencies)
 }
 
 struct Socket(TcpStream);
@@ -111,20 +99,23 @@ impl Socket {
         Ok(Socket(stream))
     }
 
-    fn share(&self) -> std::io::Result<Socket> {
-        self.0.try_clone().map(Socket)
-    }
-
     fn read_all(&mut self, mut to: &mut [u8]) -> std::io::Result<()> {
         while !to.is_empty() {
-            match self.0.read(to) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(bytes) => to = &mut to[bytes..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
-                Err(error) => return Err(error),
-            }
+            let bytes = self.read_some(to)?;
+            to = &mut to[bytes..];
         }
         Ok(())
+    }
+
+    /// Waits for some bytes, and returns how many there were.
+    fn read_some(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.0.read(to) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                result => return result,
+            }
+        }
     }
 
     fn write_all(&mut self, mut from: &[u8]) -> std::io::Result<()> {
