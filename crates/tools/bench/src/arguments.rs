@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::datagram::{self, Depth};
 use crate::failure::Failure;
 use crate::plan::{Scope, Suite};
+use crate::process;
 use crate::regime::CoreRegime;
 use crate::roles::{self, Role};
 use crate::syscalls;
@@ -221,7 +222,11 @@ fn scope(call: &Call) -> Scope {
 
 /// Does what the command line says.
 pub(crate) fn run() -> Result<(), Failure> {
-    match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    if !matches!(command, Command::Role { .. }) {
+        process::adopt_orphans()?;
+    }
+    match command {
         Command::Call(call) => bench::run(&call, Suite::Call, scope(&call)),
         Command::Datagram(options) => datagram::run(&options, options.depth()),
         Command::Upgrade(options) => upgrade::run(&options),

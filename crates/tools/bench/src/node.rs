@@ -268,6 +268,8 @@ impl Node {
         std::fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
         let arguments = ["--config".to_string(), path.to_string_lossy().into_owned()];
         let mut process = Process::start_program(name, host, &program, &arguments, &log)?;
+        // Another daemon may replace it, with the same arguments.
+        process.end_with_it(&path);
         process
             .wait_for("it lets apps attach", || socket.exists())
             .map_err(|error| {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::failure::{Doing, Failure};
 use crate::link::Host;
@@ -29,6 +30,8 @@ pub(crate) struct Process {
     name: String,
     child: Child,
     output: BufReader<ChildStdout>,
+    /// What those that replace it are called with.
+    successors: Option<PathBuf>,
 }
 
 impl Process {
@@ -56,6 +59,7 @@ impl Process {
             name: name.into(),
             child,
             output: BufReader::new(output),
+            successors: None,
         })
     }
 
@@ -96,6 +100,11 @@ impl Process {
             log: log.into(),
         };
         Process::start(name, &role)
+    }
+
+    /// Ends, when this is dropped, also those that have replaced it and have this argument ([`adopt_orphans`]).
+    pub(crate) fn end_with_it(&mut self, argument: &Path) {
+        self.successors = Some(argument.into());
     }
 
     /// Waits until something accepts connections, as long as the process lives.
@@ -163,10 +172,19 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        self.end();
+        if let Some(argument) = &self.successors {
+            end_orphans_called_with(argument);
+        }
+    }
+}
+
+impl Process {
+    fn end(&mut self) {
         if let Ok(Some(_)) = self.child.try_wait() {
             return;
         }
-        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
             // It may have ended by itself since.
             let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
@@ -180,6 +198,49 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Has this process take in what its processes leave behind when they end, such as the daemon that has replaced one.
+pub(crate) fn adopt_orphans() -> Result<(), Failure> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .doing(|| "take in processes that others leave behind".into())
+}
+
+/// Ends the children of this process that were started with an argument: those that [`adopt_orphans`] has taken in.
+fn end_orphans_called_with(argument: &Path) {
+    let is_called_so = |pid: &Pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0)
+            .any(|word| word == argument.as_os_str().as_bytes())
+    };
+    for pid in children().into_iter().filter(is_called_so) {
+        // It may have ended by itself since.
+        let _ = rustix::process::kill_process(pid, Signal::TERM);
+        let end = Instant::now() + END_TIME_MAX;
+        while let Ok(None) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG) {
+            if Instant::now() >= end {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+                let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn children() -> Vec<Pid> {
+    let own = rustix::process::getpid().to_string();
+    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = names.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    let is_child = |pid: &Pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // `pid (name) state parent …`, and the name may be anything.
+        let parent = stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_whitespace().nth(1));
+        parent == Some(&own)
+    };
+    pids.filter(is_child).collect()
 }
 
 /// Says, in a role's process, where it can be reached.
@@ -202,4 +263,39 @@ pub(crate) fn become_program(program: &Path, arguments: &[String], log: &Path) -
         .stderr(errors)
         .exec();
     Err(error).doing(|| format!("start {}", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_leaves_behind_is_ended() {
+        adopt_orphans().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let argument = folder.path().join("orphan");
+        let status = Command::new("sh")
+            .args(["-c", "sh -c 'while sleep 0.1; do :; done' \"$0\" & exit 0"])
+            .arg(&argument)
+            .status();
+        assert!(status.unwrap().success());
+        let orphans = || {
+            let is_ours = |pid: &Pid| {
+                let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let text = String::from_utf8_lossy(&line).into_owned();
+                text.contains(&*argument.to_string_lossy())
+            };
+            children().into_iter().filter(is_ours).count()
+        };
+        let began = Instant::now();
+        while orphans() == 0 {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "no orphan was taken in"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        end_orphans_called_with(&argument);
+        assert_eq!(orphans(), 0);
+    }
 }
