@@ -50,6 +50,11 @@ impl Pairs {
         self.0[place]
     }
 
+    /// The greatest of them.
+    pub fn most(&self) -> Option<f64> {
+        self.0.last().copied()
+    }
+
     pub fn median(&self) -> Option<f64> {
         median(self.0.clone())
     }

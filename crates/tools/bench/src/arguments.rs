@@ -37,25 +37,14 @@ enum Command {
     /// Small calls beside large ones, with and without QoS (mRPC, table 4)
     Qos(Call),
     /// Binding and connecting: a schema that is never seen before, and one that is known
-    Bind {
-        /// The cores that everything runs on
-        #[arg(long, value_delimiter = ',', default_value = "0,1")]
-        cores: Vec<usize>,
-    },
+    Bind(BindOptions),
     /// The datagram transport over wires between two processes, beside the bare wires (eRPC, section 6)
     #[command(after_help = DATAGRAM_EXAMPLES)]
     Datagram(Datagram),
     /// One short run of each setup, to see that all of them work
     Smoke,
     /// System calls and context switches of each process for each call (needs perf)
-    Syscalls {
-        /// The cores that everything runs on
-        #[arg(long, value_delimiter = ',', default_value = "0,1")]
-        cores: Vec<usize>,
-        /// Only setups whose name contains this (several, separated by commas)
-        #[arg(long, value_delimiter = ',')]
-        only: Vec<String>,
-    },
+    Syscalls(Syscalls),
     /// A process of a setup
     #[command(hide = true)]
     Role {
@@ -125,6 +114,43 @@ pub(crate) struct Upgrade {
     pub(crate) every: u64,
 }
 
+/// How binding and connecting are measured.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BindOptions {
+    /// Fewer rounds
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// What else the cores do (several in turn, separated by commas)
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
+    pub(crate) regime: Vec<CoreRegime>,
+    /// The cores that everything runs on
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub(crate) cores: Vec<usize>,
+}
+
+/// How system calls are counted.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Syscalls {
+    /// Count for a shorter time
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// What else the cores do (several in turn, separated by commas)
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
+    pub(crate) regime: Vec<CoreRegime>,
+    /// The cores that everything runs on
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub(crate) cores: Vec<usize>,
+    /// Only setups whose name contains this (several, separated by commas)
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+}
+
 const CALL_EXAMPLES: &str = "Examples:
   cargo xtask bench call --quick                               under 4 minutes, on cores that are idle otherwise
   cargo xtask bench call --quick --regime background           beside a background job on each core
@@ -158,6 +184,9 @@ pub(crate) struct Datagram {
     /// Draw plots into this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) plots: Option<PathBuf>,
+    /// What else the cores do (several in turn, separated by commas)
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
+    pub(crate) regime: Vec<CoreRegime>,
     /// The cores of the two processes: the first and the last of these. With one core they take turns on it
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     pub(crate) cores: Vec<usize>,
@@ -178,6 +207,7 @@ impl Datagram {
             quick: true,
             json: None,
             plots: None,
+            regime: vec![CoreRegime::Idle],
             cores: vec![0, 1],
             only: Vec::new(),
             rounds: None,
@@ -233,14 +263,14 @@ pub(crate) fn run() -> Result<(), Failure> {
         Command::Qos(call) => qos::run(&call),
         Command::Policy(call) => bench::run(&call, Suite::Policy, scope(&call)),
         Command::Grpc(call) => bench::run(&call, Suite::Grpc, scope(&call)),
-        Command::Bind { cores } => bind::run(&cores),
+        Command::Bind(options) => bind::run(&options),
         Command::Smoke => {
             bench::run(&Call::smoke(), Suite::Call, Scope::Smoke)?;
             bench::run(&Call::smoke(), Suite::Policy, Scope::Smoke)?;
             bench::run(&Call::smoke(), Suite::Grpc, Scope::Smoke)?;
             datagram::run(&Datagram::smoke(), Depth::Smoke)
         }
-        Command::Syscalls { cores, only } => syscalls::run(&cores, &only),
+        Command::Syscalls(options) => syscalls::run(&options),
         Command::Role { role } => {
             let role: Role = serde_json::from_str(&role)
                 .map_err(|error| Failure::role("role", format!("is not one: {error}")))?;

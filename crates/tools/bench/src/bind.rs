@@ -18,11 +18,13 @@ use provost_wire::control::{
 };
 use provost_wire::limits::{CONTROL_MESSAGE_BYTES_MAX, SEND_WINDOW};
 
-use provost_figures::{Bound, Pairs};
+use provost_figures::{Bound, Cell, Cells, Median, Pairs};
 
+use crate::arguments::BindOptions;
 use crate::failure::{Doing, Failure};
 use crate::machine::{self, free_port};
 use crate::node::{Node, Policies, Reach, ServicePlace};
+use crate::regime;
 
 /// Fields of the schema's messages, together.
 const FIELDS: usize = 100;
@@ -30,6 +32,7 @@ const FIELDS: usize = 100;
 const SERVICE: &str = "bench.bind.Wide";
 /// Times that each thing is done.
 const ROUNDS: u32 = 50;
+const ROUNDS_QUICK: u32 = 10;
 /// How long a node may take to answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 /// Bytes of an app's send heap; nothing is sent through it.
@@ -48,9 +51,60 @@ const STEPS: [(&str, Option<f64>); 5] = [
     ("connect, cached", Some(CACHED_MS_MAX)),
 ];
 
-/// Times everything and prints a table.
-pub(crate) fn run(cores: &[usize]) -> Result<(), Failure> {
-    machine::pin(cores)?;
+/// Times everything in each regime, prints tables, and writes the file that was asked for.
+pub(crate) fn run(options: &BindOptions) -> Result<(), Failure> {
+    let measured = regime::measure_each(&options.regime, &options.cores, |regime, cores| {
+        let times = measure(options.rounds())?;
+        println!(
+            "{}; cores {cores:?}, {}; {FIELDS} fields, {} rounds\n",
+            machine::describe(),
+            regime.description(),
+            options.rounds()
+        );
+        print(&times);
+        Ok(Cells::of(times.iter().map(StepTimes::cell).collect()))
+    })?;
+    match &options.json {
+        Some(path) => regime::write(path, &measured),
+        None => Ok(()),
+    }
+}
+
+impl BindOptions {
+    fn rounds(&self) -> u32 {
+        match self.quick {
+            true => ROUNDS_QUICK,
+            false => ROUNDS,
+        }
+    }
+}
+
+/// One of [`STEPS`], and how long it took in each round, in milliseconds.
+struct StepTimes {
+    name: &'static str,
+    target: Option<f64>,
+    times_ms: Pairs,
+}
+
+impl StepTimes {
+    fn cell(&self) -> Cell {
+        let median = Median {
+            p50_us: self.times_ms.median().map(|middle_ms| middle_ms * 1e3),
+            ..Median::default()
+        };
+        Cell {
+            setup: "provost".into(),
+            what: self.name.into(),
+            size: 0,
+            conns: 0,
+            inflight: 0,
+            median,
+            runs: Vec::new(),
+        }
+    }
+}
+
+fn measure(rounds: u32) -> Result<Vec<StepTimes>, Failure> {
     let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let server = Node::start(
@@ -66,31 +120,33 @@ pub(crate) fn run(cores: &[usize]) -> Result<(), Failure> {
         folder.path(),
     )?;
     let mut times: [Vec<f64>; STEPS.len()] = Default::default();
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let took = one_round(&server.socket, &client.socket, &WideSchema::new(round)?)?;
         times
             .iter_mut()
             .zip(took)
             .for_each(|(times, took)| times.push(took.as_secs_f64() * 1e3));
     }
-    println!(
-        "{}; cores {cores:?}; {FIELDS} fields, {ROUNDS} rounds\n",
-        machine::describe()
-    );
+    let steps = STEPS.iter().zip(times);
+    let steps = steps.map(|((name, target), times)| StepTimes {
+        name,
+        target: *target,
+        times_ms: Pairs::new(times),
+    });
+    Ok(steps.collect())
+}
+
+fn print(steps: &[StepTimes]) {
     println!("{:16} {:>9} {:>9} {:>9}", "", "p50 ms", "most ms", "target");
-    for ((name, target), times) in STEPS.iter().zip(times) {
-        let most = times.iter().copied().fold(0.0, f64::max);
-        let times = Pairs::new(times);
-        let middle = times.median().unwrap_or(f64::NAN);
-        let verdict = target.map_or(String::new(), |target| {
-            format!(
-                "{target:>9.1}  {}",
-                Bound::ValueAtMost(target).verdict(middle, &times)
-            )
+    for step in steps {
+        let most = step.times_ms.most().unwrap_or(f64::NAN);
+        let middle = step.times_ms.median().unwrap_or(f64::NAN);
+        let verdict = step.target.map_or(String::new(), |target| {
+            let verdict = Bound::ValueAtMost(target).verdict(middle, &step.times_ms);
+            format!("{target:>9.1}  {verdict}")
         });
-        println!("{name:16} {middle:>9.3} {most:>9.3} {verdict}");
+        println!("{:16} {middle:>9.3} {most:>9.3} {verdict}", step.name);
     }
-    Ok(())
 }
 
 fn one_round(server: &Path, client: &Path, schema: &WideSchema) -> Result<[Duration; STEPS.len()], Failure> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use clap::ValueEnum;
-use provost_figures::Cells;
+use serde::Serialize;
 
 use crate::bench;
 use crate::failure::Failure;
@@ -65,11 +65,11 @@ impl CoreRegime {
 ///
 /// # Errors
 /// The first that a measurement comes to, or a loop cannot be started (`nice`, `chrt` and `taskset`).
-pub(crate) fn measure_each(
+pub(crate) fn measure_each<T>(
     regimes: &[CoreRegime],
     cores: &[usize],
-    mut measure: impl FnMut(CoreRegime, &[usize]) -> Result<Cells, Failure>,
-) -> Result<BTreeMap<&'static str, Cells>, Failure> {
+    mut measure: impl FnMut(CoreRegime, &[usize]) -> Result<T, Failure>,
+) -> Result<BTreeMap<&'static str, T>, Failure> {
     let mut measured = BTreeMap::new();
     for regime in regimes {
         let cores = regime.cores(cores);
@@ -80,11 +80,11 @@ pub(crate) fn measure_each(
     Ok(measured)
 }
 
-/// Writes what was measured: the cells of a single regime, those of several by its name.
+/// Writes what was measured: the figures of a single regime, those of several by its name.
 ///
 /// # Errors
 /// The file cannot be written.
-pub(crate) fn write(path: &Path, measured: &BTreeMap<&'static str, Cells>) -> Result<(), Failure> {
+pub(crate) fn write<T: Serialize>(path: &Path, measured: &BTreeMap<&'static str, T>) -> Result<(), Failure> {
     match measured.values().next() {
         Some(only) if measured.len() == 1 => bench::write(path, only),
         _ => bench::write(path, measured),

@@ -5,18 +5,22 @@ use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use serde::Serialize;
+
+use crate::arguments::Syscalls;
 use crate::failure::{Doing, Failure};
-use crate::machine;
 use crate::plan::{Measure, Setup};
-use crate::report::{Load, Report, Traffic, Watched};
+use crate::regime;
+use crate::report::{Load, Traffic, Watched};
 use crate::stack::Stack;
 
 /// Load before counting begins.
 const WARMUP_SECONDS: f64 = 0.5;
 /// How long is counted: nearly all the time over which the client's rate is, so that the two belong together.
 const WINDOW_SECONDS: f64 = 3.0;
-/// Load goes on while the counters are set up.
-const LOAD_SECONDS: f64 = 3.5;
+const WINDOW_SECONDS_QUICK: f64 = 1.0;
+/// So much longer load goes on, while the counters are set up.
+const SETUP_SECONDS: f64 = 0.5;
 /// What is counted by name; `all` has the rest as well. (Each counter takes time to set up, so not every system call.)
 const NAMED: [&str; 16] = [
     "read",
@@ -39,82 +43,125 @@ const NAMED: [&str; 16] = [
 /// System calls that are rarer than this for each call are not listed.
 const LISTED_PER_CALL_MIN: f64 = 0.005;
 
-/// Counts for every setup whose processes the bench starts itself.
-pub(crate) fn run(cores: &[usize], only: &[String]) -> Result<(), Failure> {
-    machine::pin(cores)?;
+/// What a process did for each call.
+#[derive(Serialize)]
+struct Counted {
+    setup: &'static str,
+    load: String,
+    process: String,
+    /// System calls by name, all of them, and context switches.
+    per_call: BTreeMap<String, f64>,
+}
+
+/// Counts for every setup whose processes the bench starts itself, in each regime.
+pub(crate) fn run(options: &Syscalls) -> Result<(), Failure> {
+    let measured = regime::measure_each(&options.regime, &options.cores, |regime, cores| {
+        println!("cores {cores:?}, {}", regime.description());
+        count_all(options, cores)
+    })?;
+    match &options.json {
+        Some(path) => regime::write(path, &measured),
+        None => Ok(()),
+    }
+}
+
+fn count_all(options: &Syscalls, cores: &[usize]) -> Result<Vec<Counted>, Failure> {
+    let only = &options.only;
     let chosen = |setup: &Setup| only.is_empty() || only.iter().any(|part| setup.name().contains(part));
+    let mut counted = Vec::new();
     for setup in Setup::ALL
         .into_iter()
         .filter(|setup| !setup.starts_from_client())
         .filter(chosen)
     {
-        match count(setup, cores) {
-            Ok(()) => {}
+        match count(setup, cores, options.window_seconds()) {
+            Ok(more) => counted.extend(more),
             Err(Failure::Unavailable(why)) => println!("no figure for {}: {why}", setup.name()),
             Err(failure) => return Err(failure),
         }
     }
-    Ok(())
+    Ok(counted)
 }
 
-fn count(setup: Setup, cores: &[usize]) -> Result<(), Failure> {
+impl Syscalls {
+    fn window_seconds(&self) -> f64 {
+        match self.quick {
+            true => WINDOW_SECONDS_QUICK,
+            false => WINDOW_SECONDS,
+        }
+    }
+}
+
+fn count(setup: Setup, cores: &[usize], window_seconds: f64) -> Result<Vec<Counted>, Failure> {
     let folder = tempfile::tempdir().doing(|| "make a temporary folder".into())?;
     let stack = Stack::start(setup, folder.path())?;
+    let mut all = Vec::new();
     for measure in [Measure::latency(), Measure::rate(64, 1)] {
-        let client = stack.start_client(load(&measure, cores))?;
+        let client = stack.start_client(load(&measure, cores, window_seconds + SETUP_SECONDS))?;
         std::thread::sleep(Duration::from_secs_f64(WARMUP_SECONDS));
         let watched = [stack.watched(), vec![client.watched()]].concat();
         let counters = watched
             .iter()
-            .map(|process| Ok((process, Counter::start(process)?)));
+            .map(|process| Ok((process, Counter::start(process, window_seconds)?)));
         let counters = counters.collect::<Result<Vec<_>, Failure>>()?;
-        let counted = counters
+        let events = counters
             .into_iter()
             .map(|(process, counter)| Ok((process.name.clone(), counter.finish()?)));
-        let counted = counted.collect::<Result<Vec<_>, Failure>>()?;
-        let report = Stack::report(client)?;
-        counted
-            .iter()
-            .for_each(|(name, events)| print(setup, &measure, name, events, &report));
+        let events = events.collect::<Result<Vec<_>, Failure>>()?;
+        let calls = Stack::report(client)?.rps * window_seconds;
+        all.extend(events.into_iter().map(|(process, events)| {
+            Counted {
+                setup: setup.name(),
+                load: measure.what.to_string(),
+                process,
+                per_call: events
+                    .into_iter()
+                    .map(|(name, count)| (name, count / calls))
+                    .collect(),
+            }
+        }));
     }
-    Ok(())
+    all.iter().for_each(Counted::print);
+    Ok(all)
 }
 
-fn load(measure: &Measure, cores: &[usize]) -> Load {
+fn load(measure: &Measure, cores: &[usize], seconds: f64) -> Load {
     Load {
         size_bytes: measure.size_bytes,
         calls_in_flight: measure.calls_in_flight,
         interval_us: 0,
         connections: measure.connections,
         warmup_seconds: WARMUP_SECONDS,
-        seconds: LOAD_SECONDS,
+        seconds,
         watched: Vec::new(),
         cores: cores.to_vec(),
         traffic: Traffic::Plain,
     }
 }
 
-fn print(setup: Setup, measure: &Measure, process: &str, events: &BTreeMap<String, f64>, report: &Report) {
-    let calls = report.rps * WINDOW_SECONDS;
-    let listed: Vec<String> = events
-        .iter()
-        .map(|(name, count)| (name, count / calls))
-        .filter(|(_, per_call)| *per_call >= LISTED_PER_CALL_MIN)
-        .map(|(name, per_call)| format!("{name} {per_call:.2}"))
-        .collect();
-    println!(
-        "{:16} {:10} {process:8} {}",
-        setup.name(),
-        measure.what,
-        listed.join(", ")
-    );
+impl Counted {
+    fn print(&self) {
+        let listed: Vec<String> = self
+            .per_call
+            .iter()
+            .filter(|(_, per_call)| **per_call >= LISTED_PER_CALL_MIN)
+            .map(|(name, per_call)| format!("{name} {per_call:.2}"))
+            .collect();
+        println!(
+            "{:16} {:10} {:8} {}",
+            self.setup,
+            self.load,
+            self.process,
+            listed.join(", ")
+        );
+    }
 }
 
 /// `perf stat` on one process.
 struct Counter(Child);
 
 impl Counter {
-    fn start(process: &Watched) -> Result<Counter, Failure> {
+    fn start(process: &Watched, window_seconds: f64) -> Result<Counter, Failure> {
         let mut command = Command::new("perf");
         command.args([
             "stat",
@@ -135,7 +182,7 @@ impl Counter {
             &process.pid.to_string(),
             "--",
             "sleep",
-            &WINDOW_SECONDS.to_string(),
+            &window_seconds.to_string(),
         ]);
         command
             .stdin(Stdio::null())

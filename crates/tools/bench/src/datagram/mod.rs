@@ -25,11 +25,11 @@ pub(crate) use part::{Part, load, serve};
 use provost_figures::{Cell, Cells, Median, median, table};
 
 use crate::arguments::Datagram;
-use crate::bench;
 use crate::failure::{Doing, Failure};
 use crate::machine::{self, LoadedCores};
 use crate::plot::BarPlot;
 use crate::process::Process;
+use crate::regime::{self, CoreRegime};
 use crate::report::{Load, Report};
 use crate::roles::Role;
 
@@ -64,9 +64,22 @@ impl Depth {
     }
 }
 
-/// Runs the bench, prints a table, and writes the files that were asked for.
+/// Runs the bench in each regime, prints tables, and writes the files that were asked for.
 pub(crate) fn run(options: &Datagram, depth: Depth) -> Result<(), Failure> {
-    machine::pin(&options.cores)?;
+    let measured = regime::measure_each(&options.regime, &options.cores, |regime, cores| {
+        let options = Datagram {
+            cores: cores.to_vec(),
+            ..options.clone()
+        };
+        run_in(&options, depth, regime)
+    })?;
+    match &options.json {
+        Some(path) => regime::write(path, &measured),
+        None => Ok(()),
+    }
+}
+
+fn run_in(options: &Datagram, depth: Depth, regime: CoreRegime) -> Result<Cells, Failure> {
     let began = Instant::now();
     let chosen = |setup: &str, what: &str| {
         let name = format!("{setup} {what}");
@@ -103,19 +116,17 @@ pub(crate) fn run(options: &Datagram, depth: Depth) -> Result<(), Failure> {
     eprintln!();
     let cells = Cells::of(cells);
     let head = format!(
-        "{}; cores {:?}, one for each process; {rounds} rounds, {} s",
+        "{}; cores {:?}, one for each process, {}; {rounds} rounds, {} s",
         machine::describe(),
         options.cores,
+        regime.description(),
         began.elapsed().as_secs()
     );
     table::print(&cells, &head, &targets::outcomes(&cells));
     if let Some(folder) = &options.plots {
         plot(folder, &cells)?;
     }
-    match &options.json {
-        Some(path) => bench::write(path, &cells),
-        None => Ok(()),
-    }
+    Ok(cells)
 }
 
 /// What the experiments over AF_XDP need; where that cannot be had, they are left out, and why is said.
