@@ -156,9 +156,15 @@ impl<T: std::hash::Hash> std::hash::Hash for Box<T> {
 /// use provost::shared::Optional;
 ///
 /// let limit: Optional<u32> = Some(7).into();
+/// if let Optional::Some(limit) = limit {
+///     assert_eq!(limit, 7);
+/// }
+/// assert_eq!(limit.map(|limit| limit + 1), Some(8));
+/// assert_eq!(limit.ok_or("none")?, 7);
 /// assert_eq!(limit.as_ref(), Some(&7));
 /// assert_eq!(limit.into_option(), Some(7));
 /// assert!(Optional::<u32>::None.is_none());
+/// # Ok::<(), &str>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(C, u32)]
@@ -249,6 +255,59 @@ impl<T> Optional<T> {
         }
     }
 
+    /// Whether the value is present and as `wanted`.
+    #[must_use]
+    pub fn is_some_and(self, wanted: impl FnOnce(T) -> bool) -> bool {
+        self.into_option().is_some_and(wanted)
+    }
+
+    /// What `change` makes of the value.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Option<U> {
+        self.into_option().map(change)
+    }
+
+    /// What `change` makes of the value, if anything.
+    pub fn and_then<U>(self, change: impl FnOnce(T) -> Option<U>) -> Option<U> {
+        self.into_option().and_then(change)
+    }
+
+    /// The value, or the error.
+    ///
+    /// # Errors
+    /// If the value is absent.
+    pub fn ok_or<E>(self, error: E) -> Result<T, E> {
+        self.into_option().ok_or(error)
+    }
+
+    /// The value, or the error that `error` makes.
+    ///
+    /// # Errors
+    /// If the value is absent.
+    pub fn ok_or_else<E>(self, error: impl FnOnce() -> E) -> Result<T, E> {
+        self.into_option().ok_or_else(error)
+    }
+
+    /// The value.
+    ///
+    /// # Panics
+    /// If it is absent, with this message.
+    #[track_caller]
+    #[must_use]
+    pub fn expect(self, message: &str) -> T {
+        self.into_option().expect(message)
+    }
+
+    /// The value, or what `default` makes.
+    #[must_use]
+    pub fn unwrap_or_else(self, default: impl FnOnce() -> T) -> T {
+        self.into_option().unwrap_or_else(default)
+    }
+
+    /// The value, if there is one, as an iterator.
+    pub fn iter(&self) -> std::option::IntoIter<&T> {
+        self.as_ref().into_iter()
+    }
+
     /// The value, or `default`.
     #[must_use]
     pub fn unwrap_or(self, default: T) -> T {
@@ -289,6 +348,28 @@ impl<T> From<T> for Optional<T> {
 impl<T> From<T> for Optional<Box<T>> {
     fn from(value: T) -> Optional<Box<T>> {
         Optional::Some(Box::new(value))
+    }
+}
+
+impl<T> From<Option<T>> for Optional<Box<T>> {
+    fn from(value: Option<T>) -> Optional<Box<T>> {
+        value.map_or(Optional::None, |value| Optional::Some(Box::new(value)))
+    }
+}
+
+impl<T> IntoIterator for Optional<T> {
+    type Item = T;
+    type IntoIter = std::option::IntoIter<T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.into_option().into_iter()
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Optional<T> {
+    type Item = &'a T;
+    type IntoIter = std::option::IntoIter<&'a T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 

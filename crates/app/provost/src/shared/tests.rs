@@ -184,6 +184,32 @@ fn optional_values_are_like_options() {
     *value.insert("e".into()) = "f".into();
     assert_eq!(value.into_option().unwrap(), "f");
     assert_eq!(Optional::<u32>::None.unwrap_or_default(), 0);
+    let (present, absent) = (Optional::Some(3), Optional::<i32>::None);
+    assert!(present == Some(3) && absent == None && absent != present);
+    assert_eq!(
+        (present.map(|value| value * 2), absent.map(|value| value * 2)),
+        (Some(6), None)
+    );
+    assert_eq!(
+        (
+            present.and_then(|_| None::<u8>),
+            present.and_then(|value| value.checked_add(1))
+        ),
+        (None, Some(4))
+    );
+    assert_eq!(
+        (present.ok_or("none"), absent.ok_or_else(|| "none")),
+        (Ok(3), Err("none"))
+    );
+    assert!(present.is_some_and(|value| value == 3) && !absent.is_some_and(|_| true));
+    assert_eq!(
+        (present.expect("there is one"), absent.unwrap_or_else(|| 9)),
+        (3, 9)
+    );
+    assert_eq!((present.iter().count(), absent.into_iter().count()), (1, 0));
+    let boxed: Optional<Box<i32>> = Some(5).into();
+    assert_eq!(boxed.as_deref(), Some(&5));
+    assert!(Optional::<Box<i32>>::from(None::<i32>).is_none());
 }
 
 #[test]
