@@ -6,27 +6,27 @@
 //! }
 //! ```
 //!
-//! and in the program, for `package kv;`:
+//! and in the program, in the module in which the packages are to be (`package kv;` becomes `pub mod kv`):
 //!
 //! ```ignore
-//! pub mod kv {
-//!     provost::include_proto!("kv");
-//! }
+//! provost::include_protos!();
 //! ```
 //!
 //! Nothing else needs to be installed: files are parsed by a library, and Google's well-known types come with it.
 //! proto3 is supported whole; proto2 and editions are refused, with the place.
 //!
 //! Each package becomes one file. Packages refer to each other by `super::`, so the modules that include them must
-//! nest as the packages do (`google.protobuf` in `mod google { pub mod protobuf { … } }`);
-//! [`Config::include_file`] writes a file with all of them nested. What the code expects of the `provost` crate is
-//! written in this crate's `CODEGEN.md`.
+//! nest as the packages do. `include_protos!` includes a file that has all of them nested; who includes a
+//! package by itself, by `provost::include_proto!("kv")`, nests by hand. Google's well-known types are those of
+//! `provost::well_known`; [`Config::extern_path`] says where the code of other packages is that is not to be generated.
+//! What the code expects of the `provost` crate is written in this crate's `CODEGEN.md`.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod error;
 mod generate;
 mod names;
+mod options;
 mod source;
 
 use std::collections::BTreeMap;
@@ -34,6 +34,10 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 pub use error::{Error, Problem};
+use options::{Attribute, ExternPath, Options, WellKnown};
+
+/// The file that `provost::include_protos!` includes.
+const INCLUDE_FILE: &str = "_includes.rs";
 
 /// Compiles `.proto` files, and all that they import, with the default [`Config`]. `includes` are the directories
 /// that paths in `import` are relative to.
@@ -53,6 +57,7 @@ pub struct Config {
     out_dir: Option<PathBuf>,
     include_file: Option<PathBuf>,
     services: Services,
+    options: Options,
     cargo: Cargo,
 }
 
@@ -79,6 +84,7 @@ impl Default for Config {
                 client: true,
                 server: true,
             },
+            options: Options::default(),
             cargo: Cargo::RerunIfChanged,
         }
     }
@@ -92,7 +98,8 @@ impl Config {
         self
     }
 
-    /// Also writes a file of this name that includes every package in modules that nest as the packages do.
+    /// Names the file that includes every package, in modules that nest as the packages do. Without this it is written for
+    /// `provost::include_protos!`, to cargo's `OUT_DIR` alone.
     #[must_use]
     pub fn include_file(mut self, name: impl Into<PathBuf>) -> Self {
         self.include_file = Some(name.into());
@@ -110,6 +117,61 @@ impl Config {
     #[must_use]
     pub fn build_server(mut self, enable: bool) -> Self {
         self.services.server = enable;
+        self
+    }
+
+    /// Says that the code of a package or a type is elsewhere: it is not generated, and others refer to it by the Rust path.
+    /// That of a package is a module as this crate would have generated it, from the same sources. (The compiler checks a
+    /// message's name, size and alignment.)
+    ///
+    /// ```
+    /// let config = provost_build::configure()
+    ///     .extern_path(".shop.money", "::shop_money")
+    ///     .extern_path(".shop.Address", "crate::address::Address");
+    /// ```
+    #[must_use]
+    pub fn extern_path(mut self, proto: impl Into<String>, rust: impl Into<String>) -> Self {
+        let proto = proto.into();
+        let proto = format!(".{}", proto.trim_start_matches('.'));
+        self.options.extern_paths.push(ExternPath {
+            proto,
+            rust: rust.into(),
+        });
+        self
+    }
+
+    /// Puts an attribute before the messages, enums and oneofs of a path: `.` for all, `.kv.Entry` for one and what is in
+    /// it, `Entry` for all that are called so.
+    ///
+    /// ```
+    /// let config = provost_build::configure()
+    ///     .type_attribute("kv.Entry", "#[derive(Eq, Hash)]")
+    ///     .field_attribute("kv.Entry.value", "#[doc(alias = \"content\")]");
+    /// ```
+    #[must_use]
+    pub fn type_attribute(mut self, path: impl Into<String>, attribute: impl Into<String>) -> Self {
+        self.options.type_attributes.push(Attribute {
+            path: path.into(),
+            attribute: attribute.into(),
+        });
+        self
+    }
+
+    /// Puts an attribute before the fields, members of oneofs and values of enums of a path, as
+    /// [`type_attribute`](Config::type_attribute) has them. A member of a oneof is below it: `kv.Request.action.get`.
+    #[must_use]
+    pub fn field_attribute(mut self, path: impl Into<String>, attribute: impl Into<String>) -> Self {
+        self.options.field_attributes.push(Attribute {
+            path: path.into(),
+            attribute: attribute.into(),
+        });
+        self
+    }
+
+    /// Generates Google's well-known types too, instead of using those of `provost::well_known`.
+    #[must_use]
+    pub fn compile_well_known_types(mut self) -> Self {
+        self.options.well_known = WellKnown::Generated;
         self
     }
 
@@ -144,11 +206,12 @@ impl Config {
             None => env::var_os("OUT_DIR").map(PathBuf::from).ok_or(Error::NoOutDir)?,
         };
         let sources = source::Sources::parse(protos, includes)?;
-        let packages = generate::generate(&sources, self.services)?;
+        let packages = generate::generate(&sources, self.services, &self.options)?;
         for (package, code) in &packages {
             write(&out_dir.join(file_name(package)), code)?;
         }
-        match &self.include_file {
+        let default = self.out_dir.is_none().then(|| PathBuf::from(INCLUDE_FILE));
+        match self.include_file.clone().or(default) {
             Some(name) => write(
                 &out_dir.join(name),
                 &generate::includes(packages.keys().map(String::as_str)),
@@ -163,7 +226,11 @@ impl Config {
         protos: &[impl AsRef<Path>],
         includes: &[impl AsRef<Path>],
     ) -> Result<BTreeMap<String, String>, Error> {
-        generate::generate(&source::Sources::parse(protos, includes)?, self.services)
+        generate::generate(
+            &source::Sources::parse(protos, includes)?,
+            self.services,
+            &self.options,
+        )
     }
 }
 

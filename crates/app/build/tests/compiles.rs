@@ -22,15 +22,23 @@ pub mod golden {
     pub mod r#type {
         include!("golden/generated/golden.type.rs");
     }
-}
-
-/// Packages below `google`.
-pub mod google {
-    /// Well-known types.
-    pub mod protobuf {
-        include!("golden/generated/google.protobuf.rs");
+    /// Attributes, and types that are elsewhere.
+    pub mod configured {
+        include!("golden/configured/golden.configured.rs");
     }
 }
+
+/// A message that is elsewhere, as `extern_path` says; the compiler checks that it is the one.
+#[repr(C)]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Elsewhere {
+    /// A value.
+    pub value: u64,
+}
+
+provost::__message! { Elsewhere, "golden.configured.Elsewhere", [value], {
+    1 "value" "value" [Uint64] [Implicit] field value;
+} }
 
 use golden::everything::{Color, Empty, Everything, everything};
 use golden::nesting::{Tree, tree};
@@ -58,6 +66,18 @@ fn messages_and_oneofs_have_defaults_and_compare() {
     assert_ne!(message, Everything::default());
     assert_eq!(format!("{:?}", Empty::default()), "Empty");
     assert_eq!(Tree::default(), Tree::default());
+}
+
+#[test]
+fn attributes_and_extern_paths_are_where_they_belong() {
+    use golden::configured::{Labelled, labelled};
+    let labelled = Labelled {
+        elsewhere: Elsewhere { value: 1 }.into(),
+        ..Labelled::default()
+    };
+    assert_eq!(labelled.elsewhere.as_deref().map(|leaf| leaf.value), Some(1));
+    let distinct = std::collections::HashSet::from([labelled::Choice::NotSet, labelled::Choice::Number(1)]);
+    assert_eq!(distinct.len(), 2);
 }
 
 #[test]
@@ -96,8 +116,8 @@ mod servers {
     use super::four_client::{self, FourClient};
     use super::four_server::{Four, FourServer};
     use super::golden::everything::Everything;
-    use super::google::protobuf::Empty;
     use super::{Answer, Ask};
+    use provost::well_known::Empty;
 
     struct Fixed;
 

@@ -21,6 +21,53 @@ fn generated_code_is_as_checked_in() {
     compare(&directory("golden/generated"), "rs", code.collect());
 }
 
+/// Attributes and code that is elsewhere, by configuration.
+#[test]
+fn configured_code_is_as_checked_in() {
+    let protos = directory("golden/configured");
+    let config = configure()
+        .emit_rerun_if_changed(false)
+        .extern_path(".golden.everything", "crate::golden::everything")
+        .extern_path(".golden.configured.Elsewhere", "crate::Elsewhere")
+        .type_attribute(".golden.configured.Name", "#[derive(Eq, Hash)]")
+        .type_attribute("Labelled.choice", "#[derive(Eq, Hash)]")
+        .field_attribute("Labelled.name", "#[doc(alias = \"title\")]")
+        .field_attribute("choice.text", "#[doc(alias = \"words\")]")
+        .field_attribute("Shade.SHADE_DARK", "#[doc(alias = \"black\")]");
+    let includes = [&protos, &directory("golden/proto")];
+    let code = config.generate(&[protos.join("configured.proto")], &includes);
+    let code = code.unwrap_or_else(|error| panic!("{error}"));
+    let code = code
+        .into_iter()
+        .map(|(package, code)| (file_name(&package), code));
+    compare(&protos, "rs", code.collect());
+}
+
+/// The types that the library has, in its sources.
+#[test]
+fn the_librarys_types_are_as_checked_in() {
+    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../provost");
+    let protos = library.join("proto");
+    let config = || {
+        configure()
+            .emit_rerun_if_changed(false)
+            .compile_well_known_types()
+    };
+    let written = |directory: &str, package: &str, code: Result<BTreeMap<String, String>, _>| {
+        let mut code = code.unwrap_or_else(|error: provost_build::Error| panic!("{error}"));
+        let text = code.remove(package).expect("the package");
+        let generated = BTreeMap::from([("generated.rs".to_owned(), text)]);
+        compare_named(&library.join("src").join(directory), generated);
+    };
+    let well_known = config().generate(&[protos.join("well_known.proto")], &[&protos]);
+    written("well_known", "google.protobuf", well_known);
+    let rpc = ["status", "error_details"].map(|name| protos.join(format!("google/rpc/{name}.proto")));
+    let rpc = config()
+        .extern_path(".google.protobuf", "::provost::well_known")
+        .generate(&rpc, &[&protos]);
+    written("error_details", "google.rpc", rpc);
+}
+
 #[test]
 fn error_messages_are_as_checked_in() {
     let protos = directory("errors");
@@ -78,10 +125,10 @@ fn the_code_of_a_package_is_one_file_and_the_includes_nest() {
             "_.rs",
             "all.rs",
             "golden.everything.rs",
+            "golden.known.rs",
             "golden.nesting.rs",
             "golden.options.rs",
-            "golden.type.rs",
-            "google.protobuf.rs"
+            "golden.type.rs"
         ]
     );
     let includes = fs::read_to_string(out.path().join("all.rs")).expect("the includes");
@@ -136,19 +183,24 @@ fn files(directory: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Compares texts with the files of `directory`, or writes them when BLESS is set.
+/// Compares texts with all files of `directory`, or writes them when BLESS is set.
 fn compare(directory: &Path, extension: &str, actual: BTreeMap<String, String>) {
-    if env::var_os("BLESS").is_some() {
-        for (name, text) in &actual {
-            fs::write(directory.join(name), text).expect("written");
-        }
-    }
     for path in files(directory, extension) {
         assert!(
             actual.contains_key(&file_of(&path)),
             "{} is stale; remove it",
             path.display()
         );
+    }
+    compare_named(directory, actual);
+}
+
+/// Compares texts with the files of their names, or writes them when BLESS is set.
+fn compare_named(directory: &Path, actual: BTreeMap<String, String>) {
+    if env::var_os("BLESS").is_some() {
+        for (name, text) in &actual {
+            fs::write(directory.join(name), text).expect("written");
+        }
     }
     for (name, text) in actual {
         let expected = fs::read_to_string(directory.join(&name)).unwrap_or_default();

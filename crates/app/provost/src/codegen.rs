@@ -6,6 +6,10 @@ pub use futures_core::Stream;
 
 pub use crate::channel::{Channel, Target};
 pub use crate::client::{bidirectional, client_streaming, server_streaming, unary};
+pub use crate::codec::fields::{
+    EnumInfo, EnumNames, FieldAccess, FieldElement, FieldInfo, FieldKind, FieldMut, FieldRef, FieldShape,
+    ListElements, MapPairs, MessageInfo, OneofFields, PairMut, ReflectMessage, ValueRef,
+};
 pub use crate::request::{IntoRequest, IntoStreamingRequest, Request, Response};
 pub use crate::server::Methods;
 pub use crate::shared::{Measure, Received};
@@ -32,6 +36,17 @@ pub unsafe trait Message: Sized + Send + Sync + 'static {
     fn measure(&self) -> usize {
         size_of::<Self>().next_multiple_of(8)
     }
+}
+
+/// Whether two names are the same, when it is compiled.
+#[must_use]
+pub const fn is_same_name(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut index = 0;
+    while index < one.len() && index < other.len() && one[index] == other[index] {
+        index += 1;
+    }
+    index == one.len() && index == other.len()
 }
 
 /// A service of a schema.

@@ -17,6 +17,8 @@
 //! | to | see |
 //! |---|---|
 //! | build and read messages | [`shared`], [`Received`] |
+//! | write them to bytes and JSON, and read them | [`MessageCodec`], [`JsonFormat`] |
+//! | use Google's well-known types | [`well_known`] |
 //! | call | [`Channel`], [`Request`], [`Response`], [`Streaming`], [`stream`] |
 //! | see all calls of a channel or a server | [`CallInterceptor`], [`ExtensionMap`] |
 //! | wait before calls, and see what they come to | `layer` (feature `tower`) |
@@ -26,7 +28,7 @@
 //! | test a service without a node | [`Channel::in_process`], [`InProcessServer`] |
 //! | call or serve without an executor | [`blocking`], [`ServerBuilder::serve_blocking`] |
 //! | say where the service is, and how to wait | [`App`] |
-//! | fail, and tell why | [`Status`], [`Code`] |
+//! | fail, and tell why | [`Status`], [`Code`], [`error_details`] |
 //!
 //! # Waiting
 //!
@@ -57,15 +59,20 @@
 //! program by `exec`.
 #![warn(missing_docs)]
 
+// Generated code names this crate, in this crate too.
+extern crate self as provost;
+
 mod app;
 mod attach;
 pub mod blocking;
 mod call;
 mod channel;
 mod client;
+pub mod codec;
 pub mod codegen;
 pub mod context;
 mod defaults;
+pub mod error_details;
 mod extensions;
 mod fork;
 mod in_process;
@@ -86,9 +93,11 @@ mod server;
 pub mod shared;
 mod status;
 mod streaming;
+pub mod well_known;
 
 pub use app::{App, AppBuilder};
 pub use channel::{Channel, ChannelBuilder, Target};
+pub use codec::{JsonFormat, MessageCodec};
 pub use context::CallContext;
 pub use defaults::CallDefaults;
 pub use extensions::ExtensionMap;

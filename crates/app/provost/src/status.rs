@@ -45,7 +45,7 @@ impl Status {
         Status::with_details(code, message, Vec::new())
     }
 
-    /// A status with details for programs, usually an encoded `google.rpc.Status`.
+    /// A status with details for programs in whatever form. [`Status::with_detail`] adds typed ones, in gRPC's form.
     #[must_use]
     pub fn with_details(code: Code, message: impl Into<String>, details: Vec<u8>) -> Status {
         Status::with_details_and_metadata(code, message, details, MetadataMap::new())
@@ -124,10 +124,16 @@ impl Status {
         self.body.as_ref().map_or("", |body| &body.message)
     }
 
-    /// The details for programs; may be empty.
+    /// The details for programs, as bytes; may be empty. [`Status::detail`] reads those of gRPC's form.
     #[must_use]
     pub fn details(&self) -> &[u8] {
         self.body.as_ref().map_or(&[], |body| &body.details)
+    }
+
+    /// The same status with other details.
+    pub(crate) fn with_details_replaced(mut self, details: Vec<u8>) -> Status {
+        self.body.get_or_insert_default().details = details;
+        self
     }
 
     /// The trailing metadata.

@@ -21,6 +21,9 @@ impl Generator<'_> {
         let Some(item) = self.enums.get(full_name) else {
             return Ok(());
         };
+        if self.options.extern_path(full_name).is_some() {
+            return Ok(());
+        }
         let ident = type_ident(full_name);
         scope.take(self.sources, &ident, full_name)?;
         let constants = constants(item, &ident);
@@ -33,6 +36,7 @@ impl Generator<'_> {
         code.line("///");
         code.line("/// Any number is a value; those with a name are constants.");
         code.line(ALLOW);
+        self.type_attributes(code, full_name);
         code.line("#[repr(transparent)]");
         code.line("#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]");
         code.line(format_args!("pub struct {ident}(pub i32);"));
@@ -41,6 +45,8 @@ impl Generator<'_> {
         code.block(format_args!("impl {ident} {{"), |code| {
             for (constant, value) in &constants {
                 code.docs(&value.docs, format_args!("`{}` = {}.", value.name, value.number));
+                let attributes = self.field_attributes(full_name, &value.name);
+                attributes.iter().for_each(|attribute| code.line(attribute));
                 code.line(format_args!(
                     "pub const {constant}: Self = Self({});",
                     value.number
@@ -49,6 +55,16 @@ impl Generator<'_> {
             names(code, item);
         });
         traits(code, &ident);
+        let values: Vec<String> = item
+            .values
+            .iter()
+            .map(|value| format!("(\"{}\", {})", value.name, value.number))
+            .collect();
+        code.line("");
+        code.line(format_args!(
+            "::provost::__enumeration! {{ {ident}, \"{full_name}\", [{}] }}",
+            values.join(", ")
+        ));
         Ok(())
     }
 }
@@ -140,6 +156,4 @@ fn traits(code: &mut Code, ident: &str) {
             });
         },
     );
-    code.line("");
-    code.line(format_args!("impl ::provost::codegen::Measure for {ident} {{}}"));
 }

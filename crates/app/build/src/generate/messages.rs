@@ -22,6 +22,9 @@ impl Generator<'_> {
             // A map's entry: the map is a field's type.
             return Ok(());
         };
+        if self.options.extern_path(context.full_name).is_some() {
+            return Ok(());
+        }
         scope.take(self.sources, &type_ident(context.full_name), context.full_name)?;
         self.structure(code, message, context)?;
         let nested = proto
@@ -107,17 +110,21 @@ impl Generator<'_> {
         code.line("");
         code.docs(&message.docs, format_args!("Message `{}`.", message.full_name));
         code.line(ALLOW);
+        self.type_attributes(code, context.full_name);
         code.line("#[repr(C)]");
         match members.is_empty() {
             true => empty(code, &ident),
             false => {
                 code.line("#[derive(Clone, Debug, Default, PartialEq)]");
                 code.block(format_args!("pub struct {ident} {{"), |code| {
-                    members.iter().for_each(|member| member.declare(code));
+                    for member in &members {
+                        let attributes = self.field_attributes(context.full_name, member.name);
+                        member.declare(code, &attributes);
+                    }
                 });
             }
         }
-        implement(code, message, &ident, &members);
+        self.implement(code, message, context, &members);
         assert_layout(code, message, &ident, &members);
         Ok(())
     }
@@ -143,6 +150,65 @@ impl Generator<'_> {
         }
     }
 
+    /// The attributes that the program asked for before a type.
+    pub(super) fn type_attributes(&self, code: &mut Code, full_name: &str) {
+        let attributes = self.options.type_attributes(full_name);
+        attributes.iter().for_each(|attribute| code.line(attribute));
+    }
+
+    /// The attributes that the program asked for before a field, a member of a oneof or a value of an enum.
+    pub(super) fn field_attributes(&self, outer: &str, name: &str) -> Vec<&str> {
+        self.options.field_attributes(&qualified(outer, name))
+    }
+
+    /// What the library implements for the message, with a line for each field.
+    fn implement(&self, code: &mut Code, message: &Message, context: &Context<'_>, members: &[Member<'_>]) {
+        let idents: Vec<&str> = members.iter().map(|member| member.ident.as_str()).collect();
+        let head = format!(
+            "::provost::__message! {{ {}, \"{}\", [{}]",
+            type_ident(context.full_name),
+            message.full_name,
+            idents.join(", ")
+        );
+        let mut lines: Vec<(u32, String)> = Vec::new();
+        for slot in &message.slots {
+            lines.extend(
+                slot.fields()
+                    .iter()
+                    .map(|field| (field.number, self.field_line(context, slot, field))),
+            );
+        }
+        lines.sort_unstable();
+        code.line("");
+        code.enter(format_args!("{head}, {{"));
+        for (_, line) in lines {
+            code.line(line);
+        }
+        code.leave("} }");
+    }
+
+    /// Number, names, kind and shape of a field, and where it is.
+    fn field_line(&self, context: &Context<'_>, slot: &Slot, field: &Field) -> String {
+        let schema = &self.sources.schema;
+        let kind = match field.ty {
+            Type::Enum(_) => format!("Enum {}", self.value_type(context.modules, field.ty)),
+            Type::Message(id) => format!("Message \"{}\"", schema.message(id).full_name),
+            scalar => format!("{scalar:?}"),
+        };
+        let (shape, place) = match slot {
+            Slot::Oneof(oneof) => (
+                format!("Member \"{}\"", oneof.name),
+                format!("member {}", snake(&oneof.name)),
+            ),
+            Slot::Field(field) => (shape_of(field), format!("field {}", snake(&field.name))),
+        };
+        let json_name = self.json_name(context.full_name, field);
+        format!(
+            "{} \"{}\" \"{json_name}\" [{kind}] [{shape}] {place};",
+            field.number, field.name
+        )
+    }
+
     fn field_type(&self, modules: &[String], field: &Field) -> String {
         let value = |ty: Type| self.value_type(modules, ty);
         match &field.cardinality {
@@ -161,6 +227,17 @@ impl Generator<'_> {
     }
 }
 
+/// How often a field occurs that is no member of a oneof.
+fn shape_of(field: &Field) -> String {
+    match &field.cardinality {
+        Cardinality::Implicit | Cardinality::OneofMember => "Implicit".to_owned(),
+        Cardinality::Optional { .. } => "Optional".to_owned(),
+        Cardinality::Repeated { packed: true } => "Packed".to_owned(),
+        Cardinality::Repeated { packed: false } => "Repeated".to_owned(),
+        Cardinality::Map(pair) => format!("Map {:?}", pair.key),
+    }
+}
+
 /// A member of a struct.
 struct Member<'a> {
     name: &'a str,
@@ -173,8 +250,9 @@ struct Member<'a> {
 }
 
 impl Member<'_> {
-    fn declare(&self, code: &mut Code) {
+    fn declare(&self, code: &mut Code, attributes: &[&str]) {
         code.docs(self.docs, &self.what);
+        attributes.iter().for_each(|attribute| code.line(attribute));
         code.line(format_args!("pub {}: {},", self.ident, self.ty));
     }
 }
@@ -192,16 +270,6 @@ fn empty(code: &mut Code, ident: &str) {
             code.line(format_args!("formatter.write_str(\"{ident}\")"))
         });
     });
-}
-
-fn implement(code: &mut Code, message: &Message, ident: &str, members: &[Member<'_>]) {
-    let idents: Vec<&str> = members.iter().map(|member| member.ident.as_str()).collect();
-    code.line("");
-    code.line(format_args!(
-        "::provost::__message! {{ {ident}, \"{}\", [{}] }}",
-        message.full_name,
-        idents.join(", ")
-    ));
 }
 
 fn assert_layout(code: &mut Code, message: &Message, ident: &str, members: &[Member<'_>]) {

@@ -39,6 +39,7 @@ impl Generator<'_> {
             format_args!("Oneof `{}` of `{}`.", oneof.name, context.full_name),
         );
         code.line(ALLOW);
+        self.type_attributes(code, &qualified(context.full_name, &oneof.name));
         code.line("#[repr(C, u32)]");
         code.line("#[derive(Clone, Debug, Default, PartialEq)]");
         code.block(format_args!("pub enum {ident} {{"), |code| {
@@ -50,10 +51,21 @@ impl Generator<'_> {
                     &member.docs,
                     format_args!("Field `{}`, number {}.", member.name, member.number),
                 );
+                let attributes =
+                    self.field_attributes(&qualified(context.full_name, &oneof.name), &member.name);
+                attributes.iter().for_each(|attribute| code.line(attribute));
                 code.line(format_args!("{variant}({ty}) = {},", member.number));
             }
         });
-        measure(code, &ident, variants.iter().map(|(variant, ..)| variant));
+        let members: Vec<String> = variants
+            .iter()
+            .map(|(variant, _, member)| format!("{variant} = {}", member.number))
+            .collect();
+        code.line("");
+        code.line(format_args!(
+            "::provost::__oneof! {{ {ident}, [{}] }}",
+            members.join(", ")
+        ));
         code.line("");
         code.enter("const _: () = {");
         code.line(format_args!(
@@ -74,22 +86,4 @@ fn variant_ident(member: &Field) -> String {
         taken if taken == NOT_SET => format!("{taken}_"),
         free => free,
     }
-}
-
-fn measure<'a>(code: &mut Code, ident: &str, variants: impl Iterator<Item = &'a String>) {
-    code.line("");
-    code.block(
-        format_args!("impl ::provost::codegen::Measure for {ident} {{"),
-        |code| {
-            code.block("fn referenced_bytes(&self) -> usize {", |code| {
-                code.block("match self {", |code| {
-                    code.line(format_args!("Self::{NOT_SET} => 0,"));
-                    for variant in variants {
-                        let bytes = "::provost::codegen::Measure::referenced_bytes(value)";
-                        code.line(format_args!("Self::{variant}(value) => {bytes},"));
-                    }
-                });
-            });
-        },
-    );
 }

@@ -19,6 +19,15 @@ const DESCRIPTIONS: &str = "DESCRIPTOR_SET, METHODS, SCHEMA_HASH, SERVICE, SERVI
 /// Functions that every client has; a method of that name gets an underscore.
 const CLIENT_FUNCTIONS: [&str; 4] = ["new", "connect", "channel", "with_interceptor"];
 
+/// A path as it is written one module deeper.
+fn from_within(path: &str) -> String {
+    if path.starts_with("::") || path.starts_with("crate::") {
+        path.to_owned()
+    } else {
+        format!("super::{path}")
+    }
+}
+
 impl Generator<'_> {
     /// The modules of a service.
     pub(super) fn service(
@@ -58,12 +67,8 @@ impl Generator<'_> {
             let full_name = qualified(&service.full_name, &method.name);
             taken.take(self.sources, &function, &full_name)?;
             // Types are named from inside of the client's or server's module, and one deeper in the blocking client's.
-            let path = |id: MessageId| {
-                format!(
-                    "super::{}",
-                    self.path(modules, &self.sources.schema.message(id).full_name)
-                )
-            };
+            let path =
+                |id: MessageId| from_within(&self.path(modules, &self.sources.schema.message(id).full_name));
             let (input, output) = (path(method.input), path(method.output));
             methods.push(Stub {
                 method,
@@ -509,7 +514,7 @@ impl Stub<'_> {
             output,
             ..
         } = self;
-        let (input, output) = (format!("super::{input}"), format!("super::{output}"));
+        let (input, output) = (from_within(input), from_within(output));
         let (request, given) = match self.method.client_streaming {
             false => (format!("impl ::provost::IntoRequest<{input}>"), "request"),
             true => (

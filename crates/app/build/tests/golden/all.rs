@@ -3,6 +3,9 @@ pub mod golden {
     pub mod everything {
         include!(concat!(env!("OUT_DIR"), "/golden.everything.rs"));
     }
+    pub mod known {
+        include!(concat!(env!("OUT_DIR"), "/golden.known.rs"));
+    }
     pub mod nesting {
         include!(concat!(env!("OUT_DIR"), "/golden.nesting.rs"));
     }
@@ -11,10 +14,5 @@ pub mod golden {
     }
     pub mod r#type {
         include!(concat!(env!("OUT_DIR"), "/golden.type.rs"));
-    }
-}
-pub mod google {
-    pub mod protobuf {
-        include!(concat!(env!("OUT_DIR"), "/google.protobuf.rs"));
     }
 }

@@ -188,6 +188,16 @@ impl<T> List<T> {
         self.truncate(0);
     }
 
+    /// Of neighbours that are the same, keeps the last.
+    pub(super) fn keep_last_of_equals(&mut self, is_same: impl Fn(&T, &T) -> bool) {
+        let mut kept = 0;
+        for next in 1..self.len() {
+            kept += usize::from(!is_same(&self[kept], &self[next]));
+            self.swap(kept, next);
+        }
+        self.truncate(kept + 1);
+    }
+
     /// All elements as a slice.
     #[must_use]
     pub fn as_slice(&self) -> &[T] {

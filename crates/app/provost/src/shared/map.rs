@@ -99,6 +99,24 @@ impl<K: Ord, V> Map<K, V> {
         Some(self.0.remove(at).value)
     }
 
+    /// Appends a pair; [`Map::sort`] must follow before the map is used.
+    pub(crate) fn push_unsorted(&mut self, key: K, value: V) -> Result<(&mut K, &mut V), HeapFull> {
+        let at = self.0.len();
+        self.0.try_push(Pair { key, value })?;
+        let pair = &mut self.0[at];
+        Ok((&mut pair.key, &mut pair.value))
+    }
+
+    /// Sorts pairs that were appended; of equal keys the last one stays.
+    pub(crate) fn sort(&mut self) {
+        if self.0.is_sorted_by(|one, other| one.key < other.key) {
+            return;
+        }
+        // Stable, so of equal keys the last one given is the last here, and wins.
+        self.0.sort_by(|one, other| one.key.cmp(&other.key));
+        self.0.keep_last_of_equals(|one, other| one.key == other.key);
+    }
+
     fn position<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,
@@ -140,6 +158,17 @@ impl<K, V> Map<K, V> {
         self.0.iter().map(|pair| &pair.value)
     }
 
+    /// The pair of this index, in order of the keys.
+    pub(crate) fn at(&self, index: usize) -> (&K, &V) {
+        let pair = &self.0[index];
+        (&pair.key, &pair.value)
+    }
+
+    /// The value of the pair of this index, to be changed.
+    pub(crate) fn value_at_mut(&mut self, index: usize) -> &mut V {
+        &mut self.0[index].value
+    }
+
     /// Drops all pairs and keeps the memory.
     pub fn clear(&mut self) {
         self.0.clear();
@@ -171,19 +200,9 @@ impl<K: Ord, V> Extend<(K, V)> for Map<K, V> {
         let sorted_before = self.0.len();
         self.0
             .extend(pairs.into_iter().map(|(key, value)| Pair { key, value }));
-        if sorted_before == self.0.len() {
-            return;
+        if sorted_before != self.0.len() {
+            self.sort();
         }
-        // Stable, so of equal keys the last one given is the last here, and wins.
-        self.0.sort_by(|one, other| one.key.cmp(&other.key));
-        let mut unique: List<Pair<K, V>> = List::with_capacity(self.0.len());
-        for pair in std::mem::take(&mut self.0) {
-            match unique.last_mut() {
-                Some(last) if last.key == pair.key => *last = pair,
-                _ => unique.push(pair),
-            }
-        }
-        self.0 = unique;
     }
 }
 
