@@ -4,6 +4,7 @@
 //! well-formed input; [`drive`](driver::drive) mutates those, and `provost-libfuzzer` hands the same functions to libFuzzer.
 #![forbid(unsafe_code)]
 
+mod codec;
 mod configuration;
 mod datagram;
 pub mod driver;
@@ -58,6 +59,16 @@ pub const TARGETS: &[Target] = &[
         name: "protobuf",
         run: message::protobuf,
         seeds: message::protobuf_seeds,
+    },
+    Target {
+        name: "codec_bytes",
+        run: codec::bytes,
+        seeds: codec::bytes_seeds,
+    },
+    Target {
+        name: "codec_json",
+        run: codec::json,
+        seeds: codec::json_seeds,
     },
     Target {
         name: "gather",
