@@ -10,7 +10,7 @@
 //! | [`Int32Value`], [`StringValue`], … | the value |
 //! | [`FieldMask`] | an iterator of paths |
 //!
-//! All of them have their own forms in JSON ([`MessageCodec`]). A field of message type takes what the message is
+//! All of them have their own forms in JSON ([`MessageCodec`](crate::MessageCodec)). A field of message type takes what the message is
 //! made from:
 //!
 //! ```
