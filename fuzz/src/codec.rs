@@ -49,7 +49,7 @@ fn reread<T: MessageCodec>(text: &str) {
         return;
     };
     let written = format().write(&message).expect("what was read is written");
-    let again: T = format().from_json(&written).expect("what was written is read");
+    let again: T = format().read(&written).expect("what was written is read");
     assert_eq!(
         again.encode(),
         message.encode(),
