@@ -18,8 +18,9 @@ use provost_e2e::{Node, NodeOptions, Program, World, eventually, watched};
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 /// Where the versions of the programs are written down.
 const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../interop/go");
-/// Those that need neither credentials, nor a name service, nor a server that says who it is.
-const CASES: [&str; 15] = [
+/// Those that need neither credentials, nor a name service, nor a server that says who it is (`pick_first_unary`): all that Go's client
+/// and server pass by themselves.
+const CASES: [&str; 18] = [
     "empty_unary",
     "large_unary",
     "client_streaming",
@@ -35,7 +36,13 @@ const CASES: [&str; 15] = [
     "unimplemented_method",
     "unimplemented_service",
     "rpc_soak",
+    "channel_soak",
+    "orca_per_rpc",
+    "orca_oob",
 ];
+/// By which Go's client looks at the reports of load that the two last cases are about.
+const READS_LOAD: &str =
+    "-service_config_json={\"loadBalancingConfig\":[{\"test_backend_metrics_load_balancer\":{}}]}";
 
 /// An address: for a name, such as `localhost`, Go's library asks the name server for SRV and TXT records too. Where that does not
 /// answer, the first call takes five seconds.
@@ -100,6 +107,7 @@ impl InteropPrograms {
             .arg(format!("-server_port={port}"))
             .args(["-test_case", case])
             .args(SOAK_PATIENCE)
+            .args(case.starts_with("orca").then_some(READS_LOAD))
             .args(security.of_client());
         let began = Instant::now();
         let output = client.output().unwrap();
@@ -219,7 +227,11 @@ struct InteropSetting {
 /// Routes to what the cases call.
 fn routes(transport: &str, endpoint: SocketAddr, more: &str) -> String {
     // Go's server has no service of the second name: that is what a case is about.
-    let services = ["grpc.testing.TestService", "grpc.testing.UnimplementedService"];
+    let services = [
+        "grpc.testing.TestService",
+        "grpc.testing.UnimplementedService",
+        "xds.service.orca.v3.OpenRcaService",
+    ];
     let routes = services.map(|service| {
         format!(
             "[[route]]\nservice = \"{service}\"\ntransport = \"{transport}\"\nendpoints = [\"{endpoint}\"]\n{more}"

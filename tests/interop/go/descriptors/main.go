@@ -1,10 +1,13 @@
-// Writes the schema of gRPC's interoperability tests, with all that it imports, as a serialized FileDescriptorSet.
+// Writes the schemas of gRPC's interoperability tests, with all that it imports, as a serialized FileDescriptorSet.
 package main
 
 import (
 	"log"
 	"os"
+	"slices"
+	"strings"
 
+	orca "github.com/cncf/xds/go/xds/service/orca/v3"
 	"google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
@@ -17,7 +20,9 @@ func main() {
 		log.Fatal("usage: descriptors FILE")
 	}
 	set := &descriptorpb.FileDescriptorSet{}
-	add(set, map[string]bool{}, grpc_testing.File_grpc_testing_test_proto)
+	seen := map[string]bool{}
+	add(set, seen, grpc_testing.File_grpc_testing_test_proto)
+	add(set, seen, orca.File_xds_service_orca_v3_orca_proto)
 	bytes, err := proto.Marshal(set)
 	if err != nil {
 		log.Fatal(err)
@@ -35,7 +40,16 @@ func add(set *descriptorpb.FileDescriptorSet, seen map[string]bool, file protore
 	seen[file.Path()] = true
 	imports := file.Imports()
 	for at := range imports.Len() {
-		add(set, seen, imports.Get(at).FileDescriptor)
+		if imported := imports.Get(at).FileDescriptor; !declaresOptions(imported.Path()) {
+			add(set, seen, imported)
+		}
 	}
-	set.File = append(set.File, protodesc.ToFileDescriptorProto(file))
+	described := protodesc.ToFileDescriptorProto(file)
+	described.Dependency = slices.DeleteFunc(described.Dependency, declaresOptions)
+	set.File = append(set.File, described)
+}
+
+// Files of options alone, in proto2, which no message needs: a node compiles proto3.
+func declaresOptions(path string) bool {
+	return strings.HasPrefix(path, "validate/") || strings.HasPrefix(path, "udpa/annotations/")
 }
