@@ -1,9 +1,11 @@
-//! TCP sockets for the data plane: they never block, send from many places at once, and read into two.
+//! TCP sockets for the data plane: they never block, send from many places at once, and read into two. And what the kernel says of
+//! connections that it has redirected ([`transparent`]).
 //!
 //! Nothing here allocates, and nothing raises `SIGPIPE`.
 
 mod bell;
 mod gather;
+pub mod transparent;
 
 pub use bell::Bell;
 pub use gather::{GATHER_PIECES_MAX, Gather, read_into, round_trips, unacknowledged_bytes, write_gather};
