@@ -1,10 +1,12 @@
 //! The calls of one connection, and what events of HTTP/2 mean to them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use provost_http2::{EndpointRole, ErrorCode, FieldList, HeadKind, Http2Event, ResetCause, StreamEnd};
 use provost_wire::Code;
 
+use crate::call_counts::{CallCounts, CallOutcome};
 use crate::compression::MessageEncoding;
 use crate::connection::GrpcConfig;
 use crate::framing::{FramingFault, GrpcMessage, MessageForm, MessageReader, PREFIX_BYTES};
@@ -79,6 +81,8 @@ pub(crate) struct CallState {
     pub(crate) unreleased: usize,
     /// Bytes that the window of the stream alone does not have back, as a large message has to wait.
     pub(crate) withheld: u32,
+    /// What it counts as when it ends.
+    pub(crate) outcome: CallOutcome,
 }
 
 impl CallState {
@@ -99,6 +103,7 @@ impl CallState {
             held_bytes: 0,
             unreleased: 0,
             withheld: 0,
+            outcome: CallOutcome::Failed,
         }
     }
 
@@ -177,6 +182,7 @@ pub(crate) struct CallTable {
     message_bytes_max: u32,
     pub(crate) partial_bytes_max: usize,
     pub(crate) calls: BTreeMap<u32, CallState>,
+    pub(crate) counts: Arc<CallCounts>,
     deadlines: BTreeSet<(u64, u32)>,
     /// Events that wait: those of one frame of HTTP/2, and of calls that ended meanwhile.
     pub(crate) events: VecDeque<GrpcEvent>,
@@ -197,6 +203,7 @@ impl CallTable {
             large: LargeMessages::new(small_bytes_max, config.large_message_bytes_max),
             stream_releases: Vec::new(),
             calls: BTreeMap::new(),
+            counts: Arc::default(),
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
             partial_bytes: 0,
@@ -211,7 +218,8 @@ impl CallTable {
         self.calls.get_mut(&call)
     }
 
-    pub(crate) fn insert(&mut self, call: u32, state: CallState) {
+    pub(crate) fn insert(&mut self, call: u32, state: CallState, now_ns: u64) {
+        self.counts.note_start(now_ns);
         self.deadlines
             .extend(state.deadline_ns.map(|deadline_ns| (deadline_ns, call)));
         self.calls.insert(call, state);
@@ -220,6 +228,7 @@ impl CallTable {
     /// Takes a call out. Its bytes that were not released are what the windows of the connection have to get back.
     pub(crate) fn remove(&mut self, call: u32) -> Option<(CallState, u32)> {
         let state = self.calls.remove(&call)?;
+        self.counts.note_end(state.outcome);
         if let Some(deadline_ns) = state.deadline_ns {
             self.deadlines.remove(&(deadline_ns, call));
         }
@@ -330,7 +339,7 @@ impl CallTable {
         let timeout_ns = read.head.timeout_ns;
         let deadline_ns = timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns));
         let state = CallState::new(self.role, read.head.encoding, deadline_ns);
-        self.insert(call, state);
+        self.insert(call, state, now_ns);
         self.events.push_back(GrpcEvent::Request {
             call,
             head: read.head,
@@ -397,6 +406,7 @@ impl CallTable {
         state.unreleased += data.len();
         reaction.release = state.release();
         if self.events.len() > events_before {
+            self.counts.note_received(self.events.len() - events_before);
             // The message that was in part is whole: the next one is judged anew.
             let withheld = std::mem::take(&mut state.withheld);
             self.stream_releases

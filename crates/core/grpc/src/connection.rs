@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use provost_http2::{
     ConnectionError, DataChunk, EndpointRole, ErrorCode, FieldList, Http2Config, Http2Connection,
@@ -10,6 +11,7 @@ use provost_http2::{
 use provost_wire::Code;
 use provost_wire::limits::MESSAGE_BYTES_MAX;
 
+use crate::call_counts::{CallCounts, CallOutcome};
 use crate::calls::{CallEnding, CallPhase, CallState, CallTable, EndCause, GrpcEvent, StreamReaction};
 use crate::compression::MessageEncoding;
 use crate::framing::{MessageForm, message_prefix};
@@ -124,6 +126,11 @@ impl<C: DataChunk> GrpcConnection<C> {
         }
     }
 
+    /// Counts calls there from now on, as other connections of the same thread may.
+    pub fn count_in(&mut self, counts: Arc<CallCounts>) {
+        self.table.counts = counts;
+    }
+
     /// Calls that are under way.
     #[must_use]
     pub fn open_calls(&self) -> usize {
@@ -171,7 +178,7 @@ impl<C: DataChunk> GrpcConnection<C> {
             .timeout_ns
             .map(|timeout_ns| now_ns.saturating_add(timeout_ns));
         let state = CallState::new(EndpointRole::Client, head.encoding, deadline_ns);
-        self.table.insert(call, state);
+        self.table.insert(call, state, now_ns);
         Ok(call)
     }
 
@@ -209,7 +216,9 @@ impl<C: DataChunk> GrpcConnection<C> {
         let chunks = [C::of_few(&prefix), body];
         self.http2
             .send_chunks(call, chunks, StreamEnd::Continues, now_ns)
-            .map_err(|(error, [_, body])| (error.into(), body))
+            .map_err(|(error, [_, body])| (error.into(), body))?;
+        self.table.counts.note_sent();
+        Ok(())
     }
 
     fn check_message(&mut self, call: u32, form: MessageForm, bytes: usize) -> Result<(), CallFault> {
@@ -267,6 +276,7 @@ impl<C: DataChunk> GrpcConnection<C> {
         write_metadata(metadata, &mut rest)?;
         let state = self.table.get_mut(call).ok_or(CallFault::NoCall)?;
         let sending = state.sending;
+        state.outcome = outcome_of(status);
         self.forget(call);
         self.end_response(call, sending, status, &rest, now_ns);
         Ok(())
@@ -388,6 +398,9 @@ impl<C: DataChunk> GrpcConnection<C> {
             Some(CallEnding::Refused(refusal)) => self.answer(call, refusal.fields(), now_ns),
             Some(CallEnding::Failed(status)) => self.fail(call, status, now_ns),
             Some(CallEnding::Answered(status, metadata)) => {
+                if let Some(state) = self.table.get_mut(call) {
+                    state.outcome = outcome_of(&status);
+                }
                 self.forget(call);
                 // Its stream may go on: the server has said all, and nobody reads what this end might say.
                 let _ = self.http2.reset(call, ErrorCode::CANCEL, now_ns);
@@ -490,6 +503,14 @@ impl<C: DataChunk> GrpcConnection<C> {
             // Unless the peer has reset it meanwhile.
             let _ = self.http2.reset(call, ErrorCode::INTERNAL_ERROR, now_ns);
         }
+    }
+}
+
+fn outcome_of(status: &GrpcStatus) -> CallOutcome {
+    if status.code == Code::Ok {
+        CallOutcome::Succeeded
+    } else {
+        CallOutcome::Failed
     }
 }
 

@@ -47,8 +47,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod call_counts;
 mod calls;
 mod compression;
+mod compression_request;
 mod connection;
 mod framing;
 pub mod fuzzing;
@@ -59,8 +61,10 @@ mod saved;
 mod status;
 mod timeout;
 
+pub use call_counts::{CallCounts, CountedCalls};
 pub use calls::{EndCause, GrpcEvent};
 pub use compression::{CompressionFault, EncodingSet, MessageEncoding};
+pub use compression_request::{COMPRESSION_REQUEST, ask_compression, take_compression_request};
 pub use connection::{
     CallFault, GrpcConfig, GrpcConnection, LARGE_MESSAGE_BYTES_MAX_DEFAULT, PARTIAL_BYTES_MAX_DEFAULT,
     RECEIVED_MESSAGE_BYTES_MAX_DEFAULT, ReceivedCalls,

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use provost_datapath::{FieldReader, FieldWriter, RestoreError, SavedField};
 use provost_http2::{DataChunk, EndpointRole, FieldIndexing, FieldList, Http2Connection, SavedConnection};
 
+use crate::call_counts::CallOutcome;
 use crate::calls::{CallPhase, CallState, CallTable, EndCause, GrpcEvent};
 use crate::compression::{EncodingSet, MessageEncoding};
 use crate::connection::{GrpcConfig, GrpcConnection};
@@ -117,7 +118,8 @@ fn restore_table(
             return Err(fields.damaged(format!("call {call} is there twice")));
         }
         table.partial_bytes += state.reader.buffered_bytes();
-        table.insert(call, state);
+        // What is counted begins anew, with the calls that go on.
+        table.insert(call, state, 0);
     }
     restore_large(fields, &mut table)?;
     table.events = fields.list(EVENTS_MAX)?.into();
@@ -191,6 +193,7 @@ impl SavedField for CallState {
             held_bytes: restore_held(fields)?,
             unreleased: restore_held(fields)?,
             withheld: fields.u32()?,
+            outcome: CallOutcome::Failed,
         })
     }
 }
