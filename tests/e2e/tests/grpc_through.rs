@@ -30,7 +30,10 @@ impl ThroughSetting {
         );
         let mut world = World::new(ROLE);
         let options = NodeOptions {
-            tables: tcp_listener("web", "web") + &route,
+            tables: tcp_listener("web", "web")
+                + "node_services = [\"channelz\"]\n"
+                + &tcp_listener("plain", "web")
+                + &route,
             ..NodeOptions::default()
         };
         let node = world.node("one", &options);
@@ -108,5 +111,225 @@ fn a_policy_is_attached_to_calls_between_programs_that_know_nothing_of_the_node(
             run(async { probe.unary::<_, EchoMessage>("Echo", message).await.is_ok() })
         });
         drop(again);
+    });
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ChannelzRequest {
+    #[prost(int64, tag = "1")]
+    id: i64,
+}
+
+/// An entity's reference: each kind has its fields at other numbers.
+#[derive(Clone, PartialEq, prost::Message)]
+struct ChannelzRef {
+    #[prost(int64, tag = "1")]
+    channel: i64,
+    #[prost(int64, tag = "3")]
+    socket: i64,
+    #[prost(int64, tag = "5")]
+    server: i64,
+    #[prost(string, tag = "6")]
+    server_name: String,
+    #[prost(int64, tag = "7")]
+    subchannel: i64,
+}
+
+/// `ServerData`, and of `ChannelData` what has the same numbers with others' names.
+#[derive(Clone, PartialEq, prost::Message)]
+struct ServerCounts {
+    #[prost(int64, tag = "2")]
+    started: i64,
+    #[prost(int64, tag = "3")]
+    succeeded: i64,
+    #[prost(int64, tag = "4")]
+    failed: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ChannelCounts {
+    #[prost(string, tag = "2")]
+    target: String,
+    #[prost(int64, tag = "4")]
+    started: i64,
+    #[prost(int64, tag = "5")]
+    succeeded: i64,
+    #[prost(int64, tag = "6")]
+    failed: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SocketCounts {
+    #[prost(int64, tag = "1")]
+    started: i64,
+    #[prost(int64, tag = "4")]
+    messages_sent: i64,
+    #[prost(int64, tag = "5")]
+    messages_received: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct InternetAddress {
+    #[prost(bytes = "vec", tag = "1")]
+    ip: Vec<u8>,
+    #[prost(int32, tag = "2")]
+    port: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SocketAddress {
+    #[prost(message, optional, tag = "1")]
+    internet: Option<InternetAddress>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ToldServer {
+    #[prost(message, optional, tag = "1")]
+    named: Option<ChannelzRef>,
+    #[prost(message, optional, tag = "2")]
+    data: Option<ServerCounts>,
+    #[prost(message, repeated, tag = "3")]
+    listen: Vec<ChannelzRef>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ToldChannel {
+    #[prost(message, optional, tag = "1")]
+    named: Option<ChannelzRef>,
+    #[prost(message, optional, tag = "2")]
+    data: Option<ChannelCounts>,
+    #[prost(message, repeated, tag = "4")]
+    subchannels: Vec<ChannelzRef>,
+    #[prost(message, repeated, tag = "5")]
+    sockets: Vec<ChannelzRef>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ToldSocket {
+    #[prost(message, optional, tag = "2")]
+    data: Option<SocketCounts>,
+    #[prost(message, optional, tag = "3")]
+    local: Option<SocketAddress>,
+    #[prost(message, optional, tag = "4")]
+    remote: Option<SocketAddress>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ServerList {
+    #[prost(message, repeated, tag = "1")]
+    servers: Vec<ToldServer>,
+    #[prost(bool, tag = "2")]
+    end: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ChannelList {
+    #[prost(message, repeated, tag = "1")]
+    channels: Vec<ToldChannel>,
+    #[prost(bool, tag = "2")]
+    end: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SocketList {
+    #[prost(message, repeated, tag = "1")]
+    sockets: Vec<ChannelzRef>,
+    #[prost(bool, tag = "2")]
+    end: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct OneChannel {
+    #[prost(message, optional, tag = "1")]
+    told: Option<ToldChannel>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct OneSocket {
+    #[prost(message, optional, tag = "1")]
+    told: Option<ToldSocket>,
+}
+
+async fn channelz<R: prost::Message + Default + 'static>(
+    probe: &GrpcProbe,
+    method: &str,
+    id: i64,
+) -> Result<R, tonic::Status> {
+    let channelz = probe.of_service("grpc.channelz.v1.Channelz");
+    channelz.unary(method, ChannelzRequest { id }).await
+}
+
+#[test]
+fn channelz_tells_of_clients_and_of_connections_to_servers() {
+    tested(|| {
+        let setting = ThroughSetting::new();
+        run(async {
+            let probe = setting.probe();
+            for _ in 0..3 {
+                probe.echo("counted").await.unwrap();
+            }
+            let list: ServerList = channelz(&probe, "GetServers", 0).await.unwrap();
+            assert!(list.end && list.servers.len() == 2, "{list:?}");
+            let is_asked = |server: &&ToldServer| server.named.as_ref().unwrap().server_name == "web";
+            let server = list.servers.iter().find(is_asked).unwrap();
+            let counts = server.data.as_ref().unwrap();
+            // With the call that asks.
+            assert_eq!((counts.started, counts.succeeded, counts.failed), (4, 3, 0));
+            let id = server.named.as_ref().unwrap().server;
+            let list: SocketList = channelz(&probe, "GetServerSockets", id).await.unwrap();
+            let [socket] = &list.sockets[..] else {
+                panic!("{list:?}");
+            };
+            let told: OneSocket = channelz(&probe, "GetSocket", socket.socket).await.unwrap();
+            let told = told.told.unwrap();
+            let port: i32 = place(&setting.node, "web")
+                .rsplit(':')
+                .next()
+                .unwrap()
+                .parse()
+                .unwrap();
+            assert_eq!(told.local.unwrap().internet.unwrap().port, port);
+            assert_eq!(told.remote.unwrap().internet.unwrap().ip, [127, 0, 0, 1]);
+            assert!(told.data.unwrap().messages_received >= 5);
+            let listening: OneSocket = channelz(&probe, "GetSocket", server.listen[0].socket)
+                .await
+                .unwrap();
+            assert_eq!(
+                listening.told.unwrap().local.unwrap().internet.unwrap().port,
+                port
+            );
+
+            let list: ChannelList = channelz(&probe, "GetTopChannels", 0).await.unwrap();
+            let [channel] = &list.channels[..] else {
+                panic!("{list:?}");
+            };
+            let counts = channel.data.as_ref().unwrap();
+            assert_eq!(counts.target, setting.server.address.to_string());
+            assert_eq!((counts.started, counts.succeeded, counts.failed), (3, 3, 0));
+            let id = channel.named.as_ref().unwrap().channel;
+            let one: OneChannel = channelz(&probe, "GetChannel", id).await.unwrap();
+            assert_eq!(one.told.as_ref(), Some(channel));
+            let id = channel.subchannels[0].subchannel;
+            let one: OneChannel = channelz(&probe, "GetSubchannel", id).await.unwrap();
+            let id = one.told.unwrap().sockets[0].socket;
+            let told: OneSocket = channelz(&probe, "GetSocket", id).await.unwrap();
+            let told = told.told.unwrap();
+            let port = i32::from(setting.server.address.port());
+            assert_eq!(told.remote.unwrap().internet.unwrap().port, port);
+            let data = told.data.unwrap();
+            assert_eq!(
+                (data.started, data.messages_sent, data.messages_received),
+                (3, 3, 3)
+            );
+
+            for nothing in [0, 7, i64::MAX] {
+                let refused = channelz::<OneChannel>(&probe, "GetChannel", nothing).await;
+                assert_eq!(refused.unwrap_err().code(), Code::NotFound, "{nothing}");
+            }
+            // Elsewhere it is a service as any, and nobody has it.
+            let plain = GrpcProbe::at(&place(&setting.node, "plain"));
+            let refused = channelz::<ServerList>(&plain, "GetServers", 0).await;
+            assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
+        });
     });
 }

@@ -128,6 +128,8 @@ impl<C: DataChunk> GrpcConnection<C> {
 
     /// Counts calls there from now on, as other connections of the same thread may.
     pub fn count_in(&mut self, counts: Arc<CallCounts>) {
+        // Calls that another process has begun are counted as what this one has.
+        (0..self.table.len()).for_each(|_| counts.note_start(0));
         self.table.counts = counts;
     }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use provost_datapath::{ATTACHMENT_PRIVATE_BYTES_MAX, Nanos, PrivateBytes, PrivateCharge};
-use provost_grpc::{GrpcMessage, GrpcStatus, MessageEncoding};
+use provost_grpc::{EncodingSet, GrpcMessage, GrpcStatus, MessageEncoding, MessageForm};
 use provost_http2::{DataChunk, FewBytes};
 use provost_wire::limits::STREAM_WINDOW_BYTES;
 
@@ -53,6 +53,49 @@ impl IncomingCost {
     }
 }
 
+/// Messages that are shorter go plain where only the listener's configuration asks for compression: their frames would hardly be fewer.
+const COMPRESSED_BYTES_MIN: usize = 512;
+
+/// How the replies of a call are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReplyCompression {
+    /// What the head of the response names.
+    pub(crate) encoding: MessageEncoding,
+    /// Whether the server asked for it: then every message is compressed.
+    is_asked: bool,
+}
+
+impl ReplyCompression {
+    /// By what the server behind asked, else by the configuration; none where the client does not take that.
+    pub(crate) fn choose(
+        asked: Option<MessageEncoding>,
+        configured: MessageEncoding,
+        accepted: EncodingSet,
+    ) -> ReplyCompression {
+        let encoding = asked.unwrap_or(configured);
+        if !accepted.contains(encoding) {
+            return ReplyCompression::default();
+        }
+        ReplyCompression {
+            encoding,
+            is_asked: asked.is_some(),
+        }
+    }
+
+    /// A message as it is sent.
+    pub(crate) fn apply(self, message: Vec<u8>) -> (MessageForm, Vec<u8>) {
+        let is_short = message.len() < COMPRESSED_BYTES_MIN;
+        if self.encoding == MessageEncoding::Identity || (is_short && !self.is_asked) {
+            return (MessageForm::Plain, message);
+        }
+        let compressed = self.encoding.compress(&message);
+        if compressed.len() >= message.len() && !self.is_asked {
+            return (MessageForm::Plain, message);
+        }
+        (MessageForm::Compressed, compressed)
+    }
+}
+
 /// How far a call is on its way into its datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallPhase {
@@ -82,6 +125,10 @@ pub(crate) struct PortCall {
     pub(crate) deadline: Nanos,
     /// How the client compresses its messages.
     pub(crate) encoding: MessageEncoding,
+    /// How it takes replies compressed.
+    pub(crate) accepts: EncodingSet,
+    /// How its replies are compressed, from the first one on that was made ready.
+    pub(crate) reply_compression: Option<ReplyCompression>,
     /// What came of the client and was not passed on.
     pub(crate) incoming: VecDeque<GrpcMessage>,
     pub(crate) is_half_closed: bool,
@@ -162,6 +209,7 @@ pub(crate) enum PortReply {
         metadata: Vec<u8>,
     },
     Message {
+        form: MessageForm,
         bytes: ReplyBytes,
         /// What its stream's window gets back once it was taken.
         window_bytes: u32,
@@ -191,6 +239,8 @@ impl PortCall {
             metadata: Vec::new(),
             deadline: 0,
             encoding: MessageEncoding::Identity,
+            accepts: EncodingSet::IDENTITY,
+            reply_compression: None,
             incoming: VecDeque::new(),
             is_half_closed: false,
             has_ended_requests: false,

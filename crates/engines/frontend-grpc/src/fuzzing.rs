@@ -2,9 +2,10 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use provost_datapath::{BufferPool, FieldReader, FieldWriter, PrivateBytes};
-use provost_grpc::{GrpcConfig, GrpcConnection, MessageForm, RequestHead};
+use provost_grpc::{GrpcConfig, GrpcConnection, MessageEncoding, MessageForm, RequestHead};
 
 use crate::calls::ReplyBytes;
 use crate::{ByteCarrier, GrpcPort, GrpcPortParts, NodeMethods, ServiceBinding};
@@ -43,6 +44,8 @@ fn parts(says: Vec<u8>) -> GrpcPortParts {
     GrpcPortParts {
         carrier: Box::new(RecordedClient { says }),
         config: GrpcConfig::default(),
+        compression: MessageEncoding::Identity,
+        counts: Arc::default(),
         share: PrivateBytes::of_attachment(&PrivateBytes::of_node()),
         receive_heap_bytes: HEAP_BYTES_MAX,
         node_methods: NodeMethods::default(),

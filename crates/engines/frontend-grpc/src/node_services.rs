@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use provost_datapath::Nanos;
-use provost_grpc::GrpcStatus;
+use provost_grpc::{GrpcStatus, MessageForm};
 use provost_wire::Code;
 
 use crate::calls::{PortReply, REPLY_COST_BYTES, ReplyBytes};
@@ -188,6 +188,7 @@ impl GrpcPort {
         }
         for bytes in answer.messages {
             call.replies.push_back(PortReply::Message {
+                form: MessageForm::Plain,
                 bytes: ReplyBytes::counted_in(&self.share, bytes),
                 window_bytes: 0,
             });

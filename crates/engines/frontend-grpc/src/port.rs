@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use provost_datapath::{BufferPool, Interest, Nanos, PrivateBytes, ReceiveHeap, Step};
-use provost_grpc::{GrpcConfig, GrpcConnection};
+use provost_grpc::{CallCounts, GrpcConfig, GrpcConnection, MessageEncoding};
 
 use crate::binding::{ServiceBinding, ServiceRefusal, ServiceTable};
 use crate::calls::{IncomingCost, PortCall, ReplyBytes};
@@ -37,6 +37,10 @@ pub struct GrpcPortParts {
     pub carrier: Box<dyn ByteCarrier>,
     /// The bounds of the connection.
     pub config: GrpcConfig,
+    /// How replies are compressed of which the server says nothing, for clients that take it.
+    pub compression: MessageEncoding,
+    /// Where its calls are counted.
+    pub counts: Arc<CallCounts>,
     /// The share of private memory that the client's messages take.
     pub share: Arc<PrivateBytes>,
     /// Bytes of replies that have come in part, at most.
@@ -70,6 +74,7 @@ pub struct GrpcPort {
     /// What was read and not taken, because output has to leave first, or steps have to be taken.
     pub(crate) input: Vec<u8>,
     pub(crate) message_bytes_max: u32,
+    pub(crate) compression: MessageEncoding,
     pub(crate) services: ServiceTable,
     /// Services that the control plane is to be asked for.
     pub(crate) wanted: VecDeque<String>,
@@ -121,11 +126,14 @@ impl GrpcPort {
     /// A port for a connection that has just come.
     #[must_use]
     pub fn new(parts: GrpcPortParts, now: Nanos) -> GrpcPort {
+        let mut grpc = GrpcConnection::server(parts.config, now);
+        grpc.count_in(parts.counts);
         GrpcPort {
             carrier: parts.carrier,
-            grpc: GrpcConnection::server(parts.config, now),
+            grpc,
             input: Vec::new(),
             message_bytes_max: parts.config.received_message_bytes_max,
+            compression: parts.compression,
             services: ServiceTable::default(),
             wanted: VecDeque::new(),
             node_methods: parts.node_methods,

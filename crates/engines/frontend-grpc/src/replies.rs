@@ -1,14 +1,14 @@
 //! From datapaths to the client.
 
 use provost_datapath::{Body, Step};
-use provost_grpc::{CallFault, GrpcStatus, MessageForm, ResponseHead};
+use provost_grpc::{CallFault, GrpcStatus, ResponseHead, take_compression_request};
 use provost_http2::SendError;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata::without_reserved;
 
 use crate::bodies::{protobuf_of, status_of};
-use crate::calls::{CallTarget, PortReply, REPLY_COST_BYTES, ReplyBytes};
+use crate::calls::{CallTarget, PortReply, REPLY_COST_BYTES, ReplyBytes, ReplyCompression};
 use crate::port::GrpcPort;
 
 /// What became of a reply at the protocol.
@@ -98,8 +98,12 @@ impl GrpcPort {
             }
             _ => Vec::new(),
         };
+        let (configured, accepts) = (self.compression, call.accepts);
+        let choose = |asked| ReplyCompression::choose(asked, configured, accepts);
         if step.parts.contains(Parts::HEADERS) {
-            let metadata = without_reserved(&block);
+            let mut metadata = without_reserved(&block);
+            let asked = take_compression_request(&mut metadata);
+            call.reply_compression.get_or_insert_with(|| choose(asked));
             call.replies.push_back(PortReply::Head { metadata });
         }
         let message = match (&step.body, step.parts.contains(Parts::MESSAGE)) {
@@ -115,7 +119,10 @@ impl GrpcPort {
         match message {
             None => {}
             Some(Ok(bytes)) => {
+                let compression = call.reply_compression.get_or_insert_with(|| choose(None));
+                let (form, bytes) = compression.apply(bytes);
                 call.replies.push_back(PortReply::Message {
+                    form,
                     bytes: ReplyBytes::counted_in(&self.share, bytes),
                     window_bytes: if target.method.server_streaming {
                         step.window_bytes
@@ -180,24 +187,30 @@ impl GrpcPort {
     fn send(&mut self, stream: u32, reply: PortReply) -> ReplyOutcome {
         match reply {
             PortReply::Head { metadata } => self.send_head(stream, metadata),
-            PortReply::Message { bytes, window_bytes } => {
+            PortReply::Message {
+                form,
+                bytes,
+                window_bytes,
+            } => {
+                let waits = |bytes| {
+                    ReplyOutcome::Waits(PortReply::Message {
+                        form,
+                        bytes,
+                        window_bytes,
+                    })
+                };
                 // A message is preceded by a head; one that was sent already stays.
                 if let ReplyOutcome::Waits(_) = self.send_head(stream, Vec::new()) {
-                    return ReplyOutcome::Waits(PortReply::Message { bytes, window_bytes });
+                    return waits(bytes);
                 }
-                match self
-                    .grpc
-                    .send_message(stream, MessageForm::Plain, bytes, self.now)
-                {
+                match self.grpc.send_message(stream, form, bytes, self.now) {
                     Ok(()) => {
                         if let Some(call) = self.calls.get_mut(&stream) {
                             call.window_due = call.window_due.saturating_add(window_bytes);
                         }
                         ReplyOutcome::Sent
                     }
-                    Err((CallFault::Http2(SendError::QueueFull), bytes)) => {
-                        ReplyOutcome::Waits(PortReply::Message { bytes, window_bytes })
-                    }
+                    Err((CallFault::Http2(SendError::QueueFull), bytes)) => waits(bytes),
                     Err((fault, _)) => self.fail_reply(stream, &fault),
                 }
             }
@@ -212,7 +225,10 @@ impl GrpcPort {
     }
 
     fn send_head(&mut self, stream: u32, metadata: Vec<u8>) -> ReplyOutcome {
+        let call = self.calls.get(&stream);
+        let compression = call.and_then(|call| call.reply_compression);
         let head = ResponseHead {
+            encoding: compression.unwrap_or_default().encoding,
             metadata,
             ..ResponseHead::default()
         };

@@ -1,7 +1,10 @@
 //! From the client into datapaths.
 
 use provost_datapath::{BufferPool, Step};
-use provost_grpc::{EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageCodec, RequestHead};
+use provost_grpc::{
+    EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageCodec, MessageEncoding, MessageForm, RequestHead,
+    ask_compression, take_compression_request,
+};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
@@ -73,8 +76,10 @@ impl GrpcPort {
         let own = own.copied().map(NodeCall::new);
         let mut call = PortCall::new(head.path);
         call.node = own;
-        // Reserved keys say what a status is, and come of no client.
+        // Reserved keys say what a status is, and come of no client. How it compresses its head says.
         call.metadata = without_reserved(&head.metadata);
+        let _ = take_compression_request(&mut call.metadata);
+        call.accepts = head.accepts;
         call.deadline = head
             .timeout_ns
             .map_or(0, |timeout_ns| self.now.saturating_add(timeout_ns).max(1));
@@ -285,6 +290,9 @@ impl GrpcPort {
             step.parts = step.parts | Parts::BEGIN;
             step.deadline = call.deadline;
             metadata = std::mem::take(&mut call.metadata);
+            if compresses(call, target.method.client_streaming) {
+                ask_compression(&mut metadata, call.encoding);
+            }
         }
         let message = if takes_message {
             call.incoming.pop_front()
@@ -313,6 +321,13 @@ impl GrpcPort {
         call.phase = CallPhase::Begun;
         Ok(Some(step))
     }
+}
+
+/// Whether the client compresses its messages: of a call that has one message, this one.
+fn compresses(call: &PortCall, client_streaming: bool) -> bool {
+    let first = call.incoming.front();
+    let is_compressed = first.is_some_and(|message| message.form == MessageForm::Compressed);
+    call.encoding != MessageEncoding::Identity && (client_streaming || is_compressed)
 }
 
 /// A call whose method takes one message has just that.

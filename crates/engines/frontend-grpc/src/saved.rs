@@ -11,7 +11,7 @@ use std::sync::Arc;
 use provost_datapath::{
     BlockContent, FieldReader, FieldWriter, Nanos, NotSaved, ReceivedBlock, RestoreError, SavedField, Step,
 };
-use provost_grpc::{GrpcConnection, GrpcMessage, GrpcStatus, MessageEncoding};
+use provost_grpc::{GrpcConnection, GrpcMessage, GrpcStatus, MessageEncoding, MessageForm};
 use provost_http2::EndpointRole;
 use provost_wire::Code;
 
@@ -145,6 +145,7 @@ impl GrpcPort {
         now: Nanos,
     ) -> Result<GrpcPort, RestoreError> {
         let (config, share) = (parts.config, Arc::clone(&parts.share));
+        let counts = Arc::clone(&parts.counts);
         let heap_bytes = parts.receive_heap_bytes;
         let mut port = GrpcPort::new(parts, now);
         let reason = fields.text()?;
@@ -155,6 +156,7 @@ impl GrpcPort {
         port.grpc = GrpcConnection::restore(fields, EndpointRole::Server, config, |bytes| {
             ReplyBytes::counted_in(&share, bytes)
         })?;
+        port.grpc.count_in(counts);
         port.blocked_since = Option::restore(fields)?;
         let lost = port.restore_calls(fields, binding_of)?;
         for _ in 0..fields.count(ITEMS_MAX)? {
@@ -338,7 +340,9 @@ fn save_call(call: &PortCall, bindings: &[BindingUse<'_>], out: &mut FieldWriter
     out.i64(call.send_window);
     out.u32(call.window_due);
     out.count(call.replies.len());
-    call.replies.iter().for_each(|reply| save_reply(reply, out));
+    let encoding = call.reply_compression.unwrap_or_default().encoding;
+    let replies = call.replies.iter();
+    replies.for_each(|reply| save_reply(reply, encoding, out));
     out.flag(call.is_over_behind);
 }
 
@@ -416,16 +420,28 @@ mod reply {
     pub(super) const END: u8 = 2;
 }
 
-fn save_reply(saved: &PortReply, out: &mut FieldWriter) {
+/// Saves a reply as it was before it was compressed by this encoding: a successor sends what is left of the call plain.
+fn save_reply(saved: &PortReply, encoding: MessageEncoding, out: &mut FieldWriter) {
     use provost_http2::DataChunk;
     match saved {
         PortReply::Head { metadata } => {
             out.u8(reply::HEAD);
             out.run(metadata);
         }
-        PortReply::Message { bytes, window_bytes } => {
+        PortReply::Message {
+            form,
+            bytes,
+            window_bytes,
+        } => {
             out.u8(reply::MESSAGE);
-            out.run(bytes.bytes());
+            match form {
+                MessageForm::Plain => out.run(bytes.bytes()),
+                // This end has compressed it itself, so nothing is wrong with it.
+                MessageForm::Compressed => {
+                    let plain = encoding.decompress(bytes.bytes(), u32::MAX);
+                    out.run(&plain.unwrap_or_default());
+                }
+            }
             out.u32(*window_bytes);
         }
         PortReply::End { status, metadata } => {
@@ -445,6 +461,7 @@ fn restore_reply(
             metadata: fields.run()?.to_vec(),
         },
         reply::MESSAGE => PortReply::Message {
+            form: MessageForm::Plain,
             bytes: ReplyBytes::counted_in(share, fields.run()?.to_vec()),
             window_bytes: fields.u32()?,
         },

@@ -4,8 +4,11 @@ mod kit;
 
 use kit::{CHAT, CONNECTION, MESSAGE_BYTES_MAX, PortRig, UNARY, note};
 use provost_datapath::Step;
-use provost_frontend_grpc::ServiceRefusal;
-use provost_grpc::{CallFault, EndCause, GrpcEvent, GrpcStatus, MessageEncoding, MessageForm, RequestHead};
+use provost_frontend_grpc::{NodeMethods, ServiceRefusal};
+use provost_grpc::{
+    COMPRESSION_REQUEST, CallFault, EncodingSet, EndCause, GrpcEvent, GrpcMessage, GrpcStatus,
+    MessageEncoding, MessageForm, RequestHead,
+};
 use provost_http2::SendError;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -300,6 +303,104 @@ fn compressed_requests_are_decompressed_within_the_bound() {
             rig.push(Step::new(step.call, Parts::STATUS));
         }
         assert_eq!(rig.ended(call).0.code, code);
+    }
+}
+
+/// Metadata by which a message is asked to be compressed.
+fn asking(encoding: MessageEncoding) -> Vec<u8> {
+    block(&[(COMPRESSION_REQUEST, encoding.name().as_bytes())])
+}
+
+#[test]
+fn the_datapath_is_told_how_a_client_compresses() {
+    let mut rig = PortRig::bound();
+    let encoding = MessageEncoding::Zstd;
+    for (form, metadata) in [
+        (MessageForm::Compressed, asking(encoding)),
+        // The head names the encoding, and the message is plain.
+        (MessageForm::Plain, Vec::new()),
+    ] {
+        let call = rig.begin(RequestHead {
+            encoding,
+            // What a client claims of it is taken out.
+            metadata: asking(MessageEncoding::Gzip),
+            ..RequestHead::new(UNARY)
+        });
+        let plain = note("hello");
+        let bytes = match form {
+            MessageForm::Plain => plain.clone(),
+            MessageForm::Compressed => encoding.compress(&plain),
+        };
+        let sent = rig.client.send_message(call, form, bytes.into(), 1);
+        sent.map_err(|(fault, _)| fault).unwrap();
+        rig.client.half_close(call, 1).unwrap();
+        rig.exchange();
+        let step = rig.take().unwrap();
+        assert_eq!(rig.read(&step), (metadata, Some(plain)));
+    }
+}
+
+/// Replies to a call whose client takes these encodings: with what the server asks, and without.
+fn replies(
+    rig: &mut PortRig,
+    accepts: &str,
+    asked: Option<MessageEncoding>,
+) -> (MessageEncoding, Vec<GrpcMessage>) {
+    let call = rig.begin(RequestHead {
+        accepts: EncodingSet::read(accepts.as_bytes()),
+        ..RequestHead::new(CHAT)
+    });
+    rig.exchange();
+    let number = rig.take().unwrap().call;
+    let head = asked.map(asking).unwrap_or_default();
+    let head = rig.reply(number, Parts::HEADERS, &head, None);
+    rig.push(head);
+    for text in ["short", &"long".repeat(1_000)] {
+        let message = rig.reply(number, Parts::MESSAGE, &[], Some(&note(text)));
+        rig.push(message);
+    }
+    rig.push(Step::new(number, Parts::STATUS));
+    let response = rig.response(call);
+    while rig.take().is_some() {}
+    response
+}
+
+#[test]
+fn replies_are_compressed_as_the_server_asks_or_the_listener_says() {
+    use MessageEncoding::{Deflate, Gzip, Identity, Zstd};
+    use MessageForm::{Compressed, Plain};
+    for (configured, accepts, asked, encoding, forms) in [
+        (Identity, "gzip,zstd", None, Identity, [Plain, Plain]),
+        (Identity, "gzip,zstd", Some(Zstd), Zstd, [Compressed, Compressed]),
+        (Identity, "gzip", Some(Zstd), Identity, [Plain, Plain]),
+        // A short message is not worth it, unless somebody asks.
+        (Gzip, "gzip,deflate", None, Gzip, [Plain, Compressed]),
+        (
+            Gzip,
+            "gzip,deflate",
+            Some(Deflate),
+            Deflate,
+            [Compressed, Compressed],
+        ),
+        (Gzip, "gzip,deflate", Some(Identity), Identity, [Plain, Plain]),
+        (Gzip, "", None, Identity, [Plain, Plain]),
+    ] {
+        let rig = PortRig::compressing(configured, NodeMethods::default());
+        let mut rig = rig.with_its_service();
+        let (named, messages) = replies(&mut rig, accepts, asked);
+        let case = (configured, accepts, asked);
+        assert_eq!(named, encoding, "{case:?}");
+        let came: Vec<MessageForm> = messages.iter().map(|message| message.form).collect();
+        assert_eq!(came, forms, "{case:?}");
+        let plain = messages
+            .into_iter()
+            .map(|message| message.into_plain(encoding, 10_000).unwrap());
+        let sent = [note("short"), note(&"long".repeat(1_000))];
+        assert_eq!(plain.collect::<Vec<_>>(), sent, "{case:?}");
+        assert!(rig.events.iter().all(|event| match event {
+            GrpcEvent::Response { head, .. } => head.metadata.is_empty(),
+            _ => true,
+        }));
     }
 }
 

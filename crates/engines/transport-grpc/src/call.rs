@@ -15,7 +15,7 @@ use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::limits::{STREAM_MESSAGE_COST_BYTES, STREAM_WINDOW_BYTES};
 
-use crate::chunk::MessageChunk;
+use crate::chunk::FormedChunk;
 
 /// What an arrival costs beside its bytes while it is held: its own place, and its buffer's.
 const ARRIVAL_COST_BYTES: usize = 64;
@@ -48,7 +48,7 @@ pub(crate) enum RequestEnd {
 /// A message of the app that its stream has not taken.
 #[derive(Debug)]
 pub(crate) struct OutMessage {
-    pub(crate) chunk: MessageChunk,
+    pub(crate) message: FormedChunk,
     /// What it costs of the window, as the app counts; 0 where there is no window.
     pub(crate) app_cost: u32,
 }
@@ -102,14 +102,18 @@ pub(crate) struct GrpcCall {
     pub(crate) pending_cost: u64,
     pub(crate) request_end: RequestEnd,
     /// Messages that were sent, until the server has shown that it began the call; none once that cannot be undone.
-    pub(crate) replay: Option<Vec<MessageChunk>>,
+    pub(crate) replay: Option<Vec<FormedChunk>>,
     /// What keeping those costs, which is part of the cost of all calls.
     pub(crate) replay_cost: usize,
     pub(crate) was_retried: bool,
     /// What the app's stream gets back.
     pub(crate) window_due: u32,
+    /// How messages of this end are compressed.
+    pub(crate) sent_encoding: MessageEncoding,
     /// How the server compresses.
     pub(crate) encoding: MessageEncoding,
+    /// The metadata of the response's head, which the app is told once it is known whether the single response is compressed.
+    pub(crate) untold_head: Option<Vec<u8>>,
     arrivals: VecDeque<CallArrival>,
     /// What those cost, which is part of the cost of all calls.
     held_cost: usize,
@@ -138,7 +142,9 @@ impl GrpcCall {
             replay_cost: 0,
             was_retried: false,
             window_due: 0,
+            sent_encoding: MessageEncoding::Identity,
             encoding: MessageEncoding::Identity,
+            untold_head: None,
             arrivals: VecDeque::new(),
             held_cost: 0,
             messages_came: 0,

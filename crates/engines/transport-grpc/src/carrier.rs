@@ -61,16 +61,17 @@ impl<S: Read + Write + AsFd + Send> ByteCarrier for S {
     }
 }
 
-/// Begins to connect, and does not wait: what comes of it shows when the stream is used.
+/// Begins to connect, and does not wait: what comes of it shows when the stream is used. The socket is prepared before.
 ///
 /// # Errors
-/// The system refuses it at once.
-pub fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+/// The system refuses it at once, or the socket was not prepared.
+pub fn dial(address: SocketAddr, prepare: impl FnOnce(&OwnedFd) -> io::Result<()>) -> io::Result<TcpStream> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let socket = new_socket(family, Some(ipproto::TCP))?;
+    prepare(&socket)?;
     match rustix::net::connect(&socket, &address) {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
         Err(error) => return Err(error.into()),

@@ -3,10 +3,47 @@
 use std::sync::Arc;
 
 use provost_datapath::{EncodedBody, PrivateCharge, message_offset};
+use provost_grpc::{MessageEncoding, MessageForm};
 use provost_http2::{DataChunk, FewBytes};
 
 /// What a message costs beside its buffer while it is kept: its own places, and those that point to it.
 const KEPT_MESSAGE_COST_BYTES: usize = 128;
+
+/// A message as it is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct FormedChunk {
+    pub(crate) form: MessageForm,
+    pub(crate) chunk: MessageChunk,
+}
+
+impl FormedChunk {
+    /// A message that is not compressed.
+    pub(crate) fn plain(chunk: MessageChunk) -> FormedChunk {
+        let form = MessageForm::Plain;
+        FormedChunk { form, chunk }
+    }
+
+    /// A message as its call's encoding makes it. What it counted in a share it goes on to count.
+    pub(crate) fn compressed(chunk: MessageChunk, encoding: MessageEncoding) -> FormedChunk {
+        if encoding == MessageEncoding::Identity {
+            return FormedChunk::plain(chunk);
+        }
+        let bytes = encoding.compress(chunk.bytes());
+        let charge = match chunk {
+            MessageChunk::Whole(message) => Arc::into_inner(message).and_then(|message| message.charge),
+            MessageChunk::Few(_) => None,
+        };
+        let message = MessageBytes {
+            bytes,
+            from: 0,
+            charge,
+        };
+        FormedChunk {
+            form: MessageForm::Compressed,
+            chunk: MessageChunk::Whole(Arc::new(message)),
+        }
+    }
+}
 
 /// A message, which frames and a possible retry share.
 #[derive(Clone, Debug)]
@@ -20,7 +57,7 @@ pub(crate) struct MessageBytes {
     bytes: Vec<u8>,
     from: usize,
     /// The share of private memory that it counts in for as long as it is here.
-    _charge: Option<PrivateCharge>,
+    charge: Option<PrivateCharge>,
 }
 
 impl MessageChunk {
@@ -41,7 +78,7 @@ impl MessageChunk {
         Some(MessageChunk::Whole(Arc::new(MessageBytes {
             bytes,
             from,
-            _charge: buffer.charge,
+            charge: buffer.charge,
         })))
     }
 
@@ -72,7 +109,7 @@ impl DataChunk for MessageChunk {
         MessageChunk::Whole(Arc::new(MessageBytes {
             bytes,
             from: 0,
-            _charge: None,
+            charge: None,
         }))
     }
 

@@ -1,7 +1,7 @@
 //! How the engine behaves, and the bounds of what it keeps.
 
 use provost_datapath::Nanos;
-use provost_grpc::GrpcConfig;
+use provost_grpc::{GrpcConfig, MessageEncoding};
 use provost_http2::floods::{FloodLimit, FloodLimits};
 use provost_http2::{Http2Config, KeepalivePolicy};
 use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, MESSAGE_BYTES_MAX};
@@ -64,6 +64,8 @@ pub struct GrpcTransportConfig {
     pub calls_max: u32,
     /// Largest message in either direction, in bytes.
     pub message_bytes_max: u32,
+    /// How messages are compressed of which the app says nothing.
+    pub compression: MessageEncoding,
 }
 
 impl Default for GrpcTransportConfig {
@@ -73,6 +75,7 @@ impl Default for GrpcTransportConfig {
             keepalive_timeout_ns: 20 * SECOND_NS,
             calls_max: CALLS_IN_FLIGHT_MAX as u32,
             message_bytes_max: MESSAGE_BYTES_MAX,
+            compression: MessageEncoding::Identity,
         }
     }
 }

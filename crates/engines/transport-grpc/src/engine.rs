@@ -10,7 +10,7 @@ use provost_datapath::{
     CallMap, ConnectionEnd, ConnectionSignals, Context, Engine, Interest, Nanos, Ports, Progress, SavedState,
     Saver, SocketHint, Step, TransportEngine,
 };
-use provost_grpc::RequestHead;
+use provost_grpc::{CallCounts, EncodingSet, RequestHead};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
@@ -43,6 +43,8 @@ pub struct GrpcTransportParts {
     /// The methods of the service, by index.
     pub methods: Arc<[GrpcMethod]>,
     pub config: GrpcTransportConfig,
+    /// Where its calls are counted.
+    pub counts: Arc<CallCounts>,
     /// What is not a step.
     pub signals: Arc<ConnectionSignals>,
 }
@@ -54,6 +56,9 @@ pub struct GrpcTransport {
     /// Of the call that is begun: one list of fields serves all.
     pub(crate) head: RequestHead,
     pub(crate) methods: Arc<[GrpcMethod]>,
+    /// Encodings that the server takes, once it has said so.
+    pub(crate) server_accepts: Option<EncodingSet>,
+    counts: Arc<CallCounts>,
     dialer: LinkDialer,
     dials_left: u32,
     pub(crate) links: [Option<GrpcLink>; LINKS_MAX],
@@ -97,6 +102,8 @@ impl GrpcTransport {
     /// The engine of a connection without calls.
     #[must_use]
     pub fn new(parts: GrpcTransportParts, now: Nanos) -> GrpcTransport {
+        let mut link = parts.link;
+        link.grpc.count_in(Arc::clone(&parts.counts));
         GrpcTransport {
             signals: parts.signals,
             config: parts.config,
@@ -105,9 +112,11 @@ impl GrpcTransport {
                 ..RequestHead::new("")
             },
             methods: parts.methods,
+            server_accepts: None,
+            counts: parts.counts,
             dialer: parts.dialer,
             dials_left: DIALS_MAX,
-            links: [Some(parts.link), None],
+            links: [Some(link), None],
             calls: CallMap::default(),
             streams: HashMap::new(),
             waiting: VecDeque::new(),
@@ -133,6 +142,8 @@ impl GrpcTransport {
             config: GrpcTransportConfig::default(),
             head: RequestHead::new(""),
             methods: Arc::from([]),
+            server_accepts: None,
+            counts: Arc::default(),
             dialer: Box::new(|| Err(io::ErrorKind::Unsupported.into())),
             dials_left: 0,
             links: [None, None],
@@ -348,7 +359,9 @@ impl GrpcTransport {
         self.dials_left -= 1;
         let carrier =
             (self.dialer)().map_err(|error| format!("the server was not reached again: {error}"))?;
-        self.links[at] = Some(GrpcLink::new(carrier, &self.config, self.now));
+        let mut link = GrpcLink::new(carrier, &self.config, self.now);
+        link.grpc.count_in(Arc::clone(&self.counts));
+        self.links[at] = Some(link);
         self.look_gap = LOOK_NS;
         self.may_open = true;
         Ok(at)

@@ -1,7 +1,10 @@
 //! From the server to the app.
 
 use provost_datapath::{Body, BufferPool, Context, EncodedBody, Ports, Step, message_offset};
-use provost_grpc::{EndCause, GrpcEvent, GrpcMessage, GrpcStatus, ResponseHead};
+use provost_grpc::{
+    EncodingSet, EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageEncoding, MessageForm, ResponseHead,
+    ask_compression, take_compression_request,
+};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata::{self, STATUS_DETAILS, STATUS_MESSAGE};
@@ -66,13 +69,35 @@ impl GrpcTransport {
             return;
         };
         self.forget_replay(id);
+        if head.accepts != EncodingSet::IDENTITY {
+            self.server_accepts = Some(head.accepts);
+        }
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };
         call.encoding = head.encoding;
-        // A single response says that it came by itself.
-        if call.server_streaming || !head.metadata.is_empty() {
-            self.held_cost += call.hold(CallArrival::Head(head.metadata));
+        let mut metadata = head.metadata;
+        // How it compresses its head says.
+        let _ = take_compression_request(&mut metadata);
+        call.untold_head = Some(metadata);
+        if call.server_streaming {
+            self.tell_head(id, head.encoding);
+        }
+    }
+
+    /// Has the app told of the head, and of how the server compresses. A single response without either says itself that it came.
+    fn tell_head(&mut self, id: u64, encoding: MessageEncoding) {
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
+        let Some(mut metadata) = call.untold_head.take() else {
+            return;
+        };
+        if encoding != MessageEncoding::Identity {
+            ask_compression(&mut metadata, encoding);
+        }
+        if call.server_streaming || !metadata.is_empty() {
+            self.held_cost += call.hold(CallArrival::Head(metadata));
             self.note_ready(id);
         }
     }
@@ -82,6 +107,14 @@ impl GrpcTransport {
             return;
         };
         self.forget_replay(id);
+        let Some(call) = self.calls.get(&id) else {
+            return;
+        };
+        let encoding = match message.form {
+            MessageForm::Plain => MessageEncoding::Identity,
+            MessageForm::Compressed => call.encoding,
+        };
+        self.tell_head(id, encoding);
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };
@@ -107,6 +140,7 @@ impl GrpcTransport {
         if cause == EndCause::NotProcessed && self.begin_again(id) {
             return;
         }
+        self.tell_head(id, MessageEncoding::Identity);
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };
@@ -145,9 +179,9 @@ impl GrpcTransport {
         };
         self.replay_cost -= std::mem::take(&mut call.replay_cost);
         // What it cost was given back when it was sent.
-        let again = |chunk| OutMessage { chunk, app_cost: 0 };
-        for chunk in sent.into_iter().rev() {
-            call.outgoing.push_front(again(chunk));
+        let again = |message| OutMessage { message, app_cost: 0 };
+        for message in sent.into_iter().rev() {
+            call.outgoing.push_front(again(message));
         }
         if call.request_end == RequestEnd::Said {
             call.request_end = RequestEnd::Asked;

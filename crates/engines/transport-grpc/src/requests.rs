@@ -1,7 +1,7 @@
 //! From the app to the server.
 
 use provost_datapath::{Body, Context, Ports, Step};
-use provost_grpc::{CallFault, MessageForm};
+use provost_grpc::{CallFault, MessageEncoding, take_compression_request};
 use provost_http2::{DataChunk, SendError};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -9,7 +9,7 @@ use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
 use provost_wire::metadata;
 
 use crate::call::{CallPlace, GrpcCall, OutMessage, RequestEnd, StreamPlace};
-use crate::chunk::MessageChunk;
+use crate::chunk::{FormedChunk, MessageChunk};
 use crate::config::{
     CALL_PENDING_BYTES_MAX, REFUSALS_MAX, REPLAY_BYTES_MAX, REPLAY_CALL_BYTES_MAX, WAITING_CALLS_MAX,
 };
@@ -120,7 +120,11 @@ impl GrpcTransport {
             body,
             ..
         } = step;
-        let content = content_of(body, parts, context);
+        let mut content = content_of(body, parts, context);
+        let encoding = match &mut content {
+            Some(content) if parts.contains(Parts::BEGIN) => self.encoding_of_call(&mut content.metadata),
+            _ => MessageEncoding::Identity,
+        };
         let Some(call) = self
             .calls
             .get_mut(&id)
@@ -133,6 +137,7 @@ impl GrpcTransport {
         };
         if parts.contains(Parts::BEGIN) {
             call.metadata = content.metadata;
+            call.sent_encoding = encoding;
         }
         if call.request_end == RequestEnd::NotYet
             && let Some(chunk) = content.message
@@ -149,12 +154,23 @@ impl GrpcTransport {
             };
             let app_cost = if call.client_streaming { counted } else { 0 };
             call.pending_cost += u64::from(app_cost);
-            call.outgoing.push_back(OutMessage { chunk, app_cost });
+            let message = FormedChunk::compressed(chunk, call.sent_encoding);
+            call.outgoing.push_back(OutMessage { message, app_cost });
         }
         if parts.contains(Parts::END) && call.request_end == RequestEnd::NotYet {
             call.request_end = RequestEnd::Asked;
         }
         self.pump(id);
+    }
+
+    /// How the messages of a call are compressed: as its caller asks, else as is configured; not at all where the server has said
+    /// that it does not take that.
+    fn encoding_of_call(&self, metadata: &mut Vec<u8>) -> MessageEncoding {
+        let encoding = take_compression_request(metadata).unwrap_or(self.config.compression);
+        match self.server_accepts {
+            Some(accepted) if !accepted.contains(encoding) => MessageEncoding::Identity,
+            _ => encoding,
+        }
     }
 
     fn give_back(&mut self, id: u64, window_bytes: u32) {
@@ -213,6 +229,7 @@ impl GrpcTransport {
         if let Some(method) = self.methods.get(usize::from(call.method)) {
             head.path.push_str(&method.path);
         }
+        head.encoding = call.sent_encoding;
         head.metadata.clear();
         head.metadata.extend_from_slice(&call.metadata);
         add_user_agent(&mut head.metadata);
@@ -256,11 +273,8 @@ impl GrpcTransport {
         };
         let mut fault = None;
         while let Some(message) = call.outgoing.front() {
-            let chunk = message.chunk.clone();
-            match link
-                .grpc
-                .send_message(place.stream, MessageForm::Plain, chunk, self.now)
-            {
+            let FormedChunk { form, chunk } = message.message.clone();
+            match link.grpc.send_message(place.stream, form, chunk, self.now) {
                 Ok(()) => {}
                 Err((CallFault::Http2(SendError::QueueFull), _)) => break,
                 Err((error, _)) => {
@@ -268,12 +282,12 @@ impl GrpcTransport {
                     break;
                 }
             }
-            let Some(OutMessage { chunk, app_cost }) = call.outgoing.pop_front() else {
+            let Some(OutMessage { message, app_cost }) = call.outgoing.pop_front() else {
                 break;
             };
             call.pending_cost -= u64::from(app_cost);
             call.window_due = call.window_due.saturating_add(app_cost);
-            keep_for_replay(call, chunk, &mut self.replay_cost);
+            keep_for_replay(call, message, &mut self.replay_cost);
         }
         if call.outgoing.is_empty() && call.request_end == RequestEnd::Asked && fault.is_none() {
             call.request_end = RequestEnd::Said;
@@ -296,8 +310,8 @@ impl GrpcTransport {
 }
 
 /// Keeps a message that was sent, unless that is too much: then its call cannot be begun again.
-fn keep_for_replay(call: &mut GrpcCall, chunk: MessageChunk, cost_of_all: &mut usize) {
-    let cost = chunk.kept_cost();
+fn keep_for_replay(call: &mut GrpcCall, message: FormedChunk, cost_of_all: &mut usize) {
+    let cost = message.chunk.kept_cost();
     let has_room =
         call.replay_cost + cost <= REPLAY_CALL_BYTES_MAX && *cost_of_all + cost <= REPLAY_BYTES_MAX;
     match &mut call.replay {
@@ -305,7 +319,7 @@ fn keep_for_replay(call: &mut GrpcCall, chunk: MessageChunk, cost_of_all: &mut u
         Some(kept) if has_room => {
             call.replay_cost += cost;
             *cost_of_all += cost;
-            kept.push(chunk);
+            kept.push(message);
         }
         Some(_) => {
             *cost_of_all -= std::mem::take(&mut call.replay_cost);

@@ -3,10 +3,14 @@
 mod kit;
 
 use kit::{CHAT, DOWNLOAD, SECOND_NS, TransportRig, UNARY, UPLOAD, begin, block};
-use provost_grpc::{GrpcStatus, MessageForm};
+use provost_grpc::{
+    COMPRESSION_REQUEST, EncodingSet, GrpcConfig, GrpcEvent, GrpcMessage, GrpcStatus, MessageEncoding,
+    MessageForm, ResponseHead,
+};
+use provost_transport_grpc::GrpcTransportConfig;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
-use provost_wire::metadata::{STATUS_DETAILS, STATUS_MESSAGE};
+use provost_wire::metadata::{self, STATUS_DETAILS, STATUS_MESSAGE};
 
 fn entry(key: &str, value: &[u8]) -> (String, Vec<u8>) {
     (key.to_owned(), value.to_vec())
@@ -267,7 +271,90 @@ fn compressed_answers_come_plain() {
         .finish(call, &GrpcStatus::ok(), &[], rig.now)
         .unwrap();
     rig.run();
-    assert_eq!(rig.told_once().message, plain);
+    let [head, last] = &rig.told()[..] else {
+        panic!("a head that says how it was compressed, and the answer");
+    };
+    assert_eq!(head.parts, Parts::HEADERS);
+    assert_eq!(head.metadata, [asking(gzip)]);
+    assert_eq!(last.message, plain);
+}
+
+/// Metadata by which a message is asked to be compressed.
+fn asking(encoding: MessageEncoding) -> (String, Vec<u8>) {
+    entry(COMPRESSION_REQUEST, encoding.name().as_bytes())
+}
+
+/// Calls once with what the app asks; how the request names its encoding, and its message.
+fn requested(
+    rig: &mut TransportRig,
+    id: u64,
+    asked: Option<MessageEncoding>,
+) -> (MessageEncoding, GrpcMessage) {
+    let asked = asked.map(|encoding| block(&[(COMPRESSION_REQUEST, encoding.name().as_bytes())]));
+    let parts = Parts::MESSAGE | Parts::END;
+    rig.push(begin(
+        id,
+        UNARY,
+        parts,
+        &asked.unwrap_or_default(),
+        Some(&[7; 10_000]),
+    ));
+    rig.run();
+    let (call, head) = rig.server.request();
+    assert!(metadata::find(&head.metadata, COMPRESSION_REQUEST).is_none());
+    let message = rig.server.events.iter().find_map(|event| match event {
+        GrpcEvent::Message { call: of, message } if *of == call => Some(message.clone()),
+        _ => None,
+    });
+    rig.server.answer(call, b"", rig.now);
+    rig.run();
+    rig.told();
+    (head.encoding, message.unwrap())
+}
+
+#[test]
+fn requests_are_compressed_as_the_app_asks_or_the_route_says() {
+    use MessageEncoding::{Gzip, Identity, Zstd};
+    for (compression, asked, encoding) in [
+        (Identity, None, Identity),
+        (Identity, Some(Zstd), Zstd),
+        (Gzip, None, Gzip),
+        (Gzip, Some(Identity), Identity),
+    ] {
+        let config = GrpcTransportConfig {
+            compression,
+            ..GrpcTransportConfig::default()
+        };
+        let mut rig = TransportRig::with(config, GrpcConfig::default());
+        let (named, message) = requested(&mut rig, 1, asked);
+        assert_eq!(named, encoding);
+        assert_eq!(message.form == MessageForm::Plain, encoding == Identity);
+        assert_eq!(message.into_plain(encoding, 10_000).unwrap(), [7; 10_000]);
+    }
+}
+
+#[test]
+fn a_server_gets_nothing_compressed_that_it_has_said_it_does_not_take() {
+    let gzip = MessageEncoding::Gzip;
+    let mut rig = TransportRig::new();
+    // Before it has said anything, the caller's word counts.
+    rig.push(begin(1, UNARY, Parts::MESSAGE | Parts::END, &[], Some(b"x")));
+    rig.run();
+    let (call, _) = rig.server.request();
+    let head = ResponseHead {
+        accepts: EncodingSet::read(b"zstd"),
+        ..ResponseHead::default()
+    };
+    rig.server.grpc.respond(call, &head, rig.now).unwrap();
+    rig.run();
+    let (named, message) = requested(&mut rig, 2, Some(gzip));
+    assert_eq!(
+        (named, message.form),
+        (MessageEncoding::Identity, MessageForm::Plain)
+    );
+    // The head of that answer says that it takes all.
+    let (named, _) = requested(&mut rig, 3, Some(gzip));
+    assert_eq!(named, gzip);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -55,6 +56,8 @@ pub(crate) struct AttachedApp {
     pub(crate) process: AppProcess,
     /// Counts its connections.
     pub(crate) connections: AppConnections,
+    /// Where its connection was going before it was redirected here: services without a route are called there.
+    pub(crate) destination: Option<SocketAddr>,
     /// Tells the app's task that its runtime has given it up.
     pub(crate) given_up: Notify,
     /// Whether it is being detached: what waits on its behalf ends then.

@@ -633,6 +633,7 @@ impl AdmittedApp {
             takes_regions: self.takes_regions,
             process: self.process,
             connections: self.connections,
+            destination: None,
             given_up: Notify::new(),
             gone: watch::Sender::new(false),
         }

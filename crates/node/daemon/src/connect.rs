@@ -34,8 +34,8 @@ use crate::schemas::BoundSchema;
 use crate::services::{self, Match, Offer, Services};
 use crate::suggestion;
 use crate::transport::{
-    self, CallerAttestation, ConnectRequest, Encoding, EstablishedPeer, GrpcServerTls, Hello, PeerAddress,
-    TransportKind,
+    self, CallerAttestation, ConnectRequest, Encoding, EstablishedPeer, GrpcServerTerms, GrpcServerTls,
+    Hello, PeerAddress, TransportKind,
 };
 use crate::turns::TurnOwner;
 
@@ -93,8 +93,8 @@ pub(crate) struct ConnectTarget {
     pub(crate) endpoint: String,
     /// Of which one it has to prove; empty: its host's name counts.
     pub(crate) server_identities: Vec<String>,
-    /// TLS, where it is a gRPC server that speaks it.
-    pub(crate) grpc_tls: Option<GrpcServerTls>,
+    /// How it is spoken to, where it is a gRPC server.
+    pub(crate) grpc: GrpcServerTerms,
     pub(crate) caller: CallerAttestation,
     pub(crate) deadline: Instant,
 }
@@ -121,7 +121,7 @@ struct RemoteRoute {
     over: TransportKind,
     endpoints: Vec<String>,
     server_identities: Vec<String>,
-    grpc_tls: Option<GrpcServerTls>,
+    grpc: GrpcServerTerms,
 }
 
 impl Connector {
@@ -334,7 +334,10 @@ impl Connector {
     pub(crate) fn reachable_services(&self, app: &AttachedApp) -> Vec<String> {
         let config = self.config.live();
         let mut known = self.known_to(app);
-        known.retain(|service| self.services.is_bound(service) || config.route(service).is_some());
+        let is_redirected = app.destination.is_some();
+        known.retain(|service| {
+            is_redirected || self.services.is_bound(service) || config.route(service).is_some()
+        });
         known
     }
 
@@ -358,6 +361,8 @@ impl Connector {
         let endpoints = match config.route(service) {
             Some(route) if route.transport == RouteTransport::Auto && is_bound => return ServiceReach::Leads,
             Some(route) => &route.endpoints[..],
+            // It was on its way to a server of its own.
+            None if app.destination.is_some() => return ServiceReach::Leads,
             None => &[],
         };
         let failed = |endpoint: &String| self.attempts.health.of(endpoint).failed_in_a_row > 0;
@@ -389,7 +394,7 @@ impl Connector {
                     over: TransportKind::default(),
                     endpoints: vec![connect.address.clone()],
                     server_identities: config.server_identities(None),
-                    grpc_tls: None,
+                    grpc: GrpcServerTerms::default(),
                 }));
             }
             return Err(Refusal::new(
@@ -407,12 +412,20 @@ impl Connector {
                     over: transport.network(),
                     endpoints: self.turned(&route.endpoints),
                     server_identities: config.server_identities(Some(route)),
-                    grpc_tls: self
-                        .grpc_tls(Some(route))
+                    grpc: self
+                        .grpc_terms(Some(route))
                         .map_err(|problem| Refusal::new(Code::Unavailable, problem))?,
                 }),
             }),
             None if is_bound => Ok(ConnectionRoute::Local),
+            None if let Some(destination) = app.destination => Ok(ConnectionRoute::Remote(RemoteRoute {
+                over: TransportKind::Grpc,
+                endpoints: vec![destination.to_string()],
+                server_identities: Vec::new(),
+                grpc: self
+                    .grpc_terms(None)
+                    .map_err(|problem| Refusal::new(Code::Unavailable, problem))?,
+            })),
             None => Err(Refusal::new(
                 Code::Unavailable,
                 format!(
@@ -424,14 +437,29 @@ impl Connector {
         }
     }
 
+    /// How gRPC servers of a route are spoken to.
+    pub(crate) fn grpc_terms(&self, route: Option<&RouteConfig>) -> Result<GrpcServerTerms, String> {
+        let mark = self.config.live().grpc.mark;
+        Ok(match route {
+            None => GrpcServerTerms {
+                mark,
+                ..GrpcServerTerms::default()
+            },
+            Some(route) => GrpcServerTerms {
+                tls: self.grpc_tls(route)?,
+                compression: route.compression.encoding(),
+                mark,
+            },
+        })
+    }
+
     /// The TLS of a route, where it leads to gRPC servers that speak it.
-    pub(crate) fn grpc_tls(&self, route: Option<&RouteConfig>) -> Result<Option<GrpcServerTls>, String> {
-        let Some((route, tls)) = route.and_then(|route| Some((route, route.tls.as_ref()?))) else {
+    fn grpc_tls(&self, route: &RouteConfig) -> Result<Option<GrpcServerTls>, String> {
+        let Some(tls) = &route.tls else {
             return Ok(None);
         };
-        let source = self.peers.grpc.of_route(route)?;
         Ok(Some(GrpcServerTls {
-            source,
+            source: self.peers.grpc.of_route(route)?,
             given_name: tls.server_name.clone(),
         }))
     }
@@ -463,7 +491,7 @@ impl Connector {
                 over: route.over,
                 endpoint: endpoint.clone(),
                 server_identities: route.server_identities.clone(),
-                grpc_tls: route.grpc_tls.clone(),
+                grpc: route.grpc.clone(),
                 caller: self.callers.attestation(app),
                 deadline,
             };
@@ -495,7 +523,7 @@ impl Connector {
         };
         let endpoint = target.endpoint.clone();
         // A Unix socket does not leave this node, so what goes there needs no TLS.
-        let needs_node_tls = target.grpc_tls.is_none() && !PeerAddress::is_unix(&endpoint);
+        let needs_node_tls = target.grpc.tls.is_none() && !PeerAddress::is_unix(&endpoint);
         let node_tls = needs_node_tls.then(|| self.peers.tls_client(&target.server_identities));
         let request = ConnectRequest {
             address: target.endpoint,
@@ -508,7 +536,7 @@ impl Connector {
             },
             descriptor_set: Arc::clone(&schema.descriptor_set),
             tls: node_tls.flatten(),
-            grpc_tls: target.grpc_tls,
+            grpc: target.grpc,
             options: self.config.started.transport_options(),
             deadline: target.deadline,
         };

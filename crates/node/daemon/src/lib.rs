@@ -22,6 +22,7 @@ mod compose;
 pub mod config;
 mod configuration;
 mod connect;
+mod connection_ends;
 mod connections;
 mod control_plane;
 pub mod core_dumps;

@@ -174,7 +174,7 @@ impl RouteFollower {
             over,
             endpoint: endpoint.to_owned(),
             server_identities: live.server_identities(live.route(&spec.schema.service)),
-            grpc_tls: connector.grpc_tls(live.route(&spec.schema.service))?,
+            grpc: connector.grpc_terms(live.route(&spec.schema.service))?,
             caller: connector.callers.attestation(&spec.app.identity),
             deadline: Instant::now() + Duration::from_millis(connect_ms),
         };

@@ -150,6 +150,7 @@ impl RelayAccess {
             takes_regions: false,
             process,
             connections,
+            destination: None,
             given_up: Notify::new(),
             gone: watch::Sender::new(false),
         }))

@@ -101,6 +101,8 @@ fn attached() -> (RuntimeHandle, Receiver<RuntimeEvent>, TestClient) {
     client.set_read_timeout(Some(TIMEOUT)).unwrap();
     let port = GrpcPort::new(
         GrpcPortParts {
+            compression: provost_grpc::MessageEncoding::Identity,
+            counts: Arc::default(),
             carrier: Box::new(socket),
             config: GrpcConfig::default(),
             share: PrivateBytes::of_attachment(&PrivateBytes::of_node()),

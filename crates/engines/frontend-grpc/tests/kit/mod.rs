@@ -20,7 +20,9 @@ use provost_frontend_grpc::{
     ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, MethodBinding, NodeMethods, PLAIN_CARRIER,
     ServiceBinding, open_port_state,
 };
-use provost_grpc::{GrpcConfig, GrpcConnection, GrpcEvent, GrpcStatus, MessageForm, RequestHead};
+use provost_grpc::{
+    GrpcConfig, GrpcConnection, GrpcEvent, GrpcMessage, GrpcStatus, MessageEncoding, MessageForm, RequestHead,
+};
 use provost_marshal::{Scratch, Tables};
 use provost_schema::Schema;
 use provost_wire::Code;
@@ -200,12 +202,19 @@ impl PortRig {
 
     /// One whose node answers calls of these methods.
     pub(crate) fn with(node_methods: NodeMethods) -> PortRig {
+        PortRig::compressing(MessageEncoding::Identity, node_methods)
+    }
+
+    /// One whose listener compresses replies.
+    pub(crate) fn compressing(compression: MessageEncoding, node_methods: NodeMethods) -> PortRig {
         let (from_client, to_client) = (SharedPipe::default(), SharedPipe::default());
         let carrier = PipeCarrier::new(&from_client, &to_client);
         let share = PrivateBytes::of_attachment(&PrivateBytes::of_node());
         let parts = GrpcPortParts {
             carrier: Box::new(carrier),
             config: config(),
+            compression,
+            counts: Arc::default(),
             share: Arc::clone(&share),
             receive_heap_bytes: 64 << 20,
             node_methods,
@@ -228,7 +237,11 @@ impl PortRig {
 
     /// One whose service is known.
     pub(crate) fn bound() -> PortRig {
-        let mut rig = PortRig::new();
+        PortRig::new().with_its_service()
+    }
+
+    pub(crate) fn with_its_service(self) -> PortRig {
+        let mut rig = self;
         let call = rig.begin(RequestHead::new(UNARY));
         rig.exchange();
         assert_eq!(rig.wanted, ["test.Notes"]);
@@ -274,6 +287,8 @@ impl PortRig {
         let parts = GrpcPortParts {
             carrier: Box::new(PipeCarrier::new(&self.from_client, &self.to_client)),
             config: config(),
+            compression: MessageEncoding::Identity,
+            counts: Arc::default(),
             share: Arc::clone(&self.share),
             receive_heap_bytes: 64 << 20,
             node_methods: NodeMethods::default(),
@@ -410,6 +425,21 @@ impl PortRig {
 
     pub(crate) fn push(&mut self, step: Step) {
         self.port.push_step(CONNECTION, step).unwrap();
+    }
+
+    /// How the response of a call is compressed, and its messages as they came.
+    pub(crate) fn response(&mut self, of: u32) -> (MessageEncoding, Vec<GrpcMessage>) {
+        self.exchange();
+        let mut encoding = MessageEncoding::Identity;
+        let mut messages = Vec::new();
+        for event in &self.events {
+            match event {
+                GrpcEvent::Response { call, head } if *call == of => encoding = head.encoding,
+                GrpcEvent::Message { call, message } if *call == of => messages.push(message.clone()),
+                _ => {}
+            }
+        }
+        (encoding, messages)
     }
 
     pub(crate) fn ended(&mut self, call: u32) -> (GrpcStatus, Vec<u8>) {

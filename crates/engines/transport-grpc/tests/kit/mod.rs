@@ -297,6 +297,7 @@ impl TransportRig {
                 authority: "greeter.test:50051".to_owned(),
                 methods: methods(),
                 config,
+                counts: Arc::default(),
                 signals: Arc::clone(&signals),
             },
             now,

@@ -354,6 +354,10 @@ impl Config {
             let message = "is for transport = \"grpc\": other transports go by [tls]";
             problems.add(format!("{key}.tls"), message.into());
         }
+        if !route.compression.is_none() && !is_grpc {
+            let message = "is for transport = \"grpc\": messages between nodes are not compressed";
+            problems.add(format!("{key}.compression"), message.into());
+        }
         for (of, problem) in route.tls_problems() {
             problems.add(format!("{key}.{of}"), problem);
         }

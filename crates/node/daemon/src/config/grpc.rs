@@ -1,5 +1,6 @@
 //! `[[grpc.listener]]`: where clients that speak gRPC connect.
 
+use provost_grpc::MessageEncoding;
 use provost_wire::limits::{MESSAGE_BYTES_MAX, NAME_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,9 @@ pub struct GrpcTable {
     /// Where clients that speak gRPC connect.
     #[serde(rename = "listener", skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<GrpcListenerConfig>,
+    /// What connections to gRPC servers are marked with, so that rules of the firewall leave them out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mark: Option<u32>,
 }
 
 /// One `[[grpc.listener]]` of the configuration.
@@ -35,6 +39,9 @@ pub struct GrpcListenerConfig {
     /// which the client's process belongs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
+    /// How connections get here that were going elsewhere, if that is how its clients come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transparent: Option<TransparentMode>,
     /// Permissions of a Unix socket, in octal.
     #[serde(default = "mode_default")]
     pub mode: String,
@@ -47,12 +54,56 @@ pub struct GrpcListenerConfig {
     /// Bytes of the metadata of a call, as HTTP/2 counts them.
     #[serde(default = "metadata_bytes_default")]
     pub metadata_bytes: u32,
+    /// How replies are compressed of which the server behind asks nothing, for clients that take it.
+    #[serde(default, skip_serializing_if = "GrpcCompression::is_none")]
+    pub compression: GrpcCompression,
     /// Services that the node answers itself here. Others of these names go where all calls go.
-    #[serde(default = "NodeService::all")]
+    #[serde(default = "NodeService::for_clients")]
     pub node_services: Vec<NodeService>,
     /// TLS towards its clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<GrpcListenerTls>,
+}
+
+/// How the kernel has connections come that were going elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransparentMode {
+    /// By a rule that changes where they go.
+    Redirect,
+    /// By a rule that does not.
+    Tproxy,
+}
+
+/// How messages of gRPC are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GrpcCompression {
+    /// They are not compressed.
+    #[default]
+    Identity,
+    /// By gzip, which is RFC 1952.
+    Gzip,
+    /// RFC 1951 within RFC 1950.
+    Deflate,
+    /// By Zstandard, which is RFC 8878.
+    Zstd,
+}
+
+impl GrpcCompression {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it a reference")]
+    pub(super) fn is_none(&self) -> bool {
+        *self == GrpcCompression::Identity
+    }
+
+    pub(crate) fn encoding(self) -> MessageEncoding {
+        match self {
+            GrpcCompression::Identity => MessageEncoding::Identity,
+            GrpcCompression::Gzip => MessageEncoding::Gzip,
+            GrpcCompression::Deflate => MessageEncoding::Deflate,
+            GrpcCompression::Zstd => MessageEncoding::Zstd,
+        }
+    }
 }
 
 /// A service that the node answers itself.
@@ -63,10 +114,13 @@ pub enum NodeService {
     Health,
     /// `grpc.reflection.v1.ServerReflection`, and the same as `v1alpha`.
     Reflection,
+    /// The node's connections of gRPC, with those of all clients and apps: `grpc.channelz.v1.Channelz`.
+    Channelz,
 }
 
 impl NodeService {
-    fn all() -> Vec<NodeService> {
+    /// Those that tell a client of nothing but what it may call.
+    fn for_clients() -> Vec<NodeService> {
         vec![NodeService::Health, NodeService::Reflection]
     }
 }
@@ -145,6 +199,10 @@ impl GrpcListenerConfig {
             problems.push(("mode", problem));
         }
         self.range_problems(&mut problems);
+        if self.transparent.is_some() && matches!(self.listen_address(), Ok(ListenAddress::Unix(_))) {
+            let problem = "is for TCP: no connection is redirected to a Unix socket";
+            problems.push(("transparent", problem.to_owned()));
+        }
         problems.extend(self.tls_problem(config));
         problems
     }
@@ -211,6 +269,10 @@ impl Config {
     pub(super) fn grpc_problems(&self) -> Vec<(String, String)> {
         let listeners = &self.grpc.listeners;
         let mut problems = Vec::new();
+        if self.grpc.mark == Some(0) {
+            let problem = "0 is the mark of what nobody marks: take another number";
+            problems.push(("grpc.mark".to_owned(), problem.to_owned()));
+        }
         if listeners.len() > LISTENERS_MAX {
             let problem = format!("{} is out of range: 0 to {LISTENERS_MAX}", listeners.len());
             problems.push(("grpc.listener".to_owned(), problem));

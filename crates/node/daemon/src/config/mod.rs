@@ -25,7 +25,7 @@ pub use accounts::{AccountKind, GroupAccount, GroupKind, NamedAccount, UserAccou
 pub use admin::AdminConfig;
 pub use apps::AppTable;
 pub use diff::{ConfigChange, TakesEffect, diff};
-pub use grpc::{GrpcListenerConfig, GrpcTable, NodeService};
+pub use grpc::{GrpcCompression, GrpcListenerConfig, GrpcTable, NodeService, TransparentMode};
 pub use grpc_tls::{ClientAuth, GrpcListenerTls, RouteTls};
 pub use model::*;
 pub use observe::{ListenAddress, ObserveConfig};

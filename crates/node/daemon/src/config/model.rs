@@ -7,7 +7,9 @@ use provost_shm::TimeSliceChoice;
 use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
-use super::{AdminConfig, AppTable, GroupAccount, GrpcTable, ObserveConfig, RouteTls, UserAccount};
+use super::{
+    AdminConfig, AppTable, GroupAccount, GrpcCompression, GrpcTable, ObserveConfig, RouteTls, UserAccount,
+};
 use crate::policies::Attachment;
 use crate::transport::{TransportKind, TransportOptions};
 
@@ -284,6 +286,9 @@ pub struct RouteConfig {
     /// TLS towards gRPC servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<RouteTls>,
+    /// How messages to gRPC servers are compressed of which the caller asks nothing.
+    #[serde(default, skip_serializing_if = "GrpcCompression::is_none")]
+    pub compression: GrpcCompression,
     /// Whether calls of other nodes go there as well, while no app of this node has bound the service. Only to gRPC servers.
     #[serde(default, skip_serializing_if = "is_false")]
     pub export: bool,

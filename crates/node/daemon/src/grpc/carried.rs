@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use provost_datapath::{FieldReader, RestoreError};
 use provost_frontend_grpc::{ByteCarrier, GrpcPort, PLAIN_CARRIER, ServiceBinding, open_port_state};
@@ -25,6 +26,7 @@ use crate::access::UNKNOWN_USER;
 use crate::app_process::{AppProcess, SavedProcess};
 use crate::compose::AppEndpoint;
 use crate::config::GrpcListenerConfig;
+use crate::connection_ends::ConnectionEnds;
 use crate::permits::AppConnections;
 use crate::places::{HeldPlace, network_of};
 use crate::runtime::AppId;
@@ -130,9 +132,11 @@ impl GrpcAccess {
         };
         let process = process_of(&socket, &carried);
         let mut fields = open_port_state(state)?;
+        let ends = ConnectionEnds::of(&socket);
         let carrier = carrier_of(&mut fields, socket)?;
         let send_heap = self.new_share();
-        let parts = self.port_parts(&config, carrier, &send_heap);
+        let counts = Arc::default();
+        let parts = self.port_parts(&config, carrier, &send_heap, &counts);
         let port = GrpcPort::restore(&mut fields, parts, binding_of, now_ns())?;
         fields.end()?;
         let listener = GrpcListener::of_config(config).map_err(|error| other(&error))?;
@@ -143,6 +147,10 @@ impl GrpcAccess {
             process,
             proved: carried.proved.as_str().into(),
             origin: carried.origin.clone(),
+            // One that was redirected is told to go.
+            redirection: None,
+            ends,
+            counts,
             send_heap,
             carriage: CarriedConnection::Carried,
         };

@@ -12,7 +12,7 @@ use provost_frontend::SendHeap;
 use provost_frontend_grpc::{
     ByteCarrier, GrpcPort, GrpcPortParts, MethodBinding, ServiceBinding, ServiceRefusal,
 };
-use provost_grpc::GrpcConfig;
+use provost_grpc::{CallCounts, GrpcConfig};
 use provost_http2::{Http2Config, KeepalivePolicy};
 use provost_runtime::{CallerEnding, NewCaller, ServiceAnswer};
 use provost_shm::now_ns;
@@ -24,6 +24,7 @@ use tracing::Instrument;
 use super::GrpcAccess;
 use super::listeners::GrpcListener;
 use super::node_services;
+use super::redirection::ClientRedirection;
 use super::socket::{ArrivedClient, ClientParty};
 use crate::access::{self, UNKNOWN_USER};
 use crate::admission;
@@ -32,6 +33,7 @@ use crate::app_registry::AttachedApp;
 use crate::authority;
 use crate::compose::{AppEndpoint, JudgedConnections};
 use crate::config::{Config, GrpcListenerConfig};
+use crate::connection_ends::ConnectionEnds;
 use crate::log::{self, EventSubject};
 use crate::permits::AppConnections;
 use crate::places::{BoundedPlaces, HeldPlace, PlaceBounds};
@@ -83,6 +85,12 @@ pub(crate) struct GrpcClient {
     /// Who it has proved to be by a certificate; empty for nobody.
     pub(super) proved: Arc<str>,
     pub(super) origin: String,
+    /// Where it was going, if it was redirected here.
+    redirection: Option<ClientRedirection>,
+    /// Between which addresses its connection is.
+    pub(super) ends: ConnectionEnds,
+    /// What has become of its calls.
+    pub(super) counts: Arc<CallCounts>,
     send_heap: SendHeap,
     /// Set by its first call that was let pass.
     pub(super) admitted: RefCell<Option<Rc<AttachedApp>>>,
@@ -119,6 +127,9 @@ pub(super) struct KnownClient {
     pub(super) process: AppProcess,
     pub(super) proved: Arc<str>,
     pub(super) origin: String,
+    pub(super) redirection: Option<ClientRedirection>,
+    pub(super) ends: ConnectionEnds,
+    pub(super) counts: Arc<CallCounts>,
     pub(super) send_heap: SendHeap,
     pub(super) carriage: CarriedConnection,
 }
@@ -133,6 +144,9 @@ impl GrpcClient {
             process: known.process,
             proved: known.proved,
             origin: known.origin,
+            redirection: known.redirection,
+            ends: known.ends,
+            counts: known.counts,
             send_heap: known.send_heap,
             carriage: known.carriage,
             admitted: RefCell::new(None),
@@ -176,8 +190,13 @@ impl GrpcAccess {
         };
         let name = app_name(&self.config.live(), &listener.config, &arrived.process);
         let send_heap = self.new_share();
-        let carriage = CarriedConnection::of(&*arrived.carrier);
-        let parts = self.port_parts(&listener.config, arrived.carrier, &send_heap);
+        let carriage = match arrived.redirection {
+            None => CarriedConnection::of(&*arrived.carrier),
+            // A successor would not know where it was going.
+            Some(_) => CarriedConnection::ToldToGo,
+        };
+        let counts = Arc::default();
+        let parts = self.port_parts(&listener.config, arrived.carrier, &send_heap, &counts);
         let port = Box::new(GrpcPort::new(parts, now_ns()));
         let runtime = self.runtimes.place(&name);
         let known = KnownClient {
@@ -187,6 +206,9 @@ impl GrpcAccess {
             process: arrived.process,
             proved: arrived.proved.into(),
             origin: arrived.origin,
+            redirection: arrived.redirection,
+            ends: arrived.ends,
+            counts,
             send_heap,
             carriage,
         };
@@ -227,11 +249,14 @@ impl GrpcAccess {
         listener: &GrpcListenerConfig,
         carrier: Box<dyn ByteCarrier>,
         send_heap: &SendHeap,
+        counts: &Arc<CallCounts>,
     ) -> GrpcPortParts {
         let live = self.config.live();
         GrpcPortParts {
             carrier,
             config: connection_config(&live, listener),
+            compression: listener.compression.encoding(),
+            counts: Arc::clone(counts),
             share: Arc::clone(send_heap.share()),
             receive_heap_bytes: live.limits.receive_heap_bytes,
             node_methods: node_services::methods_of(&listener.node_services),
@@ -287,6 +312,13 @@ impl GrpcAccess {
         self.clients.find(id).map(|client| client.origin.clone())
     }
 
+    /// The clients of a listener that are connected.
+    pub(super) fn clients_of(&self, listener: &Rc<GrpcListener>) -> Vec<Rc<GrpcClient>> {
+        let mut clients = self.clients.all();
+        clients.retain(|client| Rc::ptr_eq(&client.listener(), listener));
+        clients
+    }
+
     /// How many clients are connected to each listener.
     pub(crate) fn clients_by_listener(&self) -> BTreeMap<String, usize> {
         let mut counts = self.listener_names();
@@ -303,6 +335,9 @@ impl GrpcAccess {
             attending.abort();
         }
         client.give_up();
+        let listener = client.listener();
+        let ended = &listener.ended_calls;
+        ended.set(node_services::sum_of_calls(ended.get(), client.counts.now()));
         self.watches.forget_client(id);
         self.clients.gone.notify_one();
         Some(client)
@@ -408,13 +443,19 @@ impl GrpcAccess {
                 .map_err(|denied| Refusal::new(Code::PermissionDenied, denied.to_string()))?;
         }
         check_identity(&client.listener().config, &client.proved)?;
+        if let Some(redirection) = &client.redirection {
+            redirection.check_is_of_others()?;
+        }
         admission::check_room(&live.limits, &self.apps, credentials.uid)?;
         let connections = self.connector.connections.permits.of_app(credentials.uid);
         if let Some(table) = self.authority.admit(&live, &client.name, &mut process)? {
             admission::check_attachments(&live, &self.apps, &table)?;
             connections.set_bound(table.connections);
         }
-        let app = Rc::new(attached(self.endpoint_of(client), process, connections));
+        let app = Rc::new(AttachedApp {
+            destination: client.redirection.map(|redirection| redirection.destination),
+            ..attached(self.endpoint_of(client), process, connections)
+        });
         self.apps.insert(Rc::clone(&app));
         Ok(app)
     }
@@ -578,6 +619,7 @@ pub(super) fn attached(
         takes_regions: false,
         process,
         connections,
+        destination: None,
         given_up: Notify::new(),
         gone: watch::Sender::new(false),
     }

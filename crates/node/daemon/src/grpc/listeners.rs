@@ -1,20 +1,25 @@
 //! The listeners of a node: opened at its start, taken over from the process before, or changed by a reload.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use provost_admin::v1;
+use provost_grpc::CountedCalls;
+use provost_net::transparent::take_for_others;
 use tokio::task::AbortHandle;
 
 use super::GrpcAccess;
+use super::redirection::ClientRedirection;
 use super::socket::{ArrivedClient, open};
-use crate::config::{Config, GrpcListenerConfig, ListenAddress};
+use crate::config::{Config, GrpcListenerConfig, ListenAddress, TransparentMode};
 use crate::grpc_certificates::ListenerTlsSource;
-use crate::places::let_losers_go;
+use crate::log::{self, EventSubject};
+use crate::places::{let_losers_go, network_of};
 use crate::stream_listener::{AcceptedStream, StreamListener};
 
 /// After an error of accept, such as having no descriptor left.
@@ -45,7 +50,15 @@ pub(crate) struct InheritedSocket {
 
 /// The listeners at which clients are let in, by what their sockets are called.
 #[derive(Default)]
-pub(super) struct OpenListeners(RefCell<BTreeMap<String, OpenListener>>);
+pub(super) struct OpenListeners(RefCell<BTreeMap<String, OpenListener>>, Cell<u64>);
+
+impl OpenListeners {
+    /// The number of the next one.
+    fn next_number(&self) -> u64 {
+        self.1.set(self.1.get() + 1);
+        self.1.get()
+    }
+}
 
 /// A listener at which clients are let in.
 struct OpenListener {
@@ -60,7 +73,11 @@ pub(super) struct GrpcListener {
     pub(super) config: GrpcListenerConfig,
     /// What they are accepted with, if it has TLS.
     pub(super) tls: Option<ListenerTlsSource>,
-    address: ListenAddress,
+    pub(super) address: ListenAddress,
+    /// By which it is told apart from others of this process.
+    pub(super) number: u64,
+    /// What has become of the calls of clients that are gone.
+    pub(super) ended_calls: Cell<CountedCalls>,
 }
 
 impl GrpcListener {
@@ -69,6 +86,8 @@ impl GrpcListener {
         Ok(GrpcListener {
             address: config.listen_address()?,
             tls: None,
+            number: 0,
+            ended_calls: Cell::default(),
             config,
         })
     }
@@ -132,6 +151,8 @@ impl GrpcAccess {
         let listener = Rc::new(GrpcListener {
             tls: self.connector.peers.grpc.of_listener(node, &config),
             address: socket.address(),
+            number: self.listeners.next_number(),
+            ended_calls: Cell::default(),
             config,
         });
         tracing::info!(name = listener.config.name, address = %listener.address, "serving gRPC clients");
@@ -150,16 +171,28 @@ impl GrpcAccess {
         let mut complained: Option<Instant> = None;
         loop {
             let (accepted, guard) = self.barrier.enter_with(|| socket.accept()).await;
+            let redirection = match &accepted {
+                Ok(AcceptedStream::Tcp(stream, address)) => {
+                    match ClientRedirection::of(stream, *address, &listener) {
+                        Ok(redirection) => redirection,
+                        Err(error) => {
+                            refuse_redirection(&listener, *address, &error);
+                            continue;
+                        }
+                    }
+                }
+                _ => None,
+            };
             let accepted = match accepted {
                 Ok(AcceptedStream::Tcp(stream, address)) if listener.config.tls.is_some() => {
-                    self.welcome(&listener, stream, address);
+                    self.welcome(&listener, stream, address, redirection);
                     drop(guard);
                     let_losers_go().await;
                     continue;
                 }
                 accepted => accepted,
             };
-            match accepted.and_then(ArrivedClient::of_stream) {
+            match accepted.and_then(|stream| ArrivedClient::of_stream(stream, redirection)) {
                 Ok(client) => {
                     self.let_in(&listener, client).await;
                     drop(guard);
@@ -230,7 +263,7 @@ impl GrpcAccess {
     fn serve_again(self: &Rc<Self>, wanted: GrpcListenerConfig, open: OpenListener) {
         open.accepting.abort();
         let (name, address) = (wanted.name.clone(), open.listener.address.clone());
-        let served = adjust(&wanted, &address)
+        let served = adjust(&wanted, &address, &open.socket)
             .and_then(|()| StreamListener::listening(open.socket, address))
             .and_then(|socket| self.serve_at(wanted, socket));
         if let Err(error) = served {
@@ -242,6 +275,12 @@ impl GrpcAccess {
     pub(crate) fn stop_accepting(&self) {
         let listeners = std::mem::take(&mut *self.listeners.0.borrow_mut());
         listeners.values().for_each(OpenListener::close);
+    }
+
+    /// The listeners at which clients are let in.
+    pub(super) fn open_listeners(&self) -> Vec<Rc<GrpcListener>> {
+        let listeners = self.listeners.0.borrow();
+        listeners.values().map(|open| Rc::clone(&open.listener)).collect()
     }
 
     /// The names of the listeners, each with 0.
@@ -315,10 +354,21 @@ impl OpenListener {
     }
 }
 
+/// Says that a connection to a transparent listener is closed.
+fn refuse_redirection(listener: &GrpcListener, client: SocketAddr, error: &io::Error) {
+    if log::may_tell(EventSubject::Peer(network_of(client.ip()))) {
+        let name = &listener.config.name;
+        tracing::info!(listener = name, %client, %error, "refused a gRPC client");
+    }
+}
+
 /// Gives a socket that stays the permissions that its listener has now.
-fn adjust(config: &GrpcListenerConfig, address: &ListenAddress) -> io::Result<()> {
+fn adjust(config: &GrpcListenerConfig, address: &ListenAddress, socket: &OwnedFd) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     match address {
+        ListenAddress::Tcp(address) if config.transparent == Some(TransparentMode::Tproxy) => {
+            take_for_others(socket, *address)
+        }
         ListenAddress::Tcp(_) => Ok(()),
         ListenAddress::Unix(path) => {
             let mode = std::fs::Permissions::from_mode(config.socket_mode());

@@ -15,6 +15,7 @@ mod carried;
 mod clients;
 mod listeners;
 mod node_services;
+mod redirection;
 mod secure;
 mod socket;
 

@@ -19,8 +19,10 @@ use tracing::Instrument;
 
 use super::GrpcAccess;
 use super::listeners::GrpcListener;
+use super::redirection::ClientRedirection;
 use super::socket::{ArrivedClient, ClientParty};
 use crate::app_process::AppProcess;
+use crate::connection_ends::ConnectionEnds;
 use crate::log::{self, EventSubject};
 use crate::peers;
 use crate::places::{BoundedPlaces, network_of};
@@ -75,6 +77,7 @@ impl GrpcAccess {
         listener: &Rc<GrpcListener>,
         stream: TcpStream,
         address: SocketAddr,
+        redirection: Option<ClientRedirection>,
     ) {
         self.secure.under_way.send_modify(|count| *count += 1);
         let under_way = HandshakeCount(Rc::clone(self));
@@ -83,6 +86,10 @@ impl GrpcAccess {
         let welcoming = async move {
             match access.shake_hands(&listener, stream, address).await {
                 Ok(client) => {
+                    let client = ArrivedClient {
+                        redirection,
+                        ..client
+                    };
                     let _guard = if access.secure.may_still_enter.get() {
                         None
                     } else {
@@ -209,11 +216,13 @@ fn arrived(stream: TlsStream<std::net::TcpStream>, party: ClientParty, address: 
         format!("{address} (TLS, {proved})")
     };
     ArrivedClient {
+        ends: ConnectionEnds::of(&stream),
         carrier: Box::new(TlsCarrier(stream)),
         process: AppProcess::unknown(),
         party,
         origin,
         proved,
+        redirection: None,
     }
 }
 

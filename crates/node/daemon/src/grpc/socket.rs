@@ -5,11 +5,14 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use provost_frontend_grpc::ByteCarrier;
+use provost_net::transparent::listen_for_others;
 use tokio::net::UnixStream;
 
+use super::redirection::ClientRedirection;
 use crate::access::Credentials;
 use crate::app_process::AppProcess;
-use crate::config::GrpcListenerConfig;
+use crate::config::{GrpcListenerConfig, ListenAddress, TransparentMode};
+use crate::connection_ends::ConnectionEnds;
 use crate::places::network_of;
 use crate::stream_listener::{AcceptedStream, SocketMode, StreamListener, UnixSocketTerms};
 
@@ -26,6 +29,10 @@ pub(super) struct ArrivedClient {
     pub(super) origin: String,
     /// Who it has proved to be by a certificate; empty for nobody.
     pub(super) proved: String,
+    /// Where it was going, if it was redirected here.
+    pub(super) redirection: Option<ClientRedirection>,
+    /// Between which addresses its connection is.
+    pub(super) ends: ConnectionEnds,
 }
 
 /// Whom the place of a client that has asked for nothing counts for.
@@ -39,6 +46,9 @@ pub(super) enum ClientParty {
 pub(super) fn open(config: &GrpcListenerConfig) -> io::Result<StreamListener> {
     // The configuration was checked: it is an address.
     let address = config.listen_address().map_err(io::Error::other)?;
+    if let (ListenAddress::Tcp(address), Some(TransparentMode::Tproxy)) = (&address, config.transparent) {
+        return StreamListener::listening(listen_for_others(*address)?.into(), ListenAddress::Tcp(*address));
+    }
     let terms = UnixSocketTerms {
         mode: SocketMode::Exactly(config.socket_mode()),
         backlog: BACKLOG,
@@ -47,16 +57,21 @@ pub(super) fn open(config: &GrpcListenerConfig) -> io::Result<StreamListener> {
 }
 
 impl ArrivedClient {
-    pub(super) fn of_stream(stream: AcceptedStream) -> io::Result<ArrivedClient> {
+    pub(super) fn of_stream(
+        stream: AcceptedStream,
+        redirection: Option<ClientRedirection>,
+    ) -> io::Result<ArrivedClient> {
         match stream {
             AcceptedStream::Tcp(stream, address) => {
                 stream.set_nodelay(true)?;
                 Ok(ArrivedClient {
+                    ends: ConnectionEnds::of(&stream),
                     carrier: Box::new(stream.into_std()?),
                     process: AppProcess::unknown(),
                     party: ClientParty::Network(network_of(address.ip())),
                     origin: address.to_string(),
                     proved: String::new(),
+                    redirection,
                 })
             }
             AcceptedStream::Unix(stream) => ArrivedClient::of_process(stream),
@@ -71,11 +86,13 @@ impl ArrivedClient {
         let credentials = Credentials::at_socket(&stream, pid, peer.uid(), peer.gid())?;
         let party = ClientParty::User(credentials.uid);
         Ok(ArrivedClient {
+            ends: ConnectionEnds::of(&stream),
             process: AppProcess::at_socket(stream.as_fd(), credentials),
             carrier: Box::new(stream.into_std()?),
             party,
             origin: format!("process {pid}"),
             proved: String::new(),
+            redirection: None,
         })
     }
 }

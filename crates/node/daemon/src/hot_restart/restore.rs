@@ -841,6 +841,7 @@ fn enter(
         requests: RefCell::new(requests.collect::<BTreeMap<_, _>>()),
         takes_regions: app.state.takes_regions,
         connections: app.connections,
+        destination: None,
         given_up: Notify::new(),
         gone: watch::Sender::new(false),
     });

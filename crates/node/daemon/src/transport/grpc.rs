@@ -1,6 +1,8 @@
 //! gRPC, to servers that know nothing of nodes. There is no handshake: the schema is the app's own, and is believed.
 
 mod attempts;
+pub(crate) mod channels;
+mod own_dials;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,18 +12,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use provost_datapath::{Engine, EngineStart, Predecessor};
+use provost_grpc::MessageEncoding;
 use provost_shm::now_ns;
 use provost_tls::{LoadedStreamTls, TlsSource, TlsStream};
 use provost_transport_grpc::{self as grpc, ByteCarrier};
 use provost_wire::Code;
 
 use self::attempts::{DialAttempts, DialTarget, TlsTarget};
+pub(crate) use self::own_dials::is_own_dial;
 use super::tcp::{first_to_answer, stop};
 use super::{
-    ConnectFailure, ConnectRequest, Encoding, EstablishedPeer, Hello, LiveCalls, NetworkTransport,
-    OpenedPeer, PeerAddress, PeerOpening, StopHandshake, TlsCarrier, TransportDescription, TransportKind,
-    TransportOptions, finish_handshake, saved_of,
+    ConnectFailure, ConnectRequest, Encoding, EstablishedPeer, LiveCalls, NetworkTransport, OpenedPeer,
+    PeerAddress, PeerOpening, StopHandshake, TlsCarrier, TransportDescription, TransportKind,
+    finish_handshake, saved_of,
 };
+use crate::connection_ends::ConnectionEnds;
 
 pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     name: "grpc",
@@ -43,6 +48,17 @@ static ATTEMPTS: DialAttempts = DialAttempts::new();
 const UNIX_HOST: &str = "localhost";
 /// Who does not answer within this time counts as not reached.
 const ATTEMPT_TIME_MIN: Duration = Duration::from_secs(1);
+
+/// How a gRPC server is spoken to.
+#[derive(Clone, Default)]
+pub(crate) struct GrpcServerTerms {
+    /// TLS, where it speaks it.
+    pub(crate) tls: Option<GrpcServerTls>,
+    /// How messages are compressed of which the caller asks nothing.
+    pub(crate) compression: MessageEncoding,
+    /// What its connections are marked with.
+    pub(crate) mark: Option<u32>,
+}
 
 /// TLS with a gRPC server.
 #[derive(Clone)]
@@ -83,9 +99,13 @@ enum ServerSocket {
 
 impl ServerSocket {
     /// Begins to connect to a server.
-    fn dial(address: &PeerAddress) -> io::Result<ServerSocket> {
+    fn dial(address: &PeerAddress, mark: Option<u32>) -> io::Result<ServerSocket> {
         Ok(match address {
-            PeerAddress::Internet(address) => ServerSocket::Tcp(grpc::dial(*address)?),
+            PeerAddress::Internet(address) => {
+                let stream = grpc::dial(*address, |socket| own_dials::prepare(socket, mark))?;
+                own_dials::note(&stream, *address);
+                ServerSocket::Tcp(stream)
+            }
             unix => ServerSocket::Unix(grpc::dial_unix(&unix.socket_address()?)?),
         })
     }
@@ -114,8 +134,8 @@ impl ServerSocket {
 }
 
 fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
-    let (endpoint, deadline) = (request.address.clone(), request.deadline);
-    let tls = request.grpc_tls.as_ref().map(|tls| TlsTarget {
+    let (endpoint, deadline, mark) = (request.address.clone(), request.deadline, request.grpc.mark);
+    let tls = request.grpc.tls.as_ref().map(|tls| TlsTarget {
         name: tls.name(&endpoint),
         source: tls.source.version(),
     });
@@ -127,7 +147,7 @@ fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
     Box::pin(async move {
         let targets = ATTEMPTS.allowed(&targets, Instant::now())?;
         let began = Instant::now();
-        let (socket, address) = match connect(&targets, deadline).await {
+        let (socket, address) = match connect(&targets, deadline, mark).await {
             Ok(connected) => connected,
             Err(error) => {
                 if is_the_servers(error.kind(), began) {
@@ -145,15 +165,21 @@ fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
 }
 
 /// Connects to the first address that answers.
-async fn connect(targets: &[DialTarget], deadline: Instant) -> io::Result<(ServerSocket, PeerAddress)> {
+async fn connect(
+    targets: &[DialTarget],
+    deadline: Instant,
+    mark: Option<u32>,
+) -> io::Result<(ServerSocket, PeerAddress)> {
     let addresses: Vec<PeerAddress> = targets.iter().map(|target| target.address.clone()).collect();
     if let [unix @ (PeerAddress::Path(_) | PeerAddress::Abstract(_))] = &addresses[..] {
-        return Ok((ServerSocket::dial(unix)?, unix.clone()));
+        return Ok((ServerSocket::dial(unix, mark)?, unix.clone()));
     }
-    let stream = first_to_answer(&PeerAddress::of_internet(addresses), deadline).await?;
+    let addresses = PeerAddress::of_internet(addresses);
+    let stream = first_to_answer(&addresses, deadline, |socket| own_dials::prepare(socket, mark)).await?;
     let stream = stream.into_std()?;
     stream.set_nodelay(true)?;
     let address = stream.peer_addr()?;
+    own_dials::note(&stream, address);
     Ok((ServerSocket::Tcp(stream), address.into()))
 }
 
@@ -199,7 +225,7 @@ fn greet(
         let reason = "the route has no tls table, and with [tls] nothing leaves this node without TLS";
         return Err(fail(reason.to_owned()));
     }
-    let config = config(&request.hello, request.options);
+    let config = config(&request);
     match establish(socket, &request, &config) {
         Ok(met) => {
             attempt.succeeded();
@@ -207,7 +233,7 @@ fn greet(
         }
         Err(fault) => {
             attempt.failed(&fault);
-            let hint = hint(&fault, request.grpc_tls.is_some());
+            let hint = hint(&fault, request.grpc.tls.is_some());
             Err(fail(format!("{fault}{hint}")))
         }
     }
@@ -216,6 +242,8 @@ fn greet(
 /// A server that has shown what it is.
 struct MetServer {
     link: grpc::GrpcLink,
+    /// Between which addresses its connection is.
+    ends: ConnectionEnds,
     /// Who it has proved to be; empty without TLS.
     identity: String,
 }
@@ -225,7 +253,11 @@ fn establish(
     request: &ConnectRequest,
     config: &grpc::GrpcTransportConfig,
 ) -> Result<MetServer, grpc::EstablishFault> {
-    let (carrier, identity) = match (socket, &request.grpc_tls) {
+    let ends = match &socket {
+        ServerSocket::Tcp(stream) => ConnectionEnds::of(stream),
+        ServerSocket::Unix(stream) => ConnectionEnds::of(stream),
+    };
+    let (carrier, identity) = match (socket, &request.grpc.tls) {
         (socket, None) => (socket.carrier(None, &request.address)?, String::new()),
         (ServerSocket::Tcp(stream), Some(tls)) => {
             proved(tls.around(stream, &request.address)?, request.deadline)?
@@ -235,7 +267,7 @@ fn establish(
         }
     };
     let link = grpc::GrpcLink::establish(carrier, config, request.deadline, now_ns)?;
-    Ok(MetServer { link, identity })
+    Ok(MetServer { link, ends, identity })
 }
 
 fn proved<S: Read + Write + AsFd + Send + 'static>(
@@ -284,8 +316,10 @@ fn is_the_servers(kind: io::ErrorKind, began: Instant) -> bool {
     }
 }
 
-fn config(hello: &Hello, options: TransportOptions) -> grpc::GrpcTransportConfig {
+fn config(request: &ConnectRequest) -> grpc::GrpcTransportConfig {
+    let (hello, options) = (&request.hello, request.options);
     grpc::GrpcTransportConfig {
+        compression: request.grpc.compression,
         keepalive_interval_ns: options.keepalive_interval_ns.max(grpc::KEEPALIVE_INTERVAL_NS_MIN),
         keepalive_timeout_ns: options.keepalive_timeout_ns,
         calls_max: hello.limits.calls_in_flight_max,
@@ -299,7 +333,8 @@ fn peer(
     address: PeerAddress,
     request: ConnectRequest,
 ) -> EstablishedPeer {
-    let (hello, tls, endpoint) = (request.hello, request.grpc_tls, request.address);
+    let GrpcServerTerms { tls, mark, .. } = request.grpc;
+    let (hello, endpoint) = (request.hello, request.address);
     let authority = authority(&endpoint, tls.as_ref());
     let methods = hello.methods.iter().map(|method| grpc::GrpcMethod {
         path: format!("/{}/{}", hello.service, method.name),
@@ -315,9 +350,14 @@ fn peer(
         encoding: Encoding::Protobuf,
         peer_limits: hello.limits,
         engine: Box::new(move |_version, _options, signals| {
+            let counts = Arc::default();
+            channels::note(&signals, &counts, met.ends);
             let parts = grpc::GrpcTransportParts {
                 link: met.link,
-                dialer: Box::new(move || ServerSocket::dial(&address)?.carrier(tls.as_ref(), &endpoint)),
+                counts,
+                dialer: Box::new(move || {
+                    ServerSocket::dial(&address, mark)?.carrier(tls.as_ref(), &endpoint)
+                }),
                 authority,
                 methods,
                 config,

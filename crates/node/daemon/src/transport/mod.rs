@@ -21,7 +21,8 @@ use provost_datapath::{ConnectionSignals, Engine, EngineStart, Predecessor, Rest
 use provost_wire::Code;
 
 pub(crate) use address::PeerAddress;
-pub(crate) use grpc::GrpcServerTls;
+pub(crate) use grpc::channels as grpc_channels;
+pub(crate) use grpc::{GrpcServerTerms, GrpcServerTls, is_own_dial};
 pub(crate) use provost_transport_tcp::{
     CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity,
 };
@@ -206,8 +207,8 @@ pub(crate) struct ConnectRequest {
     pub(crate) descriptor_set: Arc<[u8]>,
     /// Present to speak TLS.
     pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
-    /// Present to speak TLS with a server that is no node.
-    pub(crate) grpc_tls: Option<GrpcServerTls>,
+    /// How a server is spoken to that is no node.
+    pub(crate) grpc: GrpcServerTerms,
     pub(crate) options: TransportOptions,
     /// When to give up.
     pub(crate) deadline: Instant,

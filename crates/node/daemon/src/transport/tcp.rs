@@ -9,6 +9,7 @@ use std::time::Instant;
 use provost_datapath::{Engine, EngineStart, Predecessor};
 use provost_shm::now_ns;
 use provost_transport_tcp as tcp;
+use tokio::net::TcpSocket;
 
 use super::{
     ConnectFailure, ConnectRequest, DecidePeer, EstablishedPeer, HandshakeTerms, IncomingPeer,
@@ -35,7 +36,9 @@ fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
     let deadline = request.deadline;
     Box::pin(async move {
         let addresses = PeerAddress::of_internet(addresses);
-        let stream = first_to_answer(&addresses, deadline).await?.into_std()?;
+        let stream = first_to_answer(&addresses, deadline, |_| Ok(()))
+            .await?
+            .into_std()?;
         stream.set_nonblocking(false)?;
         let stop = stop(&stream)?;
         let handshake = Box::new(move |request| greet(stream, request));
@@ -43,16 +46,22 @@ fn open(addresses: Vec<PeerAddress>, request: &ConnectRequest) -> PeerOpening {
     })
 }
 
-/// Connects to one address after the other; each gets its part of the time that is left.
+/// Connects to one address after the other; each gets its part of the time that is left. Sockets are prepared before.
 pub(super) async fn first_to_answer(
     addresses: &[SocketAddr],
     deadline: Instant,
+    prepare: impl Fn(&TcpSocket) -> io::Result<()>,
 ) -> io::Result<tokio::net::TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for (at, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / (addresses.len() - at) as u32;
-        last = match tokio::time::timeout(share, tokio::net::TcpStream::connect(address)).await {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        prepare(&socket)?;
+        last = match tokio::time::timeout(share, socket.connect(*address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => error,
             Err(_) => io::Error::new(io::ErrorKind::TimedOut, "connection timed out"),

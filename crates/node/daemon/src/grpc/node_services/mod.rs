@@ -4,9 +4,11 @@
 //! |---|---|---|
 //! | `grpc.health.v1.Health` | whether calls of a service lead anywhere | [`health`] |
 //! | `grpc.reflection.v1.ServerReflection`, `v1alpha` | the schemas of services that the client may call | [`reflection`] |
+//! | `grpc.channelz.v1.Channelz` | the connections of gRPC that the node has, where the listener is one for operators | [`channelz`] |
 //!
-//! A client is told of what it may call, and of nothing else.
+//! But for the last one, a client is told of what it may call, and of nothing else.
 
+mod channelz;
 mod descriptors;
 mod health;
 mod reflection;
@@ -25,6 +27,8 @@ use super::clients::GrpcClient;
 use crate::config::NodeService;
 use crate::runtime::{AppId, Command};
 
+use channelz::ChannelzMethod;
+pub(super) use channelz::sum as sum_of_calls;
 pub(super) use health::HealthWatches;
 pub(super) use reflection::ReflectionTurns;
 
@@ -35,10 +39,11 @@ enum AskedMethod {
     ListHealth,
     WatchHealth,
     Reflect,
+    Channelz(ChannelzMethod),
 }
 
 /// Methods by their paths.
-const METHODS: [(NodeService, &str, AskedMethod); 5] = [
+const METHODS: [(NodeService, &str, AskedMethod); 12] = [
     (
         NodeService::Health,
         "grpc.health.v1.Health/Check",
@@ -64,7 +69,27 @@ const METHODS: [(NodeService, &str, AskedMethod); 5] = [
         "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
         AskedMethod::Reflect,
     ),
+    channelz(
+        "grpc.channelz.v1.Channelz/GetTopChannels",
+        ChannelzMethod::TopChannels,
+    ),
+    channelz("grpc.channelz.v1.Channelz/GetServers", ChannelzMethod::Servers),
+    channelz("grpc.channelz.v1.Channelz/GetServer", ChannelzMethod::Server),
+    channelz(
+        "grpc.channelz.v1.Channelz/GetServerSockets",
+        ChannelzMethod::ServerSockets,
+    ),
+    channelz("grpc.channelz.v1.Channelz/GetChannel", ChannelzMethod::Channel),
+    channelz(
+        "grpc.channelz.v1.Channelz/GetSubchannel",
+        ChannelzMethod::Subchannel,
+    ),
+    channelz("grpc.channelz.v1.Channelz/GetSocket", ChannelzMethod::Socket),
 ];
+
+const fn channelz(path: &'static str, method: ChannelzMethod) -> (NodeService, &'static str, AskedMethod) {
+    (NodeService::Channelz, path, AskedMethod::Channelz(method))
+}
 
 /// The methods of the services that a listener has.
 pub(super) fn methods_of(services: &[NodeService]) -> NodeMethods {
@@ -82,9 +107,10 @@ pub(super) fn methods_of(services: &[NodeService]) -> NodeMethods {
     Arc::new(methods.collect::<HashMap<_, _>>())
 }
 
-/// The names of the services that a listener has.
+/// The names of the services that a listener has and whose files it can tell of: that of channelz is none of them.
 fn names_of(services: &[NodeService]) -> Vec<String> {
-    let methods = METHODS.iter().filter(|(service, ..)| services.contains(service));
+    let is_told = |service: &NodeService| *service != NodeService::Channelz && services.contains(service);
+    let methods = METHODS.iter().filter(|(service, ..)| is_told(service));
     let names = methods.filter_map(|(_, path, _)| Some(path.split_once('/')?.0.to_owned()));
     let mut names: Vec<_> = names.collect();
     names.dedup();
@@ -153,6 +179,7 @@ impl GrpcAccess {
                 let said = self.reflect(&app, services, question.message).await?;
                 Ok((vec![said], NodeAnswerEnd::Next))
             }
+            AskedMethod::Channelz(method) => Ok(single(self.tell_channelz(method, &question.message)?)),
         }
     }
 
