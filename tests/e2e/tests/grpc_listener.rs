@@ -315,7 +315,9 @@ fn what_is_not_there_is_said_by_name() {
         let probe = world.probe();
         run(async {
             let near = probe.of_service("probe.Prob").echo("a").await;
-            is_refused(near, Code::Unavailable, "did you mean probe.Probe?");
+            is_refused(near, Code::Unimplemented, "did you mean probe.Probe?");
+            let strange = probe.of_service("shop.Cart").echo("a").await;
+            is_refused(strange, Code::Unimplemented, "known here: probe.Probe");
             let missing = probe.unary::<_, NoContent>("Ecko", NoContent {}).await;
             is_refused(missing.map(|_| String::new()), Code::Unimplemented, "Ecko");
             assert_eq!(probe.echo("there").await.unwrap(), "there");

@@ -232,8 +232,12 @@ impl Connector {
             ..Connect::default()
         };
         let Some(schema) = self.services.schema_to_call(service) else {
-            // Where it leads nowhere, that is the better reason.
-            self.route(app, &connect)?;
+            // Where it leads nowhere, that is the better reason, and what a gRPC server says of a service that it has not. (An app
+            // is told that it is not there now: it brings a schema, and so knows that there is such a service.)
+            self.route(app, &connect).map_err(|refusal| Refusal {
+                code: Code::Unimplemented,
+                ..refusal
+            })?;
             let message = format!(
                 "no schema of {service} is known on this node, and a gRPC client brings none: name its file in \
                  schemas.prefetch, or attach an app that uses it"
