@@ -30,6 +30,28 @@ pub(crate) fn codegen(workspace: &Workspace, golden: Golden) -> Result<(), Compl
     reported(run(&mut command))
 }
 
+/// The folder of the documentation whose pictures are taken by a test.
+const PICTURES_FOLDER: &str = "docs/operators";
+/// The variable that names it to the test.
+const PICTURES_VARIABLE: &str = "PROVOST_PICTURES";
+
+/// Takes the pictures of the node's page anew, in Chromium.
+pub(crate) fn pictures(workspace: &Workspace) -> Result<(), Complaints> {
+    let arguments = [
+        "test",
+        "--quiet",
+        "--package",
+        "provost-e2e",
+        "--test",
+        "page",
+        "--",
+        "--ignored",
+    ];
+    let mut command = workspace.cargo(&arguments);
+    command.env(PICTURES_VARIABLE, workspace.root.join(PICTURES_FOLDER));
+    reported(run(&mut command))
+}
+
 /// Whether there is a DPDK to build against; else what is missing.
 pub(crate) fn find_dpdk() -> Result<(), String> {
     const WANTED: &str = "libdpdk >= 22.11";

@@ -53,6 +53,8 @@ enum Chore {
         #[arg(long)]
         bless: bool,
     },
+    /// Takes the pictures of the node's page in the documentation anew (needs Chromium)
+    Pictures,
     /// Runs fuzz targets (all, or one) with the built-in driver
     Fuzz {
         /// Name of one target; `list` prints them
@@ -151,6 +153,7 @@ fn run(chore: Chore, workspace: &Workspace) -> Result<(), Complaints> {
         Chore::Tidy => none(tidy::complaints(workspace)),
         Chore::Layering => none(layering::complaints(workspace)),
         Chore::Licences => none(licences::complaints(workspace)),
+        Chore::Pictures => chores::pictures(workspace),
         Chore::Codegen { bless: true } => chores::codegen(workspace, chores::Golden::Bless),
         Chore::Codegen { bless: false } => chores::codegen(workspace, chores::Golden::Check),
         Chore::Fuzz {

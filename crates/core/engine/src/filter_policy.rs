@@ -74,6 +74,9 @@ pub trait FilterPolicy: Send + Sync + Sized + 'static {
 /// What becomes the engine of one datapath: every [`Filter`], by a [`FilterEngine`] around it. A built-in policy that
 /// orders steps instead of judging them is an engine itself.
 pub trait PolicyEngine: Send + 'static {
+    /// Whether it judges calls; see [`PolicyKind::judges_calls`].
+    const JUDGES_CALLS: bool;
+
     /// Starts the engine on its runtime; see [`Start`].
     fn start(
         self,
@@ -93,6 +96,8 @@ pub struct DeclaredEngine {
 }
 
 impl<F: Filter + 'static> PolicyEngine for F {
+    const JUDGES_CALLS: bool = true;
+
     fn start(
         self,
         declared: DeclaredEngine,
@@ -127,6 +132,10 @@ impl<P: FilterPolicy> PolicyKind for DeclaredKind<P> {
 
     fn same_node_calls(&self) -> SameNodeCalls {
         P::SAME_NODE_CALLS
+    }
+
+    fn judges_calls(&self) -> bool {
+        P::Filter::JUDGES_CALLS
     }
 
     fn summary(&self) -> &'static str {

@@ -21,6 +21,12 @@ pub trait PolicyKind: Send + Sync {
         SameNodeCalls::AtEachEnd
     }
 
+    /// Whether its engines judge calls, so that their verdicts are counted; else they do something else with them, such as order
+    /// them.
+    fn judges_calls(&self) -> bool {
+        true
+    }
+
     /// What it does, in one line.
     fn summary(&self) -> &'static str;
 

@@ -133,6 +133,18 @@ impl VerdictLedger {
         sum
     }
 
+    /// Calls of which something was said: those that went on, and those that were ended, a call that went on first as another one.
+    /// While there are none of either, those that wait.
+    #[must_use]
+    pub fn calls_judged(&self) -> u64 {
+        let sum = self.sum();
+        let denied: u64 = sum.denied.iter().map(Tally::get).sum();
+        match sum.passed.get() + denied {
+            0 => sum.held.get(),
+            judged => judged,
+        }
+    }
+
     /// Reports it.
     pub fn report(&self, sink: &mut dyn MetricSink) {
         let sum = self.sum();
@@ -218,6 +230,17 @@ mod tests {
         let mut lines = Lines::default();
         ledger.report(&mut lines);
         lines.0
+    }
+
+    #[test]
+    fn calls_are_judged_that_went_on_ended_or_wait() {
+        let ledger = VerdictLedger::default();
+        assert_eq!(ledger.calls_judged(), 0);
+        ledger.of_runtime(0).held();
+        assert_eq!(ledger.calls_judged(), 1);
+        ledger.of_runtime(0).passed();
+        ledger.of_runtime(1).denied(Code::NotFound);
+        assert_eq!(ledger.calls_judged(), 2);
     }
 
     #[test]

@@ -43,6 +43,8 @@ impl FilterPolicy for Null {
 }
 
 impl PolicyEngine for NullPolicy {
+    const JUDGES_CALLS: bool = false;
+
     fn start(
         self,
         _declared: DeclaredEngine,

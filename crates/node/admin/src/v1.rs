@@ -60,6 +60,9 @@ pub struct Status {
     /// Where clients that speak gRPC connect.
     #[prost(message, repeated, tag = "22")]
     pub grpc_listeners: ::prost::alloc::vec::Vec<GrpcListener>,
+    /// Policies that have judged no call since they were attached, each with what may be the reason.
+    #[prost(string, repeated, tag = "23")]
+    pub never_matched: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Nested message and enum types in `Status`.
 pub mod status {
@@ -336,6 +339,9 @@ pub struct AttachedPolicy {
     /// Apps and connections for which it has another version, such as "app shop: version 2".
     #[prost(string, repeated, tag = "6")]
     pub exceptions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Calls that it has judged since it was attached: let begin, held or denied. Absent for kinds that do not count them.
+    #[prost(uint64, optional, tag = "7")]
+    pub calls_judged: ::core::option::Option<u64>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -532,6 +538,48 @@ pub struct RollbackEngineRequest {
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListChangesRequest {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListChangesResponse {
+    /// Of this process alone; a replacement of the daemon begins with none.
+    #[prost(message, repeated, tag = "1")]
+    pub changes: ::prost::alloc::vec::Vec<LiveChange>,
+}
+/// A change of what runs, on its way or done.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LiveChange {
+    /// By which the log can be followed.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// In one line, such as "attached limit-gets on 12 datapaths".
+    #[prost(string, tag = "2")]
+    pub summary: ::prost::alloc::string::String,
+    /// prepared, applying, on probation, committed, rolled back, or refused.
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// When it began, and when its state was the last one that changed.
+    #[prost(int64, tag = "4")]
+    pub began_unix_us: i64,
+    #[prost(int64, tag = "5")]
+    pub changed_unix_us: i64,
+    /// Its number on this node, also in the audit log; 0 for one that was not made, and for a migration to another transport.
+    #[prost(uint64, tag = "6")]
+    pub number: u64,
+    #[prost(uint32, tag = "7")]
+    pub datapaths: u32,
+    #[prost(double, tag = "8")]
+    pub pause_us_max: f64,
+    /// Why it was refused or rolled back, if it was.
+    #[prost(string, tag = "9")]
+    pub problem: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpgradeDaemonRequest {
     /// The program; empty for the one that runs, as it is on disk now.
@@ -673,6 +721,9 @@ pub struct TapRequest {
     /// Only calls of apps whose name matches this pattern.
     #[prost(string, tag = "4")]
     pub app: ::prost::alloc::string::String,
+    /// Instead of those to come: so many of the newest that each tap has kept, and then the stream ends. 0: those to come.
+    #[prost(uint32, tag = "5")]
+    pub recent: u32,
 }
 /// A call that was sampled.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -887,7 +938,7 @@ pub struct GetCertificatesRequest {}
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Certificates {
-    /// Without \[tls\] all else is empty.
+    /// Without \[tls\] all else but `others` is empty.
     #[prost(bool, tag = "1")]
     pub enabled: bool,
     /// Who the node's certificate says it is: a SPIFFE id, or a DNS name.
@@ -909,6 +960,22 @@ pub struct Certificates {
     /// What an operator should look at: it ends soon, or newer files were not taken.
     #[prost(string, repeated, tag = "9")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Those of listeners for gRPC clients and of routes to gRPC servers, also without TLS between nodes.
+    #[prost(message, repeated, tag = "10")]
+    pub others: ::prost::alloc::vec::Vec<UsedCertificate>,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UsedCertificate {
+    /// Towards whom, such as "to gRPC clients".
+    #[prost(string, tag = "1")]
+    pub used_for: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub file: ::prost::alloc::string::String,
+    /// In seconds since 1970; 0 if that cannot be read.
+    #[prost(int64, tag = "3")]
+    pub ends_unix_s: i64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -1373,6 +1440,31 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("provost.admin.v1.Admin", "RollbackEngine"));
             self.inner.unary(req, path, codec).await
         }
+        /// The last changes of what runs, the newest first: those under way, on probation, committed, rolled back and refused.
+        pub async fn list_changes(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListChangesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListChangesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/provost.admin.v1.Admin/ListChanges",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("provost.admin.v1.Admin", "ListChanges"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Replaces the whole daemon by a new process, which takes over connections and calls.
         pub async fn upgrade_daemon(
             &mut self,
@@ -1797,6 +1889,14 @@ pub mod admin_server {
             &self,
             request: tonic::Request<super::RollbackEngineRequest>,
         ) -> std::result::Result<tonic::Response<super::Change>, tonic::Status>;
+        /// The last changes of what runs, the newest first: those under way, on probation, committed, rolled back and refused.
+        async fn list_changes(
+            &self,
+            request: tonic::Request<super::ListChangesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListChangesResponse>,
+            tonic::Status,
+        >;
         /// Replaces the whole daemon by a new process, which takes over connections and calls.
         async fn upgrade_daemon(
             &self,
@@ -2622,6 +2722,49 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RollbackEngineSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/provost.admin.v1.Admin/ListChanges" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListChangesSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::ListChangesRequest>
+                    for ListChangesSvc<T> {
+                        type Response = super::ListChangesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListChangesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::list_changes(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListChangesSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

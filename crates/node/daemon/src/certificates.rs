@@ -235,7 +235,20 @@ impl NodeCertificates {
             begins_unix_s: validity.map_or(0, |validity| validity.begins_unix_s),
             ends_unix_s: validity.map_or(0, |validity| validity.ends_unix_s),
             warnings: self.warnings(),
+            others: Vec::new(),
         }
+    }
+}
+
+impl<F: CertificateFiles> FollowedCertificates<F> {
+    /// The certificate that it proves something with, if it has one.
+    pub(crate) fn describe_own(&self, used_for: &str) -> Option<v1::UsedCertificate> {
+        let validity = F::validity(&self.current());
+        Some(v1::UsedCertificate {
+            used_for: used_for.to_owned(),
+            file: self.files.own()?.display().to_string(),
+            ends_unix_s: validity.map_or(0, |validity| validity.ends_unix_s),
+        })
     }
 }
 

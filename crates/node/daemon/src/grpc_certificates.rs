@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use provost_admin::v1;
 use provost_tls::{LoadedStreamTls, StreamClientFiles, StreamServerFiles, TlsConfigError, TlsSource};
 
 use crate::certificates::{CertificateFiles, FollowedCertificates};
@@ -129,6 +130,20 @@ impl GrpcCertificates {
         for set in sets.routes.values() {
             set.read_again().await;
         }
+    }
+
+    /// The certificates that it has of its own.
+    pub(crate) fn describe(&self) -> Vec<v1::UsedCertificate> {
+        let sets = self.sets.borrow();
+        let listeners = sets.listeners.values();
+        let listeners = listeners.filter_map(|set| set.describe_own("to gRPC clients"));
+        let routes = sets.routes.values();
+        let routes = routes.filter_map(|set| set.describe_own("to gRPC servers"));
+        let mut all: Vec<v1::UsedCertificate> = listeners.chain(routes).collect();
+        // Sets may differ in what they believe, and have the same certificate.
+        all.sort_by(|one, other| (&one.used_for, &one.file).cmp(&(&other.used_for, &other.file)));
+        all.dedup();
+        all
     }
 
     /// What an operator should look at.

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use provost_datapath::{EngineDescription, Packets};
-use provost_engine::{AppIdentity, PeerIdentity, Side};
+use provost_engine::{AppIdentity, PeerIdentity, Side, VerdictLedger};
 
 use crate::connections::OpenConnection;
 use crate::control_plane::ControlPlane;
+use crate::policies::table::Entry;
 use crate::policies::{Attachment, KindDescription, Origin};
 use crate::runtime::{self, AppId, Command, ConnectionId, Describe, PathDescription, Tag};
 use crate::transport::TransportKind;
@@ -65,6 +66,8 @@ pub(crate) struct PolicyDescription {
     pub(crate) datapaths: usize,
     /// Apps and connections for which it has another version, such as `app shop: version 2`.
     pub(crate) exceptions: Vec<String>,
+    /// Calls that it has judged; none where its kind does something else with calls.
+    pub(crate) calls_judged: Option<u64>,
 }
 
 /// Who attached a policy.
@@ -169,7 +172,7 @@ pub(crate) fn policies(plane: &ControlPlane) -> Vec<PolicyDescription> {
     let table = plane.policies.table();
     let configured = plane.policies.configured();
     let connections = plane.connections.all();
-    let describe = |entry: &crate::policies::table::Entry| {
+    let describe = |entry: &Entry| {
         let has_it = |connection: &&OpenConnection| {
             let mut chain = connection.chain.iter();
             chain.any(|instance| *instance.name == *entry.attachment.name)
@@ -178,17 +181,32 @@ pub(crate) fn policies(plane: &ControlPlane) -> Vec<PolicyDescription> {
         PolicyDescription {
             attachment: entry.attachment.clone(),
             version: entry.live.kind.version(),
-            origin: match configured.contains(&entry.attachment) {
-                true => AttachedBy::Configuration,
-                false => AttachedBy::Operator,
+            origin: if configured.contains(&entry.attachment) {
+                AttachedBy::Configuration
+            } else {
+                AttachedBy::Operator
             },
             datapaths: connections.values().filter(has_it).count(),
             exceptions: exceptions
                 .map(|(reach, instance)| format!("{reach}: version {}", instance.kind.version()))
                 .collect(),
+            calls_judged: calls_judged(entry),
         }
     };
     table.entries.iter().map(describe).collect()
+}
+
+/// Calls that an attachment has judged, in whatever version; none where its kind does something else with calls.
+fn calls_judged(entry: &Entry) -> Option<u64> {
+    let mut ledgers: Vec<&Arc<VerdictLedger>> = Vec::new();
+    for instance in entry.instances().filter(|instance| instance.kind.judges_calls()) {
+        // What took the place of another one goes on with the same ledger.
+        if !ledgers.iter().any(|known| Arc::ptr_eq(known, &instance.verdicts)) {
+            ledgers.push(&instance.verdicts);
+        }
+    }
+    let judged = ledgers.iter().map(|ledger| ledger.calls_judged());
+    (!ledgers.is_empty()).then(|| judged.sum())
 }
 
 /// The kinds of policies, and the transports to other nodes.
@@ -206,9 +224,10 @@ pub(crate) fn engines(plane: &ControlPlane) -> Vec<EngineKindDescription> {
         let newest = plane.policies.registry().find(&kind.name, None);
         EngineKindDescription {
             datapaths: connections.values().filter(has_it).count(),
-            is_current: match in_use {
-                true => entries.any(|entry| is_it(entry.live.kind.name(), entry.live.kind.version())),
-                false => newest.is_ok_and(|newest| newest.version() == kind.version),
+            is_current: if in_use {
+                entries.any(|entry| is_it(entry.live.kind.name(), entry.live.kind.version()))
+            } else {
+                newest.is_ok_and(|newest| newest.version() == kind.version)
             },
             kind,
         }

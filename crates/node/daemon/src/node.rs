@@ -52,7 +52,7 @@ use crate::upgrade::{
     self, OwnSockets, RestartDesk, UpgradeError, UpgradeOrder, UpgradeQueue, UpgradeReport, UpgradeRequest,
     UpgradeSender,
 };
-use crate::{admin, listen, observe, policies, reload};
+use crate::{admin, listen, observe, page, policies, reload};
 
 /// Changes that the program around the node asks for and that wait, at most.
 const ORDERS_MAX: usize = 64;
@@ -103,6 +103,14 @@ pub enum StartError {
     /// What the node tells about itself cannot be had.
     #[error(transparent)]
     Observe(#[from] ObserveError),
+    /// The page cannot be had.
+    #[error("page.listen {address}: {source}{}", socket_hint(source))]
+    Page {
+        /// Its address, as configured.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A library of the configuration's list cannot be loaded.
     #[error("engines: {0}")]
     Engine(String),
@@ -142,6 +150,7 @@ impl From<SocketError> for StartError {
             SocketError::Peers { address, source } => StartError::Listener { address, source },
             SocketError::Grpc(error) => StartError::Grpc(error),
             SocketError::Http(error) => StartError::Observe(error),
+            SocketError::Page { address, source } => StartError::Page { address, source },
             SocketError::System(source) => StartError::System {
                 what: "a socket at which the node is found",
                 source,
@@ -581,6 +590,10 @@ impl ServingTasks {
             tracing::info!(address = %listener.address(), "serving metrics and health");
             tokio::task::spawn_local(observe::serve(plane.clone(), listener))
         });
+        let page = listeners.page.map(|listener| {
+            tracing::info!(address = %listener.address(), "serving the page");
+            tokio::task::spawn_local(page::serve(plane.clone(), listener))
+        });
         plane.peers.follow_certificates();
         tokio::task::spawn_local(observe::follow(plane.clone()));
         if let Ok(Some((collector, interval))) = plane.config.started.observe.collector() {
@@ -588,7 +601,7 @@ impl ServingTasks {
         }
         ServingTasks {
             accepting: std::iter::once(apps).chain(peers).collect(),
-            telling: admin.into_iter().chain(http).collect(),
+            telling: admin.into_iter().chain(http).chain(page).collect(),
             paths,
         }
     }

@@ -14,6 +14,7 @@ use crate::certificates::NodeCertificates;
 use crate::config::{Config, ConfigError, Problem, Sources, TlsFiles};
 use crate::grpc_certificates::{self, GrpcTlsError, NamedFiles};
 use crate::log;
+use crate::page;
 use crate::policies::{Attachment, ChangeError, Maker, Registry, fit};
 use crate::schemas::{BoundSchema, SchemaBounds, SchemaStore};
 
@@ -41,6 +42,9 @@ pub(crate) fn problems(config: &Config, registry: &Arc<Registry>, libraries: Lib
     };
     if let Some(problem) = log::level_problem(&config.log) {
         add("log.level", problem);
+    }
+    if let Some(Err(problem)) = config.page.token_file().map(|file| page::check_token(&file)) {
+        add("page.token_file", problem);
     }
     let audit_file = &config.observe.audit_file;
     if !audit_file.is_empty()

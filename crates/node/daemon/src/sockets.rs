@@ -11,6 +11,7 @@ use crate::admin::{self, AdminSocket};
 use crate::config::{Config, ListenAddress, ListenerConfig};
 use crate::grpc::{self, GrpcSockets, InheritedSocket, NotListening};
 use crate::observe::{self, ObserveError};
+use crate::page;
 use crate::stream_listener::StreamListener;
 use crate::transport::{ListeningTransport, PeerListener, TransportKind};
 use crate::upgrade::OwnSockets;
@@ -28,6 +29,8 @@ pub(crate) enum SocketError {
     Grpc(#[from] NotListening),
     #[error(transparent)]
     Http(#[from] ObserveError),
+    #[error("{source}")]
+    Page { address: String, source: io::Error },
     #[error("{0}")]
     System(io::Error),
 }
@@ -39,6 +42,7 @@ pub(crate) struct Listeners {
     /// One for each listener of the configuration.
     pub(crate) peers: Vec<Box<dyn PeerListener>>,
     pub(crate) http: Option<StreamListener>,
+    pub(crate) page: Option<StreamListener>,
     pub(crate) grpc: GrpcSockets,
 }
 
@@ -93,6 +97,7 @@ impl Listeners {
             admin: open_admin(config)?,
             peers,
             http: open_http(config)?,
+            page: open_page(config)?,
             grpc: grpc::open_all(config, Vec::new())?,
         })
     }
@@ -110,17 +115,22 @@ impl Listeners {
         };
         let http = match taken.http {
             Some((socket, address)) if address == config.observe.listen => {
-                let configured = config.observe.address().unwrap_or_default();
-                let listening = configured.map(|address| StreamListener::listening(socket, address));
-                listening.transpose().map_err(system)?
+                go_on_with(socket, config.observe.address())?
             }
             _ => open_http(config)?,
+        };
+        let page = match taken.page {
+            Some((socket, address)) if address == config.page.listen => {
+                go_on_with(socket, config.page.address())?
+            }
+            _ => open_page(config)?,
         };
         Ok(Listeners {
             control: taken.control,
             admin,
             peers: peers.map_err(system)?,
             http,
+            page,
             grpc: grpc::open_all(config, taken.grpc)?,
         })
     }
@@ -134,14 +144,16 @@ impl Listeners {
                 let socket = admin.descriptor().try_clone_to_owned()?;
                 Ok((socket, admin.path().to_path_buf()))
             });
-            let http = self.http.as_ref().map(|http| {
-                let socket = http.descriptor().try_clone_to_owned()?;
-                Ok((socket, config.observe.listen.clone()))
-            });
+            let duplicated = |listener: &Option<StreamListener>, address: &str| -> io::Result<_> {
+                let Some(listener) = listener else { return Ok(None) };
+                let socket = listener.descriptor().try_clone_to_owned()?;
+                Ok(Some((socket, address.to_owned())))
+            };
             Ok(OwnSockets {
                 control: Some(self.control.as_fd().try_clone_to_owned()?),
                 admin: admin.transpose().map_err(|error: io::Error| error)?,
-                http: http.transpose().map_err(|error: io::Error| error)?,
+                http: duplicated(&self.http, &config.observe.listen)?,
+                page: duplicated(&self.page, &config.page.listen)?,
                 listeners: listeners.collect::<io::Result<_>>()?,
             })
         };
@@ -152,8 +164,10 @@ impl Listeners {
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let mut paths = Vec::new();
         paths.extend(self.admin.as_ref().map(|admin| admin.path().to_path_buf()));
-        if let Some(ListenAddress::Unix(path)) = self.http.as_ref().map(StreamListener::address) {
-            paths.push(path);
+        for listener in [&self.http, &self.page].into_iter().flatten() {
+            if let ListenAddress::Unix(path) = listener.address() {
+                paths.push(path);
+            }
         }
         paths
     }
@@ -166,6 +180,8 @@ pub(crate) struct Sockets {
     pub(crate) admin: Option<(OwnedFd, PathBuf)>,
     /// That of metrics and health, and what its configuration called the address.
     pub(crate) http: Option<(OwnedFd, String)>,
+    /// That of the page, and what its configuration called the address.
+    pub(crate) page: Option<(OwnedFd, String)>,
     /// Those of gRPC clients.
     pub(crate) grpc: Vec<InheritedSocket>,
     /// One for each listener of this process's configuration.
@@ -183,6 +199,28 @@ fn open_http(config: &Config) -> Result<Option<StreamListener>, SocketError> {
     // The configuration was checked: what is there is an address.
     let address = config.observe.address().unwrap_or_default();
     Ok(address.as_ref().map(observe::open).transpose()?)
+}
+
+fn open_page(config: &Config) -> Result<Option<StreamListener>, SocketError> {
+    let address = config.page.address().unwrap_or_default();
+    let open = |address: &ListenAddress| {
+        page::open(address, config.admin_mode()).map_err(|source| SocketError::Page {
+            address: address.to_string(),
+            source,
+        })
+    };
+    address.as_ref().map(open).transpose()
+}
+
+/// Goes on with a socket of the process before, at the address that the configuration has.
+fn go_on_with(
+    socket: OwnedFd,
+    configured: Result<Option<ListenAddress>, String>,
+) -> Result<Option<StreamListener>, SocketError> {
+    // The configuration was checked: what is there is an address.
+    let address = configured.unwrap_or_default();
+    let listening = address.map(|address| StreamListener::listening(socket, address));
+    listening.transpose().map_err(system)
 }
 
 fn system(source: io::Error) -> SocketError {

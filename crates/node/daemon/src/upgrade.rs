@@ -108,6 +108,8 @@ pub(crate) struct OwnSockets {
     pub(crate) admin: Option<(OwnedFd, PathBuf)>,
     /// That of metrics and health, and what the configuration calls its address.
     pub(crate) http: Option<(OwnedFd, String)>,
+    /// That of the page, and what the configuration calls its address.
+    pub(crate) page: Option<(OwnedFd, String)>,
     /// With what the configuration says of them.
     pub(crate) listeners: Vec<(ListenerConfig, OwnedFd)>,
 }

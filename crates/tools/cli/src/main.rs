@@ -3,6 +3,7 @@
 
 mod admin;
 mod call;
+mod changes;
 mod check;
 mod config;
 mod demo;
@@ -92,6 +93,7 @@ Needs the role operate, as it shows what is in messages.
 Examples:
   provost policy attach --kind tap
   provost tap --method '/kv.Kv/*' --count 10
+  provost tap --recent 20 --brief           what was kept, and no more
   provost tap --json | jq .status";
 
 const TOP_EXAMPLES: &str = "\
@@ -137,6 +139,11 @@ enum Command {
     /// Say what the node proves itself with, and when that ends
     #[command(after_help = "Examples:\n  provost certs\n  provost certs --json | jq .ends_unix_s")]
     Certs(Listing),
+    /// List the last changes of what runs, and how far each has come
+    #[command(
+        after_help = "Examples:\n  provost changes\n  provost changes --watch\n  provost changes --json | jq '.changes[0].state'"
+    )]
+    Changes(Listing),
     /// Attach, change and test what happens to calls
     #[command(subcommand)]
     Policy(policy::Command),
@@ -268,6 +275,7 @@ async fn run_async(command: Command) -> Result<(), Failure> {
         Command::Datapath(asked) => node::datapaths(&asked).await,
         Command::Routes(listing) => routes::routes(&listing).await,
         Command::Certs(listing) => routes::certificates(&listing).await,
+        Command::Changes(listing) => changes::changes(&listing).await,
         Command::Log(command) => log::run(command).await,
         Command::Policy(command) => policy::run(command).await,
         Command::Engine(command) => engine::run(command).await,

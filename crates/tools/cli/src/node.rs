@@ -49,21 +49,18 @@ impl Shown for Status {
             numbers::plural(self.apps.into(), "app"),
             numbers::plural(self.connections.into(), "connection"),
             numbers::plural(self.calls_in_flight, "call"),
-            match self.policies {
-                1 => "1 policy".to_owned(),
-                policies => format!("{policies} policies"),
-            }
+            numbers::plural_of(self.policies.into(), "policy", "policies")
         );
         out += &fact("carries", &carried, canvas);
         if let Some(packets) = &self.packets {
-            out += &fact("packets", &describe_packets(packets), canvas);
+            out += &long_fact("packets", &describe_packets(packets), canvas);
         }
         out += &fact("attach at", &self.control_socket, canvas);
         let listeners = match self.listeners.is_empty() {
             true => "nowhere".to_owned(),
             false => self.listeners.join(", "),
         };
-        out += &fact("listens at", &listeners, canvas);
+        out += &long_fact("listens at", &listeners, canvas);
         for listener in &self.grpc_listeners {
             let clients = numbers::plural(listener.clients.into(), "client");
             let tls = match listener.tls.as_str() {
@@ -71,26 +68,24 @@ impl Shown for Status {
                 tls => format!(", {tls}"),
             };
             let at = format!("{} ({}{tls}, {clients})", listener.address, listener.name);
-            out += &fact("gRPC at", &at, canvas);
+            out += &long_fact("gRPC at", &at, canvas);
         }
         if !self.config_source.is_empty() {
-            out += &fact("configured", &self.config_source, canvas);
+            out += &long_fact("configured", &self.config_source, canvas);
         }
         if !self.config_error.is_empty() {
-            let problem = broken(&clean(&self.config_error), FACT_AT, canvas);
-            out += &format!(
-                "{} {}\n",
-                Look::Heading.paint("refused     ", canvas),
-                Look::Bad.paint(&problem, canvas)
-            );
+            out += &looking_fact("refused", &self.config_error, Look::Bad, canvas);
         }
         for warning in &self.warnings {
-            let warning = broken(&clean(warning), FACT_AT, canvas);
-            out += &format!(
-                "{} {}\n",
-                Look::Heading.paint("warning     ", canvas),
-                Look::Bad.paint(&warning, canvas)
-            );
+            out += &looking_fact("warning", warning, Look::Bad, canvas);
+        }
+        for policy in self.never_matched.iter().take(UNMATCHED_MAX) {
+            out += &long_fact("unmatched", policy, canvas);
+        }
+        if let Some(more @ 1..) = self.never_matched.len().checked_sub(UNMATCHED_MAX) {
+            let more = numbers::plural_of(more as u64, "policy", "policies");
+            let more = format!("and {more} more: provost policy list");
+            out += &fact("", &more, canvas);
         }
         if self.daemon_upgrades + self.daemon_rollbacks > 0 {
             let replaced = format!(
@@ -106,6 +101,24 @@ impl Shown for Status {
         out += &runtimes(self).draw(canvas);
         out
     }
+}
+
+/// Policies that have judged no call, and are named, at most.
+const UNMATCHED_MAX: usize = 4;
+
+/// As [`fact`], over as many lines as it takes.
+fn long_fact(name: &str, value: &str, canvas: Canvas) -> String {
+    looking_fact(name, value, Look::Normal, canvas)
+}
+
+fn looking_fact(name: &str, value: &str, look: Look, canvas: Canvas) -> String {
+    let value = broken(&clean(value), FACT_AT, canvas);
+    let name = format!("{name:<width$}", width = FACT_AT - 1);
+    format!(
+        "{} {}\n",
+        Look::Heading.paint(&name, canvas),
+        look.paint(&value, canvas)
+    )
 }
 
 fn runtimes(status: &Status) -> Table {
@@ -386,7 +399,7 @@ pub(crate) fn describe_upgrade(done: &UpgradeDaemonResponse) -> String {
 
 #[cfg(test)]
 mod tests {
-    use provost_admin::v1::{Datapath, Engine, Runtime};
+    use provost_admin::v1::{Datapath, Engine, GrpcListener, Runtime};
 
     use super::*;
 
@@ -429,6 +442,47 @@ RUNTIME  APPS  DATAPATHS    BUSY
         assert_eq!(json["state"], "serving");
         let back: Status = serde_json::from_value(json).unwrap();
         assert_eq!(back, status);
+    }
+
+    #[test]
+    fn a_status_fits_eighty_columns_whatever_there_is_to_say() {
+        let words = "word ".repeat(40);
+        let status = Status {
+            node: "a".into(),
+            control_socket: format!("/run/{}", "d".repeat(90)),
+            listeners: (7700..7712).map(|port| format!("10.0.0.1:{port}")).collect(),
+            grpc_listeners: vec![GrpcListener {
+                name: "local".into(),
+                address: "127.0.0.1:50051".into(),
+                clients: 3,
+                tls: format!("TLS, {words}"),
+            }],
+            config_error: words.clone(),
+            warnings: vec![words.clone()],
+            never_matched: (0..6).map(|at| format!("policy-{at}: {words}")).collect(),
+            packets: Some(Packets {
+                sent: u64::MAX,
+                received: u64::MAX,
+                ..Packets::default()
+            }),
+            ..Status::default()
+        };
+        let canvas = Canvas {
+            width: Some(80),
+            ..Canvas::plain()
+        };
+        let drawn = status.draw(canvas);
+        let widest = drawn.lines().map(unicode_width::UnicodeWidthStr::width).max();
+        assert!(widest.is_some_and(|widest| widest <= 80), "{drawn}");
+        for said in [
+            "10.0.0.1:7711",
+            "(local, TLS,",
+            "policy-3",
+            "and 2 policies more: provost policy list",
+        ] {
+            assert!(drawn.contains(said), "{said}: {drawn}");
+        }
+        assert!(!drawn.contains("policy-4"), "{drawn}");
     }
 
     #[test]

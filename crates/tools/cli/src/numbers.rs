@@ -28,8 +28,13 @@ pub(crate) fn time_us(us: f64) -> String {
 
 /// So many of something: `1 app`, `2 apps`.
 pub(crate) fn plural(count: u64, one: &str) -> String {
-    let ending = if count == 1 { "" } else { "s" };
-    format!("{count} {one}{ending}")
+    plural_of(count, one, &format!("{one}s"))
+}
+
+/// So many of something whose plural is irregular: `1 policy`, `2 policies`.
+pub(crate) fn plural_of(count: u64, one: &str, many: &str) -> String {
+    let what = if count == 1 { one } else { many };
+    format!("{count} {what}")
 }
 
 /// How long ago, roughly.

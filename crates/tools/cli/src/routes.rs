@@ -108,7 +108,7 @@ impl Shown for Certificates {
         if !self.enabled {
             let text =
                 "no [tls] is configured: nothing is proved to other nodes, and nothing is hidden on the way";
-            return broken(text, 0, canvas) + "\n";
+            return broken(text, 0, canvas) + "\n" + &others(self, canvas);
         }
         let identity = if self.identity.is_empty() {
             "nobody"
@@ -127,11 +127,25 @@ impl Shown for Certificates {
         for file in &self.revocation_files {
             out += &fact("revocations", file, canvas);
         }
+        out += &others(self, canvas);
         for warning in &self.warnings {
             out += &Look::Bad.paint(&format!("{}\n", clean(warning)), canvas);
         }
         out
     }
+}
+
+/// What is proved to gRPC clients and servers.
+fn others(certificates: &Certificates, canvas: Canvas) -> String {
+    let told = certificates.others.iter().map(|other| {
+        let ends = match other.ends_unix_s {
+            0 => "its times cannot be read".to_owned(),
+            ends => validity(ends),
+        };
+        let line = format!("{}: {}, valid {ends}", other.used_for, other.file);
+        fact("also", &line, canvas)
+    });
+    told.collect()
 }
 
 /// For how long a certificate is good still.
@@ -147,6 +161,8 @@ fn validity(ends_unix_s: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use provost_admin::v1::UsedCertificate;
+
     use super::*;
 
     #[test]
@@ -203,6 +219,13 @@ mod tests {
         for words in ["spiffe://x/a", "for 2 d 1 h more", "certificates: it ends"] {
             assert!(drawn.contains(words), "{words}: {drawn}");
         }
+        certificates.others = vec![UsedCertificate {
+            used_for: "to gRPC clients".into(),
+            file: "shop.pem".into(),
+            ends_unix_s: now.as_secs() as i64 + 86_400 + 7_300,
+        }];
+        let line = "also         to gRPC clients: shop.pem, valid for 1 d 2 h more";
+        assert!(certificates.draw(Canvas::plain()).contains(line));
         certificates.ends_unix_s = now.as_secs() as i64 - 3_600;
         assert!(certificates.draw(Canvas::plain()).contains("ended 1 h 0 min ago"));
         assert!(Certificates::default().draw(Canvas::plain()).contains("no [tls]"));

@@ -31,6 +31,15 @@ pub(crate) struct Tap {
         hide_default_value = true
     )]
     count: u32,
+    /// Instead of calls to come: so many of the newest that each tap has kept
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 0,
+        hide_default_value = true,
+        conflicts_with = "count"
+    )]
+    recent: u32,
     /// Only a line for each call, without its messages
     #[arg(long)]
     brief: bool,
@@ -46,6 +55,7 @@ pub(crate) async fn run(asked: Tap) -> Result<(), Failure> {
         method: asked.method,
         samples_max: asked.count,
         app: asked.app,
+        recent: asked.recent,
     };
     let mut samples = node.stream(request, AdminClient::tap).await?;
     let canvas = Canvas::of_stdout();

@@ -262,6 +262,8 @@ impl QosEngine {
 }
 
 impl PolicyEngine for QosEngine {
+    const JUDGES_CALLS: bool = false;
+
     fn start(
         mut self,
         declared: DeclaredEngine,

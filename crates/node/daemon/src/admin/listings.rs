@@ -9,6 +9,7 @@ use provost_engine::{MetricDescription, MetricSink};
 use crate::config::{RouteConfig, RouteTransport};
 use crate::control_plane::ControlPlane;
 use crate::inspect::{self, AttachedBy, DatapathDescription};
+use crate::live_change::JournalEntry;
 use crate::policies::Origin;
 use crate::runtime::AppId;
 
@@ -188,10 +189,40 @@ pub(crate) fn policies(desk: &Desk) -> v1::ListPoliciesResponse {
             .to_owned(),
             metrics: numbers.0,
             exceptions: described.exceptions,
+            calls_judged: described.calls_judged,
         }
     });
     v1::ListPoliciesResponse {
         policies: policies.collect(),
+    }
+}
+
+/// What the node proves itself with.
+pub(crate) fn certificates(desk: &Desk) -> v1::Certificates {
+    let peers = &desk.plane.peers;
+    let between_nodes = peers.certificates.as_ref();
+    v1::Certificates {
+        others: peers.grpc.describe(),
+        ..between_nodes.map(|one| one.describe()).unwrap_or_default()
+    }
+}
+
+/// The last changes of what runs, the newest first.
+pub(crate) fn changes(desk: &Desk) -> v1::ListChangesResponse {
+    let describe = |change: JournalEntry| v1::LiveChange {
+        id: change.id,
+        summary: change.summary,
+        state: change.state.to_owned(),
+        began_unix_us: unix_us(change.began),
+        changed_unix_us: unix_us(change.changed),
+        number: change.number,
+        datapaths: change.datapaths as u32,
+        pause_us_max: change.pause_ns_max as f64 / 1e3,
+        problem: change.problem,
+    };
+    let newest_first = desk.plane.changes.journal.newest_first();
+    v1::ListChangesResponse {
+        changes: newest_first.into_iter().map(describe).collect(),
     }
 }
 

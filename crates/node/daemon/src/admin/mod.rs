@@ -32,6 +32,7 @@ use crate::config::Config;
 use crate::control_plane::ControlPlane;
 
 pub use roles::{Denied, Role};
+pub(crate) use server::{Caller, Server};
 pub(crate) use socket::AdminSocket;
 
 /// Largest request, in bytes: a schema, and what is around it.
@@ -50,18 +51,23 @@ pub(crate) fn open(config: &Config) -> io::Result<Option<AdminSocket>> {
     AdminSocket::bind(&path, config.admin_mode()).map(Some)
 }
 
-/// Serves the admin API until the task is ended, on the thread of the control plane.
-pub(crate) fn serve(plane: ControlPlane, socket: AdminSocket) -> JoinHandle<()> {
+/// The service itself, for those within this process who ask for somebody: they say for whom, by a [`Caller`] among the
+/// extensions of a request.
+pub(crate) fn service(plane: ControlPlane) -> Server {
     let roles = server::Roles {
         config: plane.config.started.admin.clone(),
         own_uid: access::own_user(),
         node: plane.config.started.node.name.clone(),
         log: std::sync::Arc::clone(&plane.audit),
     };
-    let closing = plane.quiesce_barrier.closing();
     let counter = desk::Counter::open(Rc::new(desk::Desk::new(plane)));
-    let service =
-        AdminServer::new(server::Server::new(counter, roles)).max_decoding_message_size(REQUEST_BYTES_MAX);
+    Server::new(counter, roles)
+}
+
+/// Serves the admin API until the task is ended, on the thread of the control plane.
+pub(crate) fn serve(plane: ControlPlane, socket: AdminSocket) -> JoinHandle<()> {
+    let closing = plane.quiesce_barrier.closing();
+    let service = AdminServer::new(service(plane)).max_decoding_message_size(REQUEST_BYTES_MAX);
     let serving = Transport::builder()
         .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION_MAX)
         .max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX as u32)

@@ -62,11 +62,30 @@ pub(crate) struct Server {
     users: Mutex<UserNames>,
 }
 
-/// Who calls.
-#[derive(Clone)]
-struct Caller {
+/// Who calls. Among a request's extensions it says for whom somebody within this process asks; nobody outside can put it there.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
     peer: Credentials,
     role: Role,
+}
+
+impl Caller {
+    /// One whom a secret has proved, and of whom the kernel says nothing.
+    pub(crate) fn with_role(role: Role) -> Caller {
+        let peer = Credentials::unknown();
+        Caller { peer, role }
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// A request of the caller's.
+    pub(crate) fn request<M>(&self, message: M) -> Request<M> {
+        let mut request = Request::new(message);
+        request.extensions_mut().insert(self.clone());
+        request
+    }
 }
 
 impl Server {
@@ -78,25 +97,33 @@ impl Server {
         }
     }
 
+    /// A process, with the role that the configuration gives it.
+    pub(crate) fn caller(&self, peer: Credentials) -> Caller {
+        let role = Role::of(&self.roles.config, self.roles.own_uid, &peer);
+        Caller { peer, role }
+    }
+
     /// Who calls, if they may.
     fn admit<M: Serialize>(&self, method: Method, request: &Request<M>) -> Result<Caller, Status> {
-        let peer = request
-            .extensions()
-            .get::<Credentials>()
-            .cloned()
+        let process = || {
+            let peer = request.extensions().get::<Credentials>().cloned();
+            peer.map(|peer| self.caller(peer))
+        };
+        let within = request.extensions().get::<Caller>().cloned();
+        let caller = within
+            .or_else(process)
             .ok_or_else(|| Status::unauthenticated("the kernel does not say who is calling"))?;
-        let role = Role::of(&self.roles.config, self.roles.own_uid, &peer);
-        if role >= method.role {
-            return Ok(Caller { peer, role });
+        if caller.role >= method.role {
+            return Ok(caller);
         }
         let denied = Denied {
             method: method.name,
             needed: method.role,
-            has: role,
-            peer: peer.clone(),
+            has: caller.role,
+            peer: caller.peer.clone(),
         };
         let status = Status::permission_denied(denied.to_string());
-        let mut record = self.record(method, Caller { peer, role }, request.get_ref());
+        let mut record = self.record(method, caller, request.get_ref());
         record.conclude(&status);
         audit::write(&record, &self.roles.log);
         Err(status)
@@ -233,6 +260,13 @@ const ANSWERS_MAX: usize = 16;
 
 /// The answers of a stream.
 pub(crate) struct Answers<T>(mpsc::Receiver<Result<T, Status>>);
+
+impl<T> Answers<T> {
+    /// The next answer; none when there are no more.
+    pub(crate) async fn next(&mut self) -> Option<Result<T, Status>> {
+        self.0.recv().await
+    }
+}
 
 impl<T> Stream for Answers<T> {
     type Item = Result<T, Status>;
@@ -410,6 +444,13 @@ impl Admin for Server {
         .await
     }
 
+    async fn list_changes(&self, request: Request<ListChangesRequest>) -> Answer<ListChangesResponse> {
+        self.look(view("ListChanges"), request, |desk, _| async move {
+            Ok(listings::changes(&desk))
+        })
+        .await
+    }
+
     async fn list_schemas(&self, request: Request<ListSchemasRequest>) -> Answer<ListSchemasResponse> {
         self.look(view("ListSchemas"), request, |desk, _| async move {
             Ok(schemas::list(&desk))
@@ -496,13 +537,7 @@ impl Admin for Server {
 
     async fn get_certificates(&self, request: Request<GetCertificatesRequest>) -> Answer<Certificates> {
         self.look(view("GetCertificates"), request, |desk, _| async move {
-            Ok(desk
-                .plane
-                .peers
-                .certificates
-                .as_ref()
-                .map(|one| one.describe())
-                .unwrap_or_default())
+            Ok(listings::certificates(&desk))
         })
         .await
     }

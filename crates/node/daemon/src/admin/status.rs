@@ -9,7 +9,7 @@ use provost_admin::v1::status::State;
 use crate::authority::openness;
 use crate::control_plane::ControlPlane;
 use crate::counts::unix_ms;
-use crate::inspect;
+use crate::inspect::{self, PolicyDescription};
 use crate::observe;
 use crate::policies::fit;
 use crate::runtime::{Runtime, Spent};
@@ -50,6 +50,7 @@ pub(crate) async fn status(desk: &Desk, role: Role) -> v1::Status {
         packets: listings::packets(plane.connections.packets(), None),
         warnings: warnings(plane),
         grpc_listeners: plane.grpc.describe_listeners(),
+        never_matched: never_matched(plane),
     }
 }
 
@@ -71,6 +72,23 @@ fn warnings(plane: &ControlPlane) -> Vec<String> {
         .chain(certificates.flat_map(|certificates| certificates.warnings()))
         .chain(plane.peers.grpc.warnings())
         .collect()
+}
+
+/// Policies that have judged no call yet, with where they wait for one.
+fn never_matched(plane: &ControlPlane) -> Vec<String> {
+    let unmatched = |policy: &PolicyDescription| policy.calls_judged == Some(0);
+    let describe = |policy: PolicyDescription| {
+        let name = &policy.attachment.name;
+        match policy.datapaths {
+            0 => format!("{name}: no datapath has it"),
+            1 => format!("{name}: no call that it is for has begun on the 1 datapath that has it"),
+            datapaths => {
+                format!("{name}: no call that it is for has begun on the {datapaths} datapaths that have it")
+            }
+        }
+    };
+    let policies = inspect::policies(plane).into_iter();
+    policies.filter(unmatched).map(describe).collect()
 }
 
 /// Policies that apply to nothing known.

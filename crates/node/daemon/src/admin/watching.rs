@@ -37,6 +37,9 @@ pub(crate) async fn tap(
             places.insert(live.name.to_string(), source.next());
         }
     }
+    if asked.recent > 0 {
+        return tell_kept(desk, &asked, &answers).await;
+    }
     let mut told = 0;
     loop {
         // Policies may come and go while somebody reads.
@@ -67,6 +70,28 @@ pub(crate) async fn tap(
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
+}
+
+/// Tells the newest samples that each tap has kept, the oldest of them first.
+async fn tell_kept(
+    desk: &Desk,
+    asked: &v1::TapRequest,
+    answers: &Answers<v1::TapSample>,
+) -> Result<(), Status> {
+    for live in taps(desk, &asked.policy)? {
+        let Some(source) = live.policy.samples() else {
+            continue;
+        };
+        let kept = source.read(0, usize::MAX).samples;
+        let mut newest: Vec<_> = kept.iter().filter(|sample| is_asked(sample, asked)).collect();
+        let older = newest.len().saturating_sub(asked.recent as usize);
+        for sample in newest.drain(older..) {
+            if answers.send(Ok(shown(sample, 0))).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The policies that sample calls: the one of this name, or all.

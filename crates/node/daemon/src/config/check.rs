@@ -60,6 +60,7 @@ impl Config {
         if let Err((key, problem)) = self.observe.collector() {
             problems.add(key, problem);
         }
+        problems.0.extend(self.page_problems());
         problems.0
     }
 
@@ -341,6 +342,9 @@ impl Config {
         }
         if let Ok(Some(ListenAddress::Tcp(address))) = self.observe.address() {
             take("observe.listen".to_owned(), (TCP, address), &|_| true);
+        }
+        if let Ok(Some(ListenAddress::Tcp(address))) = self.page.address() {
+            take("page.listen".to_owned(), (TCP, address), &|_| true);
         }
     }
 

@@ -14,6 +14,7 @@ mod grpc_tls;
 mod lines;
 mod model;
 mod observe;
+mod page;
 mod sources;
 
 use std::fmt;
@@ -29,6 +30,7 @@ pub use grpc::{GrpcCompression, GrpcListenerConfig, GrpcTable, NodeService, Tran
 pub use grpc_tls::{ClientAuth, GrpcListenerTls, RouteTls};
 pub use model::*;
 pub use observe::{ListenAddress, ObserveConfig};
+pub use page::{PageConfig, TokenRole};
 pub use sources::{Adjust, FurtherCheck, Sources};
 
 /// Why a configuration was refused.

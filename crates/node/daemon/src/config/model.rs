@@ -8,7 +8,8 @@ use provost_wire::limits;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AdminConfig, AppTable, GroupAccount, GrpcCompression, GrpcTable, ObserveConfig, RouteTls, UserAccount,
+    AdminConfig, AppTable, GroupAccount, GrpcCompression, GrpcTable, ObserveConfig, PageConfig, RouteTls,
+    UserAccount,
 };
 use crate::policies::Attachment;
 use crate::transport::{TransportKind, TransportOptions};
@@ -40,6 +41,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Where the node tells about itself.
     pub observe: ObserveConfig,
+    /// The page that people look at.
+    pub page: PageConfig,
     /// Libraries with engines, to load before policies are attached.
     pub engines: Vec<PathBuf>,
     /// Kinds of policies of every datapath, without configuration, before those of `[[policy]]`.

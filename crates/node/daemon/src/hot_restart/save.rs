@@ -187,10 +187,13 @@ impl Writer<'_> {
                 descriptors: 1,
             });
         }
-        if let Some((http, address)) = &sockets.http {
-            self.descriptors.push(http.try_clone()?);
+        for (name, listener) in [(HTTP_PART, &sockets.http), (PAGE_PART, &sockets.page)] {
+            let Some((socket, address)) = listener else {
+                continue;
+            };
+            self.descriptors.push(socket.try_clone()?);
             node.parts.push(state::Part {
-                name: HTTP_PART.to_owned(),
+                name: name.to_owned(),
                 state: address.as_bytes().to_vec(),
                 descriptors: 1,
             });
@@ -414,3 +417,5 @@ pub(super) const ADMIN_PART: &str = "admin";
 pub(super) const GRPC_PART: &str = "grpc-listener";
 /// The socket of metrics and health, likewise.
 pub(super) const HTTP_PART: &str = "http";
+/// The socket of the page, with what the configuration called its address.
+pub(super) const PAGE_PART: &str = "page";

@@ -15,7 +15,7 @@ use provost_shm::PacketSocket;
 
 use super::channel::{Body, Channel, ChannelError, Committed, Failed, Ready, Restored, unexpected};
 use super::restore::{self, Descriptors, NotRestored};
-use super::save::{ADMIN_PART, GRPC_PART, HTTP_PART};
+use super::save::{ADMIN_PART, GRPC_PART, HTTP_PART, PAGE_PART};
 use super::state::{self, FORMAT};
 use crate::config::{Config, ListenerConfig};
 use crate::control_plane::ControlPlane;
@@ -244,6 +244,7 @@ pub(crate) fn complete(
         control: control.into(),
         admin: None,
         http: None,
+        page: None,
         grpc: Vec::new(),
         peers: Vec::with_capacity(prepared.listeners.len()),
     };
@@ -272,6 +273,10 @@ pub(crate) fn complete(
             HTTP_PART => {
                 let address = String::from_utf8_lossy(&part.state).into_owned();
                 sockets.http = socket.map(|socket| (socket, address));
+            }
+            PAGE_PART => {
+                let address = String::from_utf8_lossy(&part.state).into_owned();
+                sockets.page = socket.map(|socket| (socket, address));
             }
             GRPC_PART => {
                 let key = String::from_utf8_lossy(&part.state).into_owned();

@@ -28,6 +28,7 @@
 //!
 //! Changes of the table come one after the other; a migration of one connection waits for its turn among them.
 
+mod journal;
 mod shape;
 
 use std::cell::{Cell, RefCell};
@@ -48,6 +49,8 @@ use crate::runtime::{
 };
 use crate::runtimes::Runtimes;
 use crate::transport::{EstablishedPeer, TransportOptions};
+use journal::ChangeJournal;
+pub(crate) use journal::JournalEntry;
 use shape::{
     ChangePurpose, DatapathChange, DatapathShape, DatapathSnapshot, EngineCheckpoints, PreparedDatapath,
 };
@@ -80,6 +83,17 @@ enum ChangeState {
 }
 
 impl ChangeState {
+    /// As the admin API names it.
+    const fn name(self) -> &'static str {
+        match self {
+            ChangeState::Prepared => "prepared",
+            ChangeState::Applying => "applying",
+            ChangeState::OnProbation => "on probation",
+            ChangeState::Committed => "committed",
+            ChangeState::RolledBack => "rolled back",
+        }
+    }
+
     fn may_become(self, next: ChangeState) -> bool {
         use ChangeState::{Applying, Committed, OnProbation, Prepared, RolledBack};
         matches!(
@@ -99,6 +113,7 @@ struct LiveChange {
     since: Instant,
     /// The instances that it brought.
     brought: Vec<Tag>,
+    journal: Rc<ChangeJournal>,
 }
 
 impl LiveChange {
@@ -111,6 +126,7 @@ impl LiveChange {
         tracing::info!(change = self.id, from = ?self.state, to = ?to, "live change");
         self.state = to;
         self.since = Instant::now();
+        self.journal.advance(self.id, to);
     }
 }
 
@@ -120,6 +136,8 @@ pub(crate) struct LiveChanges {
     connections: Rc<ConnectionRegistry>,
     runtimes: Rc<Runtimes>,
     counts: Rc<Counts>,
+    /// What operators can look up of changes.
+    pub(crate) journal: Rc<ChangeJournal>,
     next_id: Cell<u64>,
     /// The oldest first.
     on_probation: RefCell<VecDeque<LiveChange>>,
@@ -150,6 +168,7 @@ impl LiveChanges {
             connections,
             runtimes,
             counts,
+            journal: Rc::default(),
             next_id: Cell::new(1),
             on_probation: RefCell::default(),
             early: RefCell::default(),
@@ -177,8 +196,12 @@ impl LiveChanges {
     ) -> Result<Report, ChangeError> {
         let began = Instant::now();
         let old = self.policies.table();
+        let what = listing::attempt(&change);
         let made = self.make(&old, &change, mode).await.inspect_err(|error| {
             tracing::info!(change = id, %error, "refused a change");
+            if mode == Mode::Apply {
+                self.journal.refused(id, &what, &error.to_string());
+            }
         })?;
         let (before, after) = listing::differences(&old, &made.next);
         let moves = listing::version_moves(&old, &made.next);
@@ -191,15 +214,17 @@ impl LiveChanges {
         match mode {
             Mode::DryRun => report.datapaths = transition.prepare(&made.next).await?.len(),
             Mode::Apply => {
+                self.journal.begin(id, &what);
                 let outcome = self.apply(id, &old, made, &mut transition).await;
                 self.count(&change, outcome.is_ok());
-                outcome?;
+                outcome.inspect_err(|error| self.journal.failed(id, &error.to_string()))?;
                 transition.fill(&mut report);
                 report.number = self.policies.history.new_number();
             }
         }
         report.took = began.elapsed();
         report.summary = listing::summary(&change, mode, report.datapaths, &moves);
+        self.journal.report(id, &report);
         tracing::info!(
             change = id,
             number = report.number,
@@ -231,6 +256,7 @@ impl LiveChanges {
                 .map(|instance| instance.tag)
                 .filter(is_new)
                 .collect(),
+            journal: Rc::clone(&self.journal),
         };
         self.policies.history.remember(old, &made.next);
         change.advance(ChangeState::Applying);
@@ -325,6 +351,7 @@ impl LiveChanges {
         let Some(from) = self.connections.find(id).map(|open| DatapathShape::of(&open)) else {
             return Ok(MigrationOutcome::Ended);
         };
+        let transport = peer.kind.name();
         let version = self
             .policies
             .transport_version(peer.kind, &from.spec.app.identity.name, id);
@@ -336,8 +363,11 @@ impl LiveChanges {
             state: ChangeState::Prepared,
             since: Instant::now(),
             brought: Vec::new(),
+            journal: Rc::clone(&self.journal),
         };
         tracing::info!(change = change.id, connection = id, "a change is prepared");
+        let what = format!("migrate connection {id} to {transport}");
+        self.journal.begin(change.id, &what);
         change.advance(ChangeState::Applying);
         let asked = match prepared {
             Ok(prepared) => self.ask(prepared).await,
@@ -352,6 +382,9 @@ impl LiveChanges {
         } else {
             ChangeState::RolledBack
         });
+        if let Err(problem) = &outcome {
+            self.journal.failed(change.id, problem);
+        }
         outcome
     }
 
@@ -522,6 +555,8 @@ impl LiveChanges {
             .position(|change| change.brought.contains(&tag))?;
         let mut change = on_probation.remove(at)?;
         change.advance(ChangeState::RolledBack);
+        let reason = self.policies.history.has_failed(tag).unwrap_or_default();
+        self.journal.failed(change.id, &reason);
         Some(change.id)
     }
 }

@@ -27,9 +27,12 @@ pub(crate) fn print(metrics: &Collected) -> String {
 }
 
 fn print_sample(out: &mut String, name: &str, labels: &str, sample: &Sample) {
-    let braces = |labels: &str| match labels.is_empty() {
-        true => String::new(),
-        false => format!("{{{labels}}}"),
+    let braces = |labels: &str| {
+        if labels.is_empty() {
+            String::new()
+        } else {
+            format!("{{{labels}}}")
+        }
     };
     match sample {
         Sample::Number(value) => {

@@ -81,7 +81,30 @@ pub(crate) fn version_moves(old: &Table, next: &Table) -> String {
 
 /// What a change did, in one line; `moves` is what [`version_moves`] says of it.
 pub(crate) fn summary(change: &Change, mode: Mode, datapaths: usize, moves: &str) -> String {
-    let (done, would) = match change {
+    let (done, would) = deed(change, moves);
+    let text = match mode {
+        Mode::Apply => done,
+        Mode::DryRun => would,
+    };
+    let on = match datapaths {
+        1 => "1 datapath".to_owned(),
+        count => format!("{count} datapaths"),
+    };
+    format!("{text} on {on}")
+}
+
+/// What a change is about to do, such as `attach limit-gets`.
+pub(crate) fn attempt(change: &Change) -> String {
+    let (_, would) = deed(change, "");
+    would.trim_start_matches(WOULD).to_owned()
+}
+
+/// What begins the sentence about a change that is not made.
+const WOULD: &str = "would ";
+
+/// What a change has done, and what it would do.
+fn deed(change: &Change, moves: &str) -> (String, String) {
+    match change {
         Change::Attach { attachment, .. } => (
             format!("attached {}", attachment.name),
             format!("would attach {}", attachment.name),
@@ -114,16 +137,7 @@ pub(crate) fn summary(change: &Change, mode: Mode, datapaths: usize, moves: &str
             format!("applied a table of {} policies", attachments.len()),
             format!("would apply a table of {} policies", attachments.len()),
         ),
-    };
-    let text = match mode {
-        Mode::Apply => done,
-        Mode::DryRun => would,
-    };
-    let on = match datapaths {
-        1 => "1 datapath".to_owned(),
-        count => format!("{count} datapaths"),
-    };
-    format!("{text} on {on}")
+    }
 }
 
 fn rolled_back(moves: &str) -> &str {
