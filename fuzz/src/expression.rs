@@ -76,6 +76,7 @@ pub(crate) fn expression(input: &[u8]) {
             tables: &subject.datapath_context.tables,
             metadata: &[],
             message: Some(View::linear(native)),
+            protobuf: None,
             unix_s: i64::from_le_bytes(input.first_chunk().copied().unwrap_or_default()),
         });
     }

@@ -79,6 +79,17 @@ impl Step {
     }
 }
 
+/// In which form the messages of an app are on their way through the engines of its datapath. It keeps the form it came in until
+/// somebody needs the other one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyForm {
+    /// In the native layout: the app maps its messages.
+    #[default]
+    Native,
+    /// As protobuf: the app speaks gRPC, or is another node's.
+    Protobuf,
+}
+
 /// Metadata and message of a step, wherever they are.
 #[derive(Debug, Default)]
 pub enum Body {
@@ -91,7 +102,7 @@ pub enum Body {
     Gathered(Gathered),
     /// Inbound: a block of the app's receive heap, not yet published.
     Received(ReceivedBody),
-    /// Metadata and message in one private buffer: protobuf on its way out or in, or a message that the service made.
+    /// Metadata and message in one private buffer: a message as protobuf, as it came or is to go, or metadata that the service made.
     Encoded(EncodedBody),
 }
 
@@ -166,7 +177,8 @@ pub enum Offsets {
     Window,
 }
 
-/// Metadata padded to 8 bytes and then a message, in one private buffer.
+/// Metadata padded to 8 bytes and then a message in protobuf, in one private buffer. Nobody but the service can write it, so that
+/// what a policy reads of it is what goes on. Nothing of the message was checked.
 #[derive(Debug)]
 pub struct EncodedBody {
     /// The bytes.
@@ -175,6 +187,37 @@ pub struct EncodedBody {
     pub metadata_bytes: u32,
     /// Length of the message (0 without `MESSAGE`).
     pub message_bytes: u32,
+}
+
+impl EncodedBody {
+    /// Metadata and the protobuf message behind it, in a buffer that has room for both in one run.
+    #[must_use]
+    pub fn of(metadata: &[u8], protobuf: &[u8], mut buffer: Buffer) -> EncodedBody {
+        let offset = message_offset(metadata.len() as u32);
+        buffer.bytes.reserve(offset + protobuf.len());
+        buffer.bytes.extend_from_slice(metadata);
+        buffer.bytes.resize(offset, 0);
+        buffer.bytes.extend_from_slice(protobuf);
+        EncodedBody {
+            buffer,
+            metadata_bytes: metadata.len() as u32,
+            message_bytes: protobuf.len() as u32,
+        }
+    }
+
+    /// The metadata; nothing, if its length does not add up.
+    #[must_use]
+    pub fn metadata(&self) -> &[u8] {
+        let bytes = self.buffer.bytes.get(..self.metadata_bytes as usize);
+        bytes.unwrap_or_default()
+    }
+
+    /// The message in protobuf; none, if its length does not add up.
+    #[must_use]
+    pub fn protobuf(&self) -> Option<&[u8]> {
+        let behind = self.buffer.bytes.get(message_offset(self.metadata_bytes)..)?;
+        behind.get(..self.message_bytes as usize)
+    }
 }
 
 /// Where the message begins in a body whose metadata has this length.

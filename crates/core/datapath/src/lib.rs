@@ -30,8 +30,8 @@ pub use datapath::{
 pub use egress_event::{EgressEvent, EgressEvents};
 pub use fields::{FieldReader, FieldWriter, SavedField};
 pub use item::{
-    Body, EncodedBody, ForeignBytes, Gathered, Keepalive, Offsets, ReceivedBlock, ReceivedBody, Step,
-    Untrusted, message_offset,
+    Body, BodyForm, EncodedBody, ForeignBytes, Gathered, Keepalive, Offsets, ReceivedBlock, ReceivedBody,
+    Step, Untrusted, message_offset,
 };
 pub use packets::{PacketCounts, Packets};
 pub use private_bytes::{

@@ -14,8 +14,8 @@ pub use prost_reflect::Value;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use provost_datapath::{
-    Body, BufferPool, Context, FlowHints, Gathered, HeapFull, InPlace, QUEUE_STEPS_MAX, ReceiveHeap,
-    ReceivedBlock, SocketHint, message_offset,
+    Body, BufferPool, Context, EncodedBody, FlowHints, Gathered, HeapFull, InPlace, QUEUE_STEPS_MAX,
+    ReceiveHeap, ReceivedBlock, SocketHint, message_offset,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_schema::{MessageId, Schema};
@@ -144,7 +144,16 @@ impl Service {
         self.step(call, Parts::MESSAGE | Parts::STATUS, message, fields)
     }
 
-    fn step(&self, call: u64, parts: Parts, message: MessageId, fields: &[(&str, Value)]) -> Step {
+    /// The request of a method in protobuf.
+    ///
+    /// # Panics
+    /// If the service has no such method or the message no such field.
+    #[must_use]
+    pub fn protobuf(&self, method: u16, fields: &[(&str, Value)]) -> Vec<u8> {
+        self.encode(self.schema.services[0].methods[usize::from(method)].input, fields)
+    }
+
+    fn encode(&self, message: MessageId, fields: &[(&str, Value)]) -> Vec<u8> {
         let name = &self.schema.message(message).full_name;
         let descriptor = self
             .pool
@@ -154,13 +163,17 @@ impl Service {
         for (name, value) in fields {
             dynamic.set_field_by_name(name, value.clone());
         }
+        dynamic.encode_to_vec()
+    }
+
+    fn step(&self, call: u64, parts: Parts, message: MessageId, fields: &[(&str, Value)]) -> Step {
         let mut bytes = Vec::new();
         let scratch = &mut Scratch::default();
         let message_bytes = self
             .tables
             .decode(
                 message,
-                &dynamic.encode_to_vec(),
+                &self.encode(message, fields),
                 &mut bytes,
                 MESSAGE_BYTES_MAX,
                 scratch,
@@ -210,6 +223,32 @@ pub fn with_metadata(mut step: Step, entries: &[(&str, &str)]) -> Step {
     body.buffer.bytes = block;
     body.metadata_bytes = metadata_bytes;
     step
+}
+
+/// A step whose message is these bytes, as protobuf that was not decoded: valid or not. Its metadata stays.
+///
+/// # Panics
+/// If the step has a received body.
+#[must_use]
+pub fn with_protobuf(mut step: Step, protobuf: &[u8]) -> Step {
+    let metadata = match &step.body {
+        Body::Empty => Vec::new(),
+        Body::Gathered(body) => body.buffer.bytes[..body.metadata_bytes as usize].to_vec(),
+        Body::Encoded(body) => body.metadata().to_vec(),
+        _ => panic!("the rig makes gathered bodies"),
+    };
+    let buffer = provost_datapath::Buffer::default();
+    step.body = Body::Encoded(EncodedBody::of(&metadata, protobuf, buffer));
+    step
+}
+
+/// The message of a step, as the protobuf that it passes in; `None` of one that is not in that form.
+#[must_use]
+pub fn protobuf_of(step: &Step) -> Option<&[u8]> {
+    match &step.body {
+        Body::Encoded(body) => body.protobuf(),
+        _ => None,
+    }
 }
 
 /// The value of a metadata key of a step; `None` without.

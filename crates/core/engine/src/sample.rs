@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use provost_datapath::BodyForm;
+
 use crate::{Code, DatapathContext, Direction, Nanos, Parts};
 
 /// Where sampled calls come from. All of it is for the control plane; nothing here waits for the data path.
@@ -68,11 +70,13 @@ pub struct SampledStep {
     pub timeout_ns: Nanos,
     /// Its metadata block.
     pub metadata: Vec<u8>,
-    /// Its message in the native layout, as far as it was kept.
+    /// Its message in its form, as far as it was kept.
     pub message: Vec<u8>,
+    /// In which form the message passed.
+    pub form: BodyForm,
     /// Length of the whole message.
     pub message_bytes: u32,
-    /// What the message's references count from: 0 for its first byte, else the place of that byte in a window.
+    /// What the references of a native message count from: 0 for its first byte, else the place of that byte in a window.
     pub window_at: u32,
 }
 

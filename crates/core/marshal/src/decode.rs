@@ -6,6 +6,7 @@
 //! are, as runs. *Placing* then takes the runs in layout order and appends each field's blocks, which is what makes
 //! the outcome canonical. Both steps look at each byte of a struct's own records a fixed number of times.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use provost_schema::{MessageId, Type};
@@ -31,7 +32,16 @@ pub struct Scratch {
     pairs: Vec<MapPair>,
 }
 
+thread_local! {
+    static OF_THREAD: RefCell<Scratch> = RefCell::default();
+}
+
 impl Scratch {
+    /// Lends the one that this thread keeps, to those who need one now and then. It is not lent twice at a time.
+    pub fn of_thread<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
+        OF_THREAD.with_borrow_mut(work)
+    }
+
     fn reset(&mut self) {
         self.runs.clear();
         self.runs.shrink_to(KEPT_MAX);

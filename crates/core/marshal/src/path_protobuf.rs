@@ -12,6 +12,9 @@ use crate::records::{Content, Record, Records, varint_at};
 use crate::tables::{Field, Shape, StructIndex, scalar_bytes};
 use crate::{DecodeError, FieldPath, Scratch, Tables, Value};
 
+/// Bytes of packed varints, of a group or of a map's pair that take as long to walk as a record does.
+const SPENT_RECORD_BYTES: u32 = 4;
+
 impl Tables {
     /// Reads a field of a message in protobuf, as [`Tables::read`] reads it of the same message once decoded: the last value
     /// wins, messages that come in pieces merge, lists are packed or not, a field that is missing has its default or is absent.
@@ -20,6 +23,21 @@ impl Tables {
     /// What the path touches is malformed.
     pub fn read_protobuf<'a>(
         &self,
+        path: &FieldPath,
+        protobuf: &'a [u8],
+        scratch: &mut Scratch,
+    ) -> Result<Option<Value<'a>>, DecodeError> {
+        self.read_protobuf_within(u32::MAX, path, protobuf, scratch)
+    }
+
+    /// As [`Tables::read_protobuf`], of a message in which no more records are walked than these. For who reads many fields
+    /// it is cheaper to decode one that has more.
+    ///
+    /// # Errors
+    /// What the path touches is malformed, or there are more records ([`DecodeError::TooFragmented`]).
+    pub fn read_protobuf_within<'a>(
+        &self,
+        records_max: u32,
         path: &FieldPath,
         protobuf: &'a [u8],
         scratch: &mut Scratch,
@@ -38,6 +56,7 @@ impl Tables {
             present: 0,
             found: None,
             count: 0,
+            records_left: Some(records_max),
             error: None,
         };
         let whole = Content {
@@ -45,6 +64,9 @@ impl Tables {
             end: protobuf.len() as u32,
         };
         walk.message(0, path.root, whole);
+        if walk.records_left.is_none() {
+            return Err(DecodeError::TooFragmented);
+        }
         walk.value()
     }
 }
@@ -61,6 +83,8 @@ struct PathWalk<'a, 'b> {
     found: Option<Record>,
     /// Elements of a list.
     count: u32,
+    /// Records that may still be walked; none, once there were more.
+    records_left: Option<u32>,
     /// What is malformed, unless another member of a oneof takes its place.
     error: Option<DecodeError>,
 }
@@ -71,10 +95,16 @@ impl<'a> PathWalk<'a, '_> {
         let path = self.path;
         let field = path.through.get(level).unwrap_or(&path.last);
         for record in Records::new(self.input, piece) {
+            if !self.spend(1) {
+                return;
+            }
             let record = match record {
                 Ok(record) => record,
                 Err(error) => return self.fail(error),
             };
+            if record.wire == Wire::GroupStart {
+                self.spend(record.content.len() / SPENT_RECORD_BYTES);
+            }
             if record.number != field.number {
                 self.other(level, index, field, &record);
             } else if let (true, Type::Message(inner)) = (level < path.through.len(), field.ty) {
@@ -115,6 +145,7 @@ impl<'a> PathWalk<'a, '_> {
         match field.shape {
             Shape::Map { pair } if record.wire == Wire::Len => {
                 let key = self.tables.of(pair).key.unwrap_or(Type::Bool);
+                self.spend(record.content.len() / SPENT_RECORD_BYTES);
                 self.scratch.note_pair(self.input, key, record.content)?;
             }
             Shape::List { .. } if record.wire == single => self.count += 1,
@@ -127,7 +158,7 @@ impl<'a> PathWalk<'a, '_> {
     }
 
     /// How many numbers there are in a packed list.
-    fn packed(&self, single: Wire, record: &Record) -> Result<u32, DecodeError> {
+    fn packed(&mut self, single: Wire, record: &Record) -> Result<u32, DecodeError> {
         let Content { start, end } = record.content;
         if single != Wire::Varint {
             let element_bytes = scalar_bytes(self.path.last.ty).unwrap_or(1);
@@ -137,12 +168,22 @@ impl<'a> PathWalk<'a, '_> {
                 .then(|| record.content.len() / element_bytes)
                 .ok_or(truncated);
         }
+        if !self.spend(record.content.len() / SPENT_RECORD_BYTES) {
+            return Ok(0);
+        }
         let (mut at, mut count) = (start, 0);
         while at < end {
             (_, at) = varint_at(self.input, at, end)?;
             count += 1;
         }
         Ok(count)
+    }
+
+    /// Accounts for records that are walked; whether so many are left.
+    fn spend(&mut self, records: u32) -> bool {
+        let left = self.records_left.and_then(|left| left.checked_sub(records));
+        self.records_left = left;
+        left.is_some()
     }
 
     fn fail(&mut self, error: DecodeError) {

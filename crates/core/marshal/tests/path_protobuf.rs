@@ -126,3 +126,34 @@ fn what_the_path_touches_is_judged() {
     assert_eq!(read("signed", &[34, 1, 8]), "0");
     assert_eq!(read("text", &[18, 1, 0xff, 18, 1, b'a']), "\"a\"");
 }
+
+#[test]
+fn a_walk_is_bounded_and_reads_the_same_within_its_bound() {
+    let subject = Subject::from_source(PROTO);
+    let read_within = |records_max, path: &str, protobuf: &[u8]| {
+        let found = subject.tables.field_path(subject.id("Outer"), path).unwrap();
+        Scratch::of_thread(|scratch| {
+            let read = subject
+                .tables
+                .read_protobuf_within(records_max, &found, protobuf, scratch);
+            read.map(|value| format!("{value:?}"))
+        })
+    };
+    let words = [0x4a, 1, b'w'].repeat(100);
+    assert_eq!(read_within(100, "words", &words), Ok("Some(List(100))".into()));
+    assert_eq!(read_within(99, "words", &words), Err(DecodeError::TooFragmented));
+    assert_eq!(read_within(99, "signed", &words), Err(DecodeError::TooFragmented));
+    // What is walked within one record counts as well: a group, a map's pair, packed numbers.
+    let group = [&[0xa3, 0x06][..], &[8, 2].repeat(100), &[0xa4, 0x06]].concat();
+    let pair = [&[0x42, 200, 1][..], &[0x0a, 0].repeat(100)].concat();
+    let inner = [&[0x12, 100][..], &[1; 100]].concat();
+    let packed = [&[0x22, 102][..], &inner].concat();
+    for (path, protobuf) in [("signed", &group), ("index", &pair), ("inner.list", &packed)] {
+        assert!(read_within(60, path, protobuf).is_ok(), "{path}");
+        assert_eq!(
+            read_within(20, path, protobuf),
+            Err(DecodeError::TooFragmented),
+            "{path}"
+        );
+    }
+}

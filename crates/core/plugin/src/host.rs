@@ -65,7 +65,8 @@ unsafe extern "C" fn contents(step: *mut c_void, contents: *mut Contents) -> i32
             .message
             .map_or(Bytes::EMPTY, |view| Bytes::of(view.bytes())),
         window_at: contents.message.map_or(0, |view| view.window_at()),
-        has_message: u8::from(contents.message.is_some()),
+        // Of a message that is still protobuf nothing can be read before the step is whole.
+        has_message: u8::from(contents.message.is_some() || contents.protobuf.is_some()),
         reserved: [0; 3],
     };
     OK

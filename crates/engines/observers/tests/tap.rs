@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use prost_reflect::{MapKey, Value as Dynamic};
-use provost_engine::rig::{Rig, Service, metric, policy, with_metadata};
+use provost_engine::rig::{Rig, Service, metric, policy, protobuf_of, with_metadata, with_protobuf};
 use provost_engine::{Code, Parts, Policy, Sample, Side, Step};
 use provost_observers::kind;
 use serde_json::{Value, json};
@@ -302,4 +302,35 @@ fn what_cannot_work_is_refused_with_its_key() {
     assert!(problem("redact = [\".\"]").starts_with("redact: \".\" names no field"));
     assert!(problem("status = [\"ok\"]").starts_with("status: \"ok\" is no status"));
     policy(&*kind("tap").unwrap(), kind("tap").unwrap().example(), None).unwrap();
+}
+
+#[test]
+fn a_message_in_protobuf_is_shown_as_a_native_one_and_passes_as_it_came() {
+    let service = Service::from_source(SHOP);
+    let policy = tap("redact = [\"user.password\"]");
+    let mut rig = Rig::new(service.datapath_context(Side::Client), &*policy);
+    let fields = order(&service, "4711", CANARY);
+    let natively = service.request(1, 0, &fields);
+    let mut unusual = service.protobuf(0, &fields);
+    unusual.extend([0xf8, 0x7f, 1]);
+    let malformed = [0x0a, 9, b'x'];
+    rig.send(natively);
+    rig.send(with_protobuf(service.request(2, 0, &[]), &unusual));
+    rig.send(with_protobuf(service.request(3, 0, &[]), &malformed));
+    rig.poll();
+    let sent = rig.to_wire();
+    assert_eq!(protobuf_of(&sent[1]), Some(&unusual[..]));
+    assert_eq!(protobuf_of(&sent[2]), Some(&malformed[..]));
+    for call in 1..=3 {
+        rig.receive(Step::new(call, Parts::STATUS));
+    }
+    rig.poll();
+    let samples = samples(&*policy);
+    let shown = |at: usize| serde_json::from_str::<Value>(&samples[at].json).unwrap();
+    let steps = [0, 1, 2].map(|at| shown(at)["steps"][0].clone());
+    assert_eq!(steps[1]["message"]["user"]["card"]["number"], "4711");
+    assert_eq!(steps[1]["message"], steps[0]["message"]);
+    assert_eq!(steps[1]["message_bytes"], unusual.len());
+    assert_eq!(steps[2]["message_left_out"], true);
+    assert!(samples.iter().all(|sample| !sample.json.contains(CANARY)));
 }

@@ -104,6 +104,7 @@ fn expressions(service: &Service) -> Result<(), Box<dyn std::error::Error>> {
         message: Some(View::linear(
             &rest[metadata.len().next_multiple_of(8) - metadata.len()..],
         )),
+        protobuf: None,
         unix_s: 0,
     };
     let mut context = Context::default();

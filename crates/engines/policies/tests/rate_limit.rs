@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use prost_reflect::Value;
 use provost_engine::rig::churn::{Churn, Make, run};
-use provost_engine::rig::{Rig, Service, end_of, metadata_of, metric, policy, with_metadata};
+use provost_engine::rig::{Rig, Service, end_of, metadata_of, metric, policy, with_metadata, with_protobuf};
 use provost_engine::{Code, Nanos, Parts, Policy, SharedState, Side, Step};
 use provost_policies::kind;
 
@@ -405,4 +405,32 @@ fn calls_survive_changes_at_random_moments() {
         denied += outcome.denied;
     }
     assert!(denied > 60);
+}
+
+#[test]
+fn calls_in_protobuf_share_the_buckets_of_native_ones_and_malformed_ones_end() {
+    let service = service();
+    let limit = limit("requests_per_second = 1\nburst = 1\nper = [\"message:user\"]\non_limit = \"queue\"");
+    let mut datapath_context = service.datapath_context(Side::Client);
+    datapath_context.scope = Arc::from([true, false, false]);
+    let mut rig = Rig::new(datapath_context, &*limit);
+    rig.now = BOOT;
+    let of = |user: &str| [("user", Value::String(user.into()))];
+    let natively = service.request(1, 0, &of("ann"));
+    let as_protobuf =
+        |call, user: &str| with_protobuf(service.request(call, 0, &[]), &service.protobuf(0, &of(user)));
+    let malformed = with_protobuf(service.request(4, 0, &[]), &[0x0a, 9, b'a']);
+    // The second one of ann waits.
+    let steps = [natively, as_protobuf(2, "ann"), as_protobuf(3, "bob"), malformed];
+    assert_eq!(offer(&mut rig, steps), [1, 3]);
+    let told = rig.to_app();
+    assert_eq!(
+        told.iter()
+            .map(|step| (step.call, end_of(step)))
+            .collect::<Vec<_>>(),
+        [(4, Some(Code::Internal))]
+    );
+    rig.now += SECOND;
+    assert_eq!(offer(&mut rig, []), [2]);
+    assert_eq!(metric(&*limit, "provost_rate_limit_ok_total"), 2.0);
 }

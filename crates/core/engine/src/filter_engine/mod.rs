@@ -19,10 +19,11 @@ use provost_datapath::{
     CallTable, Context, EgressEvents, Engine, Nanos, Ports, Progress, Queue, RestoreError, SavedState, Saver,
     Step,
 };
+use provost_marshal::DecodeError;
 
-use crate::filter::{Ended, Filter, Verdict, Watch};
+use crate::filter::{Denial, Ended, Filter, Verdict, Watch};
 use crate::view::{LocalStep, Source, StepView};
-use crate::{DatapathContext, Direction, Parts, Side};
+use crate::{Code, DatapathContext, Direction, Parts, Side};
 use denial::By;
 use held::{Denied, Held, Wait};
 use waiting::Begun;
@@ -156,11 +157,7 @@ impl<F: Filter> FilterEngineParts<F> {
         context: &mut Context<'_>,
     ) -> Verdict {
         let mut view = StepView {
-            source: Source::Local(LocalStep {
-                step,
-                receive: &mut *context.receive,
-                buffers: &mut *context.buffers,
-            }),
+            source: Source::Local(LocalStep::new(step, &mut *context.receive, &mut *context.buffers)),
             datapath_context: &self.datapath_context,
             now: context.now,
             direction: at.direction,
@@ -168,8 +165,20 @@ impl<F: Filter> FilterEngineParts<F> {
             begun_at: call.begun_at,
             held_since: at.held_since,
         };
-        self.filter.judge(&mut call.state, &mut view)
+        let verdict = self.filter.judge(&mut call.state, &mut view);
+        match (view.finish(), verdict) {
+            // What could not be read was not judged.
+            (Some(error), Verdict::Pass) => unreadable(error),
+            (_, verdict) => verdict,
+        }
     }
+}
+
+/// The verdict on a message that a filter has read in vain.
+#[cold]
+fn unreadable(error: DecodeError) -> Verdict {
+    let reason = format!("the message is malformed, and a policy reads it: {error}");
+    Verdict::Deny(Denial::new(Code::Internal, reason))
 }
 
 impl<F: Filter> FilterEngine<F> {

@@ -1,8 +1,9 @@
 //! A step that is in this program.
 
-use provost_datapath::{Body, BufferPool, EncodedBody, ReceiveHeap, Step, message_offset};
-use provost_marshal::{View, linearize};
-use provost_wire::limits::{BLOCK_ALIGN_BYTES, METADATA_BYTES_MAX, METADATA_ENTRIES_MAX};
+use provost_datapath::{Body, Buffer, BufferPool, EncodedBody, ReceiveHeap, Step, message_offset};
+use provost_marshal::{DecodeError, FieldPath, ReadError, Scratch, Tables, Value, View, linearize};
+use provost_schema::MessageId;
+use provost_wire::limits::{BLOCK_ALIGN_BYTES, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, METADATA_ENTRIES_MAX};
 use provost_wire::metadata::{self, MetadataError};
 
 use super::{Contents, MetadataFull};
@@ -13,9 +14,36 @@ pub(crate) struct LocalStep<'a> {
     pub(crate) step: &'a mut Step,
     pub(crate) receive: &'a mut (dyn ReceiveHeap + 'a),
     pub(crate) buffers: &'a mut BufferPool,
+    /// What a message that came as protobuf is in the native layout, for who needs all of it.
+    decoded: Option<Buffer>,
+    /// Why the message could not be read.
+    unreadable: Option<DecodeError>,
 }
 
-impl LocalStep<'_> {
+impl<'a> LocalStep<'a> {
+    pub(crate) fn new(
+        step: &'a mut Step,
+        receive: &'a mut (dyn ReceiveHeap + 'a),
+        buffers: &'a mut BufferPool,
+    ) -> LocalStep<'a> {
+        LocalStep {
+            step,
+            receive,
+            buffers,
+            decoded: None,
+            unreadable: None,
+        }
+    }
+
+    /// Gives back what was taken to read the step. What is the matter with its message, if somebody read it in vain.
+    #[inline]
+    pub(crate) fn finish(self) -> Option<DecodeError> {
+        if let Some(decoded) = self.decoded {
+            self.buffers.give(decoded);
+        }
+        self.unreadable
+    }
+
     pub(crate) fn message_bytes(&self) -> u32 {
         match &self.step.body {
             Body::Gathered(body) => body.message_bytes,
@@ -25,9 +53,56 @@ impl LocalStep<'_> {
         }
     }
 
-    /// Whether parts of the message are still in the app's memory.
+    /// Whether the message is not there in the native layout: parts of it are still in the app's memory, or it is protobuf.
     pub(crate) fn is_split(&self) -> bool {
-        matches!(&self.step.body, Body::Gathered(body) if !body.buffer.foreign.is_empty())
+        match &self.step.body {
+            Body::Gathered(body) => !body.buffer.foreign.is_empty(),
+            _ => self.is_protobuf(),
+        }
+    }
+
+    /// Whether the message is protobuf, and was not decoded.
+    #[inline]
+    pub(crate) fn is_protobuf(&self) -> bool {
+        let is_protobuf = matches!(self.step.body, Body::Encoded(_) | Body::Empty);
+        is_protobuf && self.decoded.is_none() && self.step.parts.contains(Parts::MESSAGE)
+    }
+
+    /// Reads a field of a message that is protobuf.
+    pub(crate) fn protobuf_field(
+        &mut self,
+        tables: &Tables,
+        path: &FieldPath,
+    ) -> Result<Option<Value<'_>>, ReadError> {
+        let protobuf = protobuf_of(&self.step.body).ok_or(ReadError)?;
+        let read = Scratch::of_thread(|scratch| tables.read_protobuf(path, protobuf, scratch));
+        read.map_err(|error| {
+            self.unreadable = Some(error);
+            ReadError
+        })
+    }
+
+    /// Notes that a filter could not read the message.
+    pub(crate) fn note_unreadable(&mut self, error: DecodeError) {
+        self.unreadable = Some(error);
+    }
+
+    /// Decodes a message that is protobuf; says whether it was. What goes on is the protobuf, as it came.
+    pub(crate) fn decode(&mut self, tables: &Tables, message: MessageId) -> Result<bool, DecodeError> {
+        if !self.is_protobuf() {
+            return Ok(false);
+        }
+        let protobuf = protobuf_of(&self.step.body).unwrap_or_default();
+        let mut native = self.buffers.take();
+        let (bytes, bytes_max) = (&mut native.bytes, MESSAGE_BYTES_MAX);
+        let decoded =
+            Scratch::of_thread(|scratch| tables.decode(message, protobuf, bytes, bytes_max, scratch));
+        if let Err(error) = decoded {
+            self.buffers.give(native);
+            return Err(error);
+        }
+        self.decoded = Some(native);
+        Ok(true)
     }
 
     /// Copies what is still in the app's memory, and says whether there was any.
@@ -51,20 +126,23 @@ impl LocalStep<'_> {
         };
         let offset = message_offset(metadata_bytes);
         let rest = bytes.get(offset..);
+        let has_message = self.step.parts.contains(Parts::MESSAGE);
         let message = match &self.step.body {
-            _ if !self.step.parts.contains(Parts::MESSAGE) => None,
+            _ if !has_message => None,
             Body::Gathered(_) => rest.map(View::linear),
             Body::Received(body) => {
                 let window_at = body.block.at + (offset / BLOCK_ALIGN_BYTES) as u32;
                 let message = rest.and_then(|rest| rest.get(..body.message_bytes as usize));
                 message.map(|message| View::relocated(message, window_at))
             }
-            // Protobuf is only on the wire's side of the marshalling engine, where no policy is.
-            Body::Empty | Body::Untrusted(_) | Body::Encoded(_) => None,
+            Body::Encoded(_) | Body::Empty => self.decoded.as_ref().map(|native| View::linear(&native.bytes)),
+            Body::Untrusted(_) => None,
         };
+        let is_protobuf = has_message && message.is_none();
         Contents {
             metadata: bytes.get(..metadata_bytes as usize).unwrap_or_default(),
             message,
+            protobuf: protobuf_of(&self.step.body).filter(|_| is_protobuf),
         }
     }
 
@@ -124,5 +202,14 @@ impl LocalStep<'_> {
             }
             _ => false,
         }
+    }
+}
+
+/// The message of a body that has one in protobuf. One whose fields all have their defaults has no bytes, and needs no body.
+fn protobuf_of(body: &Body) -> Option<&[u8]> {
+    match body {
+        Body::Encoded(body) => body.protobuf(),
+        Body::Empty => Some(&[]),
+        Body::Untrusted(_) | Body::Gathered(_) | Body::Received(_) => None,
     }
 }

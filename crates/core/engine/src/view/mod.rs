@@ -2,7 +2,7 @@
 
 mod local;
 
-use provost_marshal::{FieldPath, ReadError, Value, View};
+use provost_marshal::{DecodeError, FieldPath, ReadError, Value, View};
 use provost_wire::metadata::{self, MetadataError};
 
 use crate::abi::RemoteStep;
@@ -44,8 +44,23 @@ pub enum MetadataFull {
 pub struct Contents<'a> {
     /// Its metadata block.
     pub metadata: &'a [u8],
-    /// Its message in the native layout; `None` without one.
+    /// Its message in the native layout; `None` without one, and of one that is protobuf and was not decoded
+    /// ([`StepView::make_whole`]).
     pub message: Option<View<'a>>,
+    /// Its message in protobuf, as it came, if it is in that form and was not decoded. Nothing of it was checked.
+    pub protobuf: Option<&'a [u8]>,
+}
+
+impl<'a> Contents<'a> {
+    /// Metadata alone.
+    #[must_use]
+    pub fn without_message(metadata: &'a [u8]) -> Contents<'a> {
+        Contents {
+            metadata,
+            message: None,
+            protobuf: None,
+        }
+    }
 }
 
 impl StepView<'_> {
@@ -136,7 +151,7 @@ impl StepView<'_> {
         }
     }
 
-    /// Length of the message in bytes; 0 without one.
+    /// Length of the message in bytes, in the form in which it passes; 0 without one.
     #[must_use]
     pub fn message_bytes(&self) -> u32 {
         match &self.source {
@@ -158,19 +173,29 @@ impl StepView<'_> {
     }
 
     /// The whole message in the native layout, to read fields of with [`DatapathContext::tables`]. `None` without one.
-    /// (Large leaves that were still in the app's memory are copied: what is read is what is sent.)
+    /// (Large leaves that were still in the app's memory are copied: what is read is what is sent. A message that is protobuf is
+    /// decoded, for this filter alone; [`StepView::field`] costs less.)
     #[must_use]
     pub fn message(&mut self) -> Option<View<'_>> {
         self.make_whole();
         self.contents().message
     }
 
-    /// A field of the message. `None` without a message, or when the field is absent.
+    /// A field of the message, which may be native or protobuf. `None` without a message, or when the field is absent.
+    ///
+    /// # Errors
+    /// The message is malformed protobuf. The call ends then with a status that says so, whatever the filter's verdict is.
     pub fn field(&mut self, path: &FieldPath) -> Result<Option<Value<'_>>, ReadError> {
         if !self.parts().contains(Parts::MESSAGE) {
             return Ok(None);
         }
         let tables = &*self.datapath_context.tables;
+        if self.is_protobuf() {
+            return match &mut self.source {
+                Source::Local(local) => local.protobuf_field(tables, path),
+                Source::Remote(_) => Err(ReadError),
+            };
+        }
         // What is not in private memory is in leaves that are not copied yet.
         if self.is_split() {
             let reads = self
@@ -195,15 +220,55 @@ impl StepView<'_> {
         }
     }
 
-    /// Copies what is still in the app's memory, and says whether there was any: what is read is what is sent.
+    /// Has the whole message in the native layout, and says whether it was not before: copies what is still in the app's memory
+    /// (what is read is what is sent), and decodes protobuf, for this filter alone (what is sent is what came). If that is malformed,
+    /// the call ends with a status that says so, whatever the filter's verdict is.
     pub fn make_whole(&mut self) -> bool {
+        self.try_make_whole().unwrap_or_else(|error| {
+            if let Source::Local(local) = &mut self.source {
+                local.note_unreadable(error);
+            }
+            false
+        })
+    }
+
+    /// As [`StepView::make_whole`], for filters that have a verdict of their own on malformed messages.
+    ///
+    /// # Errors
+    /// The message is malformed protobuf.
+    pub fn try_make_whole(&mut self) -> Result<bool, DecodeError> {
         match &mut self.source {
-            Source::Local(local) => local.make_whole(),
-            Source::Remote(remote) => remote.make_whole(),
+            Source::Local(local) if local.is_protobuf() => {
+                let message = self.datapath_context.message(self.method, self.direction);
+                // Without a schema of it, there is nothing that could be read.
+                message.map_or(Ok(false), |message| {
+                    local.decode(&self.datapath_context.tables, message)
+                })
+            }
+            Source::Local(local) => Ok(local.make_whole()),
+            Source::Remote(remote) => Ok(remote.make_whole()),
         }
     }
 
-    /// Whether large leaves of the message are still in the app's memory: see [`StepView::make_whole`].
+    /// Whether the message came as protobuf and was not decoded: [`Contents::protobuf`] has it.
+    #[must_use]
+    pub fn is_protobuf(&self) -> bool {
+        match &self.source {
+            Source::Local(local) => local.is_protobuf(),
+            Source::Remote(_) => false,
+        }
+    }
+
+    /// What is the matter with the message, if somebody read it in vain.
+    pub(crate) fn finish(self) -> Option<DecodeError> {
+        match self.source {
+            Source::Local(local) => local.finish(),
+            Source::Remote(_) => None,
+        }
+    }
+
+    /// Whether the message is not whole in the native layout: large leaves are still in the app's memory, or it is protobuf. See
+    /// [`StepView::make_whole`].
     #[must_use]
     pub fn is_split(&self) -> bool {
         match &self.source {

@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use provost_engine::{CallState, DatapathContext, Ended, Filter, Parts, StepView, Verdict, Watch};
-
+use provost_datapath::BodyForm;
+use provost_engine::{CallState, Contents, DatapathContext, Ended, Filter, Parts, StepView, Verdict, Watch};
 use provost_random::SeededRandom;
 
 use crate::tap::config::{Selection, Wanted};
@@ -128,17 +128,19 @@ fn copy(sampling: &mut Sampling, step: &mut StepView<'_>) {
             true => message_bytes,
             false => 0,
         },
+        form: BodyForm::Native,
         window_at: 0,
     };
-    if step.is_split() {
+    // Protobuf is kept as it is: who looks at the sample decodes it.
+    if step.is_split() && !step.is_protobuf() {
         let metadata_bytes = step.contents().metadata.len();
         if !sampling.has_room(metadata_bytes + message_bytes as usize) {
-            sampling.add(recorded, step.contents().metadata, None);
+            let metadata = step.contents().metadata;
+            sampling.add(recorded, Contents::without_message(metadata));
             return;
         }
         // What is still in the app's memory is copied now; what is shown is what is sent.
         step.make_whole();
     }
-    let contents = step.contents();
-    sampling.add(recorded, contents.metadata, contents.message);
+    sampling.add(recorded, step.contents());
 }

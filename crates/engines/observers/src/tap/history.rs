@@ -131,6 +131,7 @@ fn sampled(step: &RecordedStep, record: &Record) -> SampledStep {
         metadata: bytes(&step.metadata),
         message: bytes(&step.message),
         message_bytes: step.message_bytes,
+        form: step.form,
         window_at: step.window_at,
     }
 }

@@ -1,6 +1,9 @@
 //! A sampled call as JSON. `docs/policies/tap.md` has the fields.
 
+use provost_datapath::BodyForm;
 use provost_engine::{DatapathContext, Direction, Nanos, Parts, Sample, SampledStep, rfc3339};
+use provost_marshal::Scratch;
+use provost_wire::limits::MESSAGE_BYTES_MAX;
 use provost_wire::metadata::{self, STATUS_DETAILS, STATUS_MESSAGE};
 use serde_json::{Map, Value, json};
 
@@ -83,11 +86,24 @@ fn of_message(step: &SampledStep, method: u16, tap: &TapContext) -> Option<Value
     if !step.is_whole() {
         return None;
     }
+    let mut decoded = Vec::new();
+    let (bytes, window_at) = match step.form {
+        BodyForm::Native => (&step.message, step.window_at),
+        BodyForm::Protobuf => {
+            let (tables, bytes_max) = (&tap.datapath_context.tables, MESSAGE_BYTES_MAX);
+            let decoding = Scratch::of_thread(|scratch| {
+                tables.decode(message, &step.message, &mut decoded, bytes_max, scratch)
+            });
+            // One that is malformed cannot be shown, nor what is to be hidden of it be found.
+            decoding.ok()?;
+            (&decoded, 0)
+        }
+    };
     let printer = Printer {
         schema: &tap.datapath_context.schema,
         redaction: &tap.redaction,
-        bytes: &step.message,
-        window_at: step.window_at,
+        bytes,
+        window_at,
     };
     printer.print(message)
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crossbeam_queue::ArrayQueue;
-use provost_engine::{Code, Direction, Nanos, Parts, View};
+use provost_datapath::BodyForm;
+use provost_engine::{Code, Contents, Direction, Nanos, Parts};
 
 use crate::tap::config::Bounds;
 use crate::tap::filter::TapContext;
@@ -46,6 +47,7 @@ pub(crate) struct RecordedStep {
     /// Empty when there was no room for all of it.
     pub(crate) message: Range<usize>,
     pub(crate) message_bytes: u32,
+    pub(crate) form: BodyForm,
     pub(crate) window_at: u32,
 }
 
@@ -192,14 +194,25 @@ impl Sampling {
     }
 
     /// Keeps a step with its metadata and message: both, if there is room for both, else as much as there is room for.
-    pub(crate) fn add(&mut self, mut step: RecordedStep, metadata: &[u8], message: Option<View<'_>>) {
+    pub(crate) fn add(&mut self, mut step: RecordedStep, contents: Contents<'_>) {
         let pool = &*self.pool;
         let Some(record) = &mut self.record else { return };
         if record.steps.len() >= pool.bounds.steps {
             record.messages_left_out += u64::from(step.parts.contains(Parts::MESSAGE));
             return;
         }
-        let bytes = message.map_or(&[][..], |message| message.bytes());
+        let Contents {
+            metadata,
+            message,
+            protobuf,
+        } = contents;
+        step.form = if protobuf.is_some() {
+            BodyForm::Protobuf
+        } else {
+            BodyForm::Native
+        };
+        let native = message.map(|message| message.bytes());
+        let bytes = native.or(protobuf).unwrap_or_default();
         let at = record.bytes.len();
         if pool.reserve(&mut record.bytes, metadata.len() + bytes.len()) {
             record.bytes.extend_from_slice(metadata);
@@ -239,6 +252,8 @@ impl Drop for Sampling {
 
 #[cfg(test)]
 mod tests {
+    use provost_engine::View;
+
     use super::*;
 
     fn pool(samples: usize, bytes: usize) -> Arc<Pool> {
@@ -261,7 +276,16 @@ mod tests {
             metadata: 0..0,
             message: 0..0,
             message_bytes: 10,
+            form: BodyForm::Native,
             window_at: 0,
+        }
+    }
+
+    fn native<'a>(metadata: &'a [u8], message: &'a [u8]) -> Contents<'a> {
+        Contents {
+            metadata,
+            message: Some(View::linear(message)),
+            protobuf: None,
         }
     }
 
@@ -288,9 +312,9 @@ mod tests {
     fn what_is_beyond_a_bound_is_left_out_whole() {
         let pool = pool(2, 100);
         let mut first = pool.take().unwrap();
-        first.add(step(), b"meta", Some(View::linear(&[7; 48])));
-        first.add(step(), b"", Some(View::linear(&[8; 48])));
-        first.add(step(), b"", Some(View::linear(&[9; 8])));
+        first.add(step(), native(b"meta", &[7; 48]));
+        first.add(step(), native(b"", &[8; 48]));
+        first.add(step(), native(b"", &[9; 8]));
         let record = first.record.as_ref().unwrap();
         let kept: Vec<_> = record
             .steps

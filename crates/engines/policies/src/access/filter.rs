@@ -168,6 +168,7 @@ impl Access {
             on_error: self.shared.on_error,
             default,
             may_copy: true,
+            is_malformed: false,
         };
         let unix_s = if rules.uses_time { unix_s() } else { 0 };
         loop {
@@ -182,7 +183,10 @@ impl Access {
             let judgement = rules.judge(&inputs, manner, &mut failed);
             if judgement == Judgement::NotWhole {
                 // What was copied is what is sent: the app cannot change it any more.
-                manner.may_copy = step.make_whole();
+                match step.try_make_whole() {
+                    Ok(is_whole_now) => manner.may_copy = is_whole_now,
+                    Err(_) => manner.is_malformed = true,
+                }
                 continue;
             }
             failed.iter().for_each(|rule| self.shard.add(rule, Count::Errors));

@@ -86,6 +86,8 @@ pub(crate) struct Manner {
     pub(crate) default: Action,
     /// Whether what is not whole can be made so.
     pub(crate) may_copy: bool,
+    /// Whether it was found to be malformed when it was decoded.
+    pub(crate) is_malformed: bool,
 }
 
 /// What the rules say.
@@ -173,11 +175,20 @@ impl Rules {
                 }
                 Some(when) => when.evaluate(inputs),
             };
+            let outcome = match outcome {
+                Err(Failure::NotWhole) if manner.is_malformed => Err(Failure::Malformed),
+                outcome => outcome,
+            };
             match outcome {
                 Ok(false) => {}
                 Ok(true) if rule.action == Action::Deny && is_open => return Judgement::Open,
                 Ok(true) => return decision(rule.action, None),
                 Err(Failure::NotWhole) if manner.may_copy => return Judgement::NotWhole,
+                // Whoever sent it chose what cannot be read: no rule behind may allow it.
+                Err(Failure::Malformed) => {
+                    failed.insert(rule.index);
+                    return decision(Action::Deny, Some(Failure::Malformed));
+                }
                 Err(failure) => {
                     failed.insert(rule.index);
                     if manner.on_error == OnError::Deny {

@@ -6,6 +6,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use provost_engine::{AttachError, DatapathContext, Direction, FieldPath, StepView, Value};
+use provost_marshal::ReadError;
 use provost_schema::{Cardinality, Field, MessageId, Schema, Type};
 use siphasher::sip::SipHasher13;
 
@@ -74,21 +75,24 @@ impl KeyPlan {
     }
 
     /// The key of a call that begins with this step.
-    pub(crate) fn key(&self, step: &mut StepView<'_>) -> u64 {
+    ///
+    /// # Errors
+    /// A field that is part of it cannot be read.
+    pub(crate) fn key(&self, step: &mut StepView<'_>) -> Result<u64, ReadError> {
         let Some(method) = self.methods.get(usize::from(step.method_index())) else {
-            return 1;
+            return Ok(1);
         };
         if let Some(whole) = method.whole {
-            return whole;
+            return Ok(whole);
         }
         let mut hasher = method.begun;
         for read in &method.reads {
             match read {
                 Read::Metadata(key) => hash_text(&mut hasher, step.metadata(key)),
-                Read::Field(path) => hash_value(&mut hasher, step.field(path).ok().flatten()),
+                Read::Field(path) => hash_value(&mut hasher, step.field(path)?),
             }
         }
-        finish(&hasher)
+        Ok(finish(&hasher))
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use crate::shop::Shop;
 use prost_reflect::Value;
 use provost_datapath::{Body, ForeignBytes};
-use provost_engine::rig::{Rig, config, end_of, environment, metric, metrics, with_metadata};
+use provost_engine::rig::{
+    Rig, config, end_of, environment, metric, metrics, protobuf_of, with_metadata, with_protobuf,
+};
 use provost_engine::{AuditEvent, Code, Environment, EventSink, Parts, Policy, SharedState, Side, Step};
 use provost_policies::kind;
 
@@ -574,4 +576,85 @@ fn a_large_leaf_is_copied_only_if_its_content_is_read() {
         assert_eq!(body.buffer.foreign.is_empty(), is_copied, "{when}");
         assert_eq!(body.buffer.bytes.ends_with(b"leafleaf"), is_copied, "{when}");
     }
+}
+
+/// Rules of which the first reads a field by its path, and the second what has none.
+const OF_PROTOBUF: &str = "
+default = \"allow\"
+[[rule]]
+name = \"field\"
+methods = [\"/shop.v1.Shop/Place\"]
+when = \"request.id == 'bad' || size(request.tags) > 2\"
+action = \"deny\"
+[[rule]]
+name = \"element\"
+methods = [\"/shop.v1.Shop/Place\"]
+when = \"request.lines.exists(l, l.sku == 'bad')\"
+action = \"deny\"
+";
+
+#[test]
+fn rules_read_protobuf_and_what_goes_on_is_what_came() {
+    // `id`, an unknown field, `lines` with a `sku`, `id` again: the last one counts.
+    let order = |id: &[u8; 3], sku: &[u8; 3]| {
+        let line = [&[0x4a, 5, 0x0a, 3][..], sku].concat();
+        [&[0x0a, 1, b'x', 0xf8, 0x7f, 1][..], &line, &[0x0a, 3], id].concat()
+    };
+    let mut bench = Bench::new(OF_PROTOBUF);
+    let request = |bench: &Bench, call, bytes: &[u8]| {
+        with_protobuf(bench.shop.service.request(call, PLACE, &[]), bytes)
+    };
+    for (call, (id, sku, rule)) in (1..).zip([
+        (b"bad", b"one", "field"),
+        (b"one", b"bad", "element"),
+        (b"one", b"two", ""),
+    ]) {
+        let bytes = order(id, sku);
+        let step = request(&bench, call, &bytes);
+        if rule.is_empty() {
+            bench.rig.send(step);
+            bench.rig.poll();
+            assert_eq!(protobuf_of(&bench.rig.to_wire()[0]), Some(&bytes[..]));
+        } else {
+            let (code, reason) = bench.send(step).unwrap_err();
+            assert_eq!(code, Code::PermissionDenied);
+            assert!(reason.contains(rule), "{reason}");
+        }
+    }
+}
+
+#[test]
+fn a_message_that_cannot_be_read_is_denied_whatever_is_done_about_errors() {
+    // The first names a field of nine bytes that has one; the second has a line of which the same is true.
+    for malformed in [&[0x0a, 9, b'x'][..], &[0x4a, 3, 0x0a, 9, b'x']] {
+        for on_error in ["deny", "skip"] {
+            let text = format!("on_error = \"{on_error}\"{OF_PROTOBUF}");
+            let mut bench = Bench::new(&text);
+            let step = bench.shop.service.request(1, PLACE, &[]);
+            let (code, reason) = bench.send(with_protobuf(step, malformed)).unwrap_err();
+            assert_eq!(code, Code::PermissionDenied);
+            assert!(reason.contains("malformed"), "{reason}");
+            // In shadow mode it changes nothing.
+            let mut bench = Bench::new(&format!("enforce = false\n{text}"));
+            let step = bench.shop.service.request(1, PLACE, &[]);
+            bench.rig.send(with_protobuf(step, malformed));
+            bench.rig.poll();
+            assert_eq!(protobuf_of(&bench.rig.to_wire()[0]), Some(malformed));
+        }
+    }
+}
+
+#[test]
+fn a_message_of_very_many_records_is_decoded_and_judged_all_the_same() {
+    let mut bench = Bench::new(OF_PROTOBUF);
+    let tags = [0x52, 1, b't'].repeat(3_000);
+    let step = bench.shop.service.request(1, PLACE, &[]);
+    let (code, reason) = bench.send(with_protobuf(step, &tags)).unwrap_err();
+    assert!(
+        code == Code::PermissionDenied && reason.contains("field"),
+        "{reason}"
+    );
+    let unknown = [0xf8, 0x7f, 1].repeat(3_000);
+    let step = bench.shop.service.request(2, PLACE, &[]);
+    assert_eq!(bench.send(with_protobuf(step, &unknown)), Ok(()));
 }

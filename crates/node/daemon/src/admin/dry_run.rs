@@ -6,8 +6,8 @@ use std::sync::Arc;
 use provost_admin::v1;
 use provost_admin::v1::test_policy_response::Denied;
 use provost_datapath::{
-    Body, Buffer, BufferPool, Context, Engine, FlowHints, Gathered, HeapFull, Offsets, Ports, Queue,
-    ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step, message_offset,
+    Body, BodyForm, Buffer, BufferPool, Context, EncodedBody, Engine, FlowHints, Gathered, HeapFull, Offsets,
+    Ports, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step, message_offset,
 };
 use provost_engine::{DatapathContext, Direction, Parts, Sample, SampledStep, Side};
 use provost_shm::now_ns;
@@ -215,6 +215,10 @@ impl Stage {
         let message_bytes = sampled.message_bytes;
         let body = match (bytes.is_empty(), outward) {
             (true, _) => Body::Empty,
+            _ if sampled.form == BodyForm::Protobuf => {
+                let buffer = Buffer::with_capacity(bytes.len());
+                Body::Encoded(EncodedBody::of(&sampled.metadata, &sampled.message, buffer))
+            }
             (false, true) => Body::Gathered(Gathered {
                 buffer: Buffer {
                     bytes,

@@ -2,7 +2,7 @@
 //! nodes, and [`STEPS_MAX`] bounds what it does for elements and long texts.
 
 use provost_engine::Contents;
-use provost_marshal::{Elements, Place, ReadError, Tables, Value, View};
+use provost_marshal::{DecodeError, Elements, Place, ReadError, Scratch, Tables, Value, View};
 use provost_wire::metadata;
 
 use super::node::{
@@ -16,6 +16,8 @@ use super::value::Val;
 pub const STEPS_MAX: u32 = 8_192;
 /// Bytes that are searched or compared in one step.
 const STEP_BYTES: usize = 64;
+/// Records of a protobuf message that are walked for one field, at most: a message that has more is decoded.
+const PROTOBUF_RECORDS_MAX: u32 = 1_024;
 /// Quantifiers within each other, at most.
 pub(crate) const VARIABLES_MAX: usize = 4;
 
@@ -26,8 +28,10 @@ pub struct Inputs<'a> {
     pub tables: &'a Tables,
     /// The metadata with which the call began.
     pub metadata: &'a [u8],
-    /// The request or response; `None` without one.
+    /// The request or response in the native layout; `None` without one, or of one that is protobuf.
     pub message: Option<View<'a>>,
+    /// The request or response in protobuf, if it is in that form.
+    pub protobuf: Option<&'a [u8]>,
     /// The time, in seconds since 1970, for expressions that read it.
     pub unix_s: i64,
 }
@@ -40,6 +44,7 @@ impl<'a> Inputs<'a> {
             tables,
             metadata: contents.metadata,
             message: contents.message,
+            protobuf: contents.protobuf,
             unix_s: 0,
         }
     }
@@ -48,9 +53,12 @@ impl<'a> Inputs<'a> {
 /// Why an expression has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Failure {
-    /// What it reads is not in private memory: the message must be made whole first.
+    /// What it reads is not in private memory, or cannot be read of protobuf by its path: the message must be made whole first.
     #[error("the message is not whole")]
     NotWhole,
+    /// The message is protobuf that makes no sense where it is read.
+    #[error("the message is malformed")]
+    Malformed,
     /// It reads a message, and there is none.
     #[error("there is no message")]
     NoMessage,
@@ -86,6 +94,16 @@ pub enum Failure {
     Type,
 }
 
+impl From<DecodeError> for Failure {
+    fn from(error: DecodeError) -> Failure {
+        match error {
+            // To decode it once costs less than to walk it again and again.
+            DecodeError::TooFragmented => Failure::NotWhole,
+            _ => Failure::Malformed,
+        }
+    }
+}
+
 impl From<ReadError> for Failure {
     fn from(_: ReadError) -> Failure {
         Failure::NotWhole
@@ -103,6 +121,7 @@ pub(crate) fn fixed(root: &Node, tables: &Tables) -> Option<super::constant::Con
         tables,
         metadata: &[],
         message: None,
+        protobuf: None,
         unix_s: 0,
     };
     let val = Evaluation::new(&inputs).val(root).ok()?;
@@ -310,7 +329,25 @@ impl<'a> Evaluation<'a> {
 // Fields.
 impl<'a> Evaluation<'a> {
     fn message(&self) -> Result<View<'a>, Failure> {
-        self.inputs.message.ok_or(Failure::NoMessage)
+        match (self.inputs.message, self.inputs.protobuf) {
+            (Some(message), _) => Ok(message),
+            // Elements, keys and what is in them have no path.
+            (None, Some(_)) => Err(Failure::NotWhole),
+            (None, None) => Err(Failure::NoMessage),
+        }
+    }
+
+    /// A field of the message itself, if that is protobuf: read of its bytes.
+    fn read_protobuf(&self, field: &'a FieldOf) -> Option<Result<Option<Value<'a>>, Failure>> {
+        let protobuf = self
+            .inputs
+            .protobuf
+            .filter(|_| matches!(field.base, Base::Message))?;
+        let (tables, path) = (self.inputs.tables, &field.path);
+        let read = Scratch::of_thread(|scratch| {
+            tables.read_protobuf_within(PROTOBUF_RECORDS_MAX, path, protobuf, scratch)
+        });
+        Some(read.map_err(Failure::from))
     }
 
     fn place(&mut self, base: &'a Base) -> Result<Place, Failure> {
@@ -328,6 +365,9 @@ impl<'a> Evaluation<'a> {
     }
 
     fn read(&mut self, field: &'a FieldOf) -> Result<Option<Value<'a>>, Failure> {
+        if let Some(read) = self.read_protobuf(field) {
+            return read;
+        }
         let place = self.place(&field.base)?;
         Ok(self.inputs.tables.read_at(&field.path, self.message()?, place)?)
     }
@@ -338,6 +378,14 @@ impl<'a> Evaluation<'a> {
     }
 
     fn count(&mut self, field: &'a FieldOf) -> Result<u32, Failure> {
+        if let Some(read) = self.read_protobuf(field) {
+            return Ok(match read? {
+                Some(Value::List(count)) => count,
+                Some(Value::String(text)) => text.len() as u32,
+                Some(Value::Bytes(bytes)) => bytes.len() as u32,
+                _ => 0,
+            });
+        }
         let place = self.place(&field.base)?;
         let length = self
             .inputs

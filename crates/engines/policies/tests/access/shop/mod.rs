@@ -138,6 +138,23 @@ impl Shop {
             tables: &self.datapath_context.tables,
             metadata,
             message: Some(View::linear(native)),
+            protobuf: None,
+            unix_s: NOW_UNIX_S,
+        })
+    }
+
+    /// The same of a message that is protobuf: by the paths of fields.
+    pub(crate) fn evaluate_protobuf(
+        &self,
+        expression: &Expression,
+        protobuf: &[u8],
+        metadata: &[u8],
+    ) -> Result<bool, Failure> {
+        expression.evaluate(&Inputs {
+            tables: &self.datapath_context.tables,
+            metadata,
+            message: None,
+            protobuf: Some(protobuf),
             unix_s: NOW_UNIX_S,
         })
     }
@@ -153,6 +170,12 @@ impl Shop {
         for (key, value) in metadata {
             provost_wire::metadata::append(&mut block, key, value.as_bytes()).unwrap();
         }
-        self.evaluate(&expression, &self.native(&order), &block)
+        let natively = self.evaluate(&expression, &self.native(&order), &block);
+        let as_protobuf = self.evaluate_protobuf(&expression, &order.encode_to_vec(), &block);
+        // What has no path is decoded before.
+        if as_protobuf != Err(Failure::NotWhole) {
+            assert_eq!(as_protobuf, natively, "{text} of {json}");
+        }
+        natively
     }
 }
