@@ -225,6 +225,7 @@ pub(crate) fn frontend_parts(role: AppRole, send_heap: SendHeap) -> FrontendPart
     let service = &subject.schema.services[0];
     FrontendParts {
         role,
+        form: provost_datapath::BodyForm::Native,
         tables: subject.tables.clone(),
         methods: MethodShape::of_service(service),
         send_heap,

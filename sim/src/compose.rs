@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use provost_conformance::simulated::{self, Setup};
 use provost_datapath::{
-    ConnectionSignals, Datapath, Engine, EngineStart, Nanos, Predecessor, RestoreError, Restorer, SavedState,
+    BodyForm, ConnectionSignals, Datapath, Engine, EngineStart, Nanos, Predecessor, PrivateBytes,
+    RestoreError, Restorer, SavedState,
 };
 use provost_engine::{DatapathContext, Side as ContextSide};
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, SendHeap};
@@ -66,6 +67,7 @@ impl EndSpec {
     fn frontend(&self, link: Arc<ConnectionSignals>) -> FrontendParts {
         FrontendParts {
             role: self.role,
+            form: BodyForm::Native,
             tables: self.service.tables.clone(),
             methods: self.service.shapes.clone(),
             send_heap: self.send_heap.clone(),
@@ -84,8 +86,10 @@ impl EndSpec {
                 AppRole::Client => Side::Client,
                 AppRole::Server => Side::Server,
             },
+            form: BodyForm::Native,
             encoding: self.encoding,
             message_bytes_max: MESSAGE_BYTES_MAX,
+            share: PrivateBytes::of_connection(self.send_heap.share()),
         }
     }
 

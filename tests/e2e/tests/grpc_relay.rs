@@ -102,7 +102,7 @@ fn calls_of_all_kinds_pass_two_nodes_over_tcp() {
         run(probe.calls_of_all_kinds());
         let listed = setting.b.operate(&["datapath", "--service", "probe.Probe"]);
         assert!(
-            listed.contains("tcp/native") && listed.contains("grpc/protobuf"),
+            listed.contains("tcp/protobuf") && listed.contains("grpc/protobuf"),
             "{listed}"
         );
         let apps = setting.b.operate(&["apps"]);
@@ -120,7 +120,7 @@ fn calls_of_all_kinds_pass_two_nodes_over_datagrams() {
         let probe = setting.probe();
         run(probe.calls_of_all_kinds());
         let listed = setting.b.operate(&["datapath", "--service", "probe.Probe"]);
-        assert!(listed.contains("datagram/native"), "{listed}");
+        assert!(listed.contains("datagram/protobuf"), "{listed}");
     });
 }
 

@@ -14,7 +14,7 @@ pub(crate) const SERVICES_MAX: usize = 256;
 /// For how long a refusal answers further calls, before the service is asked for again.
 const REFUSED_NS: Nanos = 1_000_000_000;
 
-/// A service that calls of a connection go to: over which connection of the node, and in which form its messages are.
+/// A service that calls of a connection go to: over which connection of the node, and what its messages are where they are native.
 #[derive(Clone, Debug)]
 pub struct ServiceBinding {
     /// The number of the connection at the port.
@@ -23,7 +23,7 @@ pub struct ServiceBinding {
     pub tables: Arc<Tables>,
     /// Its methods by their names.
     pub methods: Arc<HashMap<String, MethodBinding>>,
-    /// Largest native message that the connection takes, in bytes.
+    /// Largest message that the connection takes, in bytes.
     pub message_bytes_max: u32,
 }
 
@@ -32,8 +32,6 @@ pub struct ServiceBinding {
 pub struct MethodBinding {
     /// Its number in the schema.
     pub index: u16,
-    /// The message of its requests.
-    pub input: MessageId,
     /// The message of its responses.
     pub output: MessageId,
     /// Whether the client sends any number of messages.
@@ -50,7 +48,6 @@ impl MethodBinding {
         let binding = |(index, method): (u16, &provost_schema::Method)| {
             let binding = MethodBinding {
                 index,
-                input: method.input,
                 output: method.output,
                 client_streaming: method.client_streaming,
                 server_streaming: method.server_streaming,

@@ -1,90 +1,75 @@
-//! Messages between the form that clients send and the one that the engines of a datapath have.
+//! Messages between what clients send and the bodies of steps.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use provost_datapath::{
-    Body, Buffer, BufferPool, Gathered, Offsets, PrivateBytes, ReceiveHeap, ReceivedBody,
+    Body, Buffer, BufferPool, EncodedBody, Offsets, PrivateBytes, ReceiveHeap, ReceivedBody,
     UNCOUNTED_BYTES_MAX, message_offset,
 };
 use provost_grpc::GrpcStatus;
-use provost_marshal::{DecodeError, Scratch};
 use provost_schema::MessageId;
 use provost_wire::Code;
 use provost_wire::limits::BLOCK_ALIGN_BYTES;
 use provost_wire::metadata::{self, STATUS_DETAILS, STATUS_MESSAGE, without_reserved};
 
 use crate::binding::ServiceBinding;
+use crate::calls::ReplyMessage;
 
-thread_local! {
-    /// One serves all connections of a thread.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
+/// Memory beside a reply's message that is kept together with it, at most: a message in more is copied out of that, so that a
+/// client's share counts little more than what waits for it.
+const SPARE_BYTES_MAX: usize = 512;
 
-/// Metadata and a message of the client, in the form that the first engine passes on.
-pub(crate) fn native_body(
-    binding: &ServiceBinding,
+/// Metadata and a message of the client, as it sent it. Nothing of it is read here.
+pub(crate) fn protobuf_body(
     metadata: &[u8],
-    message: Option<(MessageId, &[u8])>,
+    message: Option<Vec<u8>>,
     share: &Arc<PrivateBytes>,
     buffers: &mut BufferPool,
-) -> Result<Body, GrpcStatus> {
-    if metadata.is_empty() && message.is_none() {
-        return Ok(Body::Empty);
-    }
-    let mut buffer = buffers.take();
-    buffer.bytes.extend_from_slice(metadata);
-    buffer.bytes.resize(message_offset(metadata.len() as u32), 0);
-    let message_bytes = match message {
-        None => 0,
-        Some((message, protobuf)) => match decode(binding, message, protobuf, &mut buffer) {
-            Ok(message_bytes) => message_bytes,
-            Err(error) => {
-                buffers.give(buffer);
-                return Err(malformed(&error));
-            }
+) -> Body {
+    let mut body = match message {
+        None if metadata.is_empty() => return Body::Empty,
+        Some(bytes) if metadata.is_empty() => EncodedBody {
+            metadata_bytes: 0,
+            message_bytes: bytes.len() as u32,
+            buffer: Buffer {
+                bytes,
+                ..Buffer::default()
+            },
         },
+        message => EncodedBody::of(metadata, message.as_deref().unwrap_or_default(), buffers.take()),
     };
-    let held = buffer.bytes.capacity() as u64;
+    let held = body.buffer.bytes.capacity() as u64;
     if held > UNCOUNTED_BYTES_MAX {
-        buffer.charge = Some(share.charge(held));
+        body.buffer.charge = Some(share.charge(held));
     }
-    Ok(Body::Gathered(Gathered {
+    Body::Encoded(body)
+}
+
+/// The message of a body in protobuf, for the client.
+pub(crate) fn message_of(body: EncodedBody) -> ReplyMessage {
+    let EncodedBody {
         buffer,
-        metadata_bytes: metadata.len() as u32,
+        metadata_bytes,
         message_bytes,
-        token: 0,
-    }))
+    } = body;
+    let from = message_offset(metadata_bytes);
+    let to = from + message_bytes as usize;
+    let mut bytes = buffer.bytes;
+    // The first engine has seen that the lengths add up.
+    bytes.truncate(to);
+    if bytes.capacity().saturating_sub(message_bytes as usize) > SPARE_BYTES_MAX {
+        return ReplyMessage::of(bytes.get(from..to).unwrap_or_default().to_vec());
+    }
+    ReplyMessage { bytes, from }
 }
 
-fn decode(
-    binding: &ServiceBinding,
-    message: MessageId,
-    protobuf: &[u8],
-    buffer: &mut Buffer,
-) -> Result<u32, DecodeError> {
-    let bytes_max = binding.message_bytes_max;
-    SCRATCH.with_borrow_mut(|scratch| {
-        let tables = &binding.tables;
-        tables.decode(message, protobuf, &mut buffer.bytes, bytes_max, scratch)
-    })
-}
-
-fn malformed(error: &DecodeError) -> GrpcStatus {
-    let code = match error {
-        DecodeError::TooLong { .. } => Code::ResourceExhausted,
-        _ => Code::Internal,
-    };
-    GrpcStatus::new(code, format!("the request's message is malformed: {error}"))
-}
-
-/// The protobuf form of a message that came for the client.
+/// The protobuf form of a native message that came for the client.
 pub(crate) fn protobuf_of(
     binding: &ServiceBinding,
     message: MessageId,
     body: &ReceivedBody,
     heap: &mut dyn ReceiveHeap,
-) -> Result<Vec<u8>, GrpcStatus> {
+) -> Result<ReplyMessage, GrpcStatus> {
     let wrong = |reason: String| GrpcStatus::new(Code::Internal, format!("the reply's message: {reason}"));
     let offset = message_offset(body.metadata_bytes);
     let window_at = match body.offsets {
@@ -101,7 +86,7 @@ pub(crate) fn protobuf_of(
         .map_err(|error| wrong(error.to_string()))?;
     // The encoder asks for more room than most messages take.
     protobuf.shrink_to_fit();
-    Ok(protobuf)
+    Ok(ReplyMessage::of(protobuf))
 }
 
 /// Splits a status's metadata into what is reserved for the status, and the rest.

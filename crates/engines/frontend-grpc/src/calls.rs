@@ -83,16 +83,17 @@ impl ReplyCompression {
     }
 
     /// A message as it is sent.
-    pub(crate) fn apply(self, message: Vec<u8>) -> (MessageForm, Vec<u8>) {
-        let is_short = message.len() < COMPRESSED_BYTES_MIN;
+    pub(crate) fn apply(self, message: ReplyMessage) -> (MessageForm, ReplyMessage) {
+        let bytes = message.bytes();
+        let is_short = bytes.len() < COMPRESSED_BYTES_MIN;
         if self.encoding == MessageEncoding::Identity || (is_short && !self.is_asked) {
             return (MessageForm::Plain, message);
         }
-        let compressed = self.encoding.compress(&message);
-        if compressed.len() >= message.len() && !self.is_asked {
+        let compressed = self.encoding.compress(bytes);
+        if compressed.len() >= bytes.len() && !self.is_asked {
             return (MessageForm::Plain, message);
         }
-        (MessageForm::Compressed, compressed)
+        (MessageForm::Compressed, ReplyMessage::of(compressed))
     }
 }
 
@@ -160,23 +161,41 @@ pub(crate) enum ReplyBytes {
     Few(FewBytes),
 }
 
+/// A message for the client, behind what comes before it in its memory.
+#[derive(Debug)]
+pub(crate) struct ReplyMessage {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) from: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct CountedReply {
-    bytes: Vec<u8>,
+    message: ReplyMessage,
     _charge: Option<PrivateCharge>,
+}
+
+impl ReplyMessage {
+    /// One that is alone in its memory.
+    pub(crate) fn of(bytes: Vec<u8>) -> ReplyMessage {
+        ReplyMessage { bytes, from: 0 }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(self.from..).unwrap_or_default()
+    }
 }
 
 impl ReplyBytes {
     /// Bytes that count nowhere.
     pub(crate) fn uncounted(bytes: Vec<u8>) -> ReplyBytes {
-        let _charge = None;
-        ReplyBytes::Counted(Arc::new(CountedReply { bytes, _charge }))
+        let (message, _charge) = (ReplyMessage::of(bytes), None);
+        ReplyBytes::Counted(Arc::new(CountedReply { message, _charge }))
     }
 
-    pub(crate) fn counted_in(share: &Arc<PrivateBytes>, bytes: Vec<u8>) -> ReplyBytes {
-        let charge = share.charge(bytes.capacity() as u64 + REPLY_COST_BYTES);
+    pub(crate) fn counted_in(share: &Arc<PrivateBytes>, message: ReplyMessage) -> ReplyBytes {
+        let charge = share.charge(message.bytes.capacity() as u64 + REPLY_COST_BYTES);
         ReplyBytes::Counted(Arc::new(CountedReply {
-            bytes,
+            message,
             _charge: Some(charge),
         }))
     }
@@ -185,7 +204,7 @@ impl ReplyBytes {
 impl DataChunk for ReplyBytes {
     fn bytes(&self) -> &[u8] {
         match self {
-            ReplyBytes::Counted(reply) => &reply.bytes,
+            ReplyBytes::Counted(reply) => reply.message.bytes(),
             ReplyBytes::Few(few) => few.bytes(),
         }
     }

@@ -5,10 +5,9 @@
 //! socket ◄─ GrpcPort::flush ◄─ push_step ◄── Frontend (rx) ◄─
 //! ```
 //!
-//! It stands where an app's port stands, and gives the first engine of a datapath what that would make of an app's
-//! submissions: messages in the native form, in private memory. So the engines behind it do not know whose calls they carry.
-//! A message is decoded when the datapath has room for it, and a reply is encoded when it comes; what the client may send
-//! ahead is bounded by the windows of HTTP/2, which open only as messages go on.
+//! It stands where an app's port stands, and gives the first engine of a datapath steps in private memory. Messages stay the protobuf
+//! that they came as, unread; engines behind make another form of them where somebody needs it. A reply is protobuf too, or is encoded
+//! when it comes. What the client may send ahead is bounded by the windows of HTTP/2, which open only as messages go on.
 //!
 //! The client is a stranger: whatever it sends is read by the protocol's own checks ([`provost_grpc`]), and what breaks
 //! them ends its connection, or the call.

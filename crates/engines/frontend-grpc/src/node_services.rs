@@ -12,7 +12,7 @@ use provost_datapath::Nanos;
 use provost_grpc::{GrpcStatus, MessageForm};
 use provost_wire::Code;
 
-use crate::calls::{PortReply, REPLY_COST_BYTES, ReplyBytes};
+use crate::calls::{PortReply, REPLY_COST_BYTES, ReplyBytes, ReplyMessage};
 use crate::port::GrpcPort;
 use crate::requests::plain;
 
@@ -189,7 +189,7 @@ impl GrpcPort {
         for bytes in answer.messages {
             call.replies.push_back(PortReply::Message {
                 form: MessageForm::Plain,
-                bytes: ReplyBytes::counted_in(&self.share, bytes),
+                bytes: ReplyBytes::counted_in(&self.share, ReplyMessage::of(bytes)),
                 window_bytes: 0,
             });
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use provost_datapath::{BufferPool, Interest, Nanos, PrivateBytes, ReceiveHeap, Step};
+use provost_datapath::{Body, BufferPool, Interest, Nanos, PrivateBytes, ReceiveHeap, Step};
 use provost_grpc::{CallCounts, GrpcConfig, GrpcConnection, MessageEncoding};
 
 use crate::binding::{ServiceBinding, ServiceRefusal, ServiceTable};
@@ -163,6 +163,10 @@ impl GrpcPort {
         self.now = now;
         // Nobody waits for acknowledgements of private memory.
         self.sent.clear();
+        if self.share.message_bytes_now() == u64::MAX {
+            // What was counted before it came is not offered again when the client has read.
+            self.blocked_since = None;
+        }
         if !matches!(self.life, PortLife::Open) {
             return PortProgress::Idle;
         }
@@ -317,7 +321,7 @@ impl GrpcPort {
 
     /// Gives back what a request holds that no datapath takes any more.
     pub fn discard(&mut self, step: Step, buffers: &mut BufferPool) {
-        if let provost_datapath::Body::Gathered(body) = step.body {
+        if let Body::Encoded(body) = step.body {
             buffers.give(body.buffer);
         }
     }

@@ -1,14 +1,14 @@
 //! From datapaths to the client.
 
-use provost_datapath::{Body, Step};
+use provost_datapath::{Body, ReceiveHeap, Step};
 use provost_grpc::{CallFault, GrpcStatus, ResponseHead, take_compression_request};
 use provost_http2::SendError;
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata::without_reserved;
 
-use crate::bodies::{protobuf_of, status_of};
-use crate::calls::{CallTarget, PortReply, REPLY_COST_BYTES, ReplyBytes, ReplyCompression};
+use crate::bodies::{message_of, protobuf_of, status_of};
+use crate::calls::{CallTarget, PortReply, REPLY_COST_BYTES, ReplyBytes, ReplyCompression, ReplyMessage};
 use crate::port::GrpcPort;
 
 /// What became of a reply at the protocol.
@@ -22,16 +22,19 @@ enum ReplyOutcome {
 
 impl GrpcPort {
     /// Takes a step of a datapath for the client. It comes back while the client's share of memory is used up by replies that
-    /// the client has not read.
+    /// the client has not read, unless it is counted there already.
     ///
     /// # Errors
     /// The step, to be given again later.
     pub fn push_step(&mut self, connection: u32, step: Step) -> Result<(), Step> {
         if step.parts.contains(Parts::MESSAGE) && !self.has_room_for_reply(&step) {
             self.blocked_since.get_or_insert(self.now);
-            return Err(step);
+            if !is_counted(&step.body) {
+                return Err(step);
+            }
+        } else {
+            self.blocked_since = None;
         }
-        self.blocked_since = None;
         let stream = self.streams.get(&(connection, step.call)).copied();
         let target = stream.and_then(|stream| self.calls.get(&stream)?.target.clone());
         let (Some(stream), Some(target)) = (stream, target) else {
@@ -73,80 +76,106 @@ impl GrpcPort {
 
     fn has_room_for_reply(&self, step: &Step) -> bool {
         let bytes = match &step.body {
-            Body::Received(body) => u64::from(body.message_bytes),
+            Body::Received(body) => body.message_bytes,
+            Body::Encoded(body) => body.message_bytes,
             _ => 0,
         };
-        self.share.message_bytes_now() > bytes + REPLY_COST_BYTES
+        self.share.message_bytes_now() > u64::from(bytes) + REPLY_COST_BYTES
     }
 
-    fn take_reply(&mut self, stream: u32, target: &CallTarget, step: Step) {
+    fn take_reply(&mut self, stream: u32, target: &CallTarget, mut step: Step) {
+        let block = self.metadata_of(&step.body);
+        let body = std::mem::take(&mut step.body);
         let Some(call) = self.calls.get_mut(&stream) else {
-            return;
+            return self.free(body);
         };
         if step.parts.contains(Parts::WINDOW) {
             call.send_window += i64::from(step.window_bytes);
             self.note_step(stream);
-            return;
+            return self.free(body);
         }
-        let block = match &step.body {
-            Body::Received(body) => {
-                let bytes = provost_datapath::ReceiveHeap::bytes(&mut self.heap, &body.block);
-                bytes
-                    .get(..body.metadata_bytes as usize)
-                    .unwrap_or_default()
-                    .to_vec()
-            }
-            _ => Vec::new(),
-        };
-        let (configured, accepts) = (self.compression, call.accepts);
-        let choose = |asked| ReplyCompression::choose(asked, configured, accepts);
         if step.parts.contains(Parts::HEADERS) {
             let mut metadata = without_reserved(&block);
             let asked = take_compression_request(&mut metadata);
-            call.reply_compression.get_or_insert_with(|| choose(asked));
+            let (configured, accepts) = (self.compression, call.accepts);
+            let choose = || ReplyCompression::choose(asked, configured, accepts);
+            call.reply_compression.get_or_insert_with(choose);
             call.replies.push_back(PortReply::Head { metadata });
         }
-        let message = match (&step.body, step.parts.contains(Parts::MESSAGE)) {
-            (Body::Received(body), true) => Some(protobuf_of(
-                &target.binding.service,
-                target.method.output,
-                body,
-                &mut self.heap,
-            )),
-            _ => None,
-        };
-        let mut failed = None;
-        match message {
-            None => {}
-            Some(Ok(bytes)) => {
-                let compression = call.reply_compression.get_or_insert_with(|| choose(None));
-                let (form, bytes) = compression.apply(bytes);
-                call.replies.push_back(PortReply::Message {
-                    form,
-                    bytes: ReplyBytes::counted_in(&self.share, bytes),
-                    window_bytes: if target.method.server_streaming {
-                        step.window_bytes
-                    } else {
-                        0
-                    },
-                });
-            }
-            Some(Err(status)) => failed = Some(status),
-        }
-        if let Some(status) = failed {
+        if !step.parts.contains(Parts::MESSAGE) {
+            self.free(body);
+        } else if let Err(status) = self.take_message(stream, target, step.window_bytes, body) {
             let metadata = Vec::new();
-            call.replies.push_back(PortReply::End { status, metadata });
-        } else if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
-            let (status, metadata) = status_of(step.status, &block);
-            call.is_over_behind = true;
-            call.replies.push_back(PortReply::End { status, metadata });
+            return self.queue(stream, PortReply::End { status, metadata });
         }
-        self.free(step.body);
+        if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
+            let (status, metadata) = status_of(step.status, &block);
+            if let Some(call) = self.calls.get_mut(&stream) {
+                call.is_over_behind = true;
+            }
+            self.queue(stream, PortReply::End { status, metadata });
+        }
+    }
+
+    fn queue(&mut self, stream: u32, reply: PortReply) {
+        if let Some(call) = self.calls.get_mut(&stream) {
+            call.replies.push_back(reply);
+        }
+    }
+
+    fn metadata_of(&mut self, body: &Body) -> Vec<u8> {
+        let block = match body {
+            Body::Received(body) => {
+                let bytes = self.heap.bytes(&body.block);
+                bytes.get(..body.metadata_bytes as usize).unwrap_or_default()
+            }
+            Body::Encoded(body) => body.metadata(),
+            _ => &[],
+        };
+        block.to_vec()
+    }
+
+    /// Has a message wait for the client: as it came, or encoded if it is native.
+    fn take_message(
+        &mut self,
+        stream: u32,
+        target: &CallTarget,
+        window_bytes: u32,
+        body: Body,
+    ) -> Result<(), GrpcStatus> {
+        let message = match body {
+            Body::Encoded(body) => message_of(body),
+            Body::Received(body) => {
+                let (service, output) = (&target.binding.service, target.method.output);
+                let encoded = protobuf_of(service, output, &body, &mut self.heap);
+                self.heap.free(body.block);
+                encoded?
+            }
+            _ => ReplyMessage::of(Vec::new()),
+        };
+        let configured = self.compression;
+        let Some(call) = self.calls.get_mut(&stream) else {
+            return Ok(());
+        };
+        let accepts = call.accepts;
+        let choose = || ReplyCompression::choose(None, configured, accepts);
+        let (form, message) = call.reply_compression.get_or_insert_with(choose).apply(message);
+        let reply = PortReply::Message {
+            form,
+            bytes: ReplyBytes::counted_in(&self.share, message),
+            window_bytes: if target.method.server_streaming {
+                window_bytes
+            } else {
+                0
+            },
+        };
+        self.queue(stream, reply);
+        Ok(())
     }
 
     fn free(&mut self, body: Body) {
         if let Body::Received(body) = body {
-            provost_datapath::ReceiveHeap::free(&mut self.heap, body.block);
+            self.heap.free(body.block);
         }
     }
 
@@ -260,4 +289,9 @@ impl GrpcPort {
         let _ = self.grpc.finish(stream, &status, &[], self.now);
         ReplyOutcome::Over
     }
+}
+
+/// Whether a body counts in its client's share before it is here.
+fn is_counted(body: &Body) -> bool {
+    matches!(body, Body::Encoded(body) if body.buffer.charge.is_some())
 }

@@ -1,6 +1,6 @@
 //! From the client into datapaths.
 
-use provost_datapath::{BufferPool, Step};
+use provost_datapath::{Body, BufferPool, Step};
 use provost_grpc::{
     EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageCodec, MessageEncoding, MessageForm, RequestHead,
     ask_compression, take_compression_request,
@@ -11,7 +11,7 @@ use provost_wire::limits::STREAM_MESSAGE_COST_BYTES;
 use provost_wire::metadata::without_reserved;
 
 use crate::binding::{ServiceLookup, ServiceRefusal};
-use crate::bodies::native_body;
+use crate::bodies::protobuf_body;
 use crate::calls::{CallPhase, CallTarget, PortCall};
 use crate::node_services::{NodeCall, NodeEvent};
 use crate::port::{GrpcPort, GrpcRequest, ROOM_RETRY_NS};
@@ -305,17 +305,21 @@ impl GrpcPort {
                 step.parts = step.parts | Parts::MESSAGE;
                 self.incoming.subtract(&message);
                 self.grpc.consume(stream, message.bytes.len());
-                Some(plain(message, call, self.message_bytes_max)?)
+                // The client is not to send more than the peer takes.
+                let bytes_max = self
+                    .message_bytes_max
+                    .min(target.binding.service.message_bytes_max);
+                Some(plain(message, call, bytes_max)?)
             }
         };
-        let typed = plain.as_deref().map(|bytes| (target.method.input, bytes));
-        step.body = native_body(&target.binding.service, &metadata, typed, &self.share, buffers)?;
+        let has_message = plain.is_some();
+        step.body = protobuf_body(&metadata, plain, &self.share, buffers);
         if call.incoming.is_empty() && call.is_half_closed && !call.has_ended_requests {
             call.has_ended_requests = true;
             step.parts = step.parts | Parts::END;
         }
-        if plain.is_some() && target.method.client_streaming {
-            step.window_bytes = native_bytes(&step).saturating_add(STREAM_MESSAGE_COST_BYTES);
+        if has_message && target.method.client_streaming {
+            step.window_bytes = message_bytes(&step.body).saturating_add(STREAM_MESSAGE_COST_BYTES);
             call.send_window -= i64::from(step.window_bytes);
         }
         call.phase = CallPhase::Begun;
@@ -342,6 +346,11 @@ fn check_single(call: &PortCall) -> Result<(), GrpcStatus> {
 
 /// A message as it was before its client compressed it.
 pub(crate) fn plain(message: GrpcMessage, call: &PortCall, bytes_max: u32) -> Result<Vec<u8>, GrpcStatus> {
+    let bytes = message.bytes.len();
+    if bytes > bytes_max as usize {
+        let reason = format!("a message of {bytes} bytes is over the limit of {bytes_max}");
+        return Err(GrpcStatus::new(Code::ResourceExhausted, reason));
+    }
     message
         .into_plain(call.encoding, bytes_max)
         .map_err(|fault| GrpcStatus::new(fault_code(&fault), fault.to_string()))
@@ -354,9 +363,9 @@ fn fault_code(fault: &provost_grpc::CompressionFault) -> Code {
     }
 }
 
-fn native_bytes(step: &Step) -> u32 {
-    match &step.body {
-        provost_datapath::Body::Gathered(body) => body.message_bytes,
+fn message_bytes(body: &Body) -> u32 {
+    match body {
+        Body::Encoded(body) => body.message_bytes,
         _ => 0,
     }
 }

@@ -16,7 +16,7 @@ use provost_http2::EndpointRole;
 use provost_wire::Code;
 
 use crate::binding::{BindingUse, NumberedBinding, SERVICES_MAX, ServiceBinding};
-use crate::calls::{CallPhase, CallTarget, PortCall, PortReply, ReplyBytes};
+use crate::calls::{CallPhase, CallTarget, PortCall, PortReply, ReplyBytes, ReplyMessage};
 use crate::heap::{PrivateHeap, SavedBlock};
 use crate::node_services::{NodeCall, NodeCallPhase, NodeEvent, NodeQuestion};
 use crate::port::{GrpcPort, GrpcPortParts, GrpcRequest, PortLife};
@@ -154,7 +154,7 @@ impl GrpcPort {
         }
         port.input = fields.run()?.to_vec();
         port.grpc = GrpcConnection::restore(fields, EndpointRole::Server, config, |bytes| {
-            ReplyBytes::counted_in(&share, bytes)
+            ReplyBytes::counted_in(&share, ReplyMessage::of(bytes))
         })?;
         port.grpc.count_in(counts);
         port.blocked_since = Option::restore(fields)?;
@@ -462,7 +462,7 @@ fn restore_reply(
         },
         reply::MESSAGE => PortReply::Message {
             form: MessageForm::Plain,
-            bytes: ReplyBytes::counted_in(share, fields.run()?.to_vec()),
+            bytes: ReplyBytes::counted_in(share, ReplyMessage::of(fields.run()?.to_vec())),
             window_bytes: fields.u32()?,
         },
         reply::END => PortReply::End {

@@ -3,7 +3,7 @@
 mod kit;
 
 use kit::{CHAT, CONNECTION, MESSAGE_BYTES_MAX, PortRig, UNARY, note};
-use provost_datapath::Step;
+use provost_datapath::{Body, Step};
 use provost_frontend_grpc::{NodeMethods, ServiceRefusal};
 use provost_grpc::{
     COMPRESSION_REQUEST, CallFault, EncodingSet, EndCause, GrpcEvent, GrpcMessage, GrpcStatus,
@@ -252,10 +252,6 @@ fn cancellations_and_deadlines_reach_the_datapath() {
 #[test]
 fn requests_that_are_malformed_fail_alone() {
     let mut rig = PortRig::bound();
-    let wrong = rig.call(UNARY, &[0xff, 0xff]);
-    assert!(rig.take().is_none());
-    assert_eq!(rig.ended(wrong).0.code, Code::Internal);
-
     let none = rig.begin(RequestHead::new(UNARY));
     rig.client.half_close(none, 1).unwrap();
     rig.exchange();
@@ -656,4 +652,46 @@ fn calls_of_a_connection_that_ended_fail_and_others_ask_anew() {
         )
     };
     assert!(!rig.events.iter().any(lost));
+}
+
+#[test]
+fn bodies_pass_byte_for_byte_and_are_not_read() {
+    // No message of any schema.
+    const OPAQUE: &[u8] = &[0xf8, 0x06, 7, 0x12, 1, b'd', 0x0a, 99];
+    let mut rig = PortRig::bound();
+    for reply_bytes in [0, 3, 40, 700, 100_000] {
+        let call = rig.call(UNARY, OPAQUE);
+        let step = rig.take().unwrap();
+        assert_eq!(rig.read(&step).1.as_deref(), Some(OPAQUE));
+        let reply = OPAQUE
+            .iter()
+            .copied()
+            .cycle()
+            .take(reply_bytes)
+            .collect::<Vec<u8>>();
+        let trailers = block(&[("x-after", b"v")]);
+        let ends = Parts::MESSAGE | Parts::STATUS;
+        rig.push(PortRig::encoded_reply(step.call, ends, &trailers, &reply));
+        assert_eq!(rig.ended(call), (GrpcStatus::new(Code::Ok, ""), trailers));
+        assert_eq!(rig.messages().last(), Some(&reply), "{reply_bytes}");
+    }
+    assert_eq!((rig.share.held(), rig.port.receive_heap_bytes()), (0, 0));
+}
+
+#[test]
+fn a_reply_in_much_memory_counts_little() {
+    let mut rig = PortRig::bound();
+    rig.begin(RequestHead::new(CHAT));
+    rig.exchange();
+    let number = rig.take().unwrap().call;
+    rig.to_client.lock().unwrap().is_stopped = true;
+    for _ in 0..100 {
+        let mut reply = PortRig::encoded_reply(number, Parts::MESSAGE, &[], b"short");
+        if let Body::Encoded(body) = &mut reply.body {
+            body.buffer.bytes.reserve(64 << 10);
+        }
+        rig.push(reply);
+    }
+    let held = rig.share.held();
+    assert!((100 * 100..100 * 1000).contains(&held), "{held}");
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use provost_datapath::{
-    Body, ConnectionSignals, Context, EncodedBody, Engine, Nanos, Offsets, Ports, PrivateBytes, Progress,
-    Queue, ReceivedBody, RestoreError, Restorer, SavedState, Saver, Step,
+    Body, BodyForm, ConnectionSignals, Context, EncodedBody, Engine, Nanos, Offsets, Ports, PrivateBytes,
+    Progress, Queue, ReceivedBody, RestoreError, Restorer, SavedState, Saver, Step,
 };
 use provost_marshal::{GatherError, Leaf, MessageError, Tables};
 use provost_schema::{MessageId, Service};
@@ -120,6 +120,8 @@ impl CallQuota {
 pub struct FrontendParts {
     /// Which side the app is on.
     pub role: AppRole,
+    /// In which form the app's port takes messages, and gives them where they are no claims.
+    pub form: BodyForm,
     /// Tables of the app's own schema of the service.
     pub tables: Arc<Tables>,
     /// Methods of the service in that schema.
@@ -461,14 +463,15 @@ impl Frontend {
         let shape = self.parts.methods[usize::from(call.method)];
         let streaming = Direction::of_peer(self.parts.role, shape).streaming;
         let body = std::mem::take(&mut step.body);
-        match received(body, context) {
+        match received(body, self.parts.form, context) {
             Ok(body) => step.body = body,
             Err(violation) => {
                 self.fail(step.call, &violation.into(), directions, context);
                 return;
             }
         }
-        if let Err(violation) = legal::check_peer_step(self.parts.role, call, streaming, &step) {
+        let (role, form) = (self.parts.role, self.parts.form);
+        if let Err(violation) = legal::check_peer_step(role, form, call, streaming, &step) {
             step.body.discard(context);
             self.fail(step.call, &violation.into(), directions, context);
             return;
@@ -579,7 +582,7 @@ impl Frontend {
         }
         let mut step = refusal(call, failure, context);
         let body = std::mem::take(&mut step.body);
-        step.body = received(body, context).unwrap_or_default();
+        step.body = received(body, self.parts.form, context).unwrap_or_default();
         if !self.failed.is_empty() {
             self.failed.push_back(step);
         } else if let Err(full) = directions.rx_out.push(step) {
@@ -675,8 +678,8 @@ fn refusal(call: u64, failure: &Failure, context: &mut Context<'_>) -> Step {
 }
 
 /// The body in the app's receive heap, its metadata checked. What the service itself made (metadata alone) is copied
-/// there; if the heap is full the app gets the step without it.
-fn received(body: Body, context: &mut Context<'_>) -> Result<Body, Violation> {
+/// there; if the heap is full the app gets the step without it. A port of protobuf takes private memory as it is.
+fn received(body: Body, form: BodyForm, context: &mut Context<'_>) -> Result<Body, Violation> {
     match body {
         Body::Empty => Ok(Body::Empty),
         Body::Received(body) => {
@@ -691,6 +694,13 @@ fn received(body: Body, context: &mut Context<'_>) -> Result<Body, Violation> {
                     Err(Violation::PeerMetadata)
                 }
             }
+        }
+        Body::Encoded(body) if form == BodyForm::Protobuf => {
+            if body.protobuf().is_some() && metadata::check(body.metadata()).is_ok() {
+                return Ok(Body::Encoded(body));
+            }
+            context.buffers.give(body.buffer);
+            Err(Violation::PeerMetadata)
         }
         Body::Encoded(body) if body.message_bytes == 0 => {
             let metadata = &body.buffer.bytes[..(body.metadata_bytes as usize).min(body.buffer.bytes.len())];

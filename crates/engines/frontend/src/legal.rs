@@ -1,6 +1,6 @@
 //! Which steps a call allows, for the app and for its peer.
 
-use provost_datapath::{Body, Step};
+use provost_datapath::{Body, BodyForm, Step};
 use provost_wire::descriptor::Parts;
 use provost_wire::metadata::{self, MetadataError};
 
@@ -91,6 +91,7 @@ pub(crate) fn check_app_step(call: &Call, streaming: bool, step: &Step) -> Resul
 /// A step of the peer in an open call.
 pub(crate) fn check_peer_step(
     role: AppRole,
+    form: BodyForm,
     call: &Call,
     streaming: bool,
     step: &Step,
@@ -109,7 +110,13 @@ pub(crate) fn check_peer_step(
     if !parts.contains(Parts::MESSAGE) {
         return Ok(());
     }
-    if !matches!(step.body, Body::Received(_)) {
+    let is_of_form = match &step.body {
+        Body::Received(_) => true,
+        // A message of defaults has no bytes in protobuf.
+        Body::Encoded(_) | Body::Empty => form == BodyForm::Protobuf,
+        Body::Untrusted(_) | Body::Gathered(_) => false,
+    };
+    if !is_of_form {
         return Err(Violation::PeerBody);
     }
     match streaming {

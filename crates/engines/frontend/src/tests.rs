@@ -10,8 +10,8 @@ use prost_types::{
     ServiceDescriptorProto,
 };
 use provost_datapath::{
-    Body, BufferPool, ConnectionEnd, ConnectionSignals, Context, EncodedBody, Engine, FlowHints, Nanos,
-    Ports, Progress, Queue, ReceiveHeap, ReceivedBody, SocketHint, Step, Untrusted,
+    Body, BodyForm, Buffer, BufferPool, ConnectionEnd, ConnectionSignals, Context, EncodedBody, Engine,
+    FlowHints, Nanos, Ports, Progress, Queue, ReceiveHeap, ReceivedBody, SocketHint, Step, Untrusted,
 };
 use provost_marshal::Tables;
 use provost_schema::Schema;
@@ -108,6 +108,7 @@ impl Bench {
             role,
             frontend: Frontend::new(FrontendParts {
                 role,
+                form: BodyForm::Native,
                 tables: Arc::new(Tables::compile(&schema).unwrap()),
                 methods: MethodShape::of_service(&schema.services[0]),
                 send_heap: SendHeap::new(mapping).unwrap(),
@@ -135,6 +136,7 @@ impl Bench {
         let schema = schema();
         FrontendParts {
             role: self.role,
+            form: BodyForm::Native,
             tables: Arc::new(Tables::compile(&schema).unwrap()),
             methods: MethodShape::of_service(&schema.services[0]),
             send_heap: SendHeap::new(Mapping::new(&self.send_heap, Access::ReadOnly).unwrap()).unwrap(),
@@ -663,4 +665,38 @@ fn methods_of_the_service_are_found() {
     known.method = UNARY;
     bench.submit(known);
     assert_eq!(bench.tx_out.pop().unwrap().call, 2);
+}
+
+#[test]
+fn a_port_of_protobuf_is_given_private_memory_as_it_came() {
+    let mut good = Vec::new();
+    metadata::append(&mut good, "key", b"value").unwrap();
+    let body = |block: &[u8]| Body::Encoded(EncodedBody::of(block, b"\xffmessage", Buffer::default()));
+    let response = |call, block: &[u8]| Step {
+        body: body(block),
+        ..Step::new(call, Parts::MESSAGE | Parts::STATUS)
+    };
+    for form in [BodyForm::Protobuf, BodyForm::Native] {
+        let mut bench = Bench::new(AppRole::Client);
+        bench.frontend.parts.form = form;
+        for call in [1, 2] {
+            bench.submit(Step {
+                body: body(&good),
+                ..Step::new(call, Parts::BEGIN | Parts::MESSAGE | Parts::END)
+            });
+            let sent = bench.tx_out.pop().unwrap();
+            let is_as_it_came = matches!(&sent.body, Body::Encoded(body) if body.metadata() == good);
+            assert!(is_as_it_came, "{sent:?}");
+        }
+        bench.receive(response(1, &good));
+        bench.receive(response(2, b"no metadata"));
+        let told = [(); 2].map(|()| bench.rx_out.pop().unwrap());
+        let is_given = |step: &Step| match &step.body {
+            Body::Encoded(body) => body.protobuf() == Some(&b"\xffmessage"[..]),
+            _ => false,
+        };
+        assert_eq!(is_given(&told[0]), form == BodyForm::Protobuf, "{told:?}");
+        assert_eq!(told[1].status, Code::Internal);
+        told.into_iter().for_each(|step| bench.discard(step));
+    }
 }

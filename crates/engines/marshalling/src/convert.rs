@@ -1,12 +1,15 @@
 //! Bodies from one form into another. A body that cannot be converted has been given back when the failure returns.
 
 use provost_datapath::{
-    Body, Buffer, Context, EncodedBody, Gathered, HeapFull, Offsets, ReceivedBody, message_offset,
+    Body, Buffer, Context, EncodedBody, Gathered, HeapFull, Offsets, ReceivedBody, UNCOUNTED_BYTES_MAX,
+    message_offset,
 };
-use provost_marshal::{DecodeError, EncodeError, MessageError, Scratch, Tables, linearize};
+use provost_marshal::{DecodeError, EncodeError, MessageError, Scratch, linearize};
 use provost_schema::MessageId;
 use provost_wire::Code;
 use provost_wire::metadata::{self, MetadataError};
+
+use crate::engine::{Binding, Side};
 
 /// Why a message does not pass.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +22,10 @@ pub(crate) enum Failure {
     Protobuf(#[from] DecodeError),
     #[error("the peer's {0}")]
     Metadata(#[from] MetadataError),
+    #[error("the request's message is malformed: {0}")]
+    Request(DecodeError),
+    #[error("the response's message is malformed: {0}")]
+    Response(DecodeError),
     #[error("the transport delivered a step whose lengths do not add up")]
     Lengths,
     #[error(transparent)]
@@ -33,7 +40,9 @@ impl Failure {
     pub(crate) fn code(&self) -> Code {
         match self {
             Failure::HeapFull(_) | Failure::TooManyCalls => Code::ResourceExhausted,
-            Failure::Protobuf(DecodeError::TooLong { .. }) => Code::ResourceExhausted,
+            Failure::Protobuf(DecodeError::TooLong { .. })
+            | Failure::Request(DecodeError::TooLong { .. })
+            | Failure::Response(DecodeError::TooLong { .. }) => Code::ResourceExhausted,
             Failure::NoMethod(_) => Code::Unimplemented,
             _ => Code::Internal,
         }
@@ -42,9 +51,8 @@ impl Failure {
 
 /// What a message is converted by.
 pub(crate) struct Form<'a> {
-    pub(crate) tables: &'a Tables,
+    pub(crate) binding: &'a Binding,
     pub(crate) message: MessageId,
-    pub(crate) message_bytes_max: u32,
 }
 
 impl Form<'_> {
@@ -66,10 +74,12 @@ impl Form<'_> {
             let metadata = buffer.bytes.get(..offset).ok_or(Failure::Lengths)?;
             let linear = buffer.bytes.get(offset..).ok_or(Failure::Lengths)?;
             out.bytes.extend_from_slice(metadata);
-            self.tables
+            self.binding
+                .tables
                 .validate(self.message, linear)
                 .map_err(|error| Failure::Outbound(error.into()))?;
-            self.tables
+            self.binding
+                .tables
                 .encode(self.message, linear, &mut out.bytes)
                 .map_err(Failure::Outbound)
         };
@@ -121,6 +131,7 @@ impl Form<'_> {
             .checked_add(units)
             .ok_or(MessageError::Window { window_at: at })?;
         Ok(self
+            .binding
             .tables
             .validate_and_relocate(self.message, message, window_at)?)
     }
@@ -143,6 +154,40 @@ impl Form<'_> {
         placed
     }
 
+    /// A protobuf message of the app's port as a native one to be sent, which counts in the share.
+    pub(crate) fn decoded_to_send(
+        &self,
+        body: EncodedBody,
+        scratch: &mut Scratch,
+        context: &mut Context<'_>,
+    ) -> Result<Body, Failure> {
+        let mut native = context.buffers.take();
+        let decoded = self.decode(&body, &mut native, scratch);
+        context.buffers.give(body.buffer);
+        match decoded {
+            Ok(message_bytes) => {
+                let held = native.bytes.capacity() as u64;
+                native.charge = (held > UNCOUNTED_BYTES_MAX).then(|| self.binding.share.charge(held));
+                Ok(Body::Gathered(Gathered {
+                    buffer: native,
+                    metadata_bytes: body.metadata_bytes,
+                    message_bytes,
+                    token: 0,
+                }))
+            }
+            Err(failure) => {
+                context.buffers.give(native);
+                Err(match failure {
+                    Failure::Protobuf(error) => match self.binding.side {
+                        Side::Client => Failure::Request(error),
+                        Side::Server => Failure::Response(error),
+                    },
+                    other => other,
+                })
+            }
+        }
+    }
+
     /// Writes metadata and native message to a buffer. The length of the message.
     fn decode(&self, body: &EncodedBody, native: &mut Buffer, scratch: &mut Scratch) -> Result<u32, Failure> {
         let offset = message_offset(body.metadata_bytes);
@@ -154,8 +199,9 @@ impl Form<'_> {
         let (metadata, protobuf) = whole.split_at(offset);
         metadata::check(&metadata[..body.metadata_bytes as usize])?;
         native.bytes.extend_from_slice(metadata);
-        let max = self.message_bytes_max;
+        let max = self.binding.message_bytes_max;
         Ok(self
+            .binding
             .tables
             .decode(self.message, protobuf, &mut native.bytes, max, scratch)?)
     }
@@ -191,7 +237,11 @@ impl Form<'_> {
 /// Moves what was received into a private buffer, for messages that were read to the heap in an encoded form.
 pub(crate) fn to_private(body: ReceivedBody, context: &mut Context<'_>) -> EncodedBody {
     let mut buffer = context.buffers.take();
-    buffer.bytes.extend_from_slice(context.receive.bytes(&body.block));
+    let length = message_offset(body.metadata_bytes) + body.message_bytes as usize;
+    let block = context.receive.bytes(&body.block);
+    buffer
+        .bytes
+        .extend_from_slice(block.get(..length).unwrap_or(block));
     context.receive.free(body.block);
     EncodedBody {
         buffer,

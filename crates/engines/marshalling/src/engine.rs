@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use provost_datapath::{
-    Body, Context, EncodedBody, Engine, Ports, Progress, Queue, RestoreError, Restorer, SavedState, Saver,
-    Step,
+    Body, BodyForm, Context, EncodedBody, Engine, Nanos, Ports, PrivateBytes, Progress, Queue, RestoreError,
+    Restorer, SavedState, Saver, Step, UNCOUNTED_BYTES_MAX,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_schema::MessageId;
@@ -25,6 +25,8 @@ pub const KIND: &str = "marshalling";
 const BATCH_STEPS: usize = 64;
 /// Bytes of messages that one poll converts or checks in each direction before it ends; the last one is converted whole.
 const BATCH_BYTES: u64 = 1 << 20;
+/// How soon room is looked for again where others hold it.
+const ROOM_RETRY_NS: Nanos = 1_000_000;
 
 /// Which end of its calls an app is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +64,15 @@ pub struct Binding {
     pub methods: Arc<[MethodTypes]>,
     /// Which end the app is.
     pub side: Side,
+    /// In which form messages are between the app and this engine.
+    pub form: BodyForm,
     /// The connection's encoding.
     pub encoding: Encoding,
     /// The longest message that passes, in bytes.
     pub message_bytes_max: u32,
+    /// The private memory that messages of an app take which has them as protobuf: those that this engine decodes on their way out,
+    /// and those that come for it.
+    pub share: Arc<PrivateBytes>,
 }
 
 /// The engine of one datapath.
@@ -74,6 +81,8 @@ pub struct Marshalling {
     calls: Calls,
     pending: PendingSteps,
     scratch: Scratch,
+    /// When room for messages that are decoded is looked for again.
+    retry_at: Option<Nanos>,
 }
 
 /// A step that does not pass, and how much of its call the far side of it knows.
@@ -92,6 +101,7 @@ impl Marshalling {
             calls: Calls::new(),
             pending: PendingSteps::new(),
             scratch: Scratch::default(),
+            retry_at: None,
         }
     }
 
@@ -121,6 +131,12 @@ impl Marshalling {
         let mut moved = self.pending.deliver(direction, to);
         let mut bytes = 0;
         while moved < BATCH_STEPS && bytes < BATCH_BYTES && !to.is_full() && self.pending.has_room() {
+            if let Some(step) = from.iter().next()
+                && self.waits_for_memory(step.parts, direction)
+            {
+                self.retry_at = Some(context.now + ROOM_RETRY_NS);
+                break;
+            }
             let Some(step) = from.pop() else { break };
             moved += 1;
             bytes += message_bytes(&step.body);
@@ -130,6 +146,18 @@ impl Marshalling {
             }
         }
         moved
+    }
+
+    /// Whether a message that would take private memory of the app's share waits until others have gone.
+    fn waits_for_memory(&self, parts: Parts, direction: Direction) -> bool {
+        let takes_memory = match direction {
+            Direction::Tx => self.binding.encoding == Encoding::Native,
+            Direction::Rx => self.binding.encoding == Encoding::Protobuf,
+        };
+        self.binding.form == BodyForm::Protobuf
+            && takes_memory
+            && parts.contains(Parts::MESSAGE)
+            && self.binding.share.message_bytes_now() == 0
     }
 
     fn cancel_both_ways(&mut self, direction: Direction, refused: &Refused, context: &mut Context<'_>) {
@@ -226,36 +254,82 @@ impl Marshalling {
         context: &mut Context<'_>,
     ) -> Result<Body, Failure> {
         let form = Form {
-            tables: &self.binding.tables,
+            binding: &self.binding,
             message,
-            message_bytes_max: self.binding.message_bytes_max,
         };
-        match (direction, self.binding.encoding, body) {
-            (Direction::Tx, Encoding::Native, body) => Ok(body),
-            (Direction::Tx, Encoding::Protobuf, Body::Gathered(body)) => form.encoded(body, context),
-            (Direction::Tx, Encoding::Protobuf, body) => Ok(body),
-            (Direction::Rx, Encoding::Native, Body::Received(body)) => form.check_in_place(body, context),
-            (Direction::Rx, Encoding::Protobuf, Body::Encoded(body)) => {
-                form.decoded(body, &mut self.scratch, context)
-            }
-            (Direction::Rx, Encoding::Protobuf, Body::Received(body)) => {
-                form.decoded(to_private(body, context), &mut self.scratch, context)
-            }
-            // The protobuf form of a message of defaults has no bytes, and so needs no body.
-            (Direction::Rx, Encoding::Protobuf, Body::Empty) => {
-                let empty = EncodedBody {
-                    buffer: context.buffers.take(),
-                    metadata_bytes: 0,
-                    message_bytes: 0,
-                };
-                form.decoded(empty, &mut self.scratch, context)
-            }
-            (Direction::Rx, _, body) => {
-                discard(body, context);
-                Err(Failure::Lengths)
-            }
+        match (direction, self.binding.encoding) {
+            (Direction::Tx, Encoding::Native) => form.native_for_peer(body, &mut self.scratch, context),
+            (Direction::Tx, Encoding::Protobuf) => match body {
+                Body::Gathered(body) => form.encoded(body, context),
+                body => Ok(body),
+            },
+            (Direction::Rx, Encoding::Native) => match body {
+                Body::Received(body) => form.check_in_place(body, context),
+                body => Err(wrong_form(body, context)),
+            },
+            (Direction::Rx, Encoding::Protobuf) => form.protobuf_of_peer(body, &mut self.scratch, context),
         }
     }
+}
+
+impl Form<'_> {
+    /// A message for a peer that takes native ones.
+    fn native_for_peer(
+        &self,
+        body: Body,
+        scratch: &mut Scratch,
+        context: &mut Context<'_>,
+    ) -> Result<Body, Failure> {
+        match (self.binding.form, body) {
+            (BodyForm::Protobuf, Body::Encoded(body)) => self.decoded_to_send(body, scratch, context),
+            (BodyForm::Protobuf, Body::Empty) => self.decoded_to_send(empty(context), scratch, context),
+            (_, body) => Ok(body),
+        }
+    }
+
+    /// A message of a peer that sends protobuf: as it came, unless the app is to have it natively.
+    fn protobuf_of_peer(
+        &self,
+        body: Body,
+        scratch: &mut Scratch,
+        context: &mut Context<'_>,
+    ) -> Result<Body, Failure> {
+        let body = match body {
+            Body::Encoded(body) => body,
+            Body::Received(body) => to_private(body, context),
+            // The protobuf form of a message of defaults has no bytes, and so needs no body.
+            Body::Empty => empty(context),
+            body => return Err(wrong_form(body, context)),
+        };
+        match self.binding.form {
+            BodyForm::Native => self.decoded(body, scratch, context),
+            BodyForm::Protobuf if body.protobuf().is_some() => Ok(Body::Encoded(self.counted(body))),
+            BodyForm::Protobuf => Err(wrong_form(Body::Encoded(body), context)),
+        }
+    }
+
+    /// A body that counts in the share, unless it is small.
+    fn counted(&self, mut body: EncodedBody) -> EncodedBody {
+        let held = body.buffer.bytes.capacity() as u64;
+        if held > UNCOUNTED_BYTES_MAX && body.buffer.charge.is_none() {
+            body.buffer.charge = Some(self.binding.share.charge(held));
+        }
+        body
+    }
+}
+
+/// A body whose message has no bytes.
+fn empty(context: &mut Context<'_>) -> EncodedBody {
+    EncodedBody {
+        buffer: context.buffers.take(),
+        metadata_bytes: 0,
+        message_bytes: 0,
+    }
+}
+
+fn wrong_form(body: Body, context: &mut Context<'_>) -> Failure {
+    discard(body, context);
+    Failure::Lengths
 }
 
 impl Engine for Marshalling {
@@ -264,6 +338,7 @@ impl Engine for Marshalling {
     }
 
     fn do_work(&mut self, ports: Ports<'_>, context: &mut Context<'_>) -> Progress {
+        self.retry_at = None;
         let outbound = self.forward(Direction::Tx, ports.tx_in, ports.tx_out, context);
         let inbound = self.forward(Direction::Rx, ports.rx_in, ports.rx_out, context);
         // A refusal in one direction may have to be told in the other.
@@ -274,6 +349,10 @@ impl Engine for Marshalling {
         } else {
             Progress::Busy
         }
+    }
+
+    fn wake_at(&self) -> Option<Nanos> {
+        self.retry_at
     }
 
     fn save(&self, saver: &mut dyn Saver) -> SavedState {

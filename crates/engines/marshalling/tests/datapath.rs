@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use prost::Message as _;
 use provost_datapath::{
-    Body, Buffer, BufferPool, Context, EncodedBody, Engine, FlowHints, ForeignBytes, Gathered, HeapFull,
-    InPlace, Keepalive, Kept, Offsets, Ports, Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody,
-    SocketHint, Step, message_offset,
+    ATTACHMENT_PRIVATE_BYTES_MAX, Body, BodyForm, Buffer, BufferPool, Context, EncodedBody, Engine,
+    FlowHints, ForeignBytes, Gathered, HeapFull, InPlace, Keepalive, Kept, Offsets, Ports, PrivateBytes,
+    Progress, Queue, ReceiveHeap, ReceivedBlock, ReceivedBody, SocketHint, Step, message_offset,
 };
 use provost_marshal::{Scratch, Tables};
 use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
@@ -82,7 +82,18 @@ struct Rig {
 
 impl Rig {
     fn new(side: Side, encoding: Encoding) -> Rig {
-        let binding = binding(side, encoding);
+        Rig::with(binding(side, encoding))
+    }
+
+    /// Of an app whose messages are protobuf.
+    fn of_protobuf(side: Side, encoding: Encoding) -> Rig {
+        Rig::with(Binding {
+            form: BodyForm::Protobuf,
+            ..binding(side, encoding)
+        })
+    }
+
+    fn with(binding: Binding) -> Rig {
         let queue = || Queue::with_bound(QUEUE_BOUND);
         Rig {
             engine: Box::new(Marshalling::new(binding.clone())),
@@ -167,8 +178,10 @@ fn binding(side: Side, encoding: Encoding) -> Binding {
         tables,
         methods,
         side,
+        form: BodyForm::Native,
         encoding,
         message_bytes_max: 1 << 20,
+        share: PrivateBytes::of_connection(&PrivateBytes::of_attachment(&PrivateBytes::of_node())),
     }
 }
 
@@ -534,4 +547,121 @@ fn saved_state_of_another_kind_version_or_service_is_refused() {
     assert!(!restores(&|state| state.version += 1));
     assert!(!restores(&|state| state.bytes.push(0)));
     assert!(!restores(&|state| state.bytes[13] = 1));
+}
+
+fn encoded(metadata: &[u8], protobuf: &[u8]) -> Body {
+    Body::Encoded(EncodedBody::of(metadata, protobuf, Buffer::default()))
+}
+
+fn bytes_of(step: Option<Step>) -> Vec<u8> {
+    let Some(Body::Encoded(body)) = step.map(|step| step.body) else {
+        panic!("it passes as protobuf");
+    };
+    body.buffer.bytes
+}
+
+/// No message of the schema: unknown fields, out of order, and a record that ends in its midst.
+const OPAQUE: [u8; 9] = [0xf8, 0x06, 7, 0x12, 1, b'd', 0x0a, 9, b'a'];
+
+#[test]
+fn protobuf_of_both_ends_passes_byte_for_byte_and_is_not_read() {
+    let mut rig = Rig::of_protobuf(Side::Client, Encoding::Protobuf);
+    let begins = Parts::BEGIN | Parts::MESSAGE | Parts::END;
+    rig.tx(Step {
+        body: encoded(&user(), &OPAQUE),
+        ..Step::new(1, begins)
+    });
+    assert_eq!(bytes_of(rig.tx_out.pop()), joined(&user(), &OPAQUE));
+    // From a transport that has private memory, and from one that receives into the heap.
+    let private = Step {
+        body: encoded(&[], &OPAQUE),
+        ..Step::new(1, Parts::MESSAGE)
+    };
+    let received = rig.received(1, Parts::MESSAGE | Parts::STATUS, &user(), &OPAQUE);
+    rig.rx(private);
+    rig.rx(received);
+    assert_eq!(bytes_of(rig.rx_out.pop()), OPAQUE);
+    assert_eq!(bytes_of(rig.rx_out.pop()), joined(&user(), &OPAQUE));
+    assert_eq!(rig.heap.held(), 0);
+    // Lengths that do not add up are the transport's mistake.
+    rig.begin(2);
+    let mut cut = EncodedBody::of(&[], &OPAQUE, Buffer::default());
+    cut.buffer.bytes.truncate(3);
+    rig.rx(Step {
+        body: Body::Encoded(cut),
+        ..Step::new(2, Parts::MESSAGE)
+    });
+    assert!(reason(rig.rx_out.pop(), 2, Code::Internal).contains("lengths"));
+}
+
+#[test]
+fn protobuf_for_a_native_peer_is_decoded_once_and_malformed_ends_the_call() {
+    let mut rig = Rig::of_protobuf(Side::Client, Encoding::Native);
+    let begins = Parts::BEGIN | Parts::MESSAGE | Parts::END;
+    let request = |call, protobuf: &[u8]| Step {
+        body: encoded(&user(), protobuf),
+        ..Step::new(call, begins)
+    };
+    rig.tx(request(1, &names(&["ann"])));
+    let Some(Body::Gathered(body)) = rig.tx_out.pop().map(|step| step.body) else {
+        panic!("it goes natively");
+    };
+    let input = rig.binding.methods[0].input;
+    let expected = native(&rig.binding, input, &names(&["ann"]));
+    assert_eq!(body.buffer.bytes, joined(&user(), &expected));
+    assert_eq!((body.message_bytes as usize, body.token), (expected.len(), 0));
+    rig.tx(request(2, &OPAQUE));
+    assert!(rig.tx_out.is_empty(), "the peer hears nothing of it");
+    let told = reason(rig.rx_out.pop(), 2, Code::Internal);
+    assert!(told.contains("the request's message is malformed"), "{told}");
+    // A message of defaults has no bytes, and needs no body.
+    rig.tx(Step::new(3, begins));
+    let sent = rig.tx_out.pop().map(|step| step.body);
+    assert!(matches!(sent, Some(Body::Gathered(body)) if body.message_bytes > 0));
+    // What is native comes natively: its port encodes it.
+    let answer = native(&rig.binding, answer(&rig.binding), &names(&["one"]));
+    let step = rig.received(1, Parts::MESSAGE | Parts::STATUS, &[], &answer);
+    rig.rx(step);
+    assert!(matches!(
+        rig.rx_out.pop().map(|step| step.body),
+        Some(Body::Received(_))
+    ));
+}
+
+#[test]
+fn what_is_decoded_counts_in_its_share_and_waits_for_room() {
+    let mut rig = Rig::of_protobuf(Side::Client, Encoding::Native);
+    let share = Arc::clone(&rig.binding.share);
+    // A name of 3,000 bytes.
+    let long = [&[0x0a, 0xb8, 0x17][..], &[b'x'; 3_000]].concat();
+    let request = |call| Step {
+        body: encoded(&[], &long),
+        ..Step::new(call, Parts::BEGIN | Parts::MESSAGE | Parts::END)
+    };
+    let others = share.charge(ATTACHMENT_PRIVATE_BYTES_MAX);
+    rig.tx(request(1));
+    assert!(rig.tx_out.is_empty() && rig.tx_in.len() == 1);
+    assert!(rig.engine.wake_at().is_some());
+    drop(others);
+    rig.work();
+    let sent = rig.tx_out.pop().unwrap();
+    assert!(share.held() > 2_000, "{}", share.held());
+    drop(sent);
+    assert_eq!((share.held(), rig.engine.wake_at()), (0, None));
+    // What comes as protobuf and stays that, likewise; what has no message does not wait.
+    let mut rig = Rig::of_protobuf(Side::Client, Encoding::Protobuf);
+    let share = Arc::clone(&rig.binding.share);
+    rig.begin(1);
+    let others = share.charge(ATTACHMENT_PRIVATE_BYTES_MAX);
+    rig.rx(Step::new(1, Parts::HEADERS));
+    rig.rx(Step {
+        body: encoded(&[], &long),
+        ..Step::new(1, Parts::MESSAGE | Parts::STATUS)
+    });
+    assert_eq!((rig.rx_out.len(), rig.rx_in.len()), (1, 1));
+    assert!(rig.engine.wake_at().is_some());
+    drop(others);
+    rig.work();
+    assert_eq!((rig.rx_out.len(), rig.rx_in.len()), (2, 0));
+    assert!(share.held() >= 3_000, "{}", share.held());
 }

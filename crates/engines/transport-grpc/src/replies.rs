@@ -1,6 +1,6 @@
 //! From the server to the app.
 
-use provost_datapath::{Body, BufferPool, Context, EncodedBody, Ports, Step, message_offset};
+use provost_datapath::{Body, Buffer, BufferPool, Context, EncodedBody, Ports, Step};
 use provost_grpc::{
     EncodingSet, EndCause, GrpcEvent, GrpcMessage, GrpcStatus, MessageEncoding, MessageForm, ResponseHead,
     ask_compression, take_compression_request,
@@ -260,7 +260,7 @@ fn next_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPoo
     }
     match call.first_arrival() {
         Some(CallArrival::Head(block)) => {
-            let body = body_of(block, &[], buffers);
+            let body = body_of(block, Vec::new(), buffers);
             call.take_arrival();
             AppTelling::Step(Step {
                 body,
@@ -284,7 +284,7 @@ fn next_message(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut Buff
     match message.into_plain(call.encoding, bytes_max) {
         Ok(plain) => AppTelling::Step(Step {
             window_bytes: call.deliver(came_bytes, plain.len() as u32),
-            body: body_of(&[], &plain, buffers),
+            body: body_of(&[], plain, buffers),
             ..Step::new(id, Parts::MESSAGE)
         }),
         Err(fault) => AppTelling::Fault(Code::Internal, fault.to_string()),
@@ -312,23 +312,24 @@ fn end_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPool
             Err(fault) => return AppTelling::Fault(Code::Internal, fault.to_string()),
         };
     }
-    step.body = body_of(&end.metadata, &plain, buffers);
+    step.body = body_of(&end.metadata, plain, buffers);
     AppTelling::Last(step)
 }
 
-fn body_of(block: &[u8], message: &[u8], buffers: &mut BufferPool) -> Body {
-    if block.is_empty() && message.is_empty() {
-        return Body::Empty;
+/// Metadata and a message, which stays in its memory where there is no metadata.
+fn body_of(block: &[u8], message: Vec<u8>, buffers: &mut BufferPool) -> Body {
+    match (block, message.len()) {
+        ([], 0) => Body::Empty,
+        ([], message_bytes) => Body::Encoded(EncodedBody {
+            buffer: Buffer {
+                bytes: message,
+                ..Buffer::default()
+            },
+            metadata_bytes: 0,
+            message_bytes: message_bytes as u32,
+        }),
+        _ => Body::Encoded(EncodedBody::of(block, &message, buffers.take())),
     }
-    let mut buffer = buffers.take();
-    buffer.bytes.extend_from_slice(block);
-    buffer.bytes.resize(message_offset(block.len() as u32), 0);
-    buffer.bytes.extend_from_slice(message);
-    Body::Encoded(EncodedBody {
-        buffer,
-        metadata_bytes: block.len() as u32,
-        message_bytes: message.len() as u32,
-    })
 }
 
 /// A status as metadata has it, before trailing metadata. What finds no room is left out: the code says the most of it.

@@ -267,6 +267,7 @@ impl AppServer {
                 workload: self.connector.callers.workload(&live, &name),
             }),
             judging: JudgedConnections::AllOfThem,
+            form: provost_datapath::BodyForm::Native,
         };
         Ok(AppAdmission {
             app: AdmittedApp {

@@ -11,8 +11,8 @@
 use std::sync::Arc;
 
 use provost_datapath::{
-    ConnectionSignals, Datapath, Engine, EngineStart, ForeignBytes, NotSaved, Predecessor, ReceivedBlock,
-    RestoreError, Restorer, SavedDatapath,
+    BodyForm, ConnectionSignals, Datapath, Engine, EngineStart, ForeignBytes, NotSaved, Predecessor,
+    PrivateBytes, ReceivedBlock, RestoreError, Restorer, SavedDatapath,
 };
 use provost_engine::{AppIdentity, AttestedApp, DatapathContext, MethodContext, PeerIdentity};
 use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, MethodShape, SendHeap};
@@ -59,6 +59,8 @@ pub(crate) struct AppEndpoint {
     pub(crate) runtime: usize,
     pub(crate) send_heap: SendHeap,
     pub(crate) judging: JudgedConnections,
+    /// In which form its messages are between it and marshalling: as it has them.
+    pub(crate) form: BodyForm,
 }
 
 /// Of which of an app's connections policies judge the calls.
@@ -153,6 +155,7 @@ impl ConnectionSpec {
     fn frontend(&self, signals: &Arc<ConnectionSignals>) -> EngineStart {
         let parts = FrontendParts {
             role: self.role(),
+            form: self.app.form,
             tables: Arc::clone(&self.schema.tables),
             methods: self.of_service(MethodShape::of_service),
             send_heap: self.app.send_heap.clone(),
@@ -178,8 +181,10 @@ impl ConnectionSpec {
                 AppRole::Client => Side::Client,
                 AppRole::Server => Side::Server,
             },
+            form: self.app.form,
             encoding: self.encoding,
             message_bytes_max: self.limits.message_bytes_max,
+            share: PrivateBytes::of_connection(self.app.send_heap.share()),
         };
         Box::new(move |predecessor: Predecessor<'_>| {
             let marshalling = match predecessor.saved {

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use provost_datapath::BodyForm;
 use provost_engine::AppIdentity;
 use provost_frontend::{MethodShape, SendHeap};
 use provost_frontend_grpc::{ServiceBinding, ServiceRefusal};
@@ -141,6 +142,7 @@ impl RelayAccess {
                 runtime: self.connector.runtimes.place(name),
                 send_heap: self.no_heap.clone().counted_in(apps.private_bytes()),
                 judging: JudgedConnections::ThoseItServes,
+                form: BodyForm::Protobuf,
                 // Who the other node has proved to be is known of its connection.
                 proved: "".into(),
                 identity: Arc::new(identity),

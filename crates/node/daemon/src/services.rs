@@ -354,7 +354,7 @@ impl Services {
         app: &AppIdentity,
     ) -> Result<Match, NoMatch> {
         if let Some(offer) = self.lock().find_equal(&client.service, client.hash) {
-            return Ok(native(offer));
+            return Ok(equal(offer));
         }
         let candidates = self.lock().candidates(&client.service)?;
         let turn = self
@@ -395,10 +395,10 @@ impl Services {
         let service = peer.hello.service.as_str();
         let hash = SchemaHash(peer.hello.schema_hash);
         if let Some(offer) = self.lock().find_equal(service, hash) {
-            return Ok(Some(native(offer)));
+            return Ok(Some(equal(offer)));
         }
         let candidates = match self.exported(service)? {
-            Some(offer) if offer.schema.hash == hash => return Ok(Some(native(offer))),
+            Some(offer) if offer.schema.hash == hash => return Ok(Some(equal(offer))),
             Some(offer) => vec![offer],
             None => self.lock().candidates(service)?,
         };
@@ -482,7 +482,7 @@ fn find_compatible(offers: &[Arc<Offer>], client: &Schema, service: &str) -> Res
     };
     for offer in offers {
         match compatibility(client, &offer.schema.schema, service) {
-            Ok(Compatibility::Equal) => return Ok(native(Arc::clone(offer))),
+            Ok(Compatibility::Equal) => return Ok(equal(Arc::clone(offer))),
             Ok(Compatibility::Protobuf { method_map }) => {
                 return Ok(Match {
                     offer: Arc::clone(offer),
@@ -523,10 +523,17 @@ fn owner(app: &AppIdentity) -> TurnOwner {
     }
 }
 
-fn native(offer: Arc<Offer>) -> Match {
+/// How a client of the same schema talks. What is exported goes on to a gRPC server, which takes protobuf: so nobody makes another
+/// form of it on its way there.
+fn equal(offer: Arc<Offer>) -> Match {
+    let encoding = if offer.app.is_some() {
+        Encoding::Native
+    } else {
+        Encoding::Protobuf
+    };
     Match {
         offer,
-        encoding: Encoding::Native,
+        encoding,
         methods: None,
     }
 }

@@ -7,7 +7,9 @@ use prost_types::{
     DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto,
     ServiceDescriptorProto,
 };
-use provost_datapath::{Body, BufferPool, Offsets, PrivateBytes, ReceivedBody, Step, message_offset};
+use provost_datapath::{
+    Body, Buffer, BufferPool, EncodedBody, Offsets, PrivateBytes, ReceivedBody, Step, message_offset,
+};
 use provost_frontend::MethodShape;
 use provost_frontend_grpc::{ServiceBinding, ServiceRefusal};
 use provost_marshal::Tables;
@@ -442,5 +444,57 @@ fn a_message_that_the_caller_cannot_take_ends_its_call() {
         panic!("{sent:?}");
     };
     assert_eq!(status_of(status).0, Code::ResourceExhausted);
+    assert!(rig.is_at_rest());
+}
+
+#[test]
+fn protobuf_is_passed_on_byte_for_byte_and_not_read() {
+    // No message of the schema.
+    const OPAQUE: &[u8] = &[0xf8, 0x06, 7, 0x0a, 99];
+    let mut rig = RelayRig::bound();
+    let mut given = Vec::new();
+    metadata::append(&mut given, "x-key", b"value").unwrap();
+    let step = |call, parts, block: &[u8], message: &[u8]| Step {
+        body: Body::Encoded(EncodedBody::of(block, message, Buffer::default())),
+        ..Step::new(call, parts)
+    };
+    let begins = Parts::BEGIN | Parts::MESSAGE | Parts::END;
+    rig.receive(
+        SERVED,
+        Step {
+            method: UNARY,
+            ..step(5, begins, &given, OPAQUE)
+        },
+    );
+    let requests = rig.sent();
+    let [(SERVER, request)] = &requests[..] else {
+        panic!("{requests:?}");
+    };
+    let passed = |step: &Step| match &step.body {
+        Body::Encoded(body) => (body.metadata().to_vec(), body.protobuf().map(<[u8]>::to_vec)),
+        _ => panic!("{step:?}"),
+    };
+    assert_eq!(passed(request), (given.clone(), Some(OPAQUE.to_vec())));
+    // Reserved keys say what a status is, and come with nothing else.
+    let mut reserved = Vec::new();
+    metadata::append(&mut reserved, metadata::STATUS_MESSAGE, b"no").unwrap();
+    let long = vec![7; MESSAGE_BYTES_MAX as usize + 1];
+    rig.receive(
+        SERVER,
+        step(request.call, Parts::MESSAGE | Parts::STATUS, &reserved, OPAQUE),
+    );
+    let answers = rig.sent();
+    assert_eq!(passed(&answers[0].1), (reserved, Some(OPAQUE.to_vec())));
+    rig.receive(
+        SERVED,
+        Step {
+            method: UNARY,
+            ..step(6, begins, &[], &[])
+        },
+    );
+    let number = rig.sent()[0].1.call;
+    rig.receive(SERVER, step(number, Parts::MESSAGE | Parts::STATUS, &[], &long));
+    let (_, refused) = rig.sent().into_iter().chain(rig.sent()).last().unwrap();
+    assert_eq!(status_of(&refused).0, Code::ResourceExhausted);
     assert!(rig.is_at_rest());
 }

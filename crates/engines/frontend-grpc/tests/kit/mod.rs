@@ -14,7 +14,8 @@ use prost_types::{
     ServiceDescriptorProto,
 };
 use provost_datapath::{
-    Body, BufferPool, FieldWriter, Offsets, PrivateBytes, ReceivedBody, Step, message_offset,
+    Body, Buffer, BufferPool, EncodedBody, FieldWriter, Offsets, PrivateBytes, ReceivedBody, Step,
+    message_offset,
 };
 use provost_frontend_grpc::{
     ByteCarrier, GrpcPort, GrpcPortParts, GrpcRequest, MethodBinding, NodeMethods, PLAIN_CARRIER,
@@ -370,23 +371,25 @@ impl PortRig {
         })
     }
 
-    /// Metadata and text of a step for the datapath, which must be a good native message.
+    /// Metadata and message of a step for the datapath.
     pub(crate) fn read(&mut self, step: &Step) -> (Vec<u8>, Option<Vec<u8>>) {
-        let Body::Gathered(body) = &step.body else {
+        let Body::Encoded(body) = &step.body else {
             assert!(matches!(step.body, Body::Empty) && !step.parts.contains(Parts::MESSAGE));
             return (Vec::new(), None);
         };
-        let metadata = body.buffer.bytes[..body.metadata_bytes as usize].to_vec();
-        if !step.parts.contains(Parts::MESSAGE) {
-            return (metadata, None);
+        let has_message = step.parts.contains(Parts::MESSAGE);
+        let message = body.protobuf().unwrap().to_vec();
+        (body.metadata().to_vec(), has_message.then_some(message))
+    }
+
+    /// A step of the datapath whose message is protobuf.
+    pub(crate) fn encoded_reply(call: u64, parts: Parts, metadata: &[u8], message: &[u8]) -> Step {
+        let body = EncodedBody::of(metadata, message, Buffer::default());
+        Step {
+            body: Body::Encoded(body),
+            window_bytes: message.len() as u32 + STREAM_MESSAGE_COST_BYTES,
+            ..Step::new(call, parts)
         }
-        let native = &body.buffer.bytes[message_offset(body.metadata_bytes)..];
-        assert_eq!(native.len(), body.message_bytes as usize);
-        let id = self.schema.services[0].methods[0].input;
-        self.tables.validate(id, native).unwrap();
-        let mut protobuf = Vec::new();
-        self.tables.encode(id, native, &mut protobuf).unwrap();
-        (metadata, Some(protobuf))
     }
 
     /// A step of the datapath, its body in the port's heap as marshalling leaves it.

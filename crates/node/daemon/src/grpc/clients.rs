@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use provost_datapath::BodyForm;
 use provost_engine::AppIdentity;
 use provost_frontend::SendHeap;
 use provost_frontend_grpc::{
@@ -468,6 +469,7 @@ impl GrpcAccess {
             proved: Arc::clone(&client.proved),
             send_heap: client.send_heap.clone(),
             judging: JudgedConnections::AllOfThem,
+            form: BodyForm::Protobuf,
             identity: Arc::new(AppIdentity {
                 id: client.id,
                 name: client.name.as_str().into(),

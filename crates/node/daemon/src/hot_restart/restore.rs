@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use provost_datapath::{
-    ConnectionSignals, EngineStart, FieldReader, ForeignBytes, NotSaved, ReceivedBlock, RestoreError,
-    Restorer, SavedDatapath, SavedEngine, SavedState, Step,
+    BodyForm, ConnectionSignals, EngineStart, FieldReader, ForeignBytes, NotSaved, ReceivedBlock,
+    RestoreError, Restorer, SavedDatapath, SavedEngine, SavedState, Step,
 };
 use provost_engine::{AppIdentity, AttestedApp, DatapathContext};
 use provost_frontend::{AppPort, CallQuota, PortRestoreError, PortSource, SendHeap};
@@ -303,6 +303,7 @@ impl RestoringApp {
                 runtime,
                 send_heap,
                 judging: JudgedConnections::AllOfThem,
+                form: BodyForm::Native,
             },
             party: RestoringParty::App {
                 control,

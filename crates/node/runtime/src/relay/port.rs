@@ -23,6 +23,8 @@ use crate::call_port::CallPort;
 const ROOM_RETRY_NS: Nanos = 1_000_000;
 /// For how long a server that was not reached answers further calls, before it is asked for again.
 const REFUSED_NS: Nanos = 1_000_000_000;
+/// What is said of a message that cannot go back.
+const TOO_LONG: &str = "the server's message is longer than the calling node takes";
 
 /// What a port is made of.
 pub struct RelayPortParts {
@@ -309,6 +311,7 @@ impl RelayPort {
     fn pass_body(&mut self, id: u64, to: RelayEnd, step: &mut Step) -> Option<()> {
         let body = match std::mem::take(&mut step.body) {
             Body::Received(body) => body,
+            Body::Encoded(body) => return self.pass_encoded(id, to, body, step),
             other => {
                 step.body = other;
                 return Some(());
@@ -319,11 +322,10 @@ impl RelayPort {
             RelayEnd::Caller => shape.output,
             RelayEnd::Server => shape.input,
         };
-        let is_too_long = to == RelayEnd::Caller && body.message_bytes > self.parts.message_bytes_max;
+        let is_too_long = self.is_too_long(to, body.message_bytes);
         match self.sendable(&body, message, step.parts) {
             Some(_) if is_too_long => {
-                let reason = "the server's message is longer than the calling node takes";
-                self.fail_reply(id, Code::ResourceExhausted, reason);
+                self.fail_reply(id, Code::ResourceExhausted, TOO_LONG);
                 None
             }
             Some(passed) => {
@@ -339,6 +341,25 @@ impl RelayPort {
                 None
             }
         }
+    }
+
+    fn is_too_long(&self, to: RelayEnd, message_bytes: u32) -> bool {
+        to == RelayEnd::Caller && message_bytes > self.parts.message_bytes_max
+    }
+
+    /// Has a message in protobuf go on as it came; none, if that ends its call.
+    fn pass_encoded(&mut self, id: u64, to: RelayEnd, mut body: EncodedBody, step: &mut Step) -> Option<()> {
+        if self.is_too_long(to, body.message_bytes) {
+            self.fail_reply(id, Code::ResourceExhausted, TOO_LONG);
+            return None;
+        }
+        body.metadata_bytes = strip_reserved(&mut body.buffer.bytes, body.metadata_bytes, step.parts);
+        let held = body.buffer.bytes.capacity() as u64;
+        if held > UNCOUNTED_BYTES_MAX && body.buffer.charge.is_none() {
+            body.buffer.charge = Some(self.parts.share.charge(held));
+        }
+        step.body = Body::Encoded(body);
+        Some(())
     }
 
     /// The private copy of a received body, which leaves its block.
@@ -382,6 +403,7 @@ impl RelayPort {
         call.queue(to.other()).window_due += step.window_bytes;
         let message_bytes = match &step.body {
             Body::Gathered(body) => body.message_bytes,
+            Body::Encoded(body) => body.message_bytes,
             _ => 0,
         };
         let cost = message_bytes.saturating_add(STREAM_MESSAGE_COST_BYTES);
@@ -592,6 +614,7 @@ fn window_step(call: &mut RelayCall, to: RelayEnd) -> Option<Step> {
 fn held_bytes(step: &Step) -> u64 {
     match &step.body {
         Body::Received(body) => u64::from(body.block.bytes),
+        Body::Encoded(body) if body.buffer.charge.is_none() => body.buffer.bytes.len() as u64,
         _ => 0,
     }
 }
