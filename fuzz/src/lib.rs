@@ -121,6 +121,11 @@ pub const TARGETS: &[Target] = &[
         seeds: saved::tls_records_seeds,
     },
     Target {
+        name: "svid",
+        run: provost_tls::fuzzing::svid,
+        seeds: || vec![provost_tls::fuzzing::svid_seed()],
+    },
+    Target {
         name: "tls_stream",
         run: provost_tls::fuzzing::stream,
         seeds: || vec![provost_tls::fuzzing::stream_seed()],

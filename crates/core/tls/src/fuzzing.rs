@@ -6,10 +6,12 @@ use std::sync::Arc;
 use provost_datapath::{BufferPool, FieldReader, FieldWriter};
 use provost_session::Role;
 
+use super::LoadedTls;
 use super::keys::{Keys, Suite};
 use super::session::{INPUT_BYTES, TlsRead, TlsSession};
 use super::stream::TlsStream;
 use super::stream_files::STREAM_VERSIONS;
+use super::workload::{WorkloadIdentity, WorkloadParts};
 
 /// Bytes that a read brings at most; it varies with the input.
 const READ_BYTES_MAX: usize = 1_000;
@@ -183,4 +185,58 @@ fn server_config() -> Option<Arc<rustls::ServerConfig>> {
     let builder = builder.with_protocol_versions(STREAM_VERSIONS).ok()?;
     let nobody = Arc::new(rustls::server::ResolvesServerCertUsingSni::new());
     Some(Arc::new(builder.with_no_client_auth().with_cert_resolver(nobody)))
+}
+
+/// Takes any bytes as an answer of the SPIFFE Workload API: parts with their lengths, of which it has five.
+pub fn svid(input: &[u8]) {
+    let mut rest = input;
+    let [chain, key, bundle, federated, list] = std::array::from_fn(|_| part(&mut rest));
+    let federated: &[(&str, &[u8])] = if federated.is_empty() {
+        &[]
+    } else {
+        &[("spiffe://other.test", federated)]
+    };
+    let lists: &[&[u8]] = if list.is_empty() { &[] } else { &[list] };
+    let parts = WorkloadParts {
+        id: SVID_ID,
+        chain,
+        key,
+        bundle,
+        federated,
+        crls: lists,
+    };
+    let Ok(identity) = WorkloadIdentity::new(&parts) else {
+        return;
+    };
+    assert_eq!(identity.identity().name(), SVID_ID);
+    assert!(identity.trust_domains().count() <= 2);
+    assert!(LoadedTls::of_workload(&identity).is_ok());
+}
+
+const SVID_ID: &str = "spiffe://fuzz.test/node";
+
+/// A part behind its length in two bytes.
+fn part<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
+    let Some((length, behind)) = rest.split_first_chunk() else {
+        return &[];
+    };
+    let length = usize::from(u16::from_le_bytes(*length)).min(behind.len());
+    let (part, behind) = behind.split_at(length);
+    *rest = behind;
+    part
+}
+
+/// A good answer to start from.
+#[must_use]
+pub fn svid_seed() -> Vec<u8> {
+    let bundle = include_bytes!("fixtures/svid-bundle.der");
+    let parts: [&[u8]; 5] = [
+        include_bytes!("fixtures/svid.der"),
+        include_bytes!("fixtures/svid-key.der"),
+        bundle,
+        bundle,
+        &[],
+    ];
+    let with_length = |part: &&[u8]| [&(part.len() as u16).to_le_bytes(), *part].concat();
+    parts.iter().flat_map(with_length).collect()
 }

@@ -2,6 +2,7 @@
 //! And TLS 1.2 and 1.3 beside HTTP/2, for programs that are no nodes ([`TlsStream`]).
 #![forbid(unsafe_code)]
 
+mod der;
 pub mod fuzzing;
 mod handshake;
 mod keys;
@@ -13,16 +14,19 @@ mod stream_files;
 #[cfg(test)]
 mod tests;
 mod validity;
+mod workload;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{CertificateError, ClientConfig, OtherError, RootCertStore, ServerConfig};
-use server_identity::IdentityVerifier;
+use server_identity::{CountedNames, IdentityVerifier};
+use workload::CertificateDemand;
 
 // Tests here and in other crates share what makes certificates.
 #[cfg(test)]
@@ -32,10 +36,11 @@ pub use handshake::{KEY_BYTES, Purpose, TlsHandshake};
 pub use session::{TlsFault, TlsRead, TlsSession};
 pub use stream::{StreamFault, TlsStream, is_server_name};
 pub use stream_files::{
-    ClientDemand, LoadedStreamTls, ServerTrust, SourceVersion, StreamClientFiles, StreamServerFiles,
-    TlsSource,
+    ClientDemand, LoadedStreamTls, OwnCertificate, ServerTrust, SourceVersion, StreamClientFiles,
+    StreamServerFiles, TlsSource, TrustAnchors,
 };
 pub use validity::CertificateValidity;
+pub use workload::{WorkloadFault, WorkloadIdentity, WorkloadParts};
 
 /// What the two ends name in TLS ([`Purpose`]), so that a TLS port of something else is recognized.
 const ALPN: &[u8] = b"provost/1";
@@ -89,7 +94,8 @@ pub struct TlsConfig {
 pub struct LoadedTls {
     /// What connections are made with, to servers that their hosts' names are enough for ([`LoadedTls::client_for`]).
     pub client: Arc<ClientConfig>,
-    authorities: Arc<WebPkiServerVerifier>,
+    authorities: Arc<dyn ServerCertVerifier>,
+    counted: CountedNames,
     /// What connections are accepted with.
     pub server: Arc<ServerConfig>,
     /// When this node's certificate is valid; none if its times cannot be read.
@@ -117,6 +123,9 @@ pub enum TlsConfigError {
         /// What is wrong.
         reason: String,
     },
+    /// What the SPIFFE Workload API gives cannot be used.
+    #[error("the SPIFFE Workload API's answer: {0}")]
+    Workload(String),
     /// The files do not fit each other.
     #[error("certificate {} and key {}: {reason}", cert.display(), key.display())]
     Mismatch {
@@ -141,10 +150,51 @@ impl LoadedTls {
         let verifier = IdentityVerifier {
             authorities: Arc::clone(&self.authorities),
             identities: identities.to_vec(),
+            counted: self.counted,
         };
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
         Arc::new(config)
     }
+
+    /// What connections between nodes are made and accepted with by a workload. One that is nobody yet makes and accepts none.
+    ///
+    /// # Errors
+    /// None that is known of.
+    pub fn of_workload(workload: &WorkloadIdentity) -> Result<LoadedTls, TlsConfigError> {
+        let authorities = workload.server_verifier();
+        let counted = CountedNames::SpiffeIds;
+        let verifier = IdentityVerifier {
+            authorities: Arc::clone(&authorities),
+            identities: Vec::new(),
+            counted,
+        };
+        let mut client = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(VERSIONS)
+            .map_err(|error| TlsConfigError::Workload(error.to_string()))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_cert_resolver(workload.client_certificate());
+        without_resumption(&mut client);
+        let mut server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(VERSIONS)
+            .map_err(|error| TlsConfigError::Workload(error.to_string()))?
+            .with_client_cert_verifier(workload.client_verifier(CertificateDemand::Everyone))
+            .with_cert_resolver(workload.server_certificate());
+        server.send_tls13_tickets = 0;
+        Ok(LoadedTls {
+            client: Arc::new(client),
+            authorities,
+            counted,
+            server: Arc::new(server),
+            validity: workload.validity(),
+            identity: workload.identity(),
+        })
+    }
+}
+
+/// A server of a resumed session would not prove again who it is, and who it has to be may have changed.
+fn without_resumption(config: &mut ClientConfig) {
+    config.resumption = Resumption::disabled();
 }
 
 impl TlsConfig {
@@ -158,6 +208,7 @@ impl TlsConfig {
         Ok(LoadedTls {
             client: self.client_with(&authorities)?,
             authorities,
+            counted: CountedNames::All,
             server: self.server()?,
             identity: own.as_ref().map_or(PeerIdentity::Anonymous, identity_in),
             validity: own.and_then(|certificate| CertificateValidity::of(&certificate)),
@@ -188,8 +239,9 @@ impl TlsConfig {
         authorities: &Arc<WebPkiServerVerifier>,
     ) -> Result<Arc<ClientConfig>, TlsConfigError> {
         let verifier = IdentityVerifier {
-            authorities: Arc::clone(authorities),
+            authorities: Arc::clone(authorities) as Arc<dyn ServerCertVerifier>,
             identities: Vec::new(),
+            counted: CountedNames::All,
         };
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(VERSIONS)
@@ -198,8 +250,7 @@ impl TlsConfig {
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_auth_cert(self.chain()?, self.private_key()?)
             .map_err(|error| self.mismatch(&error))?;
-        // A server of a resumed session would not prove again who it is, and who it has to be may have changed.
-        config.resumption = Resumption::disabled();
+        without_resumption(&mut config);
         Ok(Arc::new(config))
     }
 

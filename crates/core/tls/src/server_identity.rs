@@ -3,20 +3,38 @@
 
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
 use wildmatch::WildMatch;
 
-use crate::identities_in;
+use crate::{SPIFFE, identities_in};
 
 /// Identities that a server may have: `*` stands for any run of characters, `?` for one. Without any, its certificate has to be
 /// of the host that is connected to.
 #[derive(Debug)]
 pub(crate) struct IdentityVerifier {
-    pub(crate) authorities: Arc<WebPkiServerVerifier>,
+    pub(crate) authorities: Arc<dyn ServerCertVerifier>,
     pub(crate) identities: Vec<String>,
+    pub(crate) counted: CountedNames,
+}
+
+/// Which names of a certificate are compared with the identities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CountedNames {
+    All,
+    /// Authorities of several trust domains are believed, each on the SPIFFE ids of its own; what hosts are called they could all say.
+    SpiffeIds,
+}
+
+impl CountedNames {
+    fn of(self, certificate: &CertificateDer<'_>) -> Vec<String> {
+        let mut names = identities_in(certificate);
+        if self == CountedNames::SpiffeIds {
+            names.retain(|name| name.starts_with(SPIFFE));
+        }
+        names
+    }
 }
 
 /// A server whose certificate is good, and who is not the one that was meant.
@@ -40,7 +58,7 @@ struct AnotherHost {
 
 impl IdentityVerifier {
     fn check_name(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
-        let names = identities_in(certificate);
+        let names = self.counted.of(certificate);
         let is_meant = |name: &String| {
             let fits = |identity: &String| WildMatch::new(identity).matches(name);
             self.identities.iter().any(fits)

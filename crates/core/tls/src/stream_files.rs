@@ -4,29 +4,44 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::CertificateRevocationListDer;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
-use crate::server_identity::IdentityVerifier;
+use crate::server_identity::{CountedNames, IdentityVerifier};
 use crate::stream::ALPN_HTTP2;
+use crate::workload::{CertificateDemand, WorkloadIdentity};
 use crate::{
     CertificateValidity, TlsConfigError, VERSION_1, authorities_in, certificates, file_error, is_version_1,
-    key_in, mismatch, provider, revocations_in,
+    key_in, mismatch, provider, revocations_in, without_resumption,
 };
 
 /// RFC 9113, section 9.2: 1.2 or higher. The suites of 1.2 that rustls has are none of those that section 9.2.2 prohibits.
 pub(crate) const STREAM_VERSIONS: &[&SupportedProtocolVersion] =
     &[&rustls::version::TLS13, &rustls::version::TLS12];
 
+/// Where an end's own certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OwnCertificate {
+    /// From files (PEM).
+    Files {
+        /// The certificate chain, its own first.
+        cert: PathBuf,
+        /// The private key of that certificate.
+        key: PathBuf,
+    },
+    /// From the SPIFFE Workload API.
+    Workload,
+}
+
 /// What an end has to do with a certificate of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamServerFiles {
-    /// This end's certificate chain (PEM), its own first.
-    pub cert: PathBuf,
-    /// Its private key (PEM).
-    pub key: PathBuf,
+    /// What clients are shown.
+    pub own: OwnCertificate,
     /// What clients have to prove.
     pub clients: ClientDemand,
 }
@@ -45,10 +60,22 @@ pub enum ClientDemand {
 /// Whose certificates are good.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerTrust {
-    /// Certificates (PEM) of authorities; none: those that the system has.
-    pub ca: Option<PathBuf>,
+    /// Where the authorities come from.
+    pub anchors: TrustAnchors,
     /// Lists of certificates that were taken back (PEM). A certificate of an authority that has no list is not looked up.
     pub crls: Vec<PathBuf>,
+}
+
+/// Where authorities come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TrustAnchors {
+    /// Those that the system has.
+    #[default]
+    System,
+    /// Certificates (PEM) of a file.
+    File(PathBuf),
+    /// The bundles of the SPIFFE Workload API, each for its own trust domain.
+    Workload,
 }
 
 /// What an end has that connects.
@@ -56,8 +83,8 @@ pub struct ServerTrust {
 pub struct StreamClientFiles {
     /// Whose certificates are good.
     pub trust: ServerTrust,
-    /// This end's certificate chain and private key (PEM), for servers that ask for them.
-    pub own: Option<(PathBuf, PathBuf)>,
+    /// What servers are shown that ask for it.
+    pub own: Option<OwnCertificate>,
     /// Of which a server has to prove one, as [`crate::LoadedTls::client_for`] has them; empty: the name counts by which it is
     /// called.
     pub identities: Vec<String>,
@@ -138,31 +165,61 @@ impl<C> SourceContent<C> {
     }
 }
 
+impl OwnCertificate {
+    /// The file with the certificate, if it is in one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            OwnCertificate::Files { cert, .. } => Some(cert),
+            OwnCertificate::Workload => None,
+        }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        match self {
+            OwnCertificate::Files { cert, key } => vec![cert.clone(), key.clone()],
+            OwnCertificate::Workload => Vec::new(),
+        }
+    }
+}
+
 impl StreamServerFiles {
-    /// Reads all of its files anew.
+    /// Reads all of its files anew, without the SPIFFE Workload API.
     ///
     /// # Errors
     /// One is missing or no good.
     pub fn load(&self) -> Result<LoadedStreamTls<ServerConfig>, TlsConfigError> {
+        self.load_with(&WorkloadIdentity::default())
+    }
+
+    /// Reads all of its files anew, and takes what comes from the SPIFFE Workload API from there.
+    ///
+    /// # Errors
+    /// One is missing or no good.
+    pub fn load_with(
+        &self,
+        workload: &WorkloadIdentity,
+    ) -> Result<LoadedStreamTls<ServerConfig>, TlsConfigError> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(STREAM_VERSIONS)
-            .map_err(|error| mismatch(&self.cert, &self.key, &error))?;
-        let builder = match &self.clients {
-            ClientDemand::Nothing => builder.with_no_client_auth(),
-            ClientDemand::IfAny(trust) => {
-                let verifier = trust.client_verifier()?.allow_unauthenticated().build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| trust.refused(&error))?)
+            .map_err(|error| unusable(&error))?;
+        let builder = match self.clients.verifier(workload)? {
+            None => builder.with_no_client_auth(),
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+        };
+        let (mut config, validity) = match &self.own {
+            OwnCertificate::Workload => {
+                let config = builder.with_cert_resolver(workload.server_certificate());
+                (config, workload.validity())
             }
-            ClientDemand::Everyone(trust) => {
-                let verifier = trust.client_verifier()?.build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| trust.refused(&error))?)
+            OwnCertificate::Files { cert, key } => {
+                let (chain, validity) = (certificates(cert)?, own_validity(cert)?);
+                let config = builder
+                    .with_single_cert(chain, key_in(key)?)
+                    .map_err(|error| mismatch(cert, key, &error))?;
+                (config, validity)
             }
         };
-        let chain = certificates(&self.cert)?;
-        let validity = own_validity(&self.cert)?;
-        let mut config = builder
-            .with_single_cert(chain, key_in(&self.key)?)
-            .map_err(|error| mismatch(&self.cert, &self.key, &error))?;
         config.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
         // A client of a resumed session would not prove again who it is, and its certificate may have been taken back.
         config.send_tls13_tickets = 0;
@@ -176,33 +233,69 @@ impl StreamServerFiles {
     /// Every file that it names.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
-        let mut files = vec![self.cert.clone(), self.key.clone()];
-        match &self.clients {
-            ClientDemand::Nothing => {}
-            ClientDemand::IfAny(trust) | ClientDemand::Everyone(trust) => files.extend(trust.files()),
-        }
+        let mut files = self.own.files();
+        files.extend(self.clients.trust().into_iter().flat_map(ServerTrust::files));
         files
+    }
+
+    /// Whether something of it comes from the SPIFFE Workload API.
+    #[must_use]
+    pub fn is_of_workload(&self) -> bool {
+        self.own == OwnCertificate::Workload || self.clients.trust().is_some_and(ServerTrust::is_of_workload)
+    }
+}
+
+impl ClientDemand {
+    fn trust(&self) -> Option<&ServerTrust> {
+        match self {
+            ClientDemand::Nothing => None,
+            ClientDemand::IfAny(trust) | ClientDemand::Everyone(trust) => Some(trust),
+        }
+    }
+
+    fn verifier(
+        &self,
+        workload: &WorkloadIdentity,
+    ) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsConfigError> {
+        Ok(match self {
+            ClientDemand::Nothing => None,
+            ClientDemand::IfAny(trust) => Some(trust.client_verifier(workload, CertificateDemand::IfAny)?),
+            ClientDemand::Everyone(trust) => {
+                Some(trust.client_verifier(workload, CertificateDemand::Everyone)?)
+            }
+        })
     }
 }
 
 impl StreamClientFiles {
-    /// Reads all of its files anew.
+    /// Reads all of its files anew, without the SPIFFE Workload API.
     ///
     /// # Errors
     /// One is missing or no good.
     pub fn load(&self) -> Result<LoadedStreamTls<ClientConfig>, TlsConfigError> {
-        let verifier = IdentityVerifier {
-            authorities: self.trust.server_verifier()?,
-            identities: self.identities.clone(),
-        };
+        self.load_with(&WorkloadIdentity::default())
+    }
+
+    /// Reads all of its files anew, and takes what comes from the SPIFFE Workload API from there.
+    ///
+    /// # Errors
+    /// One is missing or no good.
+    pub fn load_with(
+        &self,
+        workload: &WorkloadIdentity,
+    ) -> Result<LoadedStreamTls<ClientConfig>, TlsConfigError> {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(STREAM_VERSIONS)
-            .map_err(|error| self.trust.refused(&error))?
+            .map_err(|error| unusable(&error))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
+            .with_custom_certificate_verifier(Arc::new(self.verifier(workload)?));
         let (mut config, validity) = match &self.own {
             None => (builder.with_no_client_auth(), None),
-            Some((cert, key)) => {
+            Some(OwnCertificate::Workload) => {
+                let config = builder.with_client_cert_resolver(workload.client_certificate());
+                (config, workload.validity())
+            }
+            Some(OwnCertificate::Files { cert, key }) => {
                 let config = builder
                     .with_client_auth_cert(certificates(cert)?, key_in(key)?)
                     .map_err(|error| mismatch(cert, key, &error))?;
@@ -210,61 +303,113 @@ impl StreamClientFiles {
             }
         };
         config.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
-        // A server of a resumed session would not prove again who it is.
-        config.resumption = Resumption::disabled();
+        without_resumption(&mut config);
         Ok(LoadedStreamTls {
             config: Arc::new(config),
             validity,
         })
     }
 
+    fn verifier(&self, workload: &WorkloadIdentity) -> Result<IdentityVerifier, TlsConfigError> {
+        let counted = if self.trust.is_of_workload() {
+            CountedNames::SpiffeIds
+        } else {
+            CountedNames::All
+        };
+        Ok(IdentityVerifier {
+            authorities: self.trust.server_verifier(workload)?,
+            identities: self.identities.clone(),
+            counted,
+        })
+    }
+
     /// Every file that it names.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
-        let own = self.own.iter().flat_map(|(cert, key)| [cert, key]);
-        own.cloned().chain(self.trust.files()).collect()
+        let own = self.own.iter().flat_map(OwnCertificate::files);
+        own.chain(self.trust.files()).collect()
+    }
+
+    /// Whether something of it comes from the SPIFFE Workload API.
+    #[must_use]
+    pub fn is_of_workload(&self) -> bool {
+        self.own == Some(OwnCertificate::Workload) || self.trust.is_of_workload()
     }
 }
 
 impl ServerTrust {
+    /// The authorities, where they are not those of the Workload API.
     fn authorities(&self) -> Result<Arc<RootCertStore>, TlsConfigError> {
-        let store = self
-            .ca
-            .as_deref()
-            .map_or_else(authorities_of_system, authorities_in);
+        let store = match &self.anchors {
+            TrustAnchors::File(ca) => authorities_in(ca),
+            TrustAnchors::System | TrustAnchors::Workload => authorities_of_system(),
+        };
         store.map(Arc::new)
+    }
+
+    fn is_of_workload(&self) -> bool {
+        self.anchors == TrustAnchors::Workload
     }
 
     fn revocations(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsConfigError> {
         revocations_in(&self.crls)
     }
 
-    fn client_verifier(&self) -> Result<rustls::server::ClientCertVerifierBuilder, TlsConfigError> {
-        let builder = WebPkiClientVerifier::builder_with_provider(self.authorities()?, provider());
-        Ok(builder
+    fn client_verifier(
+        &self,
+        workload: &WorkloadIdentity,
+        demand: CertificateDemand,
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsConfigError> {
+        if self.is_of_workload() {
+            return Ok(workload.client_verifier(demand));
+        }
+        let builder = WebPkiClientVerifier::builder_with_provider(self.authorities()?, provider())
             .with_crls(self.revocations()?)
-            .allow_unknown_revocation_status())
+            .allow_unknown_revocation_status();
+        let builder = match demand {
+            CertificateDemand::IfAny => builder.allow_unauthenticated(),
+            CertificateDemand::Everyone => builder,
+        };
+        builder.build().map_err(|error| self.refused(&error))
     }
 
-    fn server_verifier(&self) -> Result<Arc<WebPkiServerVerifier>, TlsConfigError> {
-        WebPkiServerVerifier::builder_with_provider(self.authorities()?, provider())
+    fn server_verifier(
+        &self,
+        workload: &WorkloadIdentity,
+    ) -> Result<Arc<dyn ServerCertVerifier>, TlsConfigError> {
+        if self.is_of_workload() {
+            return Ok(workload.server_verifier());
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(self.authorities()?, provider())
             .with_crls(self.revocations()?)
             .allow_unknown_revocation_status()
             .build()
-            .map_err(|error| self.refused(&error))
+            .map_err(|error| self.refused(&error))?;
+        Ok(verifier)
     }
 
     fn refused(&self, error: &dyn std::fmt::Display) -> TlsConfigError {
-        match &self.ca {
-            Some(path) => file_error(path, error),
-            None => TlsConfigError::System {
+        match &self.anchors {
+            TrustAnchors::File(path) => file_error(path, error),
+            TrustAnchors::System | TrustAnchors::Workload => TlsConfigError::System {
                 reason: error.to_string(),
             },
         }
     }
 
-    fn files(&self) -> impl Iterator<Item = PathBuf> {
-        self.ca.iter().chain(&self.crls).cloned()
+    fn files(&self) -> impl Iterator<Item = PathBuf> + use<'_> {
+        let ca = match &self.anchors {
+            TrustAnchors::File(ca) => Some(ca),
+            TrustAnchors::System | TrustAnchors::Workload => None,
+        };
+        ca.into_iter().chain(&self.crls).cloned()
+    }
+}
+
+/// rustls offers nothing of what is wanted of it.
+fn unusable(error: &rustls::Error) -> TlsConfigError {
+    TlsConfigError::System {
+        reason: error.to_string(),
     }
 }
 

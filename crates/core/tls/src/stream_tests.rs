@@ -11,7 +11,8 @@ use provost_random::SeededRandom;
 use super::StreamRecords;
 use crate::tests::certificates::Authority;
 use crate::{
-    ClientDemand, PeerIdentity, ServerTrust, StreamClientFiles, StreamServerFiles, TlsConfig, TlsStream,
+    ClientDemand, OwnCertificate, PeerIdentity, ServerTrust, StreamClientFiles, StreamServerFiles, TlsConfig,
+    TlsStream, TrustAnchors,
 };
 
 /// Bytes that a pipe holds in one direction.
@@ -66,17 +67,23 @@ impl Write for PipeEnd {
     }
 }
 
-fn server_files(own: &TlsConfig, clients: ClientDemand) -> StreamServerFiles {
-    StreamServerFiles {
+fn own_files(own: &TlsConfig) -> OwnCertificate {
+    OwnCertificate::Files {
         cert: own.cert.clone(),
         key: own.key.clone(),
+    }
+}
+
+fn server_files(own: &TlsConfig, clients: ClientDemand) -> StreamServerFiles {
+    StreamServerFiles {
+        own: own_files(own),
         clients,
     }
 }
 
 fn trust(own: &TlsConfig) -> ServerTrust {
     ServerTrust {
-        ca: Some(own.ca.clone()),
+        anchors: TrustAnchors::File(own.ca.clone()),
         crls: Vec::new(),
     }
 }
@@ -84,7 +91,7 @@ fn trust(own: &TlsConfig) -> ServerTrust {
 fn client_files(authority: &TlsConfig, own: Option<&TlsConfig>) -> StreamClientFiles {
     StreamClientFiles {
         trust: trust(authority),
-        own: own.map(|own| (own.cert.clone(), own.key.clone())),
+        own: own.map(own_files),
         identities: Vec::new(),
     }
 }
@@ -488,13 +495,16 @@ fn files_are_named_when_they_are_no_good() {
     assert_eq!(files.files(), [own.cert.clone(), own.key.clone(), own.ca.clone()]);
     assert!(files.load().unwrap().validity.is_some());
     let mixed = StreamServerFiles {
-        key: other.key.clone(),
+        own: OwnCertificate::Files {
+            cert: own.cert.clone(),
+            key: other.key.clone(),
+        },
         ..files.clone()
     };
     let error = mixed.load().unwrap_err().to_string();
     assert!(error.contains("a.pem") && error.contains("b.key"), "{error}");
     let mut client = client_files(&own, Some(&own));
     assert!(client.load().unwrap().validity.is_some());
-    client.trust.ca = Some("/nowhere/ca.pem".into());
+    client.trust.anchors = TrustAnchors::File("/nowhere/ca.pem".into());
     assert!(client.load().unwrap_err().to_string().contains("/nowhere/ca.pem"));
 }

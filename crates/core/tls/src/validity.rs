@@ -1,6 +1,7 @@
 //! From when until when a certificate is valid: the two times of its DER (RFC 5280 section 4.1), and nothing else of it.
 
-const SEQUENCE: u8 = 0x30;
+use crate::der::{DerReader, SEQUENCE};
+
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 /// The version, where it is not the first.
@@ -19,16 +20,16 @@ impl CertificateValidity {
     /// That of a certificate in DER; none if it is no certificate.
     #[must_use]
     pub fn of(certificate: &[u8]) -> Option<CertificateValidity> {
-        let mut certificate = DerReader(DerReader(certificate).take(SEQUENCE)?);
-        let mut signed = DerReader(certificate.take(SEQUENCE)?);
-        if signed.0.first() == Some(&VERSION) {
+        let mut certificate = DerReader::new(DerReader::new(certificate).take(SEQUENCE)?);
+        let mut signed = DerReader::new(certificate.take(SEQUENCE)?);
+        if signed.rest().first() == Some(&VERSION) {
             signed.take(VERSION)?;
         }
         // The serial number, the algorithm and the issuer.
         for _ in 0..3 {
             signed.next()?;
         }
-        let mut times = DerReader(signed.take(SEQUENCE)?);
+        let mut times = DerReader::new(signed.take(SEQUENCE)?);
         Some(CertificateValidity {
             begins_unix_s: times.time()?,
             ends_unix_s: times.time()?,
@@ -36,35 +37,7 @@ impl CertificateValidity {
     }
 }
 
-/// Values one after the other.
-struct DerReader<'a>(&'a [u8]);
-
-impl<'a> DerReader<'a> {
-    /// The next value, with its tag.
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
-        let (&[tag, first], mut rest) = self.0.split_first_chunk::<2>()?;
-        let mut length = usize::from(first);
-        if first & 0x80 != 0 {
-            let count = usize::from(first & 0x7f);
-            let (digits, behind) = rest.split_at_checked(count)?;
-            if count == 0 || count > 4 {
-                return None;
-            }
-            length = digits
-                .iter()
-                .fold(0, |length, digit| length << 8 | usize::from(*digit));
-            rest = behind;
-        }
-        let (value, rest) = rest.split_at_checked(length)?;
-        self.0 = rest;
-        Some((tag, value))
-    }
-
-    fn take(&mut self, expected: u8) -> Option<&'a [u8]> {
-        let (tag, value) = self.next()?;
-        (tag == expected).then_some(value)
-    }
-
+impl DerReader<'_> {
     fn time(&mut self) -> Option<i64> {
         let (tag, value) = self.next()?;
         let text = str::from_utf8(value).ok()?.strip_suffix('Z')?;

@@ -963,6 +963,12 @@ pub struct Certificates {
     /// Those of listeners for gRPC clients and of routes to gRPC servers, also without TLS between nodes.
     #[prost(message, repeated, tag = "10")]
     pub others: ::prost::alloc::vec::Vec<UsedCertificate>,
+    /// Where the SPIFFE Workload API is asked, which then gives what files would; empty if files do.
+    #[prost(string, tag = "11")]
+    pub workload_api: ::prost::alloc::string::String,
+    /// The trust domains whose members are believed then.
+    #[prost(string, repeated, tag = "12")]
+    pub trust_domains: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]

@@ -462,8 +462,12 @@ impl Connector {
         let Some(tls) = &route.tls else {
             return Ok(None);
         };
+        let source = self
+            .peers
+            .grpc
+            .of_route(self.config.started.tls.as_ref(), route)?;
         Ok(Some(GrpcServerTls {
-            source: self.peers.grpc.of_route(route)?,
+            source,
             given_name: tls.server_name.clone(),
         }))
     }

@@ -10,6 +10,7 @@ use provost_tls::{LoadedStreamTls, StreamClientFiles, StreamServerFiles, TlsConf
 
 use crate::certificates::{CertificateFiles, FollowedCertificates};
 use crate::config::{Config, GrpcListenerConfig, RouteConfig, TlsFiles};
+use crate::workload_api::WorkloadSource;
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -21,8 +22,8 @@ pub(crate) type ListenerTlsSource = TlsSource<LoadedStreamTls<rustls::ServerConf
 pub(crate) type RouteTlsSource = TlsSource<LoadedStreamTls<rustls::ClientConfig>>;
 
 /// See the module's documentation.
-#[derive(Default)]
 pub(crate) struct GrpcCertificates {
+    workload: WorkloadSource,
     sets: RefCell<GrpcCertificateSets>,
 }
 
@@ -59,8 +60,11 @@ pub enum GrpcTlsError {
 
 impl GrpcCertificates {
     /// Reads all files that a configuration names.
-    pub(crate) fn load(config: &Config) -> Result<GrpcCertificates, GrpcTlsError> {
-        let certificates = GrpcCertificates::default();
+    pub(crate) fn load(config: &Config, workload: WorkloadSource) -> Result<GrpcCertificates, GrpcTlsError> {
+        let certificates = GrpcCertificates {
+            workload,
+            sets: RefCell::default(),
+        };
         let sets = certificates.prepare(config)?;
         certificates.put(sets);
         Ok(certificates)
@@ -71,8 +75,8 @@ impl GrpcCertificates {
         let before = self.sets.borrow();
         let mut next = GrpcCertificateSets::default();
         let mut found = problems(config, &mut |set| match set {
-            NamedFiles::Listener(files) => take_over(&before.listeners, &mut next.listeners, files),
-            NamedFiles::Route(files) => take_over(&before.routes, &mut next.routes, files),
+            NamedFiles::Listener(files) => self.take_over(&before.listeners, &mut next.listeners, files),
+            NamedFiles::Route(files) => self.take_over(&before.routes, &mut next.routes, files),
         });
         found.pop().map_or(Ok(next), Err)
     }
@@ -95,8 +99,12 @@ impl GrpcCertificates {
     }
 
     /// What connections of a route are made with. The error says why there is nothing.
-    pub(crate) fn of_route(&self, route: &RouteConfig) -> Result<RouteTlsSource, String> {
-        let files = route.tls_files().and_then(Result::ok);
+    pub(crate) fn of_route(
+        &self,
+        node: Option<&TlsFiles>,
+        route: &RouteConfig,
+    ) -> Result<RouteTlsSource, String> {
+        let files = route.tls_files(node).and_then(Result::ok);
         let sets = self.sets.borrow();
         let set = files.and_then(|files| sets.routes.get(&files).map(|set| set.source()));
         set.ok_or_else(|| {
@@ -156,6 +164,24 @@ impl GrpcCertificates {
         all.dedup();
         all
     }
+
+    /// Takes a set over from the configuration before, or reads it.
+    fn take_over<F: CertificateFiles + Ord>(
+        &self,
+        before: &CertificateSets<F>,
+        next: &mut CertificateSets<F>,
+        files: F,
+    ) -> Result<(), TlsConfigError> {
+        if next.contains_key(&files) {
+            return Ok(());
+        }
+        let set = match before.get(&files) {
+            Some(set) => Rc::clone(set),
+            None => Rc::new(FollowedCertificates::read(files.clone(), &self.workload)?),
+        };
+        next.insert(files, set);
+        Ok(())
+    }
 }
 
 /// Files that a listener or a route names.
@@ -178,10 +204,10 @@ pub(crate) fn problems(
             let files = listener.tls_files(config.tls.as_ref())?;
             Some((format!("grpc.listener[{at}]"), files.map(NamedFiles::Listener)))
         });
-    let routes =
-        config.routes.iter().enumerate().filter_map(|(at, route)| {
-            Some((format!("route[{at}]"), route.tls_files()?.map(NamedFiles::Route)))
-        });
+    let routes = config.routes.iter().enumerate().filter_map(|(at, route)| {
+        let files = route.tls_files(config.tls.as_ref())?;
+        Some((format!("route[{at}]"), files.map(NamedFiles::Route)))
+    });
     let mut problems = Vec::new();
     for (table, files) in listeners.chain(routes) {
         match files {
@@ -196,21 +222,4 @@ pub(crate) fn problems(
         }
     }
     problems
-}
-
-/// Takes a set over from the configuration before, or reads it.
-fn take_over<F: CertificateFiles + Ord>(
-    before: &CertificateSets<F>,
-    next: &mut CertificateSets<F>,
-    files: F,
-) -> Result<(), TlsConfigError> {
-    if next.contains_key(&files) {
-        return Ok(());
-    }
-    let set = match before.get(&files) {
-        Some(set) => Rc::clone(set),
-        None => Rc::new(FollowedCertificates::read(files.clone())?),
-    };
-    next.insert(files, set);
-    Ok(())
 }

@@ -65,6 +65,7 @@ mod transport;
 mod turns;
 mod upgrade;
 mod user_names;
+mod workload_api;
 
 pub use admin::{Denied, Role};
 pub use config::{AdminConfig, Config};

@@ -52,6 +52,7 @@ use crate::upgrade::{
     self, OwnSockets, RestartDesk, UpgradeError, UpgradeOrder, UpgradeQueue, UpgradeReport, UpgradeRequest,
     UpgradeSender,
 };
+use crate::workload_api::WorkloadApi;
 use crate::{admin, listen, observe, page, policies, reload};
 
 /// Changes that the program around the node asks for and that wait, at most.
@@ -120,6 +121,9 @@ pub enum StartError {
     /// The TLS files are not usable.
     #[error(transparent)]
     Tls(#[from] GrpcTlsError),
+    /// Where the SPIFFE Workload API is, is not known; or it has not answered a process that is to take over.
+    #[error("{0}")]
+    Workload(String),
     /// A thread or a descriptor was refused by the system.
     #[error("{what}: {source}")]
     System {
@@ -707,15 +711,25 @@ async fn begin(
     origin: &Origin,
     upgrades: UpgradeSender,
 ) -> Result<(StartedNode, EventsOfRuntimes), StartError> {
+    let workload = WorkloadApi::of(&parts.config)
+        .await
+        .map_err(StartError::Workload)?;
     match origin {
-        Origin::Fresh => start(parts, upgrades),
-        Origin::Predecessor(predecessor) => succeed(parts, upgrades, predecessor).await,
+        Origin::Fresh => start(parts, workload, upgrades),
+        Origin::Predecessor(predecessor) => {
+            WorkloadApi::check_answered(workload.as_deref()).map_err(StartError::Workload)?;
+            succeed(parts, workload, upgrades, predecessor).await
+        }
     }
 }
 
-fn start(parts: NodeParts, upgrades: UpgradeSender) -> Result<(StartedNode, EventsOfRuntimes), StartError> {
+fn start(
+    parts: NodeParts,
+    workload: Option<Rc<WorkloadApi>>,
+    upgrades: UpgradeSender,
+) -> Result<(StartedNode, EventsOfRuntimes), StartError> {
     let (peers, addresses) = sockets::open_peers(&parts.config)?;
-    let (plane, events) = make(parts, addresses, upgrades)?;
+    let (plane, events) = make(parts, addresses, workload, upgrades)?;
     let listeners = Listeners::open(&plane.config.started, peers)?;
     // Nobody else has the sockets: the file is this process's as well.
     take_up_policies(&plane);
@@ -746,11 +760,12 @@ fn take_up_policies(plane: &ControlPlane) {
 /// Begins in the place of another process.
 async fn succeed(
     parts: NodeParts,
+    workload: Option<Rc<WorkloadApi>>,
     upgrades: UpgradeSender,
     predecessor: &Predecessor,
 ) -> Result<(StartedNode, EventsOfRuntimes), StartError> {
     let prepared = hot_restart::begin(predecessor, &parts.config)?;
-    let (plane, events) = make(parts, prepared.addresses.clone(), upgrades)?;
+    let (plane, events) = make(parts, prepared.addresses.clone(), workload, upgrades)?;
     let taken = hot_restart::complete(predecessor, prepared, &plane)?;
     let listeners = Listeners::hot_restart(&plane.config.started, taken.sockets)?;
     plane.restarts.keep(listeners.duplicate(&plane.config.started)?);
@@ -776,6 +791,7 @@ async fn succeed(
 fn make(
     parts: NodeParts,
     addresses: Vec<SocketAddr>,
+    workload: Option<Rc<WorkloadApi>>,
     upgrades: UpgradeSender,
 ) -> Result<(ControlPlane, EventsOfRuntimes), StartError> {
     let NodeParts {
@@ -800,7 +816,7 @@ fn make(
     let (runtimes, events) = (Rc::new(started.0), started.1);
     let permits = Permits::new(ConnectionBounds::from(&config.limits));
     let connections = Rc::new(ConnectionRegistry::new(permits));
-    let peers = Rc::new(PeerAccess::new(&config, addresses)?);
+    let peers = Rc::new(PeerAccess::new(&config, addresses, workload)?);
     let config = Rc::new(Configuration::new(config, sources));
     let authority = Rc::new(AppAuthority {
         config: Rc::clone(&config),

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::grpc_certificates::{GrpcCertificates, GrpcTlsError};
 use crate::places::{BoundedPlaces, PlaceBounds};
 use crate::quiesce_barrier::QuiesceBarrier;
+use crate::workload_api::{WorkloadApi, WorkloadSource};
 
 /// See the module's documentation.
 pub(crate) struct PeerAccess {
@@ -21,6 +22,8 @@ pub(crate) struct PeerAccess {
     pub(crate) certificates: Option<Rc<NodeCertificates>>,
     /// What it proves itself with to gRPC clients and servers.
     pub(crate) grpc: Rc<GrpcCertificates>,
+    /// Where certificates come from in the place of files, if it is configured.
+    pub(crate) workload: Option<Rc<WorkloadApi>>,
     /// Where it listens.
     pub(crate) addresses: Vec<SocketAddr>,
     /// Before peers are let in.
@@ -54,10 +57,17 @@ pub(crate) fn shaking(handshakes: usize) -> PlaceBounds {
 }
 
 impl PeerAccess {
-    pub(crate) fn new(config: &Config, addresses: Vec<SocketAddr>) -> Result<PeerAccess, GrpcTlsError> {
+    pub(crate) fn new(
+        config: &Config,
+        addresses: Vec<SocketAddr>,
+        workload: Option<Rc<WorkloadApi>>,
+    ) -> Result<PeerAccess, GrpcTlsError> {
+        let source = workload.as_ref().map(|workload| workload.source());
+        let source = source.unwrap_or_else(|| WorkloadSource::new(Arc::default()));
         Ok(PeerAccess {
-            certificates: NodeCertificates::load(config)?,
-            grpc: Rc::new(GrpcCertificates::load(config)?),
+            certificates: NodeCertificates::load(config, &source)?,
+            grpc: Rc::new(GrpcCertificates::load(config, source)?),
+            workload,
             addresses,
             barrier: QuiesceBarrier::new(),
             handshakes: watch::Sender::new(0),

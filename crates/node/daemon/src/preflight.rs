@@ -17,6 +17,7 @@ use crate::log;
 use crate::page;
 use crate::policies::{Attachment, ChangeError, Maker, Registry, fit};
 use crate::schemas::{BoundSchema, SchemaBounds, SchemaStore};
+use crate::workload_api::WorkloadSource;
 
 /// What is done with libraries of engines that are not loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +57,9 @@ pub(crate) fn problems(config: &Config, registry: &Arc<Registry>, libraries: Lib
         );
         add("observe.audit_file", message);
     }
-    if let (Some(files), Err(error)) = (&config.tls, NodeCertificates::load(config)) {
+    // What the SPIFFE Workload API says, it says to the process of the service alone.
+    let workload = WorkloadSource::new(Arc::default());
+    if let (Some(files), Err(error)) = (&config.tls, NodeCertificates::load(config, &workload)) {
         add(tls_key(files, &error), error.to_string());
     }
     let read = &mut |files| match files {
@@ -181,9 +184,10 @@ fn config_key(policy: &str, key: &str) -> String {
 /// The key that names the file which is at fault.
 fn tls_key(files: &TlsFiles, error: &TlsConfigError) -> &'static str {
     match error {
-        TlsConfigError::File { path, .. } if *path == files.ca => "tls.ca",
-        TlsConfigError::File { path, .. } if *path == files.cert => "tls.cert",
+        TlsConfigError::File { path, .. } if files.ca.as_ref() == Some(path) => "tls.ca",
+        TlsConfigError::File { path, .. } if files.cert.as_ref() == Some(path) => "tls.cert",
         TlsConfigError::File { path, .. } if files.crls.contains(path) => "tls.crls",
+        TlsConfigError::Workload(_) => "tls.spiffe",
         TlsConfigError::File { .. } | TlsConfigError::Mismatch { .. } | TlsConfigError::System { .. } => {
             "tls.key"
         }

@@ -116,14 +116,26 @@ impl Shown for Certificates {
             &self.identity
         };
         let mut out = fact("proves", identity, canvas);
-        out += &fact("certificate", &self.certificate_file, canvas);
+        if self.workload_api.is_empty() {
+            out += &fact("certificate", &self.certificate_file, canvas);
+        } else {
+            out += &fact(
+                "given by",
+                &format!("the SPIFFE Workload API at {}", self.workload_api),
+                canvas,
+            );
+        }
         let ends = match self.ends_unix_s {
             0 => "its times cannot be read".to_owned(),
             ends => validity(ends),
         };
         out += &fact("valid", &ends, canvas);
-        out += &fact("key", &self.key_file, canvas);
-        out += &fact("trusts", &self.authorities_file, canvas);
+        if self.workload_api.is_empty() {
+            out += &fact("key", &self.key_file, canvas);
+            out += &fact("trusts", &self.authorities_file, canvas);
+        } else {
+            out += &fact("trusts", &self.trust_domains.join(", "), canvas);
+        }
         for file in &self.revocation_files {
             out += &fact("revocations", file, canvas);
         }

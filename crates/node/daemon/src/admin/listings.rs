@@ -200,9 +200,10 @@ pub(crate) fn policies(desk: &Desk) -> v1::ListPoliciesResponse {
 /// What the node proves itself with.
 pub(crate) fn certificates(desk: &Desk) -> v1::Certificates {
     let peers = &desk.plane.peers;
-    let between_nodes = peers.certificates.as_ref();
+    let (between_nodes, workload) = (peers.certificates.as_ref(), peers.workload.as_ref());
     v1::Certificates {
         others: peers.grpc.describe(),
+        workload_api: workload.map_or_else(String::new, |workload| workload.endpoint().to_string()),
         ..between_nodes.map(|one| one.describe()).unwrap_or_default()
     }
 }

@@ -71,6 +71,13 @@ fn warnings(plane: &ControlPlane) -> Vec<String> {
         .chain(failures.map(|(what, why)| format!("{what}: {why}")))
         .chain(certificates.flat_map(|certificates| certificates.warnings()))
         .chain(plane.peers.grpc.warnings())
+        .chain(
+            plane
+                .peers
+                .workload
+                .iter()
+                .filter_map(|workload| workload.warning()),
+        )
         .collect()
 }
 

@@ -250,6 +250,9 @@ impl Config {
 
     fn check_tls(&self, problems: &mut Problems) {
         if let Some(tls) = &self.tls {
+            for (key, problem) in tls.problems() {
+                problems.add(key.to_owned(), problem);
+            }
             problems.identities("tls.allow_peers", &tls.allow_peers);
             problems.identities("tls.attesting_peers", &tls.attesting_peers);
             problems.identities("tls.server_identities", &tls.server_identities);
@@ -362,7 +365,7 @@ impl Config {
             let message = "is for transport = \"grpc\": messages between nodes are not compressed";
             problems.add(format!("{key}.compression"), message.into());
         }
-        for (of, problem) in route.tls_problems() {
+        for (of, problem) in route.tls_problems(self.tls.as_ref()) {
             problems.add(format!("{key}.{of}"), problem);
         }
         let leaves = route

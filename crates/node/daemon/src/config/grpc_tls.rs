@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use provost_tls::{ClientDemand, ServerTrust, StreamClientFiles, StreamServerFiles, is_server_name};
+use provost_tls::{
+    ClientDemand, OwnCertificate, ServerTrust, StreamClientFiles, StreamServerFiles, TrustAnchors,
+    is_server_name,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{GrpcListenerConfig, RouteConfig, TlsFiles};
@@ -59,6 +62,9 @@ pub struct RouteTls {
     /// The private key of that certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
+    /// Whether all of these come from the SPIFFE Workload API, as `[tls.spiffe]` says.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub spiffe: bool,
     /// What the servers are called, whatever their endpoints are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
@@ -71,15 +77,13 @@ impl GrpcListenerTls {
     /// The files, with those of `[tls]` where the table names none. The error says what is wrong with which key.
     pub(crate) fn files(&self, node: Option<&TlsFiles>) -> Result<StreamServerFiles, TlsProblem> {
         let own = pair(&self.cert, &self.key)?;
-        let own = own.or_else(|| node.map(|node| (node.cert.clone(), node.key.clone())));
-        let (cert, key) = own.ok_or_else(|| {
+        let own = own.or_else(|| node.and_then(TlsFiles::own)).ok_or_else(|| {
             let problem =
                 "is missing: name a certificate and its key, as there is no [tls] whose files could be used";
             ("tls.cert", problem.to_owned())
         })?;
         Ok(StreamServerFiles {
-            cert,
-            key,
+            own,
             clients: self.clients(node)?,
         })
     }
@@ -100,17 +104,14 @@ impl GrpcListenerTls {
             return Err(("tls.allow_clients", problem.to_owned()));
         }
         let of_node = || {
-            node.map(|node| ServerTrust {
-                ca: Some(node.ca.clone()),
-                crls: if self.crls.is_empty() {
-                    node.crls.clone()
-                } else {
-                    self.crls.clone()
-                },
-            })
+            let mut trust = node.and_then(TlsFiles::trust)?;
+            if !self.crls.is_empty() {
+                trust.crls.clone_from(&self.crls);
+            }
+            Some(trust)
         };
         let own = self.ca.clone().map(|ca| ServerTrust {
-            ca: Some(ca),
+            anchors: TrustAnchors::File(ca),
             crls: self.crls.clone(),
         });
         let trust = own.or_else(of_node).ok_or_else(|| {
@@ -144,27 +145,58 @@ impl GrpcListenerConfig {
 
 impl RouteTls {
     /// The files, and what else its servers have to be. The error says what is wrong with which key.
-    pub(crate) fn files(&self, server_identities: &[String]) -> Result<StreamClientFiles, TlsProblem> {
+    pub(crate) fn files(
+        &self,
+        server_identities: &[String],
+        node: Option<&TlsFiles>,
+    ) -> Result<StreamClientFiles, TlsProblem> {
+        let identities = server_identities.to_vec();
+        if self.spiffe {
+            self.check_spiffe(node)?;
+            return Ok(StreamClientFiles {
+                trust: ServerTrust {
+                    anchors: TrustAnchors::Workload,
+                    crls: Vec::new(),
+                },
+                own: Some(OwnCertificate::Workload),
+                identities,
+            });
+        }
         Ok(StreamClientFiles {
             trust: ServerTrust {
-                ca: self.ca.clone(),
+                anchors: self.ca.clone().map_or(TrustAnchors::System, TrustAnchors::File),
                 crls: self.crls.clone(),
             },
             own: pair(&self.cert, &self.key)?,
-            identities: server_identities.to_vec(),
+            identities,
         })
+    }
+
+    fn check_spiffe(&self, node: Option<&TlsFiles>) -> Result<(), TlsProblem> {
+        let names_files = [&self.ca, &self.cert, &self.key]
+            .iter()
+            .any(|file| file.is_some());
+        let problem = if node.is_none_or(|node| node.spiffe.is_none()) {
+            "needs a [tls.spiffe] table, which says where the SPIFFE Workload API is"
+        } else if names_files || !self.crls.is_empty() {
+            "stands beside files, and the SPIFFE Workload API gives certificate, key, authorities and lists: remove one of              the two"
+        } else {
+            return Ok(());
+        };
+        Err(("tls.spiffe", problem.to_owned()))
     }
 }
 
 impl RouteConfig {
     /// The files of its TLS, if it has any.
-    pub(crate) fn tls_files(&self) -> Option<Result<StreamClientFiles, TlsProblem>> {
-        self.tls.as_ref().map(|tls| tls.files(&self.server_identities))
+    pub(crate) fn tls_files(&self, node: Option<&TlsFiles>) -> Option<Result<StreamClientFiles, TlsProblem>> {
+        let tls = self.tls.as_ref()?;
+        Some(tls.files(&self.server_identities, node))
     }
 
     /// What is wrong with its TLS.
-    pub(super) fn tls_problems(&self) -> Vec<TlsProblem> {
-        let mut problems: Vec<_> = self.tls_files().and_then(Result::err).into_iter().collect();
+    pub(super) fn tls_problems(&self, node: Option<&TlsFiles>) -> Vec<TlsProblem> {
+        let mut problems: Vec<_> = self.tls_files(node).and_then(Result::err).into_iter().collect();
         let name = self.tls.as_ref().and_then(|tls| tls.server_name.as_ref());
         if let Some(name) = name.filter(|name| !is_server_name(name)) {
             let problem = format!("\"{name}\" is no name of a host, without a port, and no IP address");
@@ -175,9 +207,12 @@ impl RouteConfig {
 }
 
 /// A certificate and its key, or neither.
-fn pair(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> Result<Option<(PathBuf, PathBuf)>, TlsProblem> {
+fn pair(cert: &Option<PathBuf>, key: &Option<PathBuf>) -> Result<Option<OwnCertificate>, TlsProblem> {
     match (cert, key) {
-        (Some(cert), Some(key)) => Ok(Some((cert.clone(), key.clone()))),
+        (Some(cert), Some(key)) => Ok(Some(OwnCertificate::Files {
+            cert: cert.clone(),
+            key: key.clone(),
+        })),
         (None, None) => Ok(None),
         (Some(_), None) => Err(("tls.key", "is missing: name the key of tls.cert".to_owned())),
         (None, Some(_)) => Err((
@@ -205,6 +240,37 @@ mod tests {
         }
     }
 
+    fn own_files(cert: &str, key: &str) -> OwnCertificate {
+        OwnCertificate::Files {
+            cert: cert.into(),
+            key: key.into(),
+        }
+    }
+
+    #[test]
+    fn listeners_and_routes_have_what_the_workload_api_gives_the_node() {
+        let node = "[tls.spiffe]\nsocket = \"unix:/run/agent.sock\"\n";
+        let listener = format!("{node}{LISTENER}client_auth = \"required\"\n");
+        let config = Config::parse(&listener, "test").unwrap();
+        let files = config.grpc.listeners[0]
+            .tls_files(config.tls.as_ref())
+            .unwrap()
+            .unwrap();
+        assert_eq!(files.own, OwnCertificate::Workload);
+        assert!(files.is_of_workload() && files.files().is_empty());
+        let route = format!("{ROUTE}spiffe = true\n");
+        let config = Config::parse(&format!("{node}{route}"), "test").unwrap();
+        let files = config.routes[0].tls_files(config.tls.as_ref()).unwrap().unwrap();
+        assert_eq!(files.own, Some(OwnCertificate::Workload));
+        assert!(files.is_of_workload() && files.files().is_empty());
+        assert_eq!(problems(&route), ["route[0].tls.spiffe"]);
+        assert_eq!(problems(&format!("{NODE}{route}")), ["route[0].tls.spiffe"]);
+        assert_eq!(
+            problems(&format!("{node}{route}ca = \"/a\"\n")),
+            ["route[0].tls.spiffe"]
+        );
+    }
+
     #[test]
     fn a_listener_has_the_files_of_the_node_unless_it_names_others() {
         let config = Config::parse(&format!("{NODE}{LISTENER}client_auth = \"required\"\n"), "test").unwrap();
@@ -213,10 +279,10 @@ mod tests {
             .unwrap()
             .unwrap();
         let node = ServerTrust {
-            ca: Some("/ca".into()),
+            anchors: TrustAnchors::File("/ca".into()),
             crls: vec!["/crl".into()],
         };
-        assert_eq!((files.cert, files.key), ("/cert".into(), "/key".into()));
+        assert_eq!(files.own, own_files("/cert", "/key"));
         assert_eq!(files.clients, ClientDemand::Everyone(node));
         let own = "cert = \"/c\"\nkey = \"/k\"\nca = \"/a\"\nclient_auth = \"optional\"\n";
         let config = Config::parse(&format!("{NODE}{LISTENER}{own}"), "test").unwrap();
@@ -225,12 +291,12 @@ mod tests {
             .unwrap()
             .unwrap();
         let trust = ServerTrust {
-            ca: Some("/a".into()),
+            anchors: TrustAnchors::File("/a".into()),
             crls: Vec::new(),
         };
         assert_eq!(
-            (files.cert, files.clients),
-            ("/c".into(), ClientDemand::IfAny(trust))
+            (files.own, files.clients),
+            (own_files("/c", "/k"), ClientDemand::IfAny(trust))
         );
         let again: Config = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(again, config);

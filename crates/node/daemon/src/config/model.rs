@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AdminConfig, AppTable, GroupAccount, GrpcCompression, GrpcTable, ObserveConfig, PageConfig, RouteTls,
-    UserAccount,
+    TlsFiles, UserAccount,
 };
 use crate::policies::Attachment;
 use crate::transport::{TransportKind, TransportOptions};
@@ -182,32 +182,6 @@ pub struct TimeoutsConfig {
     /// How long a new process that is to replace this one may take to take over, while nobody serves.
     #[serde(alias = "takeover_ms")]
     pub hot_restart_ms: u64,
-}
-
-/// `[tls]`: PEM files. With them, every connection between nodes is mutual TLS.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct TlsFiles {
-    /// Authorities that peers' certificates must chain to.
-    pub ca: PathBuf,
-    /// This node's certificate chain.
-    pub cert: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-    /// Lists of certificates that their authorities have taken back.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub crls: Vec<PathBuf>,
-    /// Identities that may connect here (`spiffe://…` or DNS names); empty: any that `ca` vouches for.
-    #[serde(default)]
-    pub allow_peers: Vec<String>,
-    /// Identities of peers whose word is taken on which of their apps calls; `*` stands for any run of characters, `?` for
-    /// one. Empty: nobody's.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub attesting_peers: Vec<String>,
-    /// Identities of which a server has to prove one, with `*` and `?` as above; empty: its certificate has to be of the host that
-    /// is connected to.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub server_identities: Vec<String>,
 }
 
 /// `[datagram]`.

@@ -73,6 +73,8 @@ metrics! {
         "The longest of the smoothed round trips of open connections over the datagram transport, as their clients measure them.";
     CERTIFICATE_ENDS = "provost_tls_certificate_expiry_seconds", Gauge, "s",
         "When the certificate ends with which this node proves itself to others, in seconds since 1970.";
+    WORKLOAD_ANSWERS = "provost_spiffe_answers_total", Counter, "{answer}",
+        "Answers of the SPIFFE Workload API that this node has taken: its certificate and its bundles were renewed so often.";
     SCHEMAS = "provost_services_offered", Gauge, "{service}", "Services that apps on this node serve.";
     AUDIT_WRITTEN = "provost_audit_records_total", Counter, "{record}", "Records of the audit log that were written.";
     AUDIT_DROPPED = "provost_audit_dropped_total", Counter, "{record}",
@@ -149,6 +151,9 @@ fn node(plane: &ControlPlane, out: &mut Collected) {
     let certificates = plane.peers.certificates.as_ref();
     if let Some(ends_unix_s) = certificates.and_then(|certificates| certificates.ends_unix_s()) {
         out.number(&CERTIFICATE_ENDS, &[], ends_unix_s as f64);
+    }
+    if let Some(workload) = &plane.peers.workload {
+        out.number(&WORKLOAD_ANSWERS, &[], workload.answers() as f64);
     }
     let (written, dropped) = plane.audit.counts();
     out.number(&AUDIT_WRITTEN, &[], written as f64);

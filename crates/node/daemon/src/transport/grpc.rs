@@ -387,7 +387,7 @@ fn restore(_version: u32) -> EngineStart {
 
 #[cfg(test)]
 mod tests {
-    use provost_tls::{ServerTrust, StreamClientFiles};
+    use provost_tls::{ServerTrust, StreamClientFiles, TrustAnchors};
 
     use super::*;
 
@@ -399,7 +399,7 @@ mod tests {
         let authority = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
         std::fs::write(&ca, authority.cert.pem()).unwrap();
         let trust = ServerTrust {
-            ca: Some(ca),
+            anchors: TrustAnchors::File(ca),
             crls: Vec::new(),
         };
         let files = StreamClientFiles {
