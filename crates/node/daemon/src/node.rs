@@ -711,9 +711,8 @@ async fn begin(
     origin: &Origin,
     upgrades: UpgradeSender,
 ) -> Result<(StartedNode, EventsOfRuntimes), StartError> {
-    let workload = WorkloadApi::of(&parts.config)
-        .await
-        .map_err(StartError::Workload)?;
+    let workload = WorkloadApi::of(&parts.config).await;
+    let workload = workload.map_err(StartError::Workload)?;
     match origin {
         Origin::Fresh => start(parts, workload, upgrades),
         Origin::Predecessor(predecessor) => {
