@@ -53,18 +53,25 @@ enum Command {
     },
 }
 
-/// How calls are measured.
+/// Where a benchmark leaves its figures, beside the table that it prints.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Call {
-    /// Fewer loads and shorter runs: under 4 minutes
-    #[arg(long)]
-    pub(crate) quick: bool,
+pub(crate) struct FigureFiles {
     /// Write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Draw plots into this folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) plots: Option<PathBuf>,
+}
+
+/// How calls are measured.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Call {
+    /// Fewer loads and shorter runs: under 4 minutes
+    #[arg(long)]
+    pub(crate) quick: bool,
+    #[command(flatten)]
+    pub(crate) files: FigureFiles,
     /// What else the cores do (several in turn, separated by commas)
     #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
     pub(crate) regime: Vec<CoreRegime>,
@@ -91,12 +98,8 @@ pub(crate) struct Upgrade {
     /// Fewer changes: under a minute
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Write the figures to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Draw plots into this folder
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) files: FigureFiles,
     /// What else the cores do (several in turn, separated by commas)
     #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
     pub(crate) regime: Vec<CoreRegime>,
@@ -178,12 +181,8 @@ pub(crate) struct Datagram {
     /// The ends of every scale, and shorter runs: under 2 minutes
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Write the figures to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Draw plots into this folder
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) files: FigureFiles,
     /// What else the cores do (several in turn, separated by commas)
     #[arg(long, value_enum, value_delimiter = ',', default_value = "idle")]
     pub(crate) regime: Vec<CoreRegime>,
@@ -205,8 +204,10 @@ impl Datagram {
     fn smoke() -> Datagram {
         Datagram {
             quick: true,
-            json: None,
-            plots: None,
+            files: FigureFiles {
+                json: None,
+                plots: None,
+            },
             regime: vec![CoreRegime::Idle],
             cores: vec![0, 1],
             only: Vec::new(),
@@ -227,8 +228,10 @@ impl Call {
     fn smoke() -> Call {
         Call {
             quick: true,
-            json: None,
-            plots: None,
+            files: FigureFiles {
+                json: None,
+                plots: None,
+            },
             regime: vec![CoreRegime::Idle],
             cores: vec![0, 1],
             only: Vec::new(),

@@ -35,7 +35,7 @@ pub(crate) fn run(call: &Call, suite: Suite, scope: Scope) -> Result<(), Failure
     let measured = regime::measure_each(&call.regime, &call.cores, |regime, cores| {
         run_in(call, suite, scope, regime, cores)
     })?;
-    match &call.json {
+    match &call.files.json {
         Some(path) => regime::write(path, &measured),
         None => Ok(()),
     }
@@ -63,7 +63,7 @@ fn run_in(
         &bench.head(regime, began.elapsed()),
         &outcomes(suite, &cells, regime),
     );
-    if let Some(folder) = &call.plots {
+    if let Some(folder) = &call.files.plots {
         plot(folder, regime, &cells)?;
     }
     bench

@@ -80,7 +80,7 @@ pub(crate) fn run(call: &Call) -> Result<(), Failure> {
         println!("cores {cores:?}, {}", regime.description());
         run_in(call, cores)
     })?;
-    match &call.json {
+    match &call.files.json {
         Some(path) => regime::write(path, &measured),
         None => Ok(()),
     }

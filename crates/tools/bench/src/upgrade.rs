@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Upgrade) -> Result<(), Failure> {
         println!("cores {cores:?}, {}", regime.description());
         run_all(options, regime)
     })?;
-    match &options.json {
+    match &options.files.json {
         Some(path) => regime::write(path, &measured),
         None => Ok(()),
     }
@@ -73,7 +73,7 @@ fn run_all(options: &Upgrade, regime: CoreRegime) -> Result<Cells, Failure> {
         }
         eprintln!("{name} …");
         let outcome = experiment.run(options)?;
-        outcome.plot(&format!("{name}-{}", regime.name()), options.plots.as_deref())?;
+        outcome.plot(&format!("{name}-{}", regime.name()), options.files.plots.as_deref())?;
         cells.extend(outcome.cells(name));
     }
     print(&cells);

@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Datagram, depth: Depth) -> Result<(), Failure> {
         };
         run_in(&options, depth, regime)
     })?;
-    match &options.json {
+    match &options.files.json {
         Some(path) => regime::write(path, &measured),
         None => Ok(()),
     }
@@ -123,7 +123,7 @@ fn run_in(options: &Datagram, depth: Depth, regime: CoreRegime) -> Result<Cells,
         began.elapsed().as_secs()
     );
     table::print(&cells, &head, &targets::outcomes(&cells));
-    if let Some(folder) = &options.plots {
+    if let Some(folder) = &options.files.plots {
         plot(folder, &cells)?;
     }
     Ok(cells)
