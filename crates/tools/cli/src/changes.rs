@@ -87,10 +87,9 @@ mod tests {
             change("attached limit on 3 datapaths", "committed", ""),
         ];
         let drawn = ListChangesResponse { changes }.draw(Canvas::plain());
-        let expected = "\
-        AGO  STATE      PATHS  PAUSE MAX  CHANGE
- 1 min 30 s  refused        3      42 µs  attach limit: the name is taken
- 1 min 30 s  committed      3      42 µs  attached limit on 3 datapaths
+        let expected = "       AGO  STATE      PATHS  PAUSE MAX  CHANGE
+1 min 30 s  refused        3      42 µs  attach limit: the name is taken
+1 min 30 s  committed      3      42 µs  attached limit on 3 datapaths
 ";
         assert_eq!(drawn, expected);
         assert!(
