@@ -73,7 +73,10 @@ fn run_all(options: &Upgrade, regime: CoreRegime) -> Result<Cells, Failure> {
         }
         eprintln!("{name} …");
         let outcome = experiment.run(options)?;
-        outcome.plot(&format!("{name}-{}", regime.name()), options.files.plots.as_deref())?;
+        outcome.plot(
+            &format!("{name}-{}", regime.name()),
+            options.files.plots.as_deref(),
+        )?;
         cells.extend(outcome.cells(name));
     }
     print(&cells);
