@@ -104,9 +104,10 @@ fn value(field: &FieldDescriptor, depth: u32) -> Value {
         };
         return Value::Map(keys.into_iter().map(|key| (key, of.clone())).collect());
     }
-    match field.is_list() {
-        true => Value::List(vec![single(&field.kind(), depth); 3]),
-        false => single(&field.kind(), depth),
+    if field.is_list() {
+        Value::List(vec![single(&field.kind(), depth); 3])
+    } else {
+        single(&field.kind(), depth)
     }
 }
 

@@ -185,9 +185,10 @@ impl Client {
     /// Takes a step that came, and says what is wrong with it.
     pub(crate) fn receive(&mut self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
         let Some(call) = self.calls.get_mut(&got.call) else {
-            return match self.cancelled.contains(&got.call) {
-                true => Ok(()),
-                false => Err(format!("call {}: a {:?} after its end", got.call, got.parts)),
+            return if self.cancelled.contains(&got.call) {
+                Ok(())
+            } else {
+                Err(format!("call {}: a {:?} after its end", got.call, got.parts))
             };
         };
         let checked = call.receive(got, fate, now);
@@ -317,9 +318,10 @@ impl Call {
     fn receive(&mut self, got: &Received, fate: Fate, now: Nanos) -> Result<(), String> {
         if got.parts.contains(Parts::WINDOW) {
             self.credit += i64::from(got.window_bytes);
-            return match self.credit > i64::from(STREAM_WINDOW_BYTES) {
-                true => Err(format!("its window grew to {} bytes", self.credit)),
-                false => Ok(()),
+            return if self.credit > i64::from(STREAM_WINDOW_BYTES) {
+                Err(format!("its window grew to {} bytes", self.credit))
+            } else {
+                Ok(())
             };
         }
         if let Some(message) = &got.message {
@@ -346,9 +348,10 @@ impl Call {
         if status.number() != u32::from(self.plan.status) {
             return Err(format!("ended with {status}, planned was {}", self.plan.status));
         }
-        match self.plan.answer == Answer::Full && self.got == self.plan.responses {
-            true => Ok(()),
-            false => Err(format!("ended after {} responses of {:?}", self.got, self.plan)),
+        if self.plan.answer == Answer::Full && self.got == self.plan.responses {
+            Ok(())
+        } else {
+            Err(format!("ended after {} responses of {:?}", self.got, self.plan))
         }
     }
 
@@ -361,13 +364,14 @@ impl Call {
             Code::Unavailable => fate.course == Course::Troubled,
             _ => false,
         };
-        match allowed {
-            true => Ok(()),
-            false => Err(format!(
+        if allowed {
+            Ok(())
+        } else {
+            Err(format!(
                 "cancelled with {} ({}) for no reason",
                 got.status,
                 got.status_message()
-            )),
+            ))
         }
     }
 }

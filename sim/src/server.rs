@@ -95,9 +95,10 @@ impl Server {
         }
         let Some(call) = self.calls.get_mut(&got.call) else {
             // Answered before all of it had come.
-            return match self.begun.contains(&got.call) {
-                true => Ok(()),
-                false => Err("it never began".to_owned()),
+            return if self.begun.contains(&got.call) {
+                Ok(())
+            } else {
+                Err("it never began".to_owned())
             };
         };
         if got.parts.contains(Parts::CANCEL) {

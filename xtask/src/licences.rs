@@ -45,12 +45,13 @@ fn complaint(package: &Package, allowed: &[String]) -> Option<String> {
             package.name, package.version
         ));
     };
-    match satisfied(expression, allowed) {
-        true => None,
-        false => Some(format!(
+    if satisfied(expression, allowed) {
+        None
+    } else {
+        Some(format!(
             "{} {}: licence {expression} is not allowed by deny.toml",
             package.name, package.version
-        )),
+        ))
     }
 }
 

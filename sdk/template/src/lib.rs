@@ -23,13 +23,10 @@ impl FilterPolicy for MyPolicy {
     type Filter = Judge;
 
     fn configure(config: Config, _: &Environment, _: Option<&SharedState>) -> Result<MyPolicy, ConfigError> {
-        match config.deny_method.starts_with('/') {
-            true => Ok(MyPolicy(config)),
-            false => Err(ConfigError::new(
+        if config.deny_method.starts_with('/') { Ok(MyPolicy(config)) } else { Err(ConfigError::new(
                 "deny-method",
                 "give a path such as /kv.Kv/Delete",
-            )),
-        }
+            )) }
     }
 
     fn filter(&self, datapath_context: &DatapathContext) -> Result<Judge, AttachError> {

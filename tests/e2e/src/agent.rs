@@ -476,11 +476,12 @@ pub(crate) fn echo_message(bytes: usize) -> EchoMessage {
 }
 
 pub(crate) fn check_payload(got: &[u8], bytes: usize) -> Result<(), Status> {
-    match is_payload(got, bytes) {
-        true => Ok(()),
-        false => Err(Status::data_loss(format!(
+    if is_payload(got, bytes) {
+        Ok(())
+    } else {
+        Err(Status::data_loss(format!(
             "a payload of {bytes} bytes came back changed"
-        ))),
+        )))
     }
 }
 

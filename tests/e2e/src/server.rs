@@ -76,9 +76,12 @@ struct Handling {
 impl Drop for Handling {
     fn drop(&mut self) {
         let is_finished = self.is_finished;
-        self.service.counted(&self.key, |counts| match is_finished {
-            true => counts.finished += 1,
-            false => counts.cancelled += 1,
+        self.service.counted(&self.key, |counts| {
+            if is_finished {
+                counts.finished += 1
+            } else {
+                counts.cancelled += 1
+            }
         });
     }
 }

@@ -245,9 +245,10 @@ impl RawApp {
 
     /// Wakes the service if it sleeps.
     pub fn wake_service(&mut self) -> Result<(), Gone> {
-        match self.rings.service.needed() {
-            true => Ok(self.ringer.ring()?),
-            false => Ok(()),
+        if self.rings.service.needed() {
+            Ok(self.ringer.ring()?)
+        } else {
+            Ok(())
         }
     }
 
@@ -429,8 +430,9 @@ pub fn receive(socket: &PacketSocket) -> Result<Option<(Reply, Vec<OwnedFd>)>, G
 
 /// The next packet of a socket, if one comes in time.
 pub fn receive_within(socket: &PacketSocket, limit: Duration) -> Result<Option<(Reply, Vec<OwnedFd>)>, Gone> {
-    match wait_for(socket, Interest::Readable, Wait::AtMost(limit.as_nanos() as u64))? {
-        true => receive(socket),
-        false => Ok(None),
+    if wait_for(socket, Interest::Readable, Wait::AtMost(limit.as_nanos() as u64))? {
+        receive(socket)
+    } else {
+        Ok(None)
     }
 }

@@ -184,16 +184,15 @@ impl<'a> Server<'a> {
         for _ in 0..random.below(4) {
             self.app.submit(&nonsense(step, built.root(), random))?;
         }
-        match random.one_in(50) {
-            true => {
-                let close = Submission {
-                    kind: submission_kind::CLOSE,
-                    connection: step.connection,
-                    ..Submission::default()
-                };
-                self.app.submit(&close)
-            }
-            false => Ok(()),
+        if random.one_in(50) {
+            let close = Submission {
+                kind: submission_kind::CLOSE,
+                connection: step.connection,
+                ..Submission::default()
+            };
+            self.app.submit(&close)
+        } else {
+            Ok(())
         }
     }
 }

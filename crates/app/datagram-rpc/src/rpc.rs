@@ -87,9 +87,10 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
         config.check()?;
         let bell = Arc::new(Bell::new(wire.waker()));
         let mailbox = Arc::new(Mailbox::new(config.mailbox_max, bell.clone()));
-        let workers = match handlers.has_workers() {
-            true => Some(Workers::start(&config, bell)?),
-            false => None,
+        let workers = if handlers.has_workers() {
+            Some(Workers::start(&config, bell)?)
+        } else {
+            None
         };
         let tables = Tables {
             pending: Pending::default(),
@@ -221,15 +222,17 @@ impl<W: Wire, S, C: Clock> Rpc<W, S, C> {
         let bell = self.mailbox.bell.clone();
         let workers = self.handling.workers.as_ref();
         let expects_others = Arc::strong_count(&self.mailbox) > 1 || workers.is_some_and(Workers::is_busy);
-        let at_most = match bell.rings() || !expects_others {
-            true => at_most,
-            false => at_most.min(NAP),
+        let at_most = if bell.rings() || !expects_others {
+            at_most
+        } else {
+            at_most.min(NAP)
         };
         bell.sleep();
         let has_answers = workers.is_some_and(Workers::has_answers);
-        let result = match self.mailbox.is_empty() && !has_answers && !bell.is_called() {
-            true => self.driver.wait(at_most),
-            false => Ok(()),
+        let result = if self.mailbox.is_empty() && !has_answers && !bell.is_called() {
+            self.driver.wait(at_most)
+        } else {
+            Ok(())
         };
         bell.awake();
         result

@@ -89,11 +89,12 @@ impl Reactor {
     pub(crate) fn watch_doorbell(link: &Link, on: bool) {
         if let Some(reactor) = REACTOR.get() {
             // Failing to watch would need a broken epoll; the ticks still find what comes.
-            let _ = match on {
-                true => reactor
+            let _ = if on {
+                reactor
                     .doorbells
-                    .add(link.doorbell().as_fd(), link.number, Interest::Readable),
-                false => reactor.doorbells.remove(link.doorbell().as_fd()),
+                    .add(link.doorbell().as_fd(), link.number, Interest::Readable)
+            } else {
+                reactor.doorbells.remove(link.doorbell().as_fd())
             };
         }
     }

@@ -162,12 +162,11 @@ mod tests {
         let mut core = SharedCore::new();
         let end_ns = core.now_ns + 10_000_000_000;
         while core.now_ns < end_ns {
-            match core.is_contended() {
-                true => core.now_ns += SLEEP_NS,
-                false => {
-                    core.now_ns += POLL_NS;
-                    core.yield_for(SLICE_NS);
-                }
+            if core.is_contended() {
+                core.now_ns += SLEEP_NS
+            } else {
+                core.now_ns += POLL_NS;
+                core.yield_for(SLICE_NS);
             }
         }
         assert!(core.yields <= 100, "{} yields in ten seconds", core.yields);

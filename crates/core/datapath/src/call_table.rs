@@ -213,9 +213,10 @@ impl<T> CallTable<T> {
         };
         self.calls += 1;
         self.places[at] = Place { call, value: index };
-        match self.calls * PLACES_PER_CALL > self.places.len() {
-            false => at,
-            true => self.grow(call),
+        if self.calls * PLACES_PER_CALL > self.places.len() {
+            self.grow(call)
+        } else {
+            at
         }
     }
 

@@ -256,9 +256,10 @@ impl<'a> FieldReader<'a> {
     /// How many of something follow, at most `max`.
     pub fn count(&mut self, max: usize) -> Result<usize, RestoreError> {
         let count = self.u32()? as usize;
-        match count <= max {
-            true => Ok(count),
-            false => Err(self.damaged(format!("{count} items where {max} are the most"))),
+        if count <= max {
+            Ok(count)
+        } else {
+            Err(self.damaged(format!("{count} items where {max} are the most")))
         }
     }
 

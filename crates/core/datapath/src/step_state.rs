@@ -166,9 +166,10 @@ impl ReceivedBody {
         restorer: &mut dyn Restorer,
     ) -> Result<ReceivedBody, RestoreError> {
         let (metadata_bytes, message_bytes) = (fields.u32()?, fields.u32()?);
-        let offsets = match fields.flag()? {
-            true => Offsets::Window,
-            false => Offsets::Message,
+        let offsets = if fields.flag()? {
+            Offsets::Window
+        } else {
+            Offsets::Message
         };
         let block = ReceivedBlock::restore(fields, restorer)?;
         check_lengths(fields, metadata_bytes, message_bytes, u64::from(block.bytes))?;
@@ -208,9 +209,10 @@ fn check_lengths(
         0 => u64::from(metadata_bytes),
         _ => message_offset(metadata_bytes) as u64 + u64::from(message_bytes),
     };
-    match needed <= room {
-        true => Ok(()),
-        false => Err(fields.damaged(format!("a body of {needed} bytes in memory of {room}"))),
+    if needed <= room {
+        Ok(())
+    } else {
+        Err(fields.damaged(format!("a body of {needed} bytes in memory of {room}")))
     }
 }
 
@@ -233,9 +235,10 @@ impl ReceivedBlock {
         };
         let bytes = saved.bytes;
         let block = restorer.block(saved).map_err(|error| fields.not_saved(error))?;
-        match block.bytes == bytes {
-            true => Ok(block),
-            false => Err(fields.damaged("a block of another length was given for a saved one")),
+        if block.bytes == bytes {
+            Ok(block)
+        } else {
+            Err(fields.damaged("a block of another length was given for a saved one"))
         }
     }
 }
@@ -298,13 +301,13 @@ impl Buffer {
 
     /// Numbers of the ranges if the saver keeps them; all or none.
     fn keep_ranges(&self, saver: &mut dyn Saver) -> Option<Vec<u32>> {
-        match self.foreign.is_empty() || self.foreign.len() > RANGES_MAX {
-            true => None,
-            false => self
-                .foreign
+        if self.foreign.is_empty() || self.foreign.len() > RANGES_MAX {
+            None
+        } else {
+            self.foreign
                 .iter()
                 .map(|range| saver.keep_foreign(range))
-                .collect(),
+                .collect()
         }
     }
 
@@ -319,9 +322,10 @@ impl Buffer {
     }
 
     fn padding_behind(&self, at: usize, range: &ForeignBytes) -> u32 {
-        match at + 1 == self.foreign.len() {
-            true => 0,
-            false => range.len().wrapping_neg() % 8,
+        if at + 1 == self.foreign.len() {
+            0
+        } else {
+            range.len().wrapping_neg() % 8
         }
     }
 }

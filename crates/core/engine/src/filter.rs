@@ -50,12 +50,13 @@ pub trait Filter: Send {
     /// empty state of version 0, [`FilterState::default`]: that is what a filter leaves that had nothing to save, or
     /// that failed and could not be asked.)
     fn restore(&mut self, state: &FilterState) -> Result<(), RestoreError> {
-        match state.bytes.is_empty() {
-            true => Ok(()),
-            false => Err(RestoreError::Damaged {
+        if state.bytes.is_empty() {
+            Ok(())
+        } else {
+            Err(RestoreError::Damaged {
                 kind: "filter",
                 reason: format!("{} bytes where none belong", state.bytes.len()),
-            }),
+            })
         }
     }
 }

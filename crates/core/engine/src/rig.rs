@@ -489,9 +489,10 @@ impl Seen {
             .iter()
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
-        let name = match labels.is_empty() {
-            true => name.to_owned(),
-            false => format!("{name}{{{}}}", labels.join(",")),
+        let name = if labels.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{name}{{{}}}", labels.join(","))
         };
         self.0.push((name, value));
     }

@@ -198,9 +198,12 @@ fn calls_to_which_a_policy_was_not_attached_are_not_counted() {
 #[test]
 fn a_response_that_is_denied_ends_the_call_at_the_client_alone_if_it_was_the_last() {
     let service = Service::from_source(PROTO);
-    let judge = |step: &mut StepView<'_>| match step.parts().intersects(Parts::BEGIN) {
-        true => Verdict::Pass,
-        false => deny(step),
+    let judge = |step: &mut StepView<'_>| {
+        if step.parts().intersects(Parts::BEGIN) {
+            Verdict::Pass
+        } else {
+            deny(step)
+        }
     };
     for (side, ends) in [
         (Side::Client, true),

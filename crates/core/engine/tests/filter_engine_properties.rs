@@ -239,22 +239,21 @@ impl World {
         self.last_number += 1;
         let number = self.last_number;
         let tx = self.is_tx(way);
-        let body = match tx {
-            true => {
-                self.tokens.insert(u64::from(number));
-                Body::Gathered(Gathered {
-                    buffer: self.buffers.take(),
-                    metadata_bytes: 0,
-                    message_bytes: 0,
-                    token: u64::from(number),
-                })
-            }
-            false => Body::Received(ReceivedBody {
+        let body = if tx {
+            self.tokens.insert(u64::from(number));
+            Body::Gathered(Gathered {
+                buffer: self.buffers.take(),
+                metadata_bytes: 0,
+                message_bytes: 0,
+                token: u64::from(number),
+            })
+        } else {
+            Body::Received(ReceivedBody {
                 block: self.heap.allocate(8).unwrap(),
                 metadata_bytes: 0,
                 message_bytes: 0,
                 offsets: Offsets::Window,
-            }),
+            })
         };
         // The window's bytes are nobody's business here: they carry the step's number.
         let step = Step {
@@ -363,9 +362,10 @@ impl World {
     fn collect(&mut self) {
         for output in [1, 3] {
             while let Some(step) = self.queues[output].pop() {
-                let way = match (output == 1) == (self.side == Side::Client) {
-                    true => Way::Request,
-                    false => Way::Response,
+                let way = if (output == 1) == (self.side == Side::Client) {
+                    Way::Request
+                } else {
+                    Way::Response
                 };
                 self.came_out(way, step);
             }
@@ -377,18 +377,17 @@ impl World {
         assert!(!story.over, "{step:?} comes after the end of its call");
         story.over = step.parts.intersects(Parts::STATUS | Parts::CANCEL);
         let by_engine = step.window_bytes == 0;
-        match by_engine {
-            true => {
-                story.told += 1;
-                assert!(step.parts == Parts::CANCEL);
-                let code = if way == Way::Response {
-                    Code::PermissionDenied
-                } else {
-                    Code::Cancelled
-                };
-                assert_eq!(step.status, code);
-            }
-            false => story.came.push(step.window_bytes),
+        if by_engine {
+            story.told += 1;
+            assert!(step.parts == Parts::CANCEL);
+            let code = if way == Way::Response {
+                Code::PermissionDenied
+            } else {
+                Code::Cancelled
+            };
+            assert_eq!(step.status, code);
+        } else {
+            story.came.push(step.window_bytes)
         }
         if by_engine && way == Way::Response {
             self.calls[step.call as usize - 1].client_done = true;

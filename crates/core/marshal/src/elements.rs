@@ -126,9 +126,10 @@ impl<'a> Elements<'a> {
             return Ok(None);
         }
         let at = u64::from(self.first) + u64::from(index) * u64::from(self.stride);
-        match at + u64::from(self.stride) <= self.message.bytes.len() as u64 {
-            true => Ok(Some(at as u32)),
-            false => Err(ReadError),
+        if at + u64::from(self.stride) <= self.message.bytes.len() as u64 {
+            Ok(Some(at as u32))
+        } else {
+            Err(ReadError)
         }
     }
 }

@@ -223,9 +223,10 @@ impl FieldPath {
 fn follow(field: &Field, base: u32, message: View<'_>) -> Result<u32, ReadError> {
     let off8 = message.word(base + field.at)?;
     let place = native::place(off8, message.window_at).ok_or(ReadError)?;
-    match (place as usize) < message.bytes.len() {
-        true => Ok(place),
-        false => Err(ReadError),
+    if (place as usize) < message.bytes.len() {
+        Ok(place)
+    } else {
+        Err(ReadError)
     }
 }
 

@@ -159,9 +159,10 @@ impl Filter for LoadedFilter {
             direction: direction(end.direction),
             reserved: [0; 2],
         };
-        match self.watch.calls {
-            true => self.end(call.0, &end),
-            false => self.end(call.0, std::ptr::null()),
+        if self.watch.calls {
+            self.end(call.0, &end)
+        } else {
+            self.end(call.0, std::ptr::null())
         }
     }
 

@@ -265,8 +265,5 @@ unsafe extern "C" fn audit(environment: *mut c_void, event: *const Audit) {
 }
 
 fn result(done: bool) -> i32 {
-    match done {
-        true => OK,
-        false => REFUSED,
-    }
+    if done { OK } else { REFUSED }
 }

@@ -31,10 +31,11 @@ pub(crate) unsafe fn slice<'a>(bytes: Bytes) -> &'a [u8] {
 /// # Safety
 /// As for [`slice`].
 pub(crate) unsafe fn items<'a, T>(at: *const T, count: usize) -> &'a [T] {
-    match at.is_null() || count == 0 {
-        true => &[],
+    if at.is_null() || count == 0 {
+        &[]
+    } else {
         // SAFETY: the caller's promise.
-        false => unsafe { std::slice::from_raw_parts(at, count) },
+        unsafe { std::slice::from_raw_parts(at, count) }
     }
 }
 
@@ -75,9 +76,10 @@ impl Gatherer {
 
     /// What was written, as text; something to say if it was nothing.
     pub(crate) fn text(self) -> String {
-        match self.bytes.is_empty() {
-            true => "it gives no reason".to_owned(),
-            false => String::from_utf8_lossy(&self.bytes).into_owned(),
+        if self.bytes.is_empty() {
+            "it gives no reason".to_owned()
+        } else {
+            String::from_utf8_lossy(&self.bytes).into_owned()
         }
     }
 }

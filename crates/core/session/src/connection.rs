@@ -117,16 +117,17 @@ impl Connection {
             let (code, reason) = (ending.code, ending.reason.clone());
             return self.decline(step, self.end_code(code), &reason, context);
         }
-        let slot = match step.parts.contains(Parts::BEGIN) && self.role == Role::Client {
-            true => match self.admit(&step) {
+        let slot = if step.parts.contains(Parts::BEGIN) && self.role == Role::Client {
+            match self.admit(&step) {
                 Ok(slot) => slot,
                 Err((code, reason)) => return self.decline(step, code, reason, context),
-            },
+            }
+        } else {
             // The call has ended meanwhile: the app will learn of it, or has.
-            false => match self.calls.find(step.call) {
+            match self.calls.find(step.call) {
                 Some(slot) => slot,
                 None => return step.body.discard(context),
-            },
+            }
         };
         self.send_in(slot, step, context);
     }

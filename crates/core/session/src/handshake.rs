@@ -415,9 +415,10 @@ impl ServerHandshake {
     fn advance(&mut self) -> Result<ServerEvent, HandshakeError> {
         let state = self.state;
         if !matches!(state, ServerState::AwaitHello | ServerState::AwaitSchema) {
-            return match self.input.bytes.len() > HELLO_BYTES_MAX as usize {
-                true => Err(malformed("the client does not wait for the answer")),
-                false => Ok(ServerEvent::Pending),
+            return if self.input.bytes.len() > HELLO_BYTES_MAX as usize {
+                Err(malformed("the client does not wait for the answer"))
+            } else {
+                Ok(ServerEvent::Pending)
             };
         }
         self.input.take_preamble()?;

@@ -28,15 +28,16 @@ impl Flow {
 
     pub(crate) fn restore(fields: &mut FieldReader<'_>) -> Result<Flow, RestoreError> {
         let flags = fields.u8()?;
-        match flags < 8 {
-            true => Ok(Flow {
+        if flags < 8 {
+            Ok(Flow {
                 begun: flags & 1 != 0,
                 messages: flags & 2 != 0,
                 done: flags & 4 != 0,
-            }),
-            false => Err(fields.damaged(format!(
+            })
+        } else {
+            Err(fields.damaged(format!(
                 "a direction of a call that is in the unknown state {flags}"
-            ))),
+            )))
         }
     }
 

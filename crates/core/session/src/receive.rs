@@ -206,14 +206,15 @@ impl Connection {
         }
         self.parser.state = State::Header;
         let whole = |partial: &Partial| partial.filled == partial.total;
-        match self
+        if self
             .calls
             .same_mut(slot, wire)
             .and_then(|call| call.partial.as_ref())
             .is_some_and(whole)
         {
-            true => self.complete(slot, context),
-            false => Ok(()),
+            self.complete(slot, context)
+        } else {
+            Ok(())
         }
     }
 
@@ -286,9 +287,10 @@ impl Connection {
         self.parser.state = State::Skip {
             left: header.body_bytes.get(),
         };
-        let slot = match parts.contains(Parts::BEGIN) && self.role == Role::Server {
-            true => self.begin(header, context)?,
-            false => self.find(wire)?,
+        let slot = if parts.contains(Parts::BEGIN) && self.role == Role::Server {
+            self.begin(header, context)?
+        } else {
+            self.find(wire)?
         };
         let Some(slot) = slot else {
             self.skipped(0);
@@ -404,9 +406,10 @@ impl Connection {
             Role::Client => (self.calls.find_own(wire), self.calls.was_own(wire)),
             Role::Server => (self.calls.find(wire), (1..=self.parser.highest).contains(&wire)),
         };
-        match known {
-            true => Ok(slot),
-            false => Err(ProtocolError::UnknownCall { call: wire }),
+        if known {
+            Ok(slot)
+        } else {
+            Err(ProtocolError::UnknownCall { call: wire })
         }
     }
 
@@ -639,13 +642,13 @@ impl Connection {
         let tell = partial.parts != Parts::CANCEL || call.announced;
         call.announced = true;
         let step = into_step(id, partial);
-        match tell {
-            true => self.inbox.push_back(step),
+        if tell {
+            self.inbox.push_back(step)
+        } else {
             // The call had not come in whole, so the app has never heard of it.
-            false => {
-                if let Body::Encoded(body) = step.body {
-                    context.buffers.give(body.buffer);
-                }
+
+            if let Body::Encoded(body) = step.body {
+                context.buffers.give(body.buffer);
             }
         }
         if ends {

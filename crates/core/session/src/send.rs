@@ -372,9 +372,10 @@ impl Outgoing {
         }
         let bulk = head.started;
         self.set_turn(call, Turn::Queued);
-        match bulk {
-            true => self.bulk.push_back((slot, call.wire)),
-            false => self.single.push_back((slot, call.wire)),
+        if bulk {
+            self.bulk.push_back((slot, call.wire))
+        } else {
+            self.single.push_back((slot, call.wire))
         }
     }
 
@@ -591,9 +592,10 @@ impl Outgoing {
         let Some(step) = self.steps.get_mut(at as usize).and_then(Option::as_mut) else {
             return 0;
         };
-        let (header, length) = match step.started {
-            false => first_frame(step, wire, context.now),
-            true => next_chunk(step, wire),
+        let (header, length) = if step.started {
+            next_chunk(step, wire)
+        } else {
+            first_frame(step, wire, context.now)
         };
         if !step.started && step.wire_cost > 0 {
             call.send_window.take(step.wire_cost, step.app_cost);
@@ -790,9 +792,10 @@ impl Outgoing {
 /// The `STEP` frame of a step, and how much of its body goes with it.
 fn first_frame(step: &OutStep, wire: u64, now: Nanos) -> (FrameHeader, usize) {
     let begins = step.parts.contains(Parts::BEGIN);
-    let length = match step.fits_one_frame() {
-        true => step.body_bytes(),
-        false => message_offset(step.body.metadata_bytes),
+    let length = if step.fits_one_frame() {
+        step.body_bytes()
+    } else {
+        message_offset(step.body.metadata_bytes)
     };
     let header = FrameHeader {
         body_bytes: (length as u32).into(),
@@ -861,14 +864,15 @@ fn next_segment(step: &OutStep, at: u32, cursor: &mut Cursor, end: usize) -> Seg
     let length = wanted.min((limit - from) as usize) as u32;
     cursor.body += length as usize;
     cursor.in_range += length;
-    let segment = match limit == range.len() && from < limit {
-        true => Segment::Foreign {
+    let segment = if limit == range.len() && from < limit {
+        Segment::Foreign {
             step: at,
             range: cursor.range,
             from,
             length,
-        },
-        false => Segment::Zeros(length),
+        }
+    } else {
+        Segment::Zeros(length)
     };
     if cursor.in_range == padded {
         cursor.range += 1;

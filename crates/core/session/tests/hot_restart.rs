@@ -118,9 +118,10 @@ impl World {
         };
         for peer in [&mut self.client, &mut self.server] {
             if random.one_in(3) {
-                let successor = match random.one_in(2) {
-                    true => Successor::SameProcess,
-                    false => Successor::OtherProcess,
+                let successor = if random.one_in(2) {
+                    Successor::SameProcess
+                } else {
+                    Successor::OtherProcess
                 };
                 peer.succeed(successor);
             }
@@ -169,9 +170,10 @@ impl World {
         let (call, method) = (self.begun, self.script.below(4) as u16);
         let kind = methods()[usize::from(method)].kind;
         let whole = !kind.client_streaming && self.script.one_in(2);
-        let parts = match whole {
-            true => Parts::BEGIN | Parts::MESSAGE | Parts::END,
-            false => Parts::BEGIN,
+        let parts = if whole {
+            Parts::BEGIN | Parts::MESSAGE | Parts::END
+        } else {
+            Parts::BEGIN
         };
         let known = Call {
             method,
@@ -180,9 +182,10 @@ impl World {
             ..Call::default()
         };
         self.calls.insert(call, known);
-        let content = match whole {
-            true => self.any_content(),
-            false => Content::default(),
+        let content = if whole {
+            self.any_content()
+        } else {
+            Content::default()
         };
         let deadline = if self.script.one_in(2) { 1_000_000 } else { 0 };
         let step = Step {
@@ -235,9 +238,10 @@ impl World {
                 &Content::default(),
             );
         }
-        let (message, end) = match streams {
-            true => (choice < 6, choice >= 5),
-            false => (!call.client_sent, call.client_sent || choice < 4),
+        let (message, end) = if streams {
+            (choice < 6, choice >= 5)
+        } else {
+            (!call.client_sent, call.client_sent || choice < 4)
         };
         let mut parts = Parts::NONE;
         let mut content = Content::default();
@@ -278,9 +282,10 @@ impl World {
                 &Content::default(),
             );
         }
-        let (message, end) = match streams {
-            true => (choice < 6, choice >= 5),
-            false => (!call.server_sent, call.server_sent || choice < 5),
+        let (message, end) = if streams {
+            (choice < 6, choice >= 5)
+        } else {
+            (!call.server_sent, call.server_sent || choice < 5)
         };
         let mut step = Step::new(number, Parts::NONE);
         let mut content = Content::default();

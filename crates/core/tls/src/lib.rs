@@ -307,12 +307,13 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsConfigEr
     let certificates: Vec<_> = certificates
         .collect::<Result<_, _>>()
         .map_err(|error| file_error(path, &error))?;
-    match certificates.is_empty() {
-        true => Err(file_error(
+    if certificates.is_empty() {
+        Err(file_error(
             path,
             &"no certificate in it (want PEM, -----BEGIN CERTIFICATE-----)",
-        )),
-        false => Ok(certificates),
+        ))
+    } else {
+        Ok(certificates)
     }
 }
 

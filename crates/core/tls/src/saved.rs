@@ -32,9 +32,10 @@ impl TlsSession {
     /// # Errors
     /// It is not what [`TlsSession::save`] writes.
     pub fn restore(fields: &mut FieldReader<'_>) -> Result<TlsSession, RestoreError> {
-        let role = match fields.flag()? {
-            true => Role::Server,
-            false => Role::Client,
+        let role = if fields.flag()? {
+            Role::Server
+        } else {
+            Role::Client
         };
         let (tx, rx) = (restore_keys(fields)?, restore_keys(fields)?);
         let mut session = TlsSession::new(role, tx, rx);

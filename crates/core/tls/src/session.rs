@@ -367,12 +367,13 @@ impl TlsSession {
 
     fn count_empty_record(&mut self) -> Result<(), TlsFault> {
         self.empty_records += 1;
-        match self.empty_records > EMPTY_RECORDS_MAX {
-            true => Err(broken(
+        if self.empty_records > EMPTY_RECORDS_MAX {
+            Err(broken(
                 AlertDescription::UnexpectedMessage,
                 "too many records without text",
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 

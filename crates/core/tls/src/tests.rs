@@ -97,9 +97,10 @@ impl Rig {
         while !handshake.is_done() || peer.is_handshaking() {
             feed(&mut peer, &handshake.output().unwrap());
             for record in records(&take(&mut peer)) {
-                match handshake.is_done() {
-                    false => handshake.input(&record).unwrap(),
-                    true => behind.extend(record),
+                if handshake.is_done() {
+                    behind.extend(record)
+                } else {
+                    handshake.input(&record).unwrap()
                 }
             }
         }

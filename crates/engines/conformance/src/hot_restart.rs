@@ -96,9 +96,10 @@ impl HotRestarts {
 
     pub(crate) fn round(&mut self, successors: &mut dyn Successors, client: &mut Node, server: &mut Node) {
         self.rounds += 1;
-        let between = match self.rounds < ROUNDS_OFTEN {
-            true => ROUNDS_BETWEEN,
-            false => ROUNDS_BETWEEN_LATER,
+        let between = if self.rounds < ROUNDS_OFTEN {
+            ROUNDS_BETWEEN
+        } else {
+            ROUNDS_BETWEEN_LATER
         };
         if !self.random.one_in(between) || !client.has_successors || !server.has_successors {
             return;
@@ -113,9 +114,10 @@ impl HotRestarts {
     }
 
     fn one(&mut self, successors: &mut dyn Successors, role: Role, node: &mut Node) {
-        let successor = match successors.can_part() && self.random.one_in(2) {
-            true => Successor::OtherProcess,
-            false => Successor::SameProcess,
+        let successor = if successors.can_part() && self.random.one_in(2) {
+            Successor::OtherProcess
+        } else {
+            Successor::SameProcess
         };
         let fails = self.random.one_in(FAILS_ONE_IN);
         let Node { engine, heap, .. } = node;

@@ -82,17 +82,16 @@ impl Content {
         }
         // What is only ever read by address is exposed here once.
         let _ = memory.0.as_ptr().expose_provenance();
-        match self.message_bytes == 0 && metadata_bytes == 0 && token == 0 {
-            true => {
-                buffers.give(buffer);
-                Body::Empty
-            }
-            false => Body::Gathered(Gathered {
+        if self.message_bytes == 0 && metadata_bytes == 0 && token == 0 {
+            buffers.give(buffer);
+            Body::Empty
+        } else {
+            Body::Gathered(Gathered {
                 buffer,
                 metadata_bytes,
                 message_bytes: self.message_bytes,
                 token,
-            }),
+            })
         }
     }
 }

@@ -257,9 +257,10 @@ impl Frontend {
             return self.end(&mut directions, context);
         }
         let outbound = self.outbound(&mut directions, context);
-        match pending | expired | inbound | outbound {
-            true => Progress::Busy,
-            false => Progress::Idle,
+        if pending | expired | inbound | outbound {
+            Progress::Busy
+        } else {
+            Progress::Idle
         }
     }
 }
@@ -357,12 +358,11 @@ impl Frontend {
         if !self.calls.contains(step.call) {
             // A call that has ended may have steps under way; one that never was is the app's mistake.
             let never_was = self.parts.role == AppRole::Client && step.call > self.last_begun;
-            return match never_was {
-                true => self.refuse(step, Violation::NeverBegun.into(), directions, context),
-                false => {
-                    return_token(&step.body, context);
-                    None
-                }
+            return if never_was {
+                self.refuse(step, Violation::NeverBegun.into(), directions, context)
+            } else {
+                return_token(&step.body, context);
+                None
             };
         }
         if step.parts.contains(Parts::CANCEL) {
@@ -687,12 +687,11 @@ fn received(body: Body, form: BodyForm, context: &mut Context<'_>) -> Result<Bod
             let checked = bytes
                 .get(..body.metadata_bytes as usize)
                 .is_some_and(|block| metadata::check(block).is_ok());
-            match checked {
-                true => Ok(Body::Received(body)),
-                false => {
-                    context.receive.free(body.block);
-                    Err(Violation::PeerMetadata)
-                }
+            if checked {
+                Ok(Body::Received(body))
+            } else {
+                context.receive.free(body.block);
+                Err(Violation::PeerMetadata)
             }
         }
         Body::Encoded(body) if form == BodyForm::Protobuf => {

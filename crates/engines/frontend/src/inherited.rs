@@ -60,9 +60,10 @@ impl Inherited {
     /// What fresh segments may have where all may have `bytes_max`: less what the app holds on to here, and somewhat more
     /// than that, since fresh segments begin empty and have whole sizes.
     pub(crate) fn allowed_bytes(&self, bytes_max: u64) -> u64 {
-        match self.has_segments() {
-            true => (bytes_max + 2 * SEGMENT_BYTES_MIN).saturating_sub(self.live_bytes),
-            false => bytes_max,
+        if self.has_segments() {
+            (bytes_max + 2 * SEGMENT_BYTES_MIN).saturating_sub(self.live_bytes)
+        } else {
+            bytes_max
         }
     }
 

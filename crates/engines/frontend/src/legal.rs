@@ -54,9 +54,10 @@ const SERVER: Parts = Parts::HEADERS
 
 /// Parts that can be combined at all.
 pub(crate) fn check_app_parts(role: AppRole, parts: Parts) -> Result<(), Violation> {
-    match combine(sent_by(role), parts) {
-        true => Ok(()),
-        false => Err(Violation::Parts(parts)),
+    if combine(sent_by(role), parts) {
+        Ok(())
+    } else {
+        Err(Violation::Parts(parts))
     }
 }
 
@@ -74,9 +75,10 @@ pub(crate) fn check_app_step(call: &Call, streaming: bool, step: &Step) -> Resul
     }
     let message = parts.contains(Parts::MESSAGE);
     if streaming {
-        return match message && call.send_window <= 0 {
-            true => Err(Violation::Window),
-            false => Ok(()),
+        return if message && call.send_window <= 0 {
+            Err(Violation::Window)
+        } else {
+            Ok(())
         };
     }
     if message && call.app_messages > 0 {
@@ -130,9 +132,10 @@ pub(crate) fn check_peer_step(
 pub(crate) fn check_app_metadata(block: &[u8], parts: Parts) -> Result<(), MetadataError> {
     metadata::check(block)?;
     let reserved = metadata::entries(block).any(|(key, _)| key.starts_with(':'));
-    match reserved && !parts.intersects(Parts::STATUS | Parts::CANCEL) {
-        true => Err(MetadataError::Key { at: 0 }),
-        false => Ok(()),
+    if reserved && !parts.intersects(Parts::STATUS | Parts::CANCEL) {
+        Err(MetadataError::Key { at: 0 })
+    } else {
+        Ok(())
     }
 }
 

@@ -453,18 +453,20 @@ fn describe(connection: u32, step: &Step) -> Completion {
     let mut completion = Completion {
         kind: completion_kind::STEP,
         parts: step.parts,
-        method: match step.parts.contains(Parts::BEGIN) {
-            true => step.method,
-            false => 0,
+        method: if step.parts.contains(Parts::BEGIN) {
+            step.method
+        } else {
+            0
         },
         connection,
         call: step.call,
         deadline_ns: step.deadline,
         ..Completion::default()
     };
-    completion.status_or_window = match step.parts.contains(Parts::WINDOW) {
-        true => step.window_bytes,
-        false => step.status.number(),
+    completion.status_or_window = if step.parts.contains(Parts::WINDOW) {
+        step.window_bytes
+    } else {
+        step.status.number()
     };
     if let Body::Received(body) = &step.body {
         completion.block = body.block.at;

@@ -171,12 +171,11 @@ impl AppReceiveHeap {
             if self.retired_bytes + bytes > self.limits.bytes_max {
                 continue;
             }
-            let since = *match segment.heap.is_empty() {
-                true => segment.empty_since.get_or_insert(now),
-                false => {
-                    segment.empty_since = None;
-                    continue;
-                }
+            let since = *if segment.heap.is_empty() {
+                segment.empty_since.get_or_insert(now)
+            } else {
+                segment.empty_since = None;
+                continue;
             };
             if now.saturating_sub(since) >= RETIRE_AFTER_NS {
                 let retired = self.segments.remove(at);

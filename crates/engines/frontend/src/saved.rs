@@ -102,9 +102,10 @@ fn load_call(fields: &mut FieldReader<'_>) -> Result<Call, RestoreError> {
     call.peer_ended = fields.flag()?;
     call.on_wire = fields.flag()?;
     fields.u8()?;
-    match send_window.unsigned_abs().max(unread_bytes) <= WINDOW_BYTES_MAX {
-        true => Ok(call),
-        false => Err(fields.damaged(format!("a window of call {number} is out of range"))),
+    if send_window.unsigned_abs().max(unread_bytes) <= WINDOW_BYTES_MAX {
+        Ok(call)
+    } else {
+        Err(fields.damaged(format!("a window of call {number} is out of range")))
     }
 }
 

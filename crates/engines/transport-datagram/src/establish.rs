@@ -228,9 +228,10 @@ impl HandshakeChannel for Channel {
 impl Channel {
     fn wait(&mut self) -> Result<(), EstablishError> {
         self.poll()?;
-        match self.stream.has_next() {
-            true => Ok(()),
-            false => self.pause(),
+        if self.stream.has_next() {
+            Ok(())
+        } else {
+            self.pause()
         }
     }
 

@@ -572,9 +572,10 @@ impl ResumableStream {
     }
 
     fn give_back(&mut self, segment: Segment) {
-        match segment.is_lent {
-            true => self.endpoint.recycle(segment.buffer),
-            false => self.pool.give(segment.buffer),
+        if segment.is_lent {
+            self.endpoint.recycle(segment.buffer)
+        } else {
+            self.pool.give(segment.buffer)
         }
     }
 }

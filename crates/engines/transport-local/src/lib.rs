@@ -374,15 +374,16 @@ impl LocalTransport {
     /// poll does not count yet: before the next one, the runtime takes what the app has submitted until then.
     fn end(&self, tx_in: &Queue<Step>, flow: FlowHints, drained_before: bool) -> Option<ConnectionEnd> {
         if self.hold.incoming.is_over() {
-            return Some(match self.open.is_empty() {
-                true => ConnectionEnd {
+            return Some(if self.open.is_empty() {
+                ConnectionEnd {
                     code: Code::Ok,
                     reason: "the other end closed the connection".into(),
-                },
-                false => ConnectionEnd {
+                }
+            } else {
+                ConnectionEnd {
                     code: Code::Unavailable,
                     reason: "the other end of the connection is gone".into(),
-                },
+                }
             });
         }
         let is_over = self.link.close_requested() || drained_before && self.is_unused(flow);

@@ -109,9 +109,10 @@ pub fn restore(
 }
 
 fn depth_of(saved: &SavedState) -> u8 {
-    match saved.kind == KIND {
-        true => saved.bytes.first().copied().unwrap_or(0),
-        false => 0,
+    if saved.kind == KIND {
+        saved.bytes.first().copied().unwrap_or(0)
+    } else {
+        0
     }
 }
 
@@ -217,13 +218,15 @@ impl TransportMigration {
                 old.elsewhere.insert(step.call);
             }
             let ends = step.parts.contains(Parts::CANCEL);
-            let is_elsewhere = match ends {
-                true => old.elsewhere.remove(&step.call),
-                false => old.elsewhere.contains(&step.call),
+            let is_elsewhere = if ends {
+                old.elsewhere.remove(&step.call)
+            } else {
+                old.elsewhere.contains(&step.call)
             };
-            match is_elsewhere {
-                true => self.new_steps.push_past_bound(step),
-                false => old.steps.push_past_bound(step),
+            if is_elsewhere {
+                self.new_steps.push_past_bound(step)
+            } else {
+                old.steps.push_past_bound(step)
             }
         }
         moved
@@ -299,9 +302,10 @@ impl Engine for TransportMigration {
             // The new transport was lost, and the app's connection with it. (One that drains just was the first to end.)
             old.link.close();
         }
-        match moved || progress == Progress::Busy {
-            true => Progress::Busy,
-            false => Progress::Idle,
+        if moved || progress == Progress::Busy {
+            Progress::Busy
+        } else {
+            Progress::Idle
         }
     }
 

@@ -57,9 +57,10 @@ impl Flight {
     fn room_beside(&self, on_way_bytes: u64, turn_bytes: u64) -> usize {
         let window_bytes = self.window_bytes.max(turn_bytes / QUEUED_PART);
         let room = window_bytes.saturating_sub(on_way_bytes);
-        match room < turn_bytes / ROOM_PART {
-            true => 0,
-            false => room as usize,
+        if room < turn_bytes / ROOM_PART {
+            0
+        } else {
+            room as usize
         }
     }
 

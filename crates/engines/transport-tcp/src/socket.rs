@@ -56,9 +56,10 @@ impl Socket {
         if leftover.len() > LEFTOVER_BYTES_MAX {
             return Err(fields.damaged("more was read behind the handshake than ever is"));
         }
-        let tls = match fields.flag()? {
-            true => Some(Box::new(TlsSession::restore(fields)?)),
-            false => None,
+        let tls = if fields.flag()? {
+            Some(Box::new(TlsSession::restore(fields)?))
+        } else {
+            None
         };
         Ok(Socket::new(stream, tls, leftover))
     }

@@ -133,9 +133,10 @@ fn fixtures_are_gone_on_with() {
         for version in [TcpVersion::One, TcpVersion::Two] {
             let (bytes, sum, tokens) = go_on(&state, version);
             // TLS records are cut by versions as they write; what is in them is the same.
-            let facts = match name.contains("tls") {
-                true => format!("sends {} KiB, gives back {tokens} tokens\n", bytes >> 10),
-                false => format!("sends {bytes} bytes of sum {sum}, gives back {tokens} tokens\n"),
+            let facts = if name.contains("tls") {
+                format!("sends {} KiB, gives back {tokens} tokens\n", bytes >> 10)
+            } else {
+                format!("sends {bytes} bytes of sum {sum}, gives back {tokens} tokens\n")
             };
             fixtures.check(&name, &facts);
         }

@@ -758,11 +758,12 @@ fn ring_slots(asked: u32, most: u32) -> Result<u32, Refusal> {
     if asked == 0 {
         return Ok(RING_SLOTS_DEFAULT.min(most));
     }
-    match asked.is_power_of_two() && (RING_SLOTS_MIN..=most).contains(&asked) {
-        true => Ok(asked),
-        false => Err(Refusal::invalid(format!(
+    if asked.is_power_of_two() && (RING_SLOTS_MIN..=most).contains(&asked) {
+        Ok(asked)
+    } else {
+        Err(Refusal::invalid(format!(
             "a ring of {asked} slots: ask for a power of two from {RING_SLOTS_MIN} to {most}"
-        ))),
+        )))
     }
 }
 

@@ -138,14 +138,15 @@ struct PolicyLine<'a> {
 impl AuditLog {
     /// Starts the writer. An empty path stands for the node's own log.
     pub fn start(node: &str, path: &str) -> Result<AuditLog, AuditLogError> {
-        let target = match path.is_empty() {
-            true => Target::Log,
-            false => Target::File(
+        let target = if path.is_empty() {
+            Target::Log
+        } else {
+            Target::File(
                 LogFile::open(path.as_ref()).map_err(|source| AuditLogError::File {
                     path: path.to_owned(),
                     source,
                 })?,
-            ),
+            )
         };
         let inner = Arc::new(Inner {
             node: node.into(),
@@ -255,9 +256,10 @@ impl Inner {
                 return;
             }
             if lines.len() < BATCH_MAX && !is_closing {
-                self.sleep(match lines.is_empty() {
-                    true => Sleep::UntilWoken,
-                    false => Sleep::WhileRecordsGather,
+                self.sleep(if lines.is_empty() {
+                    Sleep::UntilWoken
+                } else {
+                    Sleep::WhileRecordsGather
                 });
             }
         }

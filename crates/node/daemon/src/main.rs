@@ -91,9 +91,10 @@ fn main() -> ExitCode {
         eprintln!("provostd: core dumps cannot be turned off: {error}");
     }
     let only_check = options.check_config;
-    let predecessor = match options.hot_restart && !only_check {
-        true => Predecessor::at_standard_input().map(Some),
-        false => Ok(None),
+    let predecessor = if options.hot_restart && !only_check {
+        Predecessor::at_standard_input().map(Some)
+    } else {
+        Ok(None)
     };
     let predecessor = match predecessor {
         Ok(predecessor) => predecessor,

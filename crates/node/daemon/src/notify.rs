@@ -50,9 +50,10 @@ fn wait_until_read(name: &OsStr) -> io::Result<()> {
     let message = [IoSlice::new(b"BARRIER=1")];
     rustix::net::sendmsg(&socket, &message, &mut ancillary, SendFlags::NOSIGNAL)?;
     drop(write);
-    match wait_for(&read, Interest::Readable, Wait::AtMost(READ_WAIT_NS))? {
-        true => Ok(()),
-        false => Err(io::ErrorKind::TimedOut.into()),
+    if wait_for(&read, Interest::Readable, Wait::AtMost(READ_WAIT_NS))? {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::TimedOut.into())
     }
 }
 

@@ -311,9 +311,10 @@ fn call(server: &mut TestApp, client: &mut TestApp, connection: u32) -> (Code, S
         if let Some(end) = client.poll()
             && end.kind == completion_kind::STEP
         {
-            let reason = match end.parts.contains(Parts::CANCEL) {
-                true => client.status_message(&end),
-                false => String::new(),
+            let reason = if end.parts.contains(Parts::CANCEL) {
+                client.status_message(&end)
+            } else {
+                String::new()
             };
             client.reclaim(end.block);
             return (status(&end), reason);

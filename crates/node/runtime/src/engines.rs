@@ -163,13 +163,13 @@ impl EngineProbation {
 
     /// The probation that an engine is on that comes back in the place of the one that is on this probation.
     pub(crate) fn handed_back(self, to: EngineTag, now: Nanos, calls: u64) -> Option<EngineProbation> {
-        match self.is_against(to) {
-            true => self
-                .fallback?
+        if self.is_against(to) {
+            self.fallback?
                 .guard
                 .probation
-                .map(|probation| probation.begun_again(now, calls)),
-            false => Some(self),
+                .map(|probation| probation.begun_again(now, calls))
+        } else {
+            Some(self)
         }
     }
 

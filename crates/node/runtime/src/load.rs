@@ -41,9 +41,10 @@ impl HighestLoad {
     fn note(&self, value: u32, at: Nanos) {
         let age_ns = at.saturating_sub(self.began.load(Relaxed));
         if age_ns >= WINDOW_NS {
-            let last = match age_ns < 2 * WINDOW_NS {
-                true => self.now.load(Relaxed),
-                false => 0,
+            let last = if age_ns < 2 * WINDOW_NS {
+                self.now.load(Relaxed)
+            } else {
+                0
             };
             self.before.store(last, Relaxed);
             self.now.store(0, Relaxed);

@@ -273,9 +273,10 @@ impl PolledDatapath {
                 guard,
             } => {
                 let at = place(was)?;
-                let start = match self.fitted[at].stands_in {
-                    true => fresh(start),
-                    false => start,
+                let start = if self.fitted[at].stands_in {
+                    fresh(start)
+                } else {
+                    start
                 };
                 let stage = Stage::Replace { was: at, start };
                 (stage, EngineFit::New(FittedEngine::new(tag, guard), Some(was)))
@@ -402,9 +403,12 @@ impl PolledDatapath {
     fn swap(&mut self, at: usize, start: Option<EngineStart>) -> Result<(), RestoreError> {
         let goes = start.is_none();
         let mut start = start;
-        let stages = (0..self.fitted.len()).filter_map(|was| match was == at {
-            false => Some(Stage::Keep { was }),
-            true => start.take().map(|start| Stage::Replace { was, start }),
+        let stages = (0..self.fitted.len()).filter_map(|was| {
+            if was == at {
+                start.take().map(|start| Stage::Replace { was, start })
+            } else {
+                Some(Stage::Keep { was })
+            }
         });
         match self.datapath.reconfigure(stages.collect(), copy_foreign) {
             Ok(_) => {

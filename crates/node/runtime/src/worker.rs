@@ -205,9 +205,10 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         if busy {
             self.round = RoundOutcome::Busy;
             self.glance();
-            return match self.now.saturating_sub(self.turn_began) > TURN_NS {
-                true => self.let_others_run(),
-                false => NextStep::Poll,
+            return if self.now.saturating_sub(self.turn_began) > TURN_NS {
+                self.let_others_run()
+            } else {
+                NextStep::Poll
             };
         }
         self.round = RoundOutcome::Polling;
@@ -235,9 +236,10 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
 
     /// Gives the core away unless a stranger would keep it: the kernel takes it away soon enough then.
     fn let_others_run(&self) -> NextStep {
-        match self.contention_backoff.is_contended(self.now) {
-            true => NextStep::Poll,
-            false => NextStep::Yield,
+        if self.contention_backoff.is_contended(self.now) {
+            NextStep::Poll
+        } else {
+            NextStep::Yield
         }
     }
 

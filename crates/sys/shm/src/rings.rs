@@ -228,9 +228,10 @@ fn map_region(memfd: &Memfd, slots: u32, access: Access) -> Result<Mapping, ShmE
 
 fn check_slots(slots: u32) -> Result<(), ShmError> {
     let (least, most) = (RING_SLOTS_MIN, RING_SLOTS_MAX);
-    match slots.is_power_of_two() && (least..=most).contains(&slots) {
-        true => Ok(()),
-        false => Err(ShmError::RingSlots { slots, least, most }),
+    if slots.is_power_of_two() && (least..=most).contains(&slots) {
+        Ok(())
+    } else {
+        Err(ShmError::RingSlots { slots, least, most })
     }
 }
 

@@ -217,10 +217,7 @@ impl Datagram {
     }
 
     fn depth(&self) -> Depth {
-        match self.quick {
-            true => Depth::Quick,
-            false => Depth::Full,
-        }
+        if self.quick { Depth::Quick } else { Depth::Full }
     }
 }
 
@@ -247,10 +244,7 @@ impl Call {
 }
 
 fn scope(call: &Call) -> Scope {
-    match call.quick {
-        true => Scope::Quick,
-        false => Scope::Full,
-    }
+    if call.quick { Scope::Quick } else { Scope::Full }
 }
 
 /// Does what the command line says.

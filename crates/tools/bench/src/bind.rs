@@ -72,10 +72,7 @@ pub(crate) fn run(options: &BindOptions) -> Result<(), Failure> {
 
 impl BindOptions {
     fn rounds(&self) -> u32 {
-        match self.quick {
-            true => ROUNDS_QUICK,
-            false => ROUNDS,
-        }
+        if self.quick { ROUNDS_QUICK } else { ROUNDS }
     }
 }
 

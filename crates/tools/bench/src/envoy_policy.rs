@@ -102,9 +102,12 @@ fn base64(bytes: &[u8]) -> String {
     let encode = |three: &[u8]| {
         let at = |index: usize| u32::from(three.get(index).copied().unwrap_or(0));
         let bits = at(0) << 16 | at(1) << 8 | at(2);
-        let digit = |place: usize| match place <= three.len() {
-            true => DIGITS[(bits >> (18 - 6 * place) & 63) as usize] as char,
-            false => '=',
+        let digit = |place: usize| {
+            if place <= three.len() {
+                DIGITS[(bits >> (18 - 6 * place) & 63) as usize] as char
+            } else {
+                '='
+            }
         };
         [digit(0), digit(1), digit(2), digit(3)]
     };

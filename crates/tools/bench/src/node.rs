@@ -297,12 +297,13 @@ pub(crate) fn admin_socket(socket: &Path) -> PathBuf {
 fn program() -> Result<PathBuf, Failure> {
     let bench = std::env::current_exe().doing(|| "find this program".into())?;
     let program = bench.with_file_name("provostd");
-    match is_program(&program) {
-        true => Ok(program),
-        false => Err(Failure::Unavailable(format!(
+    if is_program(&program) {
+        Ok(program)
+    } else {
+        Err(Failure::Unavailable(format!(
             "{} is missing: build the package provostd",
             program.display()
-        ))),
+        )))
     }
 }
 

@@ -142,9 +142,10 @@ impl Process {
         self.output
             .read_line(&mut line)
             .doing(|| format!("read what {} says", self.name))?;
-        match line.is_empty() {
-            true => Err(Failure::role(&self.name, "ended without a word")),
-            false => Ok(line.trim_end_matches('\n').to_string()),
+        if line.is_empty() {
+            Err(Failure::role(&self.name, "ended without a word"))
+        } else {
+            Ok(line.trim_end_matches('\n').to_string())
         }
     }
 
@@ -155,9 +156,10 @@ impl Process {
             .read_to_string(&mut text)
             .doing(|| format!("read what {} says", self.name))?;
         let status = self.child.wait().doing(|| format!("wait for {}", self.name))?;
-        match status.success() {
-            true => Ok(text),
-            false => Err(Failure::role(&self.name, format!("failed ({status})"))),
+        if status.success() {
+            Ok(text)
+        } else {
+            Err(Failure::role(&self.name, format!("failed ({status})")))
         }
     }
 

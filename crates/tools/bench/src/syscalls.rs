@@ -85,9 +85,10 @@ fn count_all(options: &Syscalls, cores: &[usize]) -> Result<Vec<Counted>, Failur
 
 impl Syscalls {
     fn window_seconds(&self) -> f64 {
-        match self.quick {
-            true => WINDOW_SECONDS_QUICK,
-            false => WINDOW_SECONDS,
+        if self.quick {
+            WINDOW_SECONDS_QUICK
+        } else {
+            WINDOW_SECONDS
         }
     }
 }

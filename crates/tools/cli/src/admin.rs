@@ -44,9 +44,10 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_| "write seconds, such as 2 or 0.5".to_owned())?;
-    match seconds > 0.0 && seconds <= DAY {
-        true => Ok(seconds),
-        false => Err("give more than 0 seconds, and at most a day".to_owned()),
+    if seconds > 0.0 && seconds <= DAY {
+        Ok(seconds)
+    } else {
+        Err("give more than 0 seconds, and at most a day".to_owned())
     }
 }
 
@@ -139,9 +140,10 @@ fn reason(error: &(dyn std::error::Error + 'static), socket: &Path) -> String {
         }
         source = error.source();
     }
-    match socket.exists() {
-        true => error.to_string(),
-        false => "there is no such socket; see --socket, PROVOST_ADMIN_SOCKET and PROVOST_SOCKET".to_owned(),
+    if socket.exists() {
+        error.to_string()
+    } else {
+        "there is no such socket; see --socket, PROVOST_ADMIN_SOCKET and PROVOST_SOCKET".to_owned()
     }
 }
 

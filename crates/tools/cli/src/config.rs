@@ -99,9 +99,10 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Show { target } => {
             let mut node = Node::connect(&target).await?;
             let got = node.call(GetConfigRequest {}, AdminClient::get_config).await?;
-            print(&match target.json {
-                true => json_document(&got)?,
-                false => got.toml,
+            print(&if target.json {
+                json_document(&got)?
+            } else {
+                got.toml
             })
         }
         Command::Write { target } => {
@@ -109,9 +110,10 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let done = node
                 .call(WriteConfigRequest {}, AdminClient::write_config)
                 .await?;
-            print(&match target.json {
-                true => json_document(&done)?,
-                false => format!("wrote {}\n", clean(&done.path)),
+            print(&if target.json {
+                json_document(&done)?
+            } else {
+                format!("wrote {}\n", clean(&done.path))
             })
         }
     }
@@ -141,16 +143,18 @@ async fn diff(path: Option<&Path>, exit_code: bool, target: &Target) -> Result<(
     let diff = node
         .call(DiffConfigRequest { files }, AdminClient::diff_config)
         .await?;
-    print(&match target.json {
-        true => json_document(&diff)?,
-        false => draw(&diff, Canvas::of_stdout()),
+    print(&if target.json {
+        json_document(&diff)?
+    } else {
+        draw(&diff, Canvas::of_stdout())
     })?;
-    match exit_code && !diff.changes.is_empty() {
-        true => Err(Failure::failed(match diff.changes.len() {
+    if exit_code && !diff.changes.is_empty() {
+        Err(Failure::failed(match diff.changes.len() {
             1 => "1 key differs".to_owned(),
             keys => format!("{keys} keys differ"),
-        })),
-        false => Ok(()),
+        }))
+    } else {
+        Ok(())
     }
 }
 
@@ -174,9 +178,10 @@ fn draw(diff: &DiffConfigResponse, canvas: Canvas) -> String {
     }
     let mut out = String::new();
     for change in &diff.changes {
-        let when = match change.live {
-            true => "",
-            false => "  (needs a restart or `provost daemon upgrade`)",
+        let when = if change.live {
+            ""
+        } else {
+            "  (needs a restart or `provost daemon upgrade`)"
         };
         out += &format!("{}{when}\n", Look::Heading.paint(&clean(&change.key), canvas));
         for (sign, text, look) in [("-", &change.before, Look::Bad), ("+", &change.after, Look::Good)] {

@@ -133,9 +133,10 @@ impl Shown for ListEnginesResponse {
         ]);
         for engine in &self.engines {
             // The version that new datapaths get.
-            let version = match engine.current {
-                true => Cell::new(format!("{} *", engine.version), Look::Good),
-                false => engine.version.into(),
+            let version = if engine.current {
+                Cell::new(format!("{} *", engine.version), Look::Good)
+            } else {
+                engine.version.into()
             };
             table.row([
                 (&engine.kind).into(),

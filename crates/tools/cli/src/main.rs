@@ -233,12 +233,13 @@ fn main() -> ExitCode {
 
 /// To standard error, for people; with `--json` as one object.
 fn report(failure: &Failure, is_json: bool) {
-    match is_json {
-        true => eprintln!(
+    if is_json {
+        eprintln!(
             "{}",
             serde_json::json!({ "error": { "exit": failure.exit.code(), "message": failure.message } })
-        ),
-        false => eprintln!("provost: {}", clean_lines(&failure.message)),
+        )
+    } else {
+        eprintln!("provost: {}", clean_lines(&failure.message))
     }
 }
 

@@ -56,9 +56,10 @@ impl Shown for Status {
             out += &long_fact("packets", &describe_packets(packets), canvas);
         }
         out += &fact("attach at", &self.control_socket, canvas);
-        let listeners = match self.listeners.is_empty() {
-            true => "nowhere".to_owned(),
-            false => self.listeners.join(", "),
+        let listeners = if self.listeners.is_empty() {
+            "nowhere".to_owned()
+        } else {
+            self.listeners.join(", ")
         };
         out += &long_fact("listens at", &listeners, canvas);
         for listener in &self.grpc_listeners {
@@ -268,9 +269,10 @@ impl Shown for ListDatapathsResponse {
             ("ENGINES (APP TO WIRE)", Align::Left),
         ]);
         for path in &self.datapaths {
-            let peer = match path.peer_identity.is_empty() {
-                true => path.peer.clone(),
-                false => format!("{} {}", path.peer_identity, path.peer),
+            let peer = if path.peer_identity.is_empty() {
+                path.peer.clone()
+            } else {
+                format!("{} {}", path.peer_identity, path.peer)
             };
             let engines: Vec<_> = path.engines.iter().map(describe_engine).collect();
             let faulty = path.engines.iter().any(|engine| !engine.fault.is_empty());
@@ -318,9 +320,10 @@ fn describe_packets(packets: &Packets) -> String {
 
 /// Such as `limit=rate-limit@2`, with what waits before it and why it has failed.
 fn describe_engine(engine: &provost_admin::v1::Engine) -> String {
-    let mut text = match engine.policy.is_empty() || engine.policy == engine.kind {
-        true => engine.kind.clone(),
-        false => format!("{}={}", engine.policy, engine.kind),
+    let mut text = if engine.policy.is_empty() || engine.policy == engine.kind {
+        engine.kind.clone()
+    } else {
+        format!("{}={}", engine.policy, engine.kind)
     };
     if engine.version > 1 {
         text += &format!("@{}", engine.version);
@@ -376,9 +379,10 @@ pub(crate) async fn daemon(command: &Daemon) -> Result<(), Failure> {
         timeout_ms: asked.ready_ms,
     };
     let done = node.call(request, AdminClient::upgrade_daemon).await?;
-    print(&match asked.target.json {
-        true => json_document(&done)?,
-        false => broken(&describe_upgrade(&done), 0, Canvas::of_stdout()) + "\n",
+    print(&if asked.target.json {
+        json_document(&done)?
+    } else {
+        broken(&describe_upgrade(&done), 0, Canvas::of_stdout()) + "\n"
     })
 }
 

@@ -236,9 +236,10 @@ pub(crate) async fn find(node: &mut Node, name: &str) -> Result<AttachedPolicy, 
         .filter_map(|one| one.policy.as_ref().map(|policy| policy.name.clone()))
         .collect();
     attached.into_iter().find(named).ok_or_else(|| {
-        let known = match names.is_empty() {
-            true => "none is attached".to_owned(),
-            false => format!("attached are {}", names.join(", ")),
+        let known = if names.is_empty() {
+            "none is attached".to_owned()
+        } else {
+            format!("attached are {}", names.join(", "))
         };
         Failure::new(
             Exit::Refused,
@@ -288,9 +289,10 @@ async fn test(asked: Test) -> Result<(), Failure> {
         samples_max: asked.samples,
     };
     let tested = node.call(request, AdminClient::test_policy).await?;
-    print(&match asked.target.json {
-        true => json_document(&tested)?,
-        false => tested.draw(Canvas::of_stdout()),
+    print(&if asked.target.json {
+        json_document(&tested)?
+    } else {
+        tested.draw(Canvas::of_stdout())
     })
 }
 
@@ -322,9 +324,10 @@ async fn example(kind: &str, target: &Target) -> Result<(), Failure> {
 impl PolicyArguments {
     fn into_policy(self) -> Result<Policy, Failure> {
         let config = self.config.toml("")?;
-        let name = match self.name.is_empty() {
-            true => self.kind.clone(),
-            false => self.name,
+        let name = if self.name.is_empty() {
+            self.kind.clone()
+        } else {
+            self.name
         };
         Ok(Policy {
             name,
@@ -362,11 +365,10 @@ impl ConfigArguments {
 
 fn read(path: &PathBuf) -> Result<String, Failure> {
     let mut text = String::new();
-    let read = match path.as_os_str() == "-" {
-        true => std::io::stdin().take(CONFIG_BYTES_MAX).read_to_string(&mut text),
-        false => {
-            std::fs::File::open(path).and_then(|file| file.take(CONFIG_BYTES_MAX).read_to_string(&mut text))
-        }
+    let read = if path.as_os_str() == "-" {
+        std::io::stdin().take(CONFIG_BYTES_MAX).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(CONFIG_BYTES_MAX).read_to_string(&mut text))
     };
     match read {
         Ok(_) => Ok(text),
@@ -410,9 +412,10 @@ pub(crate) fn print_change(done: &Change, target: &Target) -> Result<(), Failure
     for warning in done.warnings.iter().filter(|_| !target.json) {
         eprintln!("warning: {}", clean(warning));
     }
-    print(&match target.json {
-        true => json_document(done)?,
-        false => describe_change(done, Canvas::of_stdout()),
+    print(&if target.json {
+        json_document(done)?
+    } else {
+        describe_change(done, Canvas::of_stdout())
     })
 }
 
@@ -499,9 +502,10 @@ fn applies_to(policy: &Policy) -> String {
     if matches!(policy.side.as_str(), "client" | "server") {
         parts.push(format!("{} side", policy.side));
     }
-    match parts.is_empty() {
-        true => "everything".to_owned(),
-        false => parts.join(" "),
+    if parts.is_empty() {
+        "everything".to_owned()
+    } else {
+        parts.join(" ")
     }
 }
 

@@ -80,9 +80,10 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let mut node = Node::connect(&target).await?;
             let request = PrefetchSchemaRequest { descriptor_set };
             let done = node.call(request, AdminClient::prefetch_schema).await?;
-            print(&match target.json {
-                true => json_document(&done)?,
-                false => done.draw(Canvas::of_stdout()),
+            print(&if target.json {
+                json_document(&done)?
+            } else {
+                done.draw(Canvas::of_stdout())
             })
         }
         Command::Check {
@@ -95,17 +96,17 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 
 async fn check(files: &Files, against: &[PathBuf], target: &Target) -> Result<(), Failure> {
     let descriptor_set = read(&files.files, &files.includes)?;
-    let checked = match against.is_empty() {
-        true => {
-            let mut node = Node::connect(target).await?;
-            let request = CheckSchemaRequest { descriptor_set };
-            node.call(request, AdminClient::check_schema).await?
-        }
-        false => compare(&descriptor_set, &read(against, &files.includes)?)?,
+    let checked = if against.is_empty() {
+        let mut node = Node::connect(target).await?;
+        let request = CheckSchemaRequest { descriptor_set };
+        node.call(request, AdminClient::check_schema).await?
+    } else {
+        compare(&descriptor_set, &read(against, &files.includes)?)?
     };
-    print(&match target.json {
-        true => json_document(&checked)?,
-        false => checked.draw(Canvas::of_stdout()),
+    print(&if target.json {
+        json_document(&checked)?
+    } else {
+        checked.draw(Canvas::of_stdout())
     })?;
     let broken = checked
         .verdicts
@@ -148,12 +149,13 @@ fn compare(new: &[u8], old: &[u8]) -> Result<CheckSchemaResponse, Failure> {
         }
     };
     let verdicts: Vec<_> = new.services.iter().map(verdict).collect();
-    match verdicts.is_empty() {
-        true => Err(Failure::new(
+    if verdicts.is_empty() {
+        Err(Failure::new(
             Exit::Refused,
             "the schema has no service: name the file that declares it",
-        )),
-        false => Ok(CheckSchemaResponse { verdicts }),
+        ))
+    } else {
+        Ok(CheckSchemaResponse { verdicts })
     }
 }
 
@@ -187,9 +189,10 @@ pub(crate) fn directory_of(file: &Path) -> PathBuf {
 
 impl Shown for ListSchemasResponse {
     fn draw(&self, canvas: Canvas) -> String {
-        match self.schemas.is_empty() {
-            true => "no schema is known\n".to_owned(),
-            false => draw_schemas(&self.schemas, canvas),
+        if self.schemas.is_empty() {
+            "no schema is known\n".to_owned()
+        } else {
+            draw_schemas(&self.schemas, canvas)
         }
     }
 }
@@ -235,9 +238,10 @@ impl Shown for CheckSchemaResponse {
                 "incompatible" => Look::Bad,
                 _ => Look::Good,
             };
-            let against = match one.in_use.is_empty() {
-                true => "-".to_owned(),
-                false => short(&one.in_use),
+            let against = if one.in_use.is_empty() {
+                "-".to_owned()
+            } else {
+                short(&one.in_use)
             };
             table.row([
                 (&one.service).into(),

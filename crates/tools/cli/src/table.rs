@@ -49,9 +49,10 @@ impl Canvas {
         let width = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| size.ws_col);
         Canvas {
             width: (width > 0).then_some(usize::from(width)),
-            colour: match set("NO_COLOR") || dumb {
-                true => Colour::Plain,
-                false => Colour::Shown,
+            colour: if set("NO_COLOR") || dumb {
+                Colour::Plain
+            } else {
+                Colour::Shown
             },
         }
     }
@@ -287,9 +288,10 @@ pub(crate) fn clean(text: &str) -> String {
     }
     let mut cleaned = String::with_capacity(text.len());
     for character in text.chars() {
-        match is_odd(character) {
-            true => cleaned.extend(character.escape_default()),
-            false => cleaned.push(character),
+        if is_odd(character) {
+            cleaned.extend(character.escape_default())
+        } else {
+            cleaned.push(character)
         }
     }
     cleaned

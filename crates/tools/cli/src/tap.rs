@@ -60,9 +60,10 @@ pub(crate) async fn run(asked: Tap) -> Result<(), Failure> {
     let mut samples = node.stream(request, AdminClient::tap).await?;
     let canvas = Canvas::of_stdout();
     while let Some(sample) = samples.message().await.map_err(|status| node.failure(&status))? {
-        print(&match asked.target.json {
-            true => json_line(&sample)?,
-            false => draw(&sample, asked.brief, canvas),
+        print(&if asked.target.json {
+            json_line(&sample)?
+        } else {
+            draw(&sample, asked.brief, canvas)
         })?;
     }
     Ok(())

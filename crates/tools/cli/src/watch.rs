@@ -37,9 +37,10 @@ pub(crate) async fn show<T: Shown>(
     match listing.watch {
         None => {
             let shown = once().await?;
-            print(&match listing.target.json {
-                true => json_document(&shown)?,
-                false => shown.draw(Canvas::of_stdout()),
+            print(&if listing.target.json {
+                json_document(&shown)?
+            } else {
+                shown.draw(Canvas::of_stdout())
             })
         }
         Some(interval_s) => again_and_again(listing, Duration::from_secs_f64(interval_s), once).await,

@@ -154,9 +154,10 @@ fn span(
         "" => String::new(),
         parent => format!("{{\"refType\":\"CHILD_OF\",\"traceID\":\"{trace:x}\",\"spanID\":\"{parent}\"}}"),
     };
-    let protocol = match operation.starts_with("GET") {
-        true => "{\"key\":\"http.request.method\",\"value\":\"GET\"}",
-        false => "{\"key\":\"rpc.system\",\"value\":\"grpc\"}",
+    let protocol = if operation.starts_with("GET") {
+        "{\"key\":\"http.request.method\",\"value\":\"GET\"}"
+    } else {
+        "{\"key\":\"rpc.system\",\"value\":\"grpc\"}"
     };
     format!(
         "{{\"traceID\":\"{trace:x}\",\"spanID\":\"{id}\",\"references\":[{references}],\"operationName\":\"{operation}\",\

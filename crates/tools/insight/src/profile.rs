@@ -632,12 +632,13 @@ fn invalid(place: &str, problem: impl Into<String>) -> ProfileError {
 
 /// A figure within its bounds.
 fn within(place: &str, field: &str, value: f64, min: f64, max: f64) -> Result<(), ProfileError> {
-    match value.is_finite() && (min..=max).contains(&value) {
-        true => Ok(()),
-        false => Err(invalid(
+    if value.is_finite() && (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(invalid(
             &format!("{place}.{field}"),
             format!("{value} is not between {min} and {max}"),
-        )),
+        ))
     }
 }
 
@@ -747,9 +748,10 @@ impl PiecewiseFunction {
     /// How many coefficients a function of this shape has.
     #[must_use]
     pub fn terms(&self) -> usize {
-        let rate = match self.has_rate_term {
-            true => 1 + self.rate_knots_per_s.len(),
-            false => 0,
+        let rate = if self.has_rate_term {
+            1 + self.rate_knots_per_s.len()
+        } else {
+            0
         };
         2 + self.size_knots_bytes.len() + rate
     }
@@ -785,9 +787,10 @@ impl PiecewiseFunction {
             .chain(knots)
             .chain(residuals)
             .all(|value| value.is_finite() && value.abs() < 1e30);
-        match is_finite {
-            true => Ok(()),
-            false => Err(invalid(place, "a figure is not finite")),
+        if is_finite {
+            Ok(())
+        } else {
+            Err(invalid(place, "a figure is not finite"))
         }
     }
 }

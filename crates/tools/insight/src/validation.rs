@@ -48,9 +48,10 @@ impl ValidationPoint {
     /// The prediction's error, as a share of the measured value.
     #[must_use]
     pub fn error_share(&self) -> f64 {
-        match self.measured.abs() > f64::EPSILON {
-            true => self.predicted.value / self.measured - 1.0,
-            false => 0.0,
+        if self.measured.abs() > f64::EPSILON {
+            self.predicted.value / self.measured - 1.0
+        } else {
+            0.0
         }
     }
 

@@ -87,11 +87,12 @@ fn true_added_us(proxy: &SyntheticProxy, call: &KnownCall) -> f64 {
         .children
         .iter()
         .map(|child| (base_us(child), true_added_us(proxy, child)));
-    let inner = match is_ordered {
-        true => gained.map(|(_, added)| added).sum(),
-        false => gained
+    let inner = if is_ordered {
+        gained.map(|(_, added)| added).sum()
+    } else {
+        gained
             .max_by(|left, right| left.0.total_cmp(&right.0))
-            .map_or(0.0, |(_, added)| added),
+            .map_or(0.0, |(_, added)| added)
     };
     own + inner
 }

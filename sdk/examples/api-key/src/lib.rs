@@ -23,9 +23,10 @@ impl FilterPolicy for ApiKey {
     type Filter = Judge;
 
     fn configure(config: Config, _: &Environment, _: Option<&SharedState>) -> Result<ApiKey, ConfigError> {
-        match config.keys.is_empty() {
-            true => Err(ConfigError::new("keys", "give at least one")),
-            false => Ok(ApiKey(Arc::new(config.keys))),
+        if config.keys.is_empty() {
+            Err(ConfigError::new("keys", "give at least one"))
+        } else {
+            Ok(ApiKey(Arc::new(config.keys)))
         }
     }
 
@@ -47,9 +48,10 @@ impl Filter for Judge {
         let key = step
             .metadata("x-api-key")
             .and_then(|key| std::str::from_utf8(key).ok());
-        match key.is_some_and(|key| self.0.contains(key)) {
-            true => Verdict::Pass,
-            false => Verdict::Deny(Denial::new(Code::Unauthenticated, "bring a key in x-api-key")),
+        if key.is_some_and(|key| self.0.contains(key)) {
+            Verdict::Pass
+        } else {
+            Verdict::Deny(Denial::new(Code::Unauthenticated, "bring a key in x-api-key"))
         }
     }
 }

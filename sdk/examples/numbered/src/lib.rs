@@ -124,9 +124,10 @@ impl CallState for Number {
     }
 
     fn load(saved: &[u8]) -> Option<Number> {
-        match saved.is_empty() {
-            true => Some(Number(0)),
-            false => Some(Number(u64::from_le_bytes(saved.try_into().ok()?))),
+        if saved.is_empty() {
+            Some(Number(0))
+        } else {
+            Some(Number(u64::from_le_bytes(saved.try_into().ok()?)))
         }
     }
 }

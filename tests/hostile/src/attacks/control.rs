@@ -134,9 +134,10 @@ fn requests_of_an_attached_app(scene: &Scene, random: &mut Random) -> Result<(),
         "a/b",
     ];
     for _ in 0..random.below(40) {
-        let service = match random.one_in(10) {
-            true => "x".repeat(random.below(60_000) as usize),
-            false => (*random.pick(&names)).to_owned(),
+        let service = if random.one_in(10) {
+            "x".repeat(random.below(60_000) as usize)
+        } else {
+            (*random.pick(&names)).to_owned()
         };
         let schema_hash = match random.below(3) {
             0 => scene.schema.hash(TARGETS[0]).0.to_vec(),
@@ -214,15 +215,17 @@ fn schemas(scene: &Scene, random: &mut Random) -> Result<(), Gone> {
         // Groups in groups: what a careless decoder recurses into.
         _ => vec![0x0B; 100_000],
     };
-    let memory = match random.one_in(6) {
-        true => unsealed(Seals::empty())?,
-        false => Memfd::of_bytes("schema", &bytes)
+    let memory = if random.one_in(6) {
+        unsealed(Seals::empty())?
+    } else {
+        Memfd::of_bytes("schema", &bytes)
             .map_err(std::io::Error::from)?
-            .into_descriptor(),
+            .into_descriptor()
     };
-    let hash = match random.one_in(2) {
-        true => scene.schema.hash(TARGETS[0]).0.to_vec(),
-        false => random.bytes(32),
+    let hash = if random.one_in(2) {
+        scene.schema.hash(TARGETS[0]).0.to_vec()
+    } else {
+        random.bytes(32)
     };
     match app.ask(request::Body::AddSchema(AddSchema { hash }), &[memory.as_fd()]) {
         Ok(_) => scene.report.count("control: a changed schema was accepted"),

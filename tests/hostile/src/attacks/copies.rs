@@ -39,9 +39,10 @@ fn flood(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<(), 
     let begin = Instant::now();
     while !scene.stop.is_set() && begin.elapsed() < STAY {
         for _ in 0..CALLS {
-            let step = match random.one_in(3) {
-                true => stream(client, root)?,
-                false => client.unary(root),
+            let step = if random.one_in(3) {
+                stream(client, root)?
+            } else {
+                client.unary(root)
             };
             client.app.submit(&step)?;
             scene.report.count("copies: messages submitted");

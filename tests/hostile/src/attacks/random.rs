@@ -34,9 +34,10 @@ fn attack(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<(),
         if random.one_in(4) {
             noise(client, random);
         }
-        let slot = match is_plausible {
-            true => plausible(client, random),
-            false => any_bytes(random),
+        let slot = if is_plausible {
+            plausible(client, random)
+        } else {
+            any_bytes(random)
         };
         scene.report.count("random: slots");
         client.app.submit(&slot)?;
@@ -51,17 +52,15 @@ fn attack(scene: &Scene, client: &mut Client, random: &mut Random) -> Result<(),
 fn noise(client: &Client, random: &mut Random) {
     let length = random.below(NOISE_BYTES as u64) as usize;
     let bytes = random.bytes(length);
-    match random.one_in(3) {
-        true => {
-            let slots_bytes = client.app.region.bytes() - SLOTS_OFFSET as u64;
-            let at =
-                SLOTS_OFFSET as u64 + random.below(slots_bytes.saturating_sub(bytes.len() as u64).max(1));
-            let room = (client.app.region.bytes() - at) as usize;
-            let _ = client.app.region.write_at(at, &bytes[..bytes.len().min(room)]);
-        }
-        false => client
+    if random.one_in(3) {
+        let slots_bytes = client.app.region.bytes() - SLOTS_OFFSET as u64;
+        let at = SLOTS_OFFSET as u64 + random.below(slots_bytes.saturating_sub(bytes.len() as u64).max(1));
+        let room = (client.app.region.bytes() - at) as usize;
+        let _ = client.app.region.write_at(at, &bytes[..bytes.len().min(room)]);
+    } else {
+        client
             .app
-            .write(random.below(SEND_HEAP_BYTES - NOISE_BYTES as u64), &bytes),
+            .write(random.below(SEND_HEAP_BYTES - NOISE_BYTES as u64), &bytes)
     }
 }
 

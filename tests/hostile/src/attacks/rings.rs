@@ -107,9 +107,10 @@ fn never_reads(client: &mut Client, random: &mut Random) -> Result<(), Gone> {
         }
     }
     std::thread::sleep(Duration::from_millis(random.below(300)));
-    match random.one_in(2) {
-        true => client.is_served(random).map(drop),
-        false => Ok(()),
+    if random.one_in(2) {
+        client.is_served(random).map(drop)
+    } else {
+        Ok(())
     }
 }
 

@@ -57,10 +57,11 @@ fn call_while_it_changes(
     std::thread::scope(|scope| {
         scope.spawn(|| alternate(&heap, changes, &mut mutator_random, &over));
         let ended = (0..CALLS).take_while(|_| !scene.stop.is_set()).try_for_each(|_| {
-            let outcome = match random.one_in(3) {
-                true => stream(client),
-                false => unary(client),
-            }?;
+            let outcome = (if random.one_in(3) {
+                stream(client)
+            } else {
+                unary(client)
+            })?;
             if outcome == OK {
                 scene.report.count("time-of-check: allowed");
             } else if outcome == Code::PermissionDenied.number() {
@@ -111,10 +112,7 @@ fn alternate(heap: &Memfd, changes: &[Change], random: &mut Random, over: &Atomi
 }
 
 fn wait(random: &mut Random) {
-    let turns_max = match random.one_in(4) {
-        true => TURNS_MAX,
-        false => 50,
-    };
+    let turns_max = if random.one_in(4) { TURNS_MAX } else { 50 };
     for _ in 0..random.below(turns_max) {
         std::hint::spin_loop();
     }

@@ -64,9 +64,10 @@ impl Code {
 
     /// The comment of an element; `without` says what stands there if it has none.
     pub(super) fn docs(&mut self, comment: &str, without: impl Display) {
-        match comment.trim().is_empty() {
-            true => self.line(format_args!("/// {without}")),
-            false => self.doc_lines(comment),
+        if comment.trim().is_empty() {
+            self.line(format_args!("/// {without}"))
+        } else {
+            self.doc_lines(comment)
         }
     }
 
@@ -80,9 +81,10 @@ impl Code {
                 _ => line.to_owned(),
             };
             fenced ^= line.trim_start().starts_with("```");
-            match shown.is_empty() {
-                true => self.line("///"),
-                false => self.line(format_args!("/// {shown}")),
+            if shown.is_empty() {
+                self.line("///")
+            } else {
+                self.line(format_args!("/// {shown}"))
             }
         }
         if fenced {

@@ -32,9 +32,10 @@ impl Generator<'_> {
             .iter()
             .any(|nested| self.is_message(context.full_name, nested));
         let oneofs = message.slots.iter().any(|slot| matches!(slot, Slot::Oneof(_)));
-        match nested || oneofs || !proto.enum_type.is_empty() {
-            true => self.nested(code, scope, proto, message, context),
-            false => Ok(()),
+        if nested || oneofs || !proto.enum_type.is_empty() {
+            self.nested(code, scope, proto, message, context)
+        } else {
+            Ok(())
         }
     }
 
@@ -112,17 +113,16 @@ impl Generator<'_> {
         code.line(ALLOW);
         self.type_attributes(code, context.full_name);
         code.line("#[repr(C)]");
-        match members.is_empty() {
-            true => empty(code, &ident),
-            false => {
-                code.line("#[derive(Clone, Debug, Default, PartialEq)]");
-                code.block(format_args!("pub struct {ident} {{"), |code| {
-                    for member in &members {
-                        let attributes = self.field_attributes(context.full_name, member.name);
-                        member.declare(code, &attributes);
-                    }
-                });
-            }
+        if members.is_empty() {
+            empty(code, &ident)
+        } else {
+            code.line("#[derive(Clone, Debug, Default, PartialEq)]");
+            code.block(format_args!("pub struct {ident} {{"), |code| {
+                for member in &members {
+                    let attributes = self.field_attributes(context.full_name, member.name);
+                    member.declare(code, &attributes);
+                }
+            });
         }
         self.implement(code, message, context, &members);
         assert_layout(code, message, &ident, &members);

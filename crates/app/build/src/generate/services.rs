@@ -486,12 +486,13 @@ impl Stub<'_> {
             index,
             ..
         } = self;
-        let (request, into) = match self.method.client_streaming {
-            false => (format!("impl ::provost::IntoRequest<{input}>"), "into_request"),
-            true => (
+        let (request, into) = if self.method.client_streaming {
+            (
                 format!("impl ::provost::IntoStreamingRequest<Message = {input}>"),
                 "into_streaming_request",
-            ),
+            )
+        } else {
+            (format!("impl ::provost::IntoRequest<{input}>"), "into_request")
         };
         let (_, runtime) = kind(self.method);
         code.line("");
@@ -515,16 +516,18 @@ impl Stub<'_> {
             ..
         } = self;
         let (input, output) = (from_within(input), from_within(output));
-        let (request, given) = match self.method.client_streaming {
-            false => (format!("impl ::provost::IntoRequest<{input}>"), "request"),
-            true => (
+        let (request, given) = if self.method.client_streaming {
+            (
                 format!("impl ::provost::blocking::IntoIteratorRequest<Message = {input}>"),
                 "::provost::blocking::IntoIteratorRequest::into_streaming_request(request)",
-            ),
+            )
+        } else {
+            (format!("impl ::provost::IntoRequest<{input}>"), "request")
         };
-        let received = match self.method.server_streaming {
-            false => self.received(&output),
-            true => format!("::provost::blocking::Streaming<{output}>"),
+        let received = if self.method.server_streaming {
+            format!("::provost::blocking::Streaming<{output}>")
+        } else {
+            self.received(&output)
         };
         code.line("");
         self.docs(code);
@@ -532,23 +535,25 @@ impl Stub<'_> {
         code.line("&self,");
         code.line(format_args!("request: {request},"));
         code.leave(format_args!(") -> {} {{", result(&received)));
-        code.block_end(|code| match self.method.server_streaming {
-            false => code.line(format_args!(
-                "::provost::blocking::block_on(self.inner.{function}({given}))"
-            )),
-            true => {
+        code.block_end(|code| {
+            if self.method.server_streaming {
                 code.line(format_args!(
                     "let response = ::provost::blocking::block_on(self.inner.{function}({given}))?;"
                 ));
                 code.line("::core::result::Result::Ok(response.map(::provost::blocking::Streaming::new))");
+            } else {
+                code.line(format_args!(
+                    "::provost::blocking::block_on(self.inner.{function}({given}))"
+                ))
             }
         });
     }
 
     fn received(&self, output: &str) -> String {
-        match self.method.server_streaming {
-            false => format!("::provost::Received<{output}>"),
-            true => format!("::provost::Streaming<{output}>"),
+        if self.method.server_streaming {
+            format!("::provost::Streaming<{output}>")
+        } else {
+            format!("::provost::Received<{output}>")
         }
     }
 
@@ -559,24 +564,24 @@ impl Stub<'_> {
             output,
             ..
         } = self;
-        let answer = match self.method.server_streaming {
-            false => output.clone(),
-            true => {
-                let name = format!("{}Stream", camel(&self.method.name).trim_end_matches('_'));
-                let item = format!("::core::result::Result<{output}, ::provost::Status>");
-                code.line(format_args!(
-                    "/// The stream that [`{function}`](Self::{function}) answers with."
-                ));
-                code.line(format_args!(
-                    "type {name}: ::provost::codegen::Stream<Item = {item}> + ::core::marker::Send + 'static;"
-                ));
-                code.line("");
-                format!("Self::{name}")
-            }
+        let answer = if self.method.server_streaming {
+            let name = format!("{}Stream", camel(&self.method.name).trim_end_matches('_'));
+            let item = format!("::core::result::Result<{output}, ::provost::Status>");
+            code.line(format_args!(
+                "/// The stream that [`{function}`](Self::{function}) answers with."
+            ));
+            code.line(format_args!(
+                "type {name}: ::provost::codegen::Stream<Item = {item}> + ::core::marker::Send + 'static;"
+            ));
+            code.line("");
+            format!("Self::{name}")
+        } else {
+            output.clone()
         };
-        let request = match self.method.client_streaming {
-            false => format!("::provost::Received<{input}>"),
-            true => format!("::provost::Streaming<{input}>"),
+        let request = if self.method.client_streaming {
+            format!("::provost::Streaming<{input}>")
+        } else {
+            format!("::provost::Received<{input}>")
         };
         self.docs(code);
         code.enter(format_args!("fn {function}("));

@@ -341,9 +341,10 @@ impl<A: Address + Send + Sync + 'static> Tasks<A> {
     /// Writes an answer straight to a message buffer.
     fn encode(&self, context: &mut Loop<'_, A>, origin: &Origin, answer: Answer) -> Result<MsgBuf, Status> {
         let (metadata, trailers) = (block_of(&answer.metadata), answer.message.metadata());
-        let message_bytes = match answer.message.has_message() {
-            true => answer.message.message_bytes_max()?,
-            false => 0,
+        let message_bytes = if answer.message.has_message() {
+            answer.message.message_bytes_max()?
+        } else {
+            0
         };
         let room =
             format::ANSWER_HEAD_BYTES + format::padded(metadata) + format::padded(trailers) + message_bytes;

@@ -195,9 +195,10 @@ impl Cell {
             return Err(Status::internal("the peer counts a message as less than it is"));
         }
         let mut state = self.lock();
-        let has_room = match is_last {
-            true => !std::mem::replace(&mut state.has_last, true),
-            false => state.receive_window > 0,
+        let has_room = if is_last {
+            !std::mem::replace(&mut state.has_last, true)
+        } else {
+            state.receive_window > 0
         };
         state.receive_window -= i64::from(head.value);
         drop(state);
@@ -233,10 +234,11 @@ impl Cell {
         let mut state = self.lock();
         // No peer has more to give than the window.
         state.send_window = (state.send_window + i64::from(bytes)).min(STREAM_WINDOW_BYTES.into());
-        let writer = match state.send_window > 0 {
-            true => state.writer.take(),
+        let writer = if state.send_window > 0 {
+            state.writer.take()
+        } else {
             // It goes on waiting: a message went beyond the window by more than this.
-            false => None,
+            None
         };
         drop(state);
         writer.into_iter().for_each(Waker::wake);
@@ -319,18 +321,20 @@ impl Cell {
 
     /// Says that there is more, which the event loop has in mind; unless others have put it in [`Ready`] meanwhile.
     fn more(&self, bytes: usize) -> Written {
-        match self.is_queued.swap(true, Ordering::SeqCst) {
-            true => Written::All,
-            false => Written::More { bytes },
+        if self.is_queued.swap(true, Ordering::SeqCst) {
+            Written::All
+        } else {
+            Written::More { bytes }
         }
     }
 
     /// What is pending to the sender becomes granted if it is at least so much.
     fn owe(self: &Arc<Self>, mut state: MutexGuard<'_, State>, cost_bytes: u32) {
         state.pending_bytes = state.pending_bytes.saturating_add(cost_bytes);
-        let least_bytes = match state.arrivals.is_empty() {
-            true => PENDING_IDLE_BYTES,
-            false => PENDING_BYTES,
+        let least_bytes = if state.arrivals.is_empty() {
+            PENDING_IDLE_BYTES
+        } else {
+            PENDING_BYTES
         };
         if state.is_over || state.pending_bytes < least_bytes {
             return;

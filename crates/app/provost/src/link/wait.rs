@@ -587,9 +587,10 @@ impl Link {
     /// When [`Link::tick`] has something to do, in nanoseconds of CLOCK_MONOTONIC; `u64::MAX` for never.
     pub(crate) fn next_tick_ns(&self) -> u64 {
         let ticking = self.waiting.is_ticking.load(Ordering::SeqCst);
-        let tick_ns = match ticking {
-            true => self.waiting.ticked_ns.load(Ordering::Relaxed) + TICK_NS,
-            false => u64::MAX,
+        let tick_ns = if ticking {
+            self.waiting.ticked_ns.load(Ordering::Relaxed) + TICK_NS
+        } else {
+            u64::MAX
         };
         tick_ns.min(self.calls.next_deadline_ns())
     }

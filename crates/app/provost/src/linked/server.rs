@@ -439,9 +439,10 @@ impl Drop for LinkedCall {
             return;
         }
         // The handler's panic drops what its future holds on its way out.
-        let status = match std::thread::panicking() {
-            true => Status::internal("the handler panicked"),
-            false => Status::unavailable("the server stopped"),
+        let status = if std::thread::panicking() {
+            Status::internal("the handler panicked")
+        } else {
+            Status::unavailable("the server stopped")
         };
         self.tell(Answer::error(&status));
     }

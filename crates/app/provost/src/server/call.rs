@@ -339,10 +339,11 @@ pub(crate) fn trailers_of(status: &Status) -> OutgoingMessage {
     if !status.details().is_empty() {
         let _ = block::append(&mut trailers, block::STATUS_DETAILS, status.details());
     }
-    match trailers.is_empty() {
-        true => OutgoingMessage::default(),
-        false => OutgoingMessage::default()
+    if trailers.is_empty() {
+        OutgoingMessage::default()
+    } else {
+        OutgoingMessage::default()
             .with_block(&trailers)
-            .unwrap_or_default(),
+            .unwrap_or_default()
     }
 }

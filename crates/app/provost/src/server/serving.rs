@@ -343,19 +343,18 @@ impl Serving {
         let task = &mut self.tasks[index as usize];
         let Some(place) = &mut task.place else { return };
         let has_ended = self.link.calls.ended(task.call).is_some();
-        let is_whole = match has_ended {
-            true => drop_handler(&mut **place),
-            false => {
-                let mut context = Context::from_waker(&task.waker);
-                let own = &mut task.context;
-                let poll = || poll_within(own, || place.poll(&mut context));
-                match catch_unwind(AssertUnwindSafe(poll)) {
-                    Ok(Poll::Pending) => return,
-                    Ok(Poll::Ready(())) => true,
-                    Err(_) => {
-                        drop_handler(&mut **place);
-                        false
-                    }
+        let is_whole = if has_ended {
+            drop_handler(&mut **place)
+        } else {
+            let mut context = Context::from_waker(&task.waker);
+            let own = &mut task.context;
+            let poll = || poll_within(own, || place.poll(&mut context));
+            match catch_unwind(AssertUnwindSafe(poll)) {
+                Ok(Poll::Pending) => return,
+                Ok(Poll::Ready(())) => true,
+                Err(_) => {
+                    drop_handler(&mut **place);
+                    false
                 }
             }
         };

@@ -364,9 +364,10 @@ impl World {
         let shutdown = self.shutdown.clone();
         let stopped = std::future::poll_fn(move |context| {
             *shutdown.waker.lock().unwrap() = Some(context.waker().clone());
-            match shutdown.is_set.load(Ordering::SeqCst) {
-                true => std::task::Poll::Ready(()),
-                false => std::task::Poll::Pending,
+            if shutdown.is_set.load(Ordering::SeqCst) {
+                std::task::Poll::Ready(())
+            } else {
+                std::task::Poll::Pending
             }
         });
         self.server = Some(std::thread::spawn(move || {

@@ -182,9 +182,10 @@ impl<'a> Declarations<'a> {
 }
 
 fn check_count(place: &Place<'_>, count: usize, what: &'static str) -> Result<(), SchemaError> {
-    match count < SCHEMA_TYPES_MAX {
-        true => Ok(()),
-        false => Err(place.error(too_many(what, SCHEMA_TYPES_MAX))),
+    if count < SCHEMA_TYPES_MAX {
+        Ok(())
+    } else {
+        Err(place.error(too_many(what, SCHEMA_TYPES_MAX)))
     }
 }
 

@@ -128,14 +128,15 @@ fn declare_oneofs<'a>(
 ) -> Result<Vec<Collected<'a>>, SchemaError> {
     let declare = |(index, oneof): (usize, &prost_types::OneofDescriptorProto)| {
         let place = place.element(number::MESSAGE_ONEOF, index, oneof.name())?;
-        match names.insert(oneof.name().to_owned()) {
-            true => Ok(Collected {
+        if names.insert(oneof.name().to_owned()) {
+            Ok(Collected {
                 place,
                 name: oneof.name().to_owned(),
                 members: Vec::new(),
                 synthetic: false,
-            }),
-            false => Err(place.error(SchemaErrorKind::DuplicateName(oneof.name().to_owned()))),
+            })
+        } else {
+            Err(place.error(SchemaErrorKind::DuplicateName(oneof.name().to_owned())))
         }
     };
     proto.oneof_decl.iter().enumerate().map(declare).collect()
@@ -154,9 +155,10 @@ impl Collected<'_> {
             return Err(place.error(SchemaErrorKind::Oneof("an optional field shares it")));
         }
         self.synthetic |= optional;
-        field.cardinality = match optional {
-            true => Cardinality::Optional { value_offset: 0 },
-            false => Cardinality::OneofMember,
+        field.cardinality = if optional {
+            Cardinality::Optional { value_offset: 0 }
+        } else {
+            Cardinality::OneofMember
         };
         self.members.push(field);
         Ok(())
@@ -373,12 +375,13 @@ fn lookup(
         return Ok(*symbol);
     }
     let of_proto2 = declarations.has_descriptor_proto && type_name.starts_with(".google.protobuf.");
-    let kind = match of_proto2 {
-        true => SchemaErrorKind::NotProto3(
+    let kind = if of_proto2 {
+        SchemaErrorKind::NotProto3(
             "a type of google/protobuf/descriptor.proto",
             "it is for options alone; declare a message of your own",
-        ),
-        false => SchemaErrorKind::UnknownType(shown(type_name)),
+        )
+    } else {
+        SchemaErrorKind::UnknownType(shown(type_name))
     };
     Err(place.error_in(part, kind))
 }

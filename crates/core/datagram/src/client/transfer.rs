@@ -128,9 +128,10 @@ impl<A: Copy> ClientSession<A> {
             .is_some_and(|flight| flight.is_resent(packet));
         let every = (u32::from(self.credits_total) / RETURNS_PER_ROUND).max(1);
         let periodic = (packet + 1).is_multiple_of(every) && !is_last;
-        let flags = match resent || periodic || !self.may_send() {
-            true => Flags::RETURN,
-            false => Flags::NONE,
+        let flags = if resent || periodic || !self.may_send() {
+            Flags::RETURN
+        } else {
+            Flags::NONE
         };
         let bytes = payload_of(slot.request.len() as u32, packet, self.payload_bytes);
         self.queue(shared, index, What::Request, packet as u16, flags, bytes);

@@ -47,9 +47,10 @@ impl<A: Address> Endpoint<A> {
     fn credits_free(&self) -> Option<u16> {
         let (config, free) = (&self.shared.config, self.ring_packets_free());
         let room_for_all = config.sessions_max as u64 * u64::from(config.credits);
-        let share = match u64::from(config.receive_ring_packets) < room_for_all {
-            true => free.div_ceil(RING_SHARE),
-            false => free,
+        let share = if u64::from(config.receive_ring_packets) < room_for_all {
+            free.div_ceil(RING_SHARE)
+        } else {
+            free
         };
         let credits = share.min(config.credits.into()) as u16;
         (credits > 0).then_some(credits)

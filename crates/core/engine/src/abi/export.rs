@@ -337,11 +337,12 @@ unsafe extern "C" fn ended<P: FilterPolicy<Filter: Filter>>(
     end: *const RawEnded,
 ) -> i32 {
     with_filter::<P>(filter, NOWHERE, |exported| {
-        let state = match keeps_calls::<P>() {
-            true => place_of(call)
+        let state = if keeps_calls::<P>() {
+            place_of(call)
                 .and_then(|place| exported.calls.try_remove(place))
-                .unwrap_or_default(),
-            false => Default::default(),
+                .unwrap_or_default()
+        } else {
+            Default::default()
         };
         // SAFETY: the service passes an end as its type says, or null.
         match unsafe { end.as_ref() } {

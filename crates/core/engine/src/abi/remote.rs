@@ -300,9 +300,10 @@ pub(super) unsafe fn text(bytes: Bytes) -> Arc<str> {
 /// # Safety
 /// As for [`slice`].
 unsafe fn items<'a, T>(at: *const T, count: usize) -> &'a [T] {
-    match at.is_null() || count == 0 {
-        true => &[],
+    if at.is_null() || count == 0 {
+        &[]
+    } else {
         // SAFETY: the caller's promise.
-        false => unsafe { std::slice::from_raw_parts(at, count) },
+        unsafe { std::slice::from_raw_parts(at, count) }
     }
 }

@@ -98,10 +98,11 @@ impl<F: Filter> FilterEngine<F> {
     ) {
         let to_client =
             (queue_direction == QueueDirection::Rx) == (self.parts.datapath_context.side == Side::Client);
-        let step = match to_client {
-            true => refusal(call, denial, context),
+        let step = if to_client {
+            refusal(call, denial, context)
+        } else {
             // The server only learns that the call is no longer wanted.
-            false => Step::cancel(call, Code::Cancelled),
+            Step::cancel(call, Code::Cancelled)
         };
         let pending = &mut self.pending[queue_direction as usize];
         let output = queues(queue_direction, ports).1;

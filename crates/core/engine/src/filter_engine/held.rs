@@ -107,9 +107,10 @@ impl Held {
     /// Takes the call whose turn it is.
     pub(super) fn take_due(&mut self, now: Nanos) -> Option<HeldCall> {
         let turn = self.order.peek()?.0;
-        match turn.until <= now {
-            true => self.remove(turn.call),
-            false => None,
+        if turn.until <= now {
+            self.remove(turn.call)
+        } else {
+            None
         }
     }
 

@@ -25,16 +25,17 @@ impl<F: Filter> FilterEngine<F> {
         ports: &mut Ports<'_>,
         context: &mut Context<'_>,
     ) {
-        match self.may_hold() {
-            true => self.held[queue_direction as usize].add(step, wait.not_before(context.now + 1)),
-            false => self.deny(
+        if self.may_hold() {
+            self.held[queue_direction as usize].add(step, wait.not_before(context.now + 1))
+        } else {
+            self.deny(
                 queue_direction,
                 step,
                 &too_many_wait(),
                 By::FilterEngine,
                 ports,
                 context,
-            ),
+            )
         }
     }
 
@@ -46,16 +47,17 @@ impl<F: Filter> FilterEngine<F> {
         ports: &mut Ports<'_>,
         context: &mut Context<'_>,
     ) {
-        match self.may_hold() {
-            true => self.held[queue_direction as usize].add_behind(step),
-            false => self.deny(
+        if self.may_hold() {
+            self.held[queue_direction as usize].add_behind(step)
+        } else {
+            self.deny(
                 queue_direction,
                 step,
                 &too_many_wait(),
                 By::FilterEngine,
                 ports,
                 context,
-            ),
+            )
         }
     }
 

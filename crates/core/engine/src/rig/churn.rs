@@ -273,9 +273,10 @@ impl<'a> Run<'a> {
         step.window_bytes = flow.offered;
         let is_tx = (party == Party::Client) == (self.churn.side == Side::Client);
         for _ in 0..SETTLING_POLLS {
-            let full = match is_tx {
-                true => self.rig.queues.tx_in.is_full(),
-                false => self.rig.queues.rx_in.is_full(),
+            let full = if is_tx {
+                self.rig.queues.tx_in.is_full()
+            } else {
+                self.rig.queues.rx_in.is_full()
             };
             if !full {
                 break;
@@ -283,9 +284,10 @@ impl<'a> Run<'a> {
             self.poll();
         }
         // Polling may have brought the end of the call.
-        match is_tx {
-            true => self.rig.send(step),
-            false => self.rig.receive(step),
+        if is_tx {
+            self.rig.send(step)
+        } else {
+            self.rig.receive(step)
         }
     }
 

@@ -224,9 +224,10 @@ impl Partial {
             }
         };
         // A block grows with what comes.
-        match (partial.filled..=partial.total).contains(&room) {
-            true => Ok(partial),
-            false => Err(fields.damaged("a message that is coming in does not fit its place")),
+        if (partial.filled..=partial.total).contains(&room) {
+            Ok(partial)
+        } else {
+            Err(fields.damaged("a message that is coming in does not fit its place"))
         }
     }
 }
@@ -238,12 +239,13 @@ impl SavedField for MethodKind {
 
     fn restore(fields: &mut FieldReader<'_>) -> Result<MethodKind, RestoreError> {
         let flags = fields.u8()?;
-        match flags < 4 {
-            true => Ok(MethodKind {
+        if flags < 4 {
+            Ok(MethodKind {
                 client_streaming: flags & 1 != 0,
                 server_streaming: flags & 2 != 0,
-            }),
-            false => Err(fields.damaged(format!("a method of the unknown kind {flags}"))),
+            })
+        } else {
+            Err(fields.damaged(format!("a method of the unknown kind {flags}")))
         }
     }
 }

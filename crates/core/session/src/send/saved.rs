@@ -148,9 +148,10 @@ impl Outgoing {
         let turns = (0..calls.slots())
             .filter_map(|slot| calls.get(slot))
             .filter(|call| call.pending.turn == Turn::Queued);
-        match turns.count() == queued.iter().filter(|queued| **queued).count() {
-            true => Ok(()),
-            false => Err(fields.damaged("a call waits for a turn that does not come")),
+        if turns.count() == queued.iter().filter(|queued| **queued).count() {
+            Ok(())
+        } else {
+            Err(fields.damaged("a call waits for a turn that does not come"))
         }
     }
 
@@ -213,9 +214,10 @@ impl OutStep {
             gathered: false,
             next: NONE,
         };
-        let in_place = match started {
-            true => !step.fits_one_frame() && body_at < step.body_bytes(),
-            false => body_at == 0,
+        let in_place = if started {
+            !step.fits_one_frame() && body_at < step.body_bytes()
+        } else {
+            body_at == 0
         };
         if !in_place {
             return Err(fields.damaged(format!(
@@ -304,9 +306,10 @@ impl Control {
                 let queued = calls
                     .get(slot)
                     .is_none_or(|call| call.wire != wire || call.window_queued);
-                match queued {
-                    true => Ok(Control::Window { slot, wire }),
-                    false => Err(fields.damaged("a window waits to be given back that is not due")),
+                if queued {
+                    Ok(Control::Window { slot, wire })
+                } else {
+                    Err(fields.damaged("a window waits to be given back that is not due"))
                 }
             }
             control::CANCEL => Ok(Control::Cancel {
@@ -316,13 +319,14 @@ impl Control {
             }),
             control::PLAIN => {
                 let (kind, status, text) = (fields.u8()?, fields.code()?, fields.run()?);
-                match text.len() <= REASON_BYTES_MAX {
-                    true => Ok(Control::Plain {
+                if text.len() <= REASON_BYTES_MAX {
+                    Ok(Control::Plain {
                         kind,
                         status,
                         text: text.to_vec(),
-                    }),
-                    false => Err(fields.damaged("a reason is too long")),
+                    })
+                } else {
+                    Err(fields.damaged("a reason is too long"))
                 }
             }
             other => Err(fields.damaged(format!("a control frame of the unknown kind {other}"))),

@@ -146,15 +146,14 @@ pub(super) fn back_pressure(make_pair: &dyn Fn() -> Pair) {
     bench.server.reads = Reads::Never;
     let (mut begun, mut rounds_full) = (0, 0);
     bench.until("the client is stopped", |bench| {
-        match bench.client.has_room() {
-            true => {
-                begun += 1;
-                rounds_full = 0;
-                bench
-                    .client
-                    .send(begin(begun, UNARY, REQUEST), &content(begun, BYTES));
-            }
-            false => rounds_full += 1,
+        if bench.client.has_room() {
+            begun += 1;
+            rounds_full = 0;
+            bench
+                .client
+                .send(begin(begun, UNARY, REQUEST), &content(begun, BYTES));
+        } else {
+            rounds_full += 1
         }
         // A window of 16 Ki calls in flight bounds those transports that have no socket to fill.
         rounds_full > 2_000 || begun == 12_000

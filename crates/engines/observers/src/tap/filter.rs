@@ -124,9 +124,10 @@ fn copy(sampling: &mut Sampling, step: &mut StepView<'_>) {
         deadline: step.deadline(),
         metadata: 0..0,
         message: 0..0,
-        message_bytes: match parts.contains(Parts::MESSAGE) {
-            true => message_bytes,
-            false => 0,
+        message_bytes: if parts.contains(Parts::MESSAGE) {
+            message_bytes
+        } else {
+            0
         },
         form: BodyForm::Native,
         window_at: 0,

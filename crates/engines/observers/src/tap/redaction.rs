@@ -93,14 +93,15 @@ impl Redaction {
                 Err(error) => problems.push(error),
             }
         }
-        match found {
-            true => Ok(()),
-            false => Err(format!(
+        if found {
+            Ok(())
+        } else {
+            Err(format!(
                 "redact \"{path}\": no message of {} has it ({}); to hide it in services that have it, name the \
                  message: \".package.Message.field\"",
                 datapath_context.service,
                 problems.join("; ")
-            )),
+            ))
         }
     }
 }

@@ -102,9 +102,10 @@ pub(crate) fn spans(
     ids: &mut Ids,
 ) -> impl Iterator<Item = Span> {
     let own = own_span(record, wall);
-    let [queueing, phase] = match phases {
-        true => [queueing_span(record, wall, ids), phase_span(record, wall, ids)],
-        false => [None, None],
+    let [queueing, phase] = if phases {
+        [queueing_span(record, wall, ids), phase_span(record, wall, ids)]
+    } else {
+        [None, None]
     };
     [Some(own), queueing, phase].into_iter().flatten()
 }

@@ -88,13 +88,15 @@ impl Filter for Access {
 
     fn watch(&self) -> Watch {
         let any = |test: fn(&Program) -> bool| self.programs.iter().any(test);
-        let requests = match any(|program| program.requests.uses_message) {
-            true => Parts::BEGIN | Parts::MESSAGE | Parts::END,
-            false => Parts::BEGIN,
+        let requests = if any(|program| program.requests.uses_message) {
+            Parts::BEGIN | Parts::MESSAGE | Parts::END
+        } else {
+            Parts::BEGIN
         };
-        let responses = match any(|program| !program.responses.is_empty()) {
-            true => Parts::MESSAGE,
-            false => Parts::NONE,
+        let responses = if any(|program| !program.responses.is_empty()) {
+            Parts::MESSAGE
+        } else {
+            Parts::NONE
         };
         Watch {
             requests,

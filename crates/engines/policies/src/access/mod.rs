@@ -57,9 +57,10 @@ impl FilterPolicy for AccessPolicy {
         let shared = Shared {
             policy: Arc::clone(&environment.policy),
             events: Arc::clone(&environment.events),
-            mode: match config.enforce {
-                true => Mode::Enforce,
-                false => Mode::Shadow,
+            mode: if config.enforce {
+                Mode::Enforce
+            } else {
+                Mode::Shadow
             },
             on_error: config.on_error,
             reasons: reasons
@@ -79,9 +80,12 @@ impl FilterPolicy for AccessPolicy {
             .methods
             .iter()
             .enumerate()
-            .map(|(index, method)| match in_scope(index) {
-                true => Program::compile(&self.config, datapath_context, method),
-                false => Ok(Program::default()),
+            .map(|(index, method)| {
+                if in_scope(index) {
+                    Program::compile(&self.config, datapath_context, method)
+                } else {
+                    Ok(Program::default())
+                }
             })
             .collect();
         Ok(Access {
@@ -112,9 +116,10 @@ fn reasons_of(policy: &str, rule: Option<&str>, config: &Config) -> Reasons {
             Some(rule) => format!("rule {rule:?}").into(),
             None => "no rule allows it".into(),
         },
-        status: match config.hide_rule {
-            true => "denied by policy".into(),
-            false => told.into(),
+        status: if config.hide_rule {
+            "denied by policy".into()
+        } else {
+            told.into()
         },
         is_hidden: config.hide_rule,
     }

@@ -122,9 +122,10 @@ impl Program {
                 }
                 AttachError::new(problem)
             })?;
-            let rules = match expression.uses().response {
-                true => &mut program.responses,
-                false => &mut program.requests,
+            let rules = if expression.uses().response {
+                &mut program.responses
+            } else {
+                &mut program.requests
             };
             rules.add(index, rule.action, expression);
         }
@@ -192,21 +193,23 @@ impl Rules {
                 Err(failure) => {
                     failed.insert(rule.index);
                     if manner.on_error == OnError::Deny {
-                        return match is_open {
-                            true => Judgement::Open,
-                            false => decision(Action::Deny, Some(failure)),
+                        return if is_open {
+                            Judgement::Open
+                        } else {
+                            decision(Action::Deny, Some(failure))
                         };
                     }
                 }
             }
         }
-        match is_open && manner.default == Action::Deny {
-            true => Judgement::Open,
-            false => Judgement::Decided(Decision {
+        if is_open && manner.default == Action::Deny {
+            Judgement::Open
+        } else {
+            Judgement::Decided(Decision {
                 rule: None,
                 action: manner.default,
                 failure: None,
-            }),
+            })
         }
     }
 }

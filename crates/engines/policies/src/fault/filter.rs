@@ -109,15 +109,13 @@ impl Filter for FaultFilter {
 
     fn watch(&self) -> Watch {
         let rules = &self.shared.rules;
-        let watched = |faults: &Faults, parts| match faults.is_empty() {
-            true => Parts::NONE,
-            false => parts,
-        };
+        let watched = |faults: &Faults, parts| if faults.is_empty() { Parts::NONE } else { parts };
         Watch {
             // A call's number is drawn when it begins, whatever end of it has faults.
-            requests: match rules.request.is_empty() && rules.response.is_empty() {
-                true => Parts::NONE,
-                false => Parts::BEGIN,
+            requests: if rules.request.is_empty() && rules.response.is_empty() {
+                Parts::NONE
+            } else {
+                Parts::BEGIN
             },
             responses: watched(&rules.response, Parts::STATUS),
             calls: rules.request.delay.is_some() || !rules.response.is_empty(),

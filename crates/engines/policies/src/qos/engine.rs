@@ -136,9 +136,10 @@ impl QosEngine {
         self.round = now;
         self.board.announce(now, self.weight);
         let (own, all) = (u64::from(self.weight), self.board.weights());
-        let together = match self.board.has_small(now, self.shared.rules.linger) {
-            true => Some(self.shared.rules.bulk_bytes),
-            false => (all > own).then_some(BULK_BYTES_MAX),
+        let together = if self.board.has_small(now, self.shared.rules.linger) {
+            Some(self.shared.rules.bulk_bytes)
+        } else {
+            (all > own).then_some(BULK_BYTES_MAX)
         };
         // What all move together is at most 2¹⁹ and a weight at most 100: no product overflows.
         self.share = together.map(|bytes| {
@@ -196,10 +197,11 @@ impl QosEngine {
         let begins = held.iter().any(|held| held.parts.contains(Parts::BEGIN));
         held.into_iter().for_each(|held| held.body.discard(context));
         self.forget_ended(&step);
-        match begins {
-            true => step.body.discard(context),
+        if begins {
+            step.body.discard(context)
+        } else {
             // There was room.
-            false => drop(ports.tx_out.push(step)),
+            drop(ports.tx_out.push(step))
         }
     }
 
@@ -306,9 +308,10 @@ impl Engine for QosEngine {
         if let Some(share) = self.share {
             context.flow.limit_turn(share);
         }
-        match moved == 0 && self.wake_at.is_none() {
-            true => Progress::Idle,
-            false => Progress::Busy,
+        if moved == 0 && self.wake_at.is_none() {
+            Progress::Idle
+        } else {
+            Progress::Busy
         }
     }
 

@@ -112,9 +112,10 @@ impl Shared {
             name,
             limit,
             wait_max: rules.wait_max,
-            buckets: match rules.per.is_empty() {
-                true => Buckets::One(AtomicU64::new(0)),
-                false => Buckets::Keyed(Table::new(rules.buckets)),
+            buckets: if rules.per.is_empty() {
+                Buckets::One(AtomicU64::new(0))
+            } else {
+                Buckets::Keyed(Table::new(rules.buckets))
             },
             clocks: Default::default(),
             ok: Counter::new(),

@@ -85,9 +85,10 @@ impl ResumableStream {
         Head::renew(&mut segment, received, flags);
         let asked = self.asked;
         self.call(now_ns, session, METHOD_CARRY, segment)?;
-        match self.asked > asked {
-            true => Ok(()),
-            false => Err(Lost("the session has ended".to_owned())),
+        if self.asked > asked {
+            Ok(())
+        } else {
+            Err(Lost("the session has ended".to_owned()))
         }
     }
 

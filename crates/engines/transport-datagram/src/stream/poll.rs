@@ -304,10 +304,7 @@ impl ResumableStream {
     /// The flags that go with whatever is sent now.
     pub(super) fn tell(&mut self) -> u8 {
         self.told_busy = self.is_busy();
-        match self.told_busy {
-            true => BUSY,
-            false => 0,
-        }
+        if self.told_busy { BUSY } else { 0 }
     }
 
     /// The next segment that can go now.

@@ -78,9 +78,10 @@ impl ResumableStream {
         fields: &mut FieldReader<'_>,
         form: u32,
     ) -> Result<ResumableStream, RestoreError> {
-        let role = match fields.flag()? {
-            true => Role::Server,
-            false => Role::Client,
+        let role = if fields.flag()? {
+            Role::Server
+        } else {
+            Role::Client
         };
         let id = fields.run()?.try_into();
         let id = id.map_err(|_| fields.damaged("the stream's name is not of 16 bytes"))?;
@@ -167,13 +168,14 @@ impl Segment {
     fn restore(fields: &mut FieldReader<'_>) -> Result<Segment, RestoreError> {
         let is_last = fields.flag()?;
         let bytes = fields.run()?;
-        match bytes.len() >= HEAD_BYTES {
-            true => Ok(Segment {
+        if bytes.len() >= HEAD_BYTES {
+            Ok(Segment {
                 buffer: MsgBuf::from_slice(bytes),
                 is_lent: false,
                 is_last,
-            }),
-            false => Err(fields.damaged("a segment is shorter than its head")),
+            })
+        } else {
+            Err(fields.damaged("a segment is shorter than its head"))
         }
     }
 }

@@ -53,20 +53,24 @@ impl ResumableStream {
         attach: Option<Attach>,
     ) -> Result<(), Lost> {
         let is_fresh = self.id == ResumableStreamId::default() && self.outgoing.last == 0;
-        let Some(attach) = attach.filter(|attach| match is_fresh {
-            true => attach.received == 0,
-            false => attach.id == self.id,
+        let Some(attach) = attach.filter(|attach| {
+            if is_fresh {
+                attach.received == 0
+            } else {
+                attach.id == self.id
+            }
         }) else {
             // Whoever it is has no business here.
             let head = [0; HEAD_BYTES];
             let _ = self
                 .endpoint
                 .respond_inline(now_ns, handle, STATUS_UNKNOWN, &head);
-            return match is_fresh {
-                true => Err(Lost(
+            return if is_fresh {
+                Err(Lost(
                     "the client goes on with a connection that is not known here".to_owned(),
-                )),
-                false => Ok(()),
+                ))
+            } else {
+                Ok(())
             };
         };
         self.id = attach.id;
@@ -106,10 +110,7 @@ impl ResumableStream {
             && let Some(mut segment) = self.next_segment()
             && let Some(handle) = self.held.pop_back()
         {
-            let more = match self.held.is_empty() {
-                true => MORE,
-                false => 0,
-            };
+            let more = if self.held.is_empty() { MORE } else { 0 };
             let (received, flags) = (self.incoming.received, self.tell() | more);
             Head::renew(&mut segment, received, flags);
             if let Err(refused) = self.endpoint.respond(now_ns, handle, STATUS_OK, segment) {

@@ -217,10 +217,7 @@ pub(crate) fn refusal(error: &ChangeError) -> Status {
 }
 
 fn mode(dry_run: bool) -> Mode {
-    match dry_run {
-        true => Mode::DryRun,
-        false => Mode::Apply,
-    }
+    if dry_run { Mode::DryRun } else { Mode::Apply }
 }
 
 /// The name of an app that was given by its number or its name, and that is attached.

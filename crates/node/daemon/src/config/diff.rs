@@ -79,9 +79,10 @@ pub fn diff(old: &Config, new: &Config) -> Vec<ConfigChange> {
 }
 
 fn takes_effect(key: &str) -> TakesEffect {
-    match LIVE.iter().any(|live| key.starts_with(live)) {
-        true => TakesEffect::Live,
-        false => TakesEffect::Restarted,
+    if LIVE.iter().any(|live| key.starts_with(live)) {
+        TakesEffect::Live
+    } else {
+        TakesEffect::Restarted
     }
 }
 

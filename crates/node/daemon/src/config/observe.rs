@@ -77,9 +77,10 @@ impl ListenAddress {
     /// `ip:port`, or `unix:PATH`. The error says what is wrong with it.
     pub fn parse(text: &str) -> Result<ListenAddress, String> {
         if let Some(path) = text.strip_prefix(UNIX) {
-            return match path.is_empty() {
-                true => Err("name the socket after \"unix:\"".into()),
-                false => Ok(ListenAddress::Unix(path.into())),
+            return if path.is_empty() {
+                Err("name the socket after \"unix:\"".into())
+            } else {
+                Ok(ListenAddress::Unix(path.into()))
             };
         }
         let address = text.parse().map(ListenAddress::Tcp);

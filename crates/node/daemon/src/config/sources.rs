@@ -95,9 +95,10 @@ impl Sources {
             .flatten()
             .map(|path| path.display().to_string())
             .collect();
-        match paths.is_empty() {
-            true => "no file: all defaults".to_owned(),
-            false => paths.join(", "),
+        if paths.is_empty() {
+            "no file: all defaults".to_owned()
+        } else {
+            paths.join(", ")
         }
     }
 
@@ -176,11 +177,12 @@ fn read(path: &Path) -> Result<String, ConfigError> {
     file.take(FILE_BYTES_MAX + 1)
         .read_to_string(&mut text)
         .map_err(failed)?;
-    match text.len() as u64 > FILE_BYTES_MAX {
-        true => Err(failed(std::io::Error::other(format!(
+    if text.len() as u64 > FILE_BYTES_MAX {
+        Err(failed(std::io::Error::other(format!(
             "is larger than {FILE_BYTES_MAX} bytes"
-        )))),
-        false => Ok(text),
+        ))))
+    } else {
+        Ok(text)
     }
 }
 

@@ -265,9 +265,10 @@ impl Channel {
                 read => at += read,
             }
         }
-        match checksum(&content) == document.checksum {
-            true => Ok(content),
-            false => Err(ChannelError::Damaged { bytes }),
+        if checksum(&content) == document.checksum {
+            Ok(content)
+        } else {
+            Err(ChannelError::Damaged { bytes })
         }
     }
 
@@ -361,9 +362,10 @@ fn is_end(error: &io::Error) -> bool {
 
 fn left(until: Instant, limit: Duration) -> Result<Wait, ChannelError> {
     let left = until.saturating_duration_since(Instant::now());
-    match left.is_zero() {
-        true => Err(ChannelError::Silent(limit)),
-        false => Ok(Wait::AtMost(left.as_nanos() as u64)),
+    if left.is_zero() {
+        Err(ChannelError::Silent(limit))
+    } else {
+        Ok(Wait::AtMost(left.as_nanos() as u64))
     }
 }
 

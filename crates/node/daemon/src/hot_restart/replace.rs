@@ -257,9 +257,10 @@ impl Successor {
             // It may have gone on, and not been able to say so: only when it has ended this is certain.
             let status = self.end();
             let mut said = self.channel.rest().into_iter();
-            return match said.any(|said| matches!(said, Ok(Body::Committed(_)))) {
-                true => Err(UpgradeError::Lost { status }),
-                false => Err(self.failed("was to go on", error)),
+            return if said.any(|said| matches!(said, Ok(Body::Committed(_)))) {
+                Err(UpgradeError::Lost { status })
+            } else {
+                Err(self.failed("was to go on", error))
             };
         }
         self.state = SuccessorState::GoesOn;

@@ -86,9 +86,10 @@ impl Descriptors {
 
     pub(super) fn take(&mut self, count: u32, what: &str) -> Result<Vec<OwnedFd>, NotRestored> {
         let count = count as usize;
-        match count <= self.0.len() {
-            true => Ok(self.0.drain(..count).collect()),
-            false => Err(failed(what, &"descriptors are missing")),
+        if count <= self.0.len() {
+            Ok(self.0.drain(..count).collect())
+        } else {
+            Err(failed(what, &"descriptors are missing"))
         }
     }
 

@@ -146,9 +146,12 @@ impl Attachment {
     /// Whether it applies to a method, by its name and path.
     #[must_use]
     pub fn applies_to_method(&self, name: &str, path: &str) -> bool {
-        let is_meant = |pattern: &String| match pattern.starts_with('/') {
-            true => matches(pattern, path),
-            false => matches(pattern, name),
+        let is_meant = |pattern: &String| {
+            if pattern.starts_with('/') {
+                matches(pattern, path)
+            } else {
+                matches(pattern, name)
+            }
         };
         self.methods.is_empty() || self.methods.iter().any(is_meant)
     }

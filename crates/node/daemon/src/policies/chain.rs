@@ -51,17 +51,16 @@ impl Policies {
                 .iter()
                 .map(|instance| self.history.unproved_lineage(instance.tag, context))
                 .collect();
-            let chain = match instances.is_empty() {
-                true => Ok(Chain {
+            let chain = if instances.is_empty() {
+                Ok(Chain {
                     engines: Vec::new(),
                     left_out: Vec::new(),
-                }),
-                false => {
-                    let context = Arc::clone(context);
-                    let prepare = move || prepare_chain(&instances, &lineages, &context);
-                    let prepared = tokio::task::spawn_blocking(prepare).await;
-                    prepared.map_err(|_| ChangeError::Ending)?
-                }
+                })
+            } else {
+                let context = Arc::clone(context);
+                let prepare = move || prepare_chain(&instances, &lineages, &context);
+                let prepared = tokio::task::spawn_blocking(prepare).await;
+                prepared.map_err(|_| ChangeError::Ending)?
             };
             if self.generation.get() == generation {
                 return chain;

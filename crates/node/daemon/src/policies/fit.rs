@@ -43,9 +43,12 @@ pub(crate) fn idle_because(attachment: &Attachment, known: &[Arc<BoundSchema>]) 
     methods.sort();
     methods.dedup();
     attachment.methods.iter().find_map(|pattern| {
-        let names = methods.iter().map(|(name, path)| match pattern.starts_with('/') {
-            true => path.clone(),
-            false => name.clone(),
+        let names = methods.iter().map(|(name, path)| {
+            if pattern.starts_with('/') {
+                path.clone()
+            } else {
+                name.clone()
+            }
         });
         let names: Vec<String> = names.collect();
         if names.iter().any(|name| matches(pattern, name)) {

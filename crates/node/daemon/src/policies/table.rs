@@ -456,11 +456,12 @@ impl Maker {
                 undone = true;
             }
         }
-        match undone {
-            true => Ok(()),
-            false => Err(ChangeError::NothingBefore {
+        if undone {
+            Ok(())
+        } else {
+            Err(ChangeError::NothingBefore {
                 engine: engine.to_owned(),
-            }),
+            })
         }
     }
 
@@ -528,12 +529,13 @@ fn unknown(attachment: &Attachment, error: super::registry::NoSuchKind) -> Chang
 }
 
 fn check_count(found: usize) -> Result<(), ChangeError> {
-    match found <= ATTACHMENTS_MAX {
-        true => Ok(()),
-        false => Err(ChangeError::TooMany {
+    if found <= ATTACHMENTS_MAX {
+        Ok(())
+    } else {
+        Err(ChangeError::TooMany {
             found,
             most: ATTACHMENTS_MAX,
-        }),
+        })
     }
 }
 

@@ -331,10 +331,7 @@ impl TestApp {
         let at = u64::from(place) * 0x1_0000;
         let text_at = at + 64;
         let data_at = (text_at + text.len() as u64).next_multiple_of(8);
-        let off8 = |byte: u64, empty: bool| match empty {
-            true => 0,
-            false => SEND_WINDOW + (byte / 8) as u32,
-        };
+        let off8 = |byte: u64, empty: bool| if empty { 0 } else { SEND_WINDOW + (byte / 8) as u32 };
         let mut root = Vec::new();
         root.extend_from_slice(&number.to_le_bytes());
         root.extend_from_slice(&off8(text_at, text.is_empty()).to_le_bytes());

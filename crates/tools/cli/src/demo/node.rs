@@ -44,17 +44,16 @@ pub(crate) fn run(options: Options) -> Result<(), WorkerError> {
     let config = config(options)?;
     config.check("the demonstration").map_err(service)?;
     provostd::log::start(&config.log).map_err(service)?;
-    let node = match takes_over {
-        false => Node::start(config).map_err(service)?,
-        true => {
-            let parts = NodeParts {
-                config,
-                kinds: Registry::with_built_ins(),
-                sources: Sources::default(),
-            };
-            let seat = Predecessor::at_standard_input().map_err(service)?;
-            Node::hot_restart(parts, seat).map_err(service)?
-        }
+    let node = if takes_over {
+        let parts = NodeParts {
+            config,
+            kinds: Registry::with_built_ins(),
+            sources: Sources::default(),
+        };
+        let seat = Predecessor::at_standard_input().map_err(service)?;
+        Node::hot_restart(parts, seat).map_err(service)?
+    } else {
+        Node::start(config).map_err(service)?
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

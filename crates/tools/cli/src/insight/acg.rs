@@ -243,21 +243,23 @@ pub(crate) fn told(report: &ImportReport) -> String {
 fn validate(options: &GraphOptions) -> Result<(), Failure> {
     let graph = read_graph(&options.acg)?;
     let summary = graph.summary();
-    print(&match options.json {
-        true => json_document(&serde_json::json!({
+    print(&if options.json {
+        json_document(&serde_json::json!({
             "services": summary.services, "requests": summary.requests, "calls": summary.calls, "depth": summary.depth,
-        }))?,
-        false => format!(
+        }))?
+    } else {
+        format!(
             "the graph is good: {} services, {} types of requests, {} calls, nested {} deep\n",
             summary.services, summary.requests, summary.calls, summary.depth
-        ),
+        )
     })
 }
 
 fn show(options: &GraphOptions) -> Result<(), Failure> {
     let graph = read_graph(&options.acg)?;
-    print(&match options.json {
-        true => json_document(&graph.source)?,
-        false => draw_text(&graph),
+    print(&if options.json {
+        json_document(&graph.source)?
+    } else {
+        draw_text(&graph)
     })
 }

@@ -26,9 +26,10 @@ pub(crate) struct Options {
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let report = examine();
-    print(&match options.json {
-        true => json_document(&report)?,
-        false => draw(&report, Canvas::of_stdout()),
+    print(&if options.json {
+        json_document(&report)?
+    } else {
+        draw(&report, Canvas::of_stdout())
     })
 }
 

@@ -38,9 +38,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut profile = read_profile(&options.profile)?;
     let fitted = fit(&profile)
         .map_err(|error| Failure::new(Exit::Refused, format!("{}: {error}", options.profile.display())))?;
-    print(&match options.json {
-        true => json_document(&fitted)?,
-        false => draw(&profile, &fitted, Canvas::of_stdout()),
+    print(&if options.json {
+        json_document(&fitted)?
+    } else {
+        draw(&profile, &fitted, Canvas::of_stdout())
     })?;
     let Some(out) = &options.out else {
         return Ok(());

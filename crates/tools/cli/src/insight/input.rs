@@ -16,21 +16,23 @@ use crate::insight::machine::this_machine;
 /// The text of a file of at most so many bytes; `-` is standard input.
 pub(crate) fn read_text(path: &Path, bytes_max: usize) -> Result<String, Failure> {
     let wrong = |error: std::io::Error| Failure::usage(format!("{}: {error}", path.display()));
-    let source: Box<dyn Read> = match path.as_os_str() == "-" {
-        true => Box::new(std::io::stdin()),
-        false => Box::new(File::open(path).map_err(wrong)?),
+    let source: Box<dyn Read> = if path.as_os_str() == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(File::open(path).map_err(wrong)?)
     };
     let mut text = String::new();
     let taken = source
         .take(bytes_max as u64 + 1)
         .read_to_string(&mut text)
         .map_err(wrong)?;
-    match taken > bytes_max {
-        true => Err(refused(
+    if taken > bytes_max {
+        Err(refused(
             path,
             format!("longer than {bytes_max} bytes, which is the most that is read: split it"),
-        )),
-        false => Ok(text),
+        ))
+    } else {
+        Ok(text)
     }
 }
 

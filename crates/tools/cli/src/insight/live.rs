@@ -85,15 +85,17 @@ async fn run(options: &Options) -> Result<(), Failure> {
     };
     let hops = hops(&called, served.as_ref());
     if hops.is_empty() {
-        let message = match called.counted_by.is_empty() {
-            true => "the node counts no calls: attach a policy of the kind metrics",
-            false => "no app of this node had a call that ended meanwhile: look for longer with --seconds",
+        let message = if called.counted_by.is_empty() {
+            "the node counts no calls: attach a policy of the kind metrics"
+        } else {
+            "no app of this node had a call that ended meanwhile: look for longer with --seconds"
         };
         return Err(Failure::new(Exit::Refused, message));
     }
-    print(&match options.target.json {
-        true => json_document(&hops)?,
-        false => draw(&hops, Canvas::of_stdout()),
+    print(&if options.target.json {
+        json_document(&hops)?
+    } else {
+        draw(&hops, Canvas::of_stdout())
     })
 }
 

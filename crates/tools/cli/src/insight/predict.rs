@@ -85,9 +85,10 @@ impl BudgetOptions {
             BudgetVerdict::Within => false,
         };
         let over: Vec<String> = lines.iter().filter(is_over).map(describe_line).collect();
-        match over.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::failed(format!("over budget: {}", over.join("; ")))),
+        if over.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::failed(format!("over budget: {}", over.join("; "))))
         }
     }
 }
@@ -112,9 +113,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let predicted = predict(&graph, &model, &setup, &asked.model.predict_options())
         .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
     let lines = options.budget.budget().check(&predicted);
-    print(&match asked.json {
-        true => json_document(&serde_json::json!({ "prediction": predicted, "budget": lines }))?,
-        false => draw(&predicted, &lines, Canvas::of_stdout()),
+    print(&if asked.json {
+        json_document(&serde_json::json!({ "prediction": predicted, "budget": lines }))?
+    } else {
+        draw(&predicted, &lines, Canvas::of_stdout())
     })?;
     options.budget.decide(&lines)
 }
@@ -212,10 +214,7 @@ pub(crate) fn draw_remarks(predicted: &Prediction) -> String {
     for warning in &predicted.warnings {
         let _ = writeln!(out, "note: {}", clean(warning));
     }
-    match out.is_empty() {
-        true => out,
-        false => format!("\n{out}"),
-    }
+    if out.is_empty() { out } else { format!("\n{out}") }
 }
 
 fn shares(parts: &[NamedInterval], text: fn(&Interval) -> String, canvas: Canvas) -> String {
@@ -277,11 +276,12 @@ pub(crate) fn run_each(options: &EachOptions) -> Result<(), Failure> {
     };
     let predicted = predict_forest(&forest, &model, &options.setup.setup("mesh"), &asked)
         .map_err(|error| refused(&options.profile, error))?;
-    print(&match options.json {
-        true => json_document(
+    print(&if options.json {
+        json_document(
             &serde_json::json!({ "report": forest.report, "prediction": predicted, "warnings": model.warnings }),
-        )?,
-        false => told(&forest.report) + "\n" + &draw_each(&predicted, &model.warnings, Canvas::of_stdout()),
+        )?
+    } else {
+        told(&forest.report) + "\n" + &draw_each(&predicted, &model.warnings, Canvas::of_stdout())
     })
 }
 

@@ -104,9 +104,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     if let Some(path) = &options.profile_out {
         write_text(Some(path), &profile.to_json())?;
     }
-    print(&match options.json {
-        true => json_document(&report)?,
-        false => draw(&report, Canvas::of_stdout()),
+    print(&if options.json {
+        json_document(&report)?
+    } else {
+        draw(&report, Canvas::of_stdout())
     })
 }
 
@@ -121,9 +122,10 @@ fn order(options: &Options) -> ValidationOrder {
         ProfiledProxy::BuiltIn,
     );
     let usual = ProfileOrder::of(proxy, protocols);
-    let (rounds, slice) = match options.quick {
-        true => (5, Duration::from_millis(150)),
-        false => (15, usual.slice),
+    let (rounds, slice) = if options.quick {
+        (5, Duration::from_millis(150))
+    } else {
+        (15, usual.slice)
     };
     let shapes: Vec<ApplicationShape> = options.shape.iter().map(|shape| shape.application()).collect();
     ValidationOrder {
@@ -134,9 +136,10 @@ fn order(options: &Options) -> ValidationOrder {
             slice,
             ..usual
         },
-        shapes: match shapes.is_empty() {
-            true => ApplicationShape::ALL.to_vec(),
-            false => shapes,
+        shapes: if shapes.is_empty() {
+            ApplicationShape::ALL.to_vec()
+        } else {
+            shapes
         },
         sizes_bytes: options.sizes.clone(),
         draws: 200,

@@ -96,9 +96,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let graph = read_graph(&asked.acg)?;
     let (_, model) = asked.model.model(&asked.profile, &graph.source.machine)?;
     let setup = asked.setup.setup("as it is");
-    let changes = match options.changes.is_empty() {
-        true => usual_changes(&graph, &model, &setup),
-        false => options.changes.clone(),
+    let changes = if options.changes.is_empty() {
+        usual_changes(&graph, &model, &setup)
+    } else {
+        options.changes.clone()
     };
     let found = what_if(
         &graph,
@@ -156,9 +157,10 @@ pub(crate) fn setups(
 }
 
 fn show(found: &Comparison, is_json: bool) -> Result<(), Failure> {
-    print(&match is_json {
-        true => json_document(found)?,
-        false => draw(found, Canvas::of_stdout()),
+    print(&if is_json {
+        json_document(found)?
+    } else {
+        draw(found, Canvas::of_stdout())
     })
 }
 

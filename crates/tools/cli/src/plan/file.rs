@@ -115,9 +115,10 @@ impl Attach {
     /// As the admin API has it.
     pub(crate) fn policy(&self) -> Policy {
         Policy {
-            name: match self.name.is_empty() {
-                true => self.kind.clone(),
-                false => self.name.clone(),
+            name: if self.name.is_empty() {
+                self.kind.clone()
+            } else {
+                self.name.clone()
             },
             kind: self.kind.clone(),
             version: self.version,
@@ -294,9 +295,10 @@ impl Plan {
                     .map(|problem| format!("step {}: {problem}", at + 1)),
             );
         }
-        match problems.is_empty() {
-            true => Ok(plan),
-            false => Err(invalid(problems.join("\n  "))),
+        if problems.is_empty() {
+            Ok(plan)
+        } else {
+            Err(invalid(problems.join("\n  ")))
         }
     }
 
@@ -386,9 +388,10 @@ impl Step {
             Some(Action::Run(run)) => format!("run {}", run.command.join(" ")),
             None => "nothing".to_owned(),
         };
-        match self.node.is_empty() {
-            true => what,
-            false => format!("{}: {what}", self.node),
+        if self.node.is_empty() {
+            what
+        } else {
+            format!("{}: {what}", self.node)
         }
     }
 }

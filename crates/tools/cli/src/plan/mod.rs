@@ -204,9 +204,10 @@ impl Execution {
             }
             // Looked at before, as a look that lasts would keep the news of an interruption out.
             let is_interrupted = *interrupted.borrow();
-            let outcome = match is_interrupted {
-                true => Err(Failure::failed("interrupted")),
-                false => self.step(number, step, interrupted.clone()).await,
+            let outcome = if is_interrupted {
+                Err(Failure::failed("interrupted"))
+            } else {
+                self.step(number, step, interrupted.clone()).await
             };
             if let Err(failure) = outcome {
                 return Err(self.give_up(number, step, failure, keep).await);
@@ -217,15 +218,14 @@ impl Execution {
     }
 
     fn of_this_plan(&self) -> Result<(), Failure> {
-        match self.journal.is_of_this_plan {
-            true => Ok(()),
-            false => {
-                let message = format!(
-                    "the journal {} is of another text of this plan: bring that back, or move the journal away",
-                    self.journal_path.display()
-                );
-                Err(Failure::new(Exit::Refused, message))
-            }
+        if self.journal.is_of_this_plan {
+            Ok(())
+        } else {
+            let message = format!(
+                "the journal {} is of another text of this plan: bring that back, or move the journal away",
+                self.journal_path.display()
+            );
+            Err(Failure::new(Exit::Refused, message))
         }
     }
 
@@ -279,9 +279,10 @@ impl Execution {
         self.journal
             .write(Event::Started, number, Some(undo), &step.title())?;
         self.tell(number, "begins", step, "")?;
-        let done = match may_be_done && done_before(action, place).await {
-            true => Ok("it was so already".to_owned()),
-            false => carry_out(action, place).await,
+        let done = if may_be_done && done_before(action, place).await {
+            Ok("it was so already".to_owned())
+        } else {
+            carry_out(action, place).await
         };
         match done {
             Ok(summary) => {
@@ -413,9 +414,10 @@ impl Execution {
     }
 
     fn say(&self, text: &str, look: Look) -> Result<(), Failure> {
-        match self.is_json {
-            true => print(&json_line(&json!({ "event": "note", "message": text }))?),
-            false => print(&format!("{}\n", look.paint(&clean(text), self.canvas))),
+        if self.is_json {
+            print(&json_line(&json!({ "event": "note", "message": text }))?)
+        } else {
+            print(&format!("{}\n", look.paint(&clean(text), self.canvas)))
         }
     }
 }
@@ -502,9 +504,10 @@ async fn undo_of(action: &Action, place: Option<&Place>) -> Result<Undo, Failure
                 .collect(),
         },
         Action::Upgrade(upgrade) => Undo::Rollback {
-            kind: match upgrade.policy.is_empty() {
-                true => upgrade.kind.clone(),
-                false => upgrade.policy.clone(),
+            kind: if upgrade.policy.is_empty() {
+                upgrade.kind.clone()
+            } else {
+                upgrade.policy.clone()
             },
         },
         Action::DaemonUpgrade(upgrade) if upgrade.undo_binary.is_empty() => Undo::Nothing {

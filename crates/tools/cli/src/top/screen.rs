@@ -167,9 +167,12 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, view: &mut View, colour: Colour
         .take(rows_shown)
         .map(|row| (cells(row), row.error_rate > 0.0))
         .collect();
-    let heading = |column: &super::view::Column| match column.key == view.sort() {
-        true => Span::styled(format!("{}*", column.heading), bold()),
-        false => Span::styled(column.heading, bold()),
+    let heading = |column: &super::view::Column| {
+        if column.key == view.sort() {
+            Span::styled(format!("{}*", column.heading), bold())
+        } else {
+            Span::styled(column.heading, bold())
+        }
     };
     let headings: Vec<_> = COLUMNS.iter().map(heading).collect();
     let widths: Vec<_> = COLUMNS
@@ -187,21 +190,22 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, view: &mut View, colour: Colour
     let rows = shown.iter().map(|(cells, has_errors)| {
         let aligned = cells.iter().zip(&COLUMNS).map(|(cell, column)| {
             let line = Line::from(cell.as_str());
-            match column.is_number {
-                true => line.right_aligned(),
-                false => line,
+            if column.is_number {
+                line.right_aligned()
+            } else {
+                line
             }
         });
         let style = if *has_errors { bad(colour) } else { Style::new() };
         Row::new(aligned).style(style)
     });
-    let headings = headings
-        .into_iter()
-        .zip(&COLUMNS)
-        .map(|(span, column)| match column.is_number {
-            true => Line::from(span).right_aligned(),
-            false => Line::from(span),
-        });
+    let headings = headings.into_iter().zip(&COLUMNS).map(|(span, column)| {
+        if column.is_number {
+            Line::from(span).right_aligned()
+        } else {
+            Line::from(span)
+        }
+    });
     let table = Table::new(rows, widths)
         .header(Row::new(headings))
         .column_spacing(1);

@@ -260,9 +260,10 @@ fn names(row: &MethodStats) -> [&str; 4] {
 
 /// The cells of a row, by column.
 pub(crate) fn cells(row: &MethodStats) -> [String; COLUMNS.len()] {
-    let errors = match row.error_rate > 0.0 {
-        true => numbers::percent(row.error_rate / row.rate.max(row.error_rate)),
-        false => "-".to_owned(),
+    let errors = if row.error_rate > 0.0 {
+        numbers::percent(row.error_rate / row.rate.max(row.error_rate))
+    } else {
+        "-".to_owned()
     };
     [
         clean(&row.app),

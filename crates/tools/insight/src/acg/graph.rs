@@ -168,19 +168,21 @@ fn check_name(name: &str, place: &str) -> Result<(), AcgError> {
         );
         return Err(AcgError::invalid(place, problem));
     }
-    match name.chars().any(char::is_control) {
-        true => Err(AcgError::invalid(place, "a name has no control characters")),
-        false => Ok(()),
+    if name.chars().any(char::is_control) {
+        Err(AcgError::invalid(place, "a name has no control characters"))
+    } else {
+        Ok(())
     }
 }
 
 fn check_number(value: f64, min: f64, max: f64, place: String) -> Result<(), AcgError> {
-    match value.is_finite() && (min..=max).contains(&value) {
-        true => Ok(()),
-        false => Err(AcgError::invalid(
+    if value.is_finite() && (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(AcgError::invalid(
             place,
             format!("{value} is not between {min} and {max}"),
-        )),
+        ))
     }
 }
 

@@ -197,9 +197,10 @@ impl Amount {
         values.sort_by(f64::total_cmp);
         let at = |share| (crate::fit::quantile(values, share) * 10.0).round() / 10.0;
         let (p10, p50, p90, p99) = (at(0.1), at(0.5), at(0.9), at(0.99));
-        match p10 == p99 {
-            true => Amount::Fixed(p50),
-            false => Amount::Spread(SpreadQuantiles { p10, p50, p90, p99 }),
+        if p10 == p99 {
+            Amount::Fixed(p50)
+        } else {
+            Amount::Spread(SpreadQuantiles { p10, p50, p90, p99 })
         }
     }
 

@@ -134,17 +134,18 @@ impl Interval {
     pub fn of_draws(value: f64, draws: &[f64]) -> Interval {
         let mut sorted = draws.to_vec();
         sorted.sort_by(f64::total_cmp);
-        match sorted.is_empty() {
-            true => Interval {
+        if sorted.is_empty() {
+            Interval {
                 value,
                 low: value,
                 high: value,
-            },
-            false => Interval {
+            }
+        } else {
+            Interval {
                 value,
                 low: quantile(&sorted, 0.05).min(value),
                 high: quantile(&sorted, 0.95).max(value),
-            },
+            }
         }
     }
 
@@ -404,13 +405,14 @@ fn check_plays(
         .flat_map(|request| request.calls.iter().map(|call| call.expected.max(1.0)))
         .sum();
     let draws = model.draw_count();
-    match calls * options.samples as f64 * draws as f64 > PLAYS_MAX {
-        true => Err(PredictError::TooManyPlays {
+    if calls * options.samples as f64 * draws as f64 > PLAYS_MAX {
+        Err(PredictError::TooManyPlays {
             samples: options.samples,
             calls,
             draws,
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 

@@ -21,13 +21,13 @@ pub(super) fn escaped(text: &str) -> String {
 
 /// A text that fits a place of so many characters.
 pub(super) fn shortened(text: &str, characters: usize) -> String {
-    match text.chars().count() > characters {
-        true => text
-            .chars()
+    if text.chars().count() > characters {
+        text.chars()
             .take(characters.saturating_sub(1))
             .chain(['…'])
-            .collect(),
-        false => text.to_owned(),
+            .collect()
+    } else {
+        text.to_owned()
     }
 }
 

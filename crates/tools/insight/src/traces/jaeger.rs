@@ -75,23 +75,20 @@ pub(super) fn read(text: &str, spans: &mut SpanSet) -> Result<(), TraceError> {
         line: error.line() as u64,
         problem: error.to_string(),
     };
-    match text.trim_start().starts_with('[') {
-        true => {
-            let traces: Vec<JaegerTrace> = serde_json::from_str(text).map_err(malformed)?;
-            traces.into_iter().try_for_each(|trace| take_trace(trace, spans))
-        }
-        false => {
-            let document: JaegerDocument = serde_json::from_str(text).map_err(malformed)?;
-            document
-                .data
-                .into_iter()
-                .try_for_each(|trace| take_trace(trace, spans))?;
-            let alone = JaegerTrace {
-                spans: document.spans,
-                processes: document.processes,
-            };
-            take_trace(alone, spans)
-        }
+    if text.trim_start().starts_with('[') {
+        let traces: Vec<JaegerTrace> = serde_json::from_str(text).map_err(malformed)?;
+        traces.into_iter().try_for_each(|trace| take_trace(trace, spans))
+    } else {
+        let document: JaegerDocument = serde_json::from_str(text).map_err(malformed)?;
+        document
+            .data
+            .into_iter()
+            .try_for_each(|trace| take_trace(trace, spans))?;
+        let alone = JaegerTrace {
+            spans: document.spans,
+            processes: document.processes,
+        };
+        take_trace(alone, spans)
     }
 }
 
@@ -137,9 +134,10 @@ fn take_span(
         parent,
         service: spans.name(&process.service_name)?,
         operation: spans.name(&span.operation_name)?,
-        kind: match is_message {
-            true => SpanKind::Message,
-            false => facts.kind.unwrap_or(SpanKind::Unknown),
+        kind: if is_message {
+            SpanKind::Message
+        } else {
+            facts.kind.unwrap_or(SpanKind::Unknown)
         },
         start_us: span.start_time,
         duration_us: span.duration,

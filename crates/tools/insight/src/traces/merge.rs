@@ -120,9 +120,10 @@ fn rate_per_trace(forest: &TraceForest, options: &MergeOptions, traces: usize) -
         return (rate / traces as f64, false);
     }
     let window_us = forest.window_us();
-    match window_us >= WINDOW_US_MIN && traces > 1 {
-        true => (1e6 / window_us / options.sampled_share, false),
-        false => (1.0 / traces as f64, true),
+    if window_us >= WINDOW_US_MIN && traces > 1 {
+        (1e6 / window_us / options.sampled_share, false)
+    } else {
+        (1.0 / traces as f64, true)
     }
 }
 
@@ -365,9 +366,10 @@ impl MergedRequest {
                     } else {
                         rounded(node.count as f64 / made.max(1) as f64).max(1.0)
                     },
-                    repeat_mode: match node.overlapping * 2 > made {
-                        true => RepeatMode::Concurrent,
-                        false => RepeatMode::Sequential,
+                    repeat_mode: if node.overlapping * 2 > made {
+                        RepeatMode::Concurrent
+                    } else {
+                        RepeatMode::Sequential
                     },
                     after: afters[at].iter().map(|sibling| ids[*sibling].clone()).collect(),
                     detached: node.detached * 2 > node.count,

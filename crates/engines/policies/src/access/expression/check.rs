@@ -407,9 +407,10 @@ impl<'s> Checker<'s> {
 
     pub(crate) fn metadata(&mut self, tree: &Tree, key: &str) -> Checked {
         let key = self.metadata_key(tree, key)?;
-        let kind = match key.ends_with("-bin") {
-            true => Kind::Bytes,
-            false => Kind::String,
+        let kind = if key.ends_with("-bin") {
+            Kind::Bytes
+        } else {
+            Kind::String
         };
         Ok(Typed::node(kind, Node::Metadata(key)))
     }

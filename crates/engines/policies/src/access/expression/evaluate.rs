@@ -154,10 +154,13 @@ impl<'a> Evaluation<'a> {
             }
             Node::Variable(slot) => Ok(self.variables[usize::from(*slot)]),
             Node::Metadata(key) => self.metadata(key),
-            Node::If(of) => match self.bool(&of[0])? {
-                true => self.val(&of[1]),
-                false => self.val(&of[2]),
-            },
+            Node::If(of) => {
+                if self.bool(&of[0])? {
+                    self.val(&of[1])
+                } else {
+                    self.val(&of[2])
+                }
+            }
             Node::Arithmetic(operation, of) => {
                 let (a, b) = (self.val(&of[0])?, self.val(&of[1])?);
                 calculate(*operation, a, b)
@@ -290,11 +293,12 @@ impl<'a> Evaluation<'a> {
             return Err(Failure::SeveralValues);
         }
         let value = &block[place];
-        match key.ends_with("-bin") {
-            true => Ok(Val::Bytes(value)),
-            false => std::str::from_utf8(value)
+        if key.ends_with("-bin") {
+            Ok(Val::Bytes(value))
+        } else {
+            std::str::from_utf8(value)
                 .map(Val::String)
-                .map_err(|_| Failure::NotText),
+                .map_err(|_| Failure::NotText)
         }
     }
 
@@ -544,9 +548,10 @@ fn find(elements: &Elements<'_>, key: &Val<'_>) -> Result<Option<u32>, Failure> 
         Val::Bool(value) => Value::Bool(value),
         Val::Int(_) | Val::Uint(_) => {
             let number = key.integer().ok_or(Failure::Type)?;
-            let value = match is_unsigned {
-                true => u64::try_from(number).ok().map(Value::Uint),
-                false => i64::try_from(number).ok().map(Value::Int),
+            let value = if is_unsigned {
+                u64::try_from(number).ok().map(Value::Uint)
+            } else {
+                i64::try_from(number).ok().map(Value::Int)
             };
             let Some(value) = value else { return Ok(None) };
             value

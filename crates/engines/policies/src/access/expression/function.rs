@@ -484,9 +484,10 @@ impl Checker<'_> {
             (Term::Path(path), Kind::List(element)) => {
                 let is_message = holds_messages(path.last());
                 let field = self.field_of(path, &of.iter_range)?;
-                match is_message {
-                    true => (Over::Messages(field), *element),
-                    false => (Over::Elements(field), *element),
+                if is_message {
+                    (Over::Messages(field), *element)
+                } else {
+                    (Over::Elements(field), *element)
                 }
             }
             (Term::Path(path), Kind::Map(key, _)) => (Over::Keys(self.field_of(path, &of.iter_range)?), *key),

@@ -64,11 +64,12 @@ impl AddressNetwork {
                 .filter(|bits| *bits <= longest)
                 .ok_or_else(|| format!("{prefix:?} is no length from 0 to {longest}"))?,
         };
-        match first.masked(prefix) == first {
-            true => Ok(AddressNetwork { first, prefix }),
-            false => Err(format!(
+        if first.masked(prefix) == first {
+            Ok(AddressNetwork { first, prefix })
+        } else {
+            Err(format!(
                 "{address} has bits behind the first {prefix}, which say nothing"
-            )),
+            ))
         }
     }
 
