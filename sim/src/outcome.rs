@@ -38,7 +38,6 @@ pub(crate) enum Course {
 pub(crate) struct Outgoing {
     pub(crate) step: Step,
     pub(crate) metadata: Vec<u8>,
-    /// Seed and payload.
     pub(crate) message: Option<(u64, Vec<u8>)>,
 }
 
@@ -51,7 +50,6 @@ pub(crate) struct Received {
     pub(crate) status: Code,
     pub(crate) window_bytes: u32,
     pub(crate) metadata: Vec<u8>,
-    /// Seed and payload.
     pub(crate) message: Option<(u64, Vec<u8>)>,
 }
 

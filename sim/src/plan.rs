@@ -11,7 +11,6 @@ pub(crate) const SMALL_SIZE: u8 = 0;
 /// A plan's length in metadata.
 const PLAN_BYTES: usize = 24;
 
-/// A call's plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Which call of the whole simulation.
@@ -33,7 +32,6 @@ pub(crate) struct Plan {
 /// Whether a server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// As planned.
     Full,
     /// It resets the call instead.
     Reset,

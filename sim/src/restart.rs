@@ -211,7 +211,6 @@ fn thaw(runtimes: &mut [SimRuntime], now: Nanos) -> Result<(), String> {
 /// What goes on once the predecessors have left.
 struct Successors {
     runtimes: Vec<SimRuntime>,
-    /// By runtime.
     adopted: Vec<Vec<AdoptedApp>>,
     ends: BTreeMap<ConnectionId, NodeEnd>,
     quotas: BTreeMap<AppId, Arc<CallQuota>>,

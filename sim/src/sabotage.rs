@@ -34,7 +34,6 @@ pub enum Sabotage {
     Starvation,
     /// The time of day has a say in what happens.
     TimeOfDay,
-    /// Some runtimes panic.
     Panic,
 }
 

@@ -14,9 +14,7 @@ const SKIPPED: &str = "skipped: ";
 
 /// A command with the name that the log calls it.
 pub(crate) struct TestJob {
-    /// The name.
     pub(crate) name: String,
-    /// What to run.
     pub(crate) command: Command,
 }
 

@@ -11,18 +11,10 @@ use serde::Deserialize;
 pub(crate) enum WorkspaceError {
     /// A program could not be started.
     #[error("cannot start {program}: {source}")]
-    Start {
-        /// The program.
-        program: String,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// A program failed.
+    Start { program: String, source: std::io::Error },
     #[error("failed ({status}): {command}")]
     Failed {
-        /// What was run.
         command: String,
-        /// How it ended.
         status: std::process::ExitStatus,
     },
     /// `cargo metadata` said something else than expected.
@@ -34,7 +26,6 @@ pub(crate) enum WorkspaceError {
 pub(crate) struct Workspace {
     /// Where the root `Cargo.toml` lies.
     pub(crate) root: PathBuf,
-    /// Where cargo builds.
     pub(crate) target: PathBuf,
     /// The members, without what they depend on from elsewhere.
     pub(crate) members: Vec<Package>,

@@ -5,7 +5,6 @@
 pub struct SeededRandom(u64);
 
 impl SeededRandom {
-    /// From a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut random = Self(seed ^ 0x9e37_79b9_7f4a_7c15);
@@ -16,7 +15,6 @@ impl SeededRandom {
         random
     }
 
-    /// Any number.
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -9,7 +9,6 @@ use provost_nic::{
 };
 use provost_nic_model::{HostTiming, ModelUnavailable, SimulatedNic, WirePacket};
 
-/// The peer's address.
 pub const PEER: u64 = 0x0a00_0001_1f90;
 /// The token of the peer's packets.
 pub const LOCAL_TOKEN: u32 = 0x0102_0304;
@@ -17,16 +16,13 @@ pub const LOCAL_TOKEN: u32 = 0x0102_0304;
 pub const REMOTE: (u16, u32) = (0x1122, 0x5566_7788);
 /// Connection 1 makes calls, connection 2 handles them.
 pub const CLIENT: u16 = 1;
-/// See there.
 pub const SERVER: u16 = 2;
 /// Cycles after which whatever follows from something has happened.
 const SETTLED_CYCLES: u64 = 1_500;
 
 /// A NIC with four flows of 16 slots of 8 lines, a client's connection and a server's.
 pub struct NicRig {
-    /// The NIC.
     pub nic: SimulatedNic,
-    /// Its flows.
     pub rings: Vec<RingDriver>,
 }
 
@@ -94,7 +90,6 @@ impl NicRig {
         }
     }
 
-    /// A counter.
     pub fn counter(&mut self, name: CounterName) -> u32 {
         self.nic.read_register(registers::counter(name as u16))
     }

@@ -62,7 +62,6 @@ pub struct ServerRecord {
     pub executed: HashMap<u64, u32>,
     /// Requests by the flow that they came by.
     pub by_flow: BTreeMap<u8, u64>,
-    /// Requests by lines.
     pub by_lines: BTreeMap<usize, u64>,
 }
 

@@ -20,7 +20,6 @@ const LATENCY_CYCLES: u64 = 100;
 /// What a host has for a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostKind {
-    /// The NIC.
     Nic,
     /// The datagram transport in software.
     Software,
@@ -29,24 +28,18 @@ pub enum HostKind {
 /// What goes wrong on the wire, each in parts per thousand of the packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WireFaults {
-    /// It vanishes.
     pub loss: u32,
-    /// It arrives twice.
     pub duplication: u32,
-    /// It is overtaken.
     pub reordering: u32,
-    /// A byte changes.
     pub corruption: u32,
 }
 
 /// What a world consists of.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
-    /// Replays the world.
     pub seed: u64,
     /// The client, and the server.
     pub hosts: [HostKind; 2],
-    /// What goes wrong.
     pub faults: WireFaults,
     /// Sessions of the client.
     pub sessions: usize,
@@ -162,7 +155,6 @@ impl World {
         1_000_000 + self.cycle * CYCLE_NS
     }
 
-    /// Cycles so far.
     #[must_use]
     pub fn cycle(&self) -> u64 {
         self.cycle
@@ -300,7 +292,6 @@ impl World {
         }
     }
 
-    /// One cycle.
     pub fn step(&mut self) {
         self.deliver();
         for side in 0..self.hosts.len() {

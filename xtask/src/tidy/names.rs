@@ -98,7 +98,6 @@ pub(super) fn complaints(path: &Path, text: &str, banned: &[BannedWord]) -> Comp
 pub(super) enum NameSort {
     /// A struct, enum, trait, union or alias.
     Type,
-    /// Something else.
     Other,
 }
 

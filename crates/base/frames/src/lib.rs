@@ -29,7 +29,6 @@ const ETHERNET_IPV4: [u8; 2] = [0x08, 0x00];
 const VERSION_AND_WORDS: u8 = 0x45;
 const PROTOCOL_UDP: u8 = 17;
 
-/// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Mac(pub [u8; 6]);
 

@@ -21,7 +21,6 @@ pub struct Datagram<'f> {
     pub to: SocketAddrV4,
     /// Whether the network marked it as having met congestion.
     pub congested: bool,
-    /// What was sent.
     pub payload: &'f [u8],
 }
 

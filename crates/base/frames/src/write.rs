@@ -20,11 +20,9 @@ const UDP_HEADER_BYTES: usize = 8;
 pub struct Ends {
     /// This end's Ethernet address.
     pub from_mac: Mac,
-    /// This end.
     pub from: SocketAddrV4,
     /// The Ethernet address of the next hop.
     pub to_mac: Mac,
-    /// The other end.
     pub to: SocketAddrV4,
 }
 

@@ -19,7 +19,6 @@ const SIZES: [u32; 39] = [
 /// Blocks in a span of the smallest class: the most that a span holds.
 pub(crate) const SPAN_BLOCKS_MAX: usize = (SPAN_BYTES / SIZES[0]) as usize;
 
-/// One size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class(u8);
 

@@ -104,7 +104,6 @@ impl Pages {
         Some(first)
     }
 
-    /// Returns its length.
     pub(crate) fn free_large(&mut self, first: u32) -> u32 {
         let count = self.run_pages(first);
         self.owners[first as usize] = Owner::Free.word();

@@ -2,11 +2,9 @@
 
 use crate::classes::{CLASSES, Class, SPAN_BLOCKS_MAX};
 
-/// No span.
 pub(crate) const NONE: u32 = u32::MAX;
 const WORDS: usize = SPAN_BLOCKS_MAX / 64;
 
-/// One span.
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) first_page: u32,

@@ -29,15 +29,12 @@ pub enum Integrity {
 pub struct Arrival<'w, A> {
     /// Where it came from, as far as the wire can tell.
     pub from: A,
-    /// What was sent.
     pub bytes: &'w [u8],
     /// Whether the network marked it as having met congestion (ECN's CE).
     pub congested: bool,
 }
 
-/// Carries packets.
 pub trait Wire {
-    /// Names an end.
     type Address: Copy + Eq + Hash + Debug;
 
     /// This end's address, by which others reach it.
@@ -49,7 +46,6 @@ pub trait Wire {
     /// Packets that can wait to be received before further ones are lost.
     fn receive_ring_packets(&self) -> usize;
 
-    /// Who notices damage.
     fn integrity(&self) -> Integrity;
 
     /// Takes up to `packets_max` packets that have arrived, in one batch, and says how many there were. Zero means that

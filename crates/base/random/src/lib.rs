@@ -13,7 +13,6 @@ impl SeededRandom {
         SeededRandom(seed)
     }
 
-    /// Any number.
     pub const fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)

@@ -30,10 +30,8 @@ pub struct FrameMemory {
     pub head: *const AtomicU32,
 }
 
-/// A full slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Which slot.
     pub slot: u32,
     /// Bytes of the frame that is in it.
     pub bytes: u32,
@@ -46,7 +44,6 @@ pub enum FrameFault {
     Lap {
         /// What its state word says.
         untrusted: u32,
-        /// This lap.
         lap: u32,
     },
     /// A frame is said to be longer than a slot.
@@ -117,7 +114,6 @@ impl FrameMemory {
     }
 }
 
-/// The writing end.
 #[derive(Debug)]
 pub struct FrameProducer {
     memory: FrameMemory,
@@ -205,7 +201,6 @@ impl FrameProducer {
     }
 }
 
-/// The reading end.
 #[derive(Debug)]
 pub struct FrameConsumer {
     memory: FrameMemory,

@@ -71,7 +71,6 @@ impl From<PeerFault> for PushError {
     }
 }
 
-/// The writing end.
 #[derive(Debug)]
 pub struct Producer {
     memory: RingMemory,
@@ -174,7 +173,6 @@ impl Producer {
         self.published
     }
 
-    /// Number of slots.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.memory.capacity
@@ -199,7 +197,6 @@ impl Producer {
     }
 }
 
-/// The reading end.
 #[derive(Debug)]
 pub struct Consumer {
     memory: RingMemory,
@@ -296,7 +293,6 @@ impl Consumer {
         self.released
     }
 
-    /// Number of slots.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.memory.capacity

@@ -69,7 +69,6 @@ pub trait RingDrain {
     /// Takes [`RingDrain::arm`] back.
     fn disarm(&mut self);
 
-    /// Empties the ring.
     fn run(&mut self);
 }
 

@@ -74,7 +74,6 @@ pub enum Incompatibility {
          {reason}; give the changed field a new number, or bring both sides to the same schema"
     )]
     Field {
-        /// The field's number.
         number: u32,
         /// `message.field` in the client's schema.
         client: String,
@@ -98,11 +97,9 @@ pub enum Incompatibility {
         writer: &'static str,
         /// `message.field` at that side.
         first: String,
-        /// Its number.
         first_number: u32,
         /// `message.field` at that side.
         second: String,
-        /// Its number.
         second_number: u32,
         /// `message.oneof` at the side that reads.
         oneof: String,

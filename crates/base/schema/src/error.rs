@@ -11,7 +11,6 @@ pub struct SchemaError {
     pub element: String,
     /// Where it is in the file, as a path of `SourceCodeInfo`.
     pub path: Vec<i32>,
-    /// What is wrong.
     pub kind: SchemaErrorKind,
 }
 
@@ -45,7 +44,6 @@ pub enum SchemaErrorKind {
     /// A name that is not an identifier, or too long.
     #[error("`{name}` is not a name: letters, digits and underscores, at most {max} bytes with its package")]
     Name {
-        /// The name.
         name: String,
         /// The most bytes that a full name may have.
         max: usize,
@@ -59,7 +57,6 @@ pub enum SchemaErrorKind {
     /// Two fields with one number.
     #[error("the field number {number} is taken by `{other}`; give one of them another number")]
     DuplicateNumber {
-        /// The number.
         number: u32,
         /// The field that has it already.
         other: String,
@@ -70,7 +67,6 @@ pub enum SchemaErrorKind {
     /// A type of another kind than the field says.
     #[error("`{name}` is not {expected}; compile the schema anew")]
     WrongType {
-        /// The type.
         name: String,
         /// What it should be.
         expected: &'static str,

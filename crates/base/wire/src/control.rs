@@ -15,7 +15,6 @@ pub struct Request {
     /// Chosen by the app, not 0; the reply bears it.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// The request itself.
     #[prost(oneof = "request::Body", tags = "2, 3, 4, 5, 6, 7")]
     pub body: Option<request::Body>,
 }
@@ -78,7 +77,6 @@ pub struct Attach {
     pub takes_regions: bool,
 }
 
-/// Brings a schema.
 #[derive(Clone, PartialEq, Message)]
 pub struct AddSchema {
     /// The schema's hash as the app computed it at build time; the service computes its own.
@@ -86,7 +84,6 @@ pub struct AddSchema {
     pub hash: Vec<u8>,
 }
 
-/// Offers a service.
 #[derive(Clone, PartialEq, Message)]
 pub struct Bind {
     /// Full name of the service, `package.Service`.
@@ -116,7 +113,6 @@ pub struct RegionMapped {
     pub generation: u64,
 }
 
-/// Opens a connection.
 #[derive(Clone, PartialEq, Message)]
 pub struct Connect {
     /// Full name of the service.
@@ -139,7 +135,6 @@ pub struct Reply {
     /// The request's; 0 for what the service says on its own account.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// The reply itself.
     #[prost(oneof = "reply::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub body: Option<reply::Body>,
 }
@@ -224,10 +219,8 @@ pub struct Connected {
 #[derive(Clone, PartialEq, Message)]
 pub struct SchemaUnknown {}
 
-/// The request failed.
 #[derive(Clone, PartialEq, Message)]
 pub struct Failed {
-    /// A status code.
     #[prost(uint32, tag = "1")]
     pub code: u32,
     /// What is wrong, where, and what to do.
@@ -276,7 +269,6 @@ pub struct PeerDescription {
 /// The app at the other end of a connection.
 #[derive(Clone, PartialEq, Message)]
 pub struct PeerApp {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
     /// The name of its user on its node; empty where the number has none.

@@ -12,13 +12,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Parts(pub u8);
 
 impl Parts {
-    /// No part.
     pub const NONE: Parts = Parts(0);
     /// Opens the call; metadata, if any, is the request's. Client to server only.
     pub const BEGIN: Parts = Parts(1);
     /// Carries initial response metadata. Server to client only.
     pub const HEADERS: Parts = Parts(2);
-    /// Carries one message.
     pub const MESSAGE: Parts = Parts(4);
     /// The client will send no further message. Client to server only.
     pub const END: Parts = Parts(8);
@@ -132,7 +130,6 @@ pub struct Submission {
     pub deadline_ns: u64,
     /// What [`completion_kind::SENT`] gives back when the service has finished reading; 0 asks for no notice.
     pub token: u64,
-    /// Zero.
     pub reserved: [u64; 2],
 }
 
@@ -148,7 +145,6 @@ pub struct Completion {
     pub method: u16,
     /// Which connection of this app.
     pub connection: u32,
-    /// Which call.
     pub call: u64,
     /// The received block in the app's window, in units of 8 bytes; it is what the app reclaims. 0: no block.
     pub block: u32,
@@ -172,11 +168,9 @@ pub struct Completion {
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(8))]
 pub struct Batch {
-    /// The descriptor's kind.
     pub kind: u8,
     /// How many of `items` count, at most [`BATCH_MAX`].
     pub count: u8,
-    /// Zero.
     pub reserved: [u8; 14],
     /// Block offsets in units of 8 bytes, or tokens.
     pub items: [u64; BATCH_MAX],

@@ -28,9 +28,7 @@ pub mod frame_kind {
     pub const STEP: u8 = 6;
     /// The next chunk of the message that the call's last `STEP` began.
     pub const CHUNK: u8 = 7;
-    /// Are you there?
     pub const PING: u8 = 8;
-    /// Yes.
     pub const PONG: u8 = 9;
     /// No new call, please; those in flight are finished.
     pub const GO_AWAY: u8 = 10;
@@ -56,7 +54,6 @@ pub struct FrameHeader {
     pub message_bytes: U32,
     /// A status code (`STATUS`, `CANCEL`) or the bytes of a `WINDOW`.
     pub status_or_window: U32,
-    /// Zero.
     pub reserved: U32,
     /// Time left for the call in nanoseconds; 0 for no limit (`BEGIN` only).
     pub timeout_ns: U64,

@@ -39,10 +39,7 @@ pub enum MetadataError {
     },
     /// The block is longer than [`METADATA_BYTES_MAX`].
     #[error("metadata of {bytes} bytes is over the limit of {METADATA_BYTES_MAX}")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-    },
+    TooLong { bytes: usize },
     /// More than [`METADATA_ENTRIES_MAX`] entries.
     #[error("metadata has more than {METADATA_ENTRIES_MAX} entries")]
     TooMany,

@@ -23,7 +23,6 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The call succeeded.
     #[default]
     Ok = 0, "OK";
     /// The caller gave the call up.
@@ -70,7 +69,6 @@ impl Code {
             .unwrap_or(Code::Unknown)
     }
 
-    /// The code's number.
     #[must_use]
     pub const fn number(self) -> u32 {
         self as u32

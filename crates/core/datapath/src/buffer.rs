@@ -53,12 +53,10 @@ pub struct BufferPool {
 #[derive(Debug, Default)]
 struct Kept {
     buffers: Vec<Buffer>,
-    /// Their capacity.
     bytes: usize,
 }
 
 impl BufferPool {
-    /// An empty pool.
     #[must_use]
     pub fn new() -> BufferPool {
         BufferPool::default()

@@ -65,7 +65,6 @@ impl<T> CallTable<T> {
         self.calls
     }
 
-    /// Whether none is.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.calls == 0

@@ -240,7 +240,6 @@ impl Datapath {
         })
     }
 
-    /// Calls under way.
     #[must_use]
     pub fn calls(&self) -> usize {
         self.flow.calls

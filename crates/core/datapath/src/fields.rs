@@ -4,7 +4,6 @@ use crate::{NotSaved, RestoreError};
 
 /// A value that is a field of saved states, in one form wherever it stands.
 pub trait SavedField: Sized {
-    /// Appends the value.
     fn save(&self, out: &mut FieldWriter);
 
     /// Reads what [`SavedField::save`] has appended.
@@ -97,7 +96,6 @@ impl SavedField for u16 {
 /// Writes fields. What it wrote is read by a [`FieldReader`] in the same order.
 #[derive(Clone, Debug, Default)]
 pub struct FieldWriter {
-    /// What was written.
     pub bytes: Vec<u8>,
 }
 
@@ -108,7 +106,6 @@ impl FieldWriter {
         FieldWriter::default()
     }
 
-    /// Appends one byte.
     pub fn u8(&mut self, value: u8) {
         self.bytes.push(value);
     }
@@ -219,7 +216,6 @@ impl<'a> FieldReader<'a> {
         Ok(*field)
     }
 
-    /// Reads one byte.
     pub fn u8(&mut self) -> Result<u8, RestoreError> {
         self.array::<1>().map(|[byte]| byte)
     }

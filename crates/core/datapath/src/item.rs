@@ -30,7 +30,6 @@ pub struct Step {
     /// When the service took it from the app or from its transport; 0 for one that it made itself, or that came to
     /// another process.
     pub taken_at: Nanos,
-    /// Metadata and message.
     pub body: Body,
 }
 
@@ -93,7 +92,6 @@ pub enum BodyForm {
 /// Metadata and message of a step, wherever they are.
 #[derive(Debug, Default)]
 pub enum Body {
-    /// Neither.
     #[default]
     Empty,
     /// Outbound, between the app's port and the frontend only: where the app claims its metadata and message to be.
@@ -157,7 +155,6 @@ pub struct Gathered {
 /// An inbound message in the app's receive heap: metadata padded to 8 bytes, then the native message.
 #[derive(Debug)]
 pub struct ReceivedBody {
-    /// Where it is.
     pub block: ReceivedBlock,
     /// Bytes of metadata at the start of the block.
     pub metadata_bytes: u32,

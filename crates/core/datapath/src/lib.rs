@@ -133,7 +133,6 @@ pub fn duplicate_descriptors(engine: &dyn Engine) -> io::Result<Vec<OwnedFd>> {
 /// Whether a poll of an engine did anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing to do.
     Idle,
     /// Something moved; poll again.
     Busy,

@@ -27,7 +27,6 @@ pub struct PacketCounts {
 }
 
 impl PacketCounts {
-    /// Counts these, too.
     pub fn add(&self, packets: Packets) {
         let counts = [&self.sent, &self.received, &self.resent, &self.unproven];
         let numbers = [packets.sent, packets.received, packets.resent, packets.unproven];

@@ -24,7 +24,6 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Appends an item.
     pub fn push(&mut self, item: T) -> Result<(), Full<T>> {
         if self.is_full() {
             return Err(Full(item));
@@ -83,7 +82,6 @@ impl<T> Queue<T> {
         self.items.len()
     }
 
-    /// Whether none waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()

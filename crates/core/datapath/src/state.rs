@@ -27,7 +27,6 @@ pub struct SavedState {
     pub kind: String,
     /// Version of the form of `bytes`; each kind counts its own.
     pub version: u32,
-    /// The state.
     pub bytes: Vec<u8>,
 }
 
@@ -131,10 +130,7 @@ pub enum NotSaved {
     },
     /// A range of the send heap.
     #[error("memory number {kept} was not kept, or is named twice")]
-    Foreign {
-        /// Its number.
-        kept: u32,
-    },
+    Foreign { kept: u32 },
     /// The receive heap has no room for the copy of a block.
     #[error("the receive heap has no room for a copy of block {at}")]
     Full {
@@ -166,7 +162,6 @@ impl<F: FnMut(&ForeignBytes, &mut Vec<u8>)> InPlace<F> {
         }
     }
 
-    /// The other direction.
     #[must_use]
     pub fn into_restorer(self) -> Kept {
         self.kept
@@ -221,7 +216,6 @@ pub enum RestoreError {
     /// Its version is one that this engine does not read.
     #[error("{kind}: saved state has version {found}, this engine reads up to {newest}")]
     Version {
-        /// Which engine.
         kind: &'static str,
         /// What it was given.
         found: u32,
@@ -230,10 +224,5 @@ pub enum RestoreError {
     },
     /// Its bytes do not make sense.
     #[error("{kind}: saved state is damaged: {reason}")]
-    Damaged {
-        /// Which engine.
-        kind: &'static str,
-        /// What is wrong.
-        reason: String,
-    },
+    Damaged { kind: &'static str, reason: String },
 }

@@ -331,14 +331,12 @@ impl Buffer {
 }
 
 impl FieldWriter {
-    /// A status code.
     pub fn code(&mut self, code: Code) {
         self.u8(code as u8);
     }
 }
 
 impl FieldReader<'_> {
-    /// A status code.
     pub fn code(&mut self) -> Result<Code, RestoreError> {
         let number = self.u8()?;
         let code = Code::ALL.get(usize::from(number)).copied();

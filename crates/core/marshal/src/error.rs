@@ -66,7 +66,6 @@ pub enum MessageError {
     Length {
         /// Where the last block ends.
         end: u32,
-        /// Length as given.
         bytes: u32,
     },
     /// The tail does not begin where the head ends.
@@ -91,22 +90,15 @@ pub enum MessageError {
     },
     /// A bool is neither 0 nor 1.
     #[error("the bool at byte {at} is neither 0 nor 1")]
-    Bool {
-        /// Where it is.
-        at: u32,
-    },
+    Bool { at: u32 },
     /// A presence word is neither 0 nor 1.
     #[error("the presence word at byte {at} is neither 0 nor 1")]
-    Presence {
-        /// Where it is.
-        at: u32,
-    },
+    Presence { at: u32 },
     /// A tag names no member of its oneof.
     #[error("the tag {tag} at byte {at} names no member of its oneof")]
     Tag {
         /// Where the tag is.
         at: u32,
-        /// What it is.
         tag: u32,
     },
     /// A map's keys do not strictly increase.
@@ -158,22 +150,13 @@ pub enum DecodeError {
     Unknown(MessageId),
     /// A field goes past the end of its message.
     #[error("protobuf: the field at byte {at} goes past the end of its message")]
-    Truncated {
-        /// Where it begins.
-        at: u32,
-    },
+    Truncated { at: u32 },
     /// A varint of more than ten bytes, or a field number or wire type that does not exist.
     #[error("protobuf: malformed tag or varint at byte {at}")]
-    Malformed {
-        /// Where it is.
-        at: u32,
-    },
+    Malformed { at: u32 },
     /// A string is not UTF-8.
     #[error("protobuf: the string at byte {at} is not UTF-8")]
-    Utf8 {
-        /// Where it is.
-        at: u32,
-    },
+    Utf8 { at: u32 },
     /// Messages or groups nest deeper than they may.
     #[error("protobuf: messages nest deeper than {NESTING_MAX} levels at byte {at}")]
     Nesting {
@@ -204,7 +187,6 @@ pub enum PathError {
     NoField {
         /// Full name of the message.
         message: String,
-        /// The step.
         field: String,
     },
     /// A step that others follow is not a singular message.
@@ -212,7 +194,6 @@ pub enum PathError {
     NotAMessage {
         /// Full name of the message.
         message: String,
-        /// The step.
         field: String,
     },
     /// The path has more steps than messages nest.

@@ -138,13 +138,21 @@ pub(crate) enum Shape {
     /// Always present: key and value of a pair. A message lies in place.
     Always,
     /// There if the word at `present_at` is 1.
-    Optional { present_at: u32 },
+    Optional {
+        present_at: u32,
+    },
     /// There if the word at `tag_at` is the field's number; the oneof's value has `value_bytes` bytes.
-    Member { tag_at: u32, value_bytes: u32 },
-    /// A list.
-    List { packed: bool },
+    Member {
+        tag_at: u32,
+        value_bytes: u32,
+    },
+    List {
+        packed: bool,
+    },
     /// A map with these pairs.
-    Map { pair: StructIndex },
+    Map {
+        pair: StructIndex,
+    },
 }
 
 impl Tables {

@@ -58,7 +58,6 @@ pub enum HostError {
     /// The NIC does not do what it is told.
     #[error("the NIC has not done a command in time")]
     NicSilent,
-    /// A ring.
     #[error(transparent)]
     Ring(#[from] RingError),
     /// No such session, or not open.
@@ -92,7 +91,6 @@ impl RequestTag {
     }
 }
 
-/// What happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     /// A session that was asked for is there.
@@ -107,11 +105,9 @@ pub enum HostEvent {
     Request {
         /// What the response names.
         request: RequestTag,
-        /// Which method.
         method: u16,
         /// The flow whose ring it came by.
         flow: u8,
-        /// What was sent.
         payload: Vec<u8>,
     },
     /// A call has ended.

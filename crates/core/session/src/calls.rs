@@ -13,7 +13,6 @@ use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 use crate::handshake::MethodKind;
 use crate::legal::Flow;
 
-/// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
 /// Bits of a client's call numbers that name its slot.
 const SLOT_BITS: u32 = CALLS_IN_FLIGHT_MAX.trailing_zeros();
@@ -128,11 +127,9 @@ pub(crate) struct Partial {
 /// Where an incoming body goes.
 #[derive(Debug)]
 pub(crate) enum Into {
-    /// There is none.
     Nowhere,
     /// A block of the app's receive heap.
     Block(ReceivedBlock),
-    /// A private buffer.
     Private(Buffer),
 }
 

@@ -137,7 +137,6 @@ pub enum Decision {
     Welcome {
         /// In which form messages travel.
         encoding: Encoding,
-        /// The server's methods.
         methods: Vec<Method>,
         /// What the server is ready to receive.
         limits: Limits,
@@ -167,26 +166,12 @@ pub enum HandshakeError {
     },
     /// The peer speaks another version.
     #[error("the peer speaks protocol version {theirs}, this end version {ours}: upgrade the older one")]
-    Version {
-        /// The peer's.
-        theirs: u16,
-        /// This end's.
-        ours: u16,
-    },
-    /// The peer refused.
+    Version { theirs: u16, ours: u16 },
     #[error("{reason}")]
-    Refused {
-        /// Its status code.
-        code: Code,
-        /// Its reason.
-        reason: String,
-    },
+    Refused { code: Code, reason: String },
     /// The peer broke the protocol.
     #[error("malformed handshake: {what}")]
-    Malformed {
-        /// What is wrong.
-        what: &'static str,
-    },
+    Malformed { what: &'static str },
     /// A frame is longer than it may be.
     #[error("malformed handshake: a frame of {bytes} bytes, where at most {bytes_max} are allowed")]
     TooLong {
@@ -251,7 +236,6 @@ pub enum ClientEvent {
     },
 }
 
-/// The client's side.
 #[derive(Debug)]
 pub struct ClientHandshake {
     input: Input,
@@ -350,7 +334,6 @@ pub enum ServerEvent {
     },
 }
 
-/// The server's side.
 #[derive(Debug)]
 pub struct ServerHandshake {
     input: Input,
@@ -439,7 +422,6 @@ impl ServerHandshake {
         Ok(ServerEvent::Hello)
     }
 
-    /// Answers the client.
     pub fn decide(&mut self, decision: Decision) -> Result<ServerEvent, HandshakeError> {
         assert_eq!(
             self.state,

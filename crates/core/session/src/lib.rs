@@ -34,7 +34,6 @@ pub enum Role {
 }
 
 impl Role {
-    /// The other end.
     #[must_use]
     pub const fn peer(self) -> Role {
         match self {

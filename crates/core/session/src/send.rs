@@ -44,11 +44,9 @@ const ZEROS: [u8; 8] = [0; 8];
 /// A range of memory to be sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
-    /// Private memory.
     Private(&'a [u8]),
     /// `length` bytes from byte `from` of memory that an app can write.
     Foreign {
-        /// Where it is.
         range: &'a ForeignBytes,
         /// Bytes to skip.
         from: u32,

@@ -26,7 +26,6 @@ const KEY_LABEL: &[u8] = b"EXPORTER-provost-datagram";
 /// What a handshake is made for. Each end names it in ALPN, so that none is taken for one of the other kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Records follow it.
     Records,
     /// A key follows from it, for something that is no TLS.
     Key,
@@ -46,7 +45,6 @@ impl Purpose {
     }
 }
 
-/// A TLS handshake.
 pub struct TlsHandshake {
     connection: Box<Connection>,
     secrets: Arc<Secrets>,

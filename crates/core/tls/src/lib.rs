@@ -117,23 +117,15 @@ pub enum TlsConfigError {
     },
     /// A file cannot be read or has none of what it should have.
     #[error("{}: {reason}", path.display())]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    File { path: PathBuf, reason: String },
     /// What the SPIFFE Workload API gives cannot be used.
     #[error("the SPIFFE Workload API's answer: {0}")]
     Workload(String),
     /// The files do not fit each other.
     #[error("certificate {} and key {}: {reason}", cert.display(), key.display())]
     Mismatch {
-        /// The certificate's file.
         cert: PathBuf,
-        /// The key's file.
         key: PathBuf,
-        /// What is wrong.
         reason: String,
     },
 }

@@ -100,7 +100,6 @@ pub enum TlsFault {
     Broken {
         /// What the peer is told.
         alert: AlertDescription,
-        /// What is wrong.
         reason: &'static str,
     },
 }
@@ -110,7 +109,6 @@ const fn broken(alert: AlertDescription, reason: &'static str) -> TlsFault {
 }
 
 impl std::fmt::Debug for TlsSession {
-    /// Not its keys.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TlsSession({:?})", self.tx.suite())
     }

@@ -26,7 +26,6 @@ pub(crate) const STREAM_VERSIONS: &[&SupportedProtocolVersion] =
 /// Where an end's own certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnCertificate {
-    /// From files (PEM).
     Files {
         /// The certificate chain, its own first.
         cert: PathBuf,

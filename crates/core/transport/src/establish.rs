@@ -50,11 +50,9 @@ pub struct ConnectParams {
 /// What a peer has said, and who it has proved to be.
 #[derive(Clone, Copy, Debug)]
 pub struct Greeting<'a> {
-    /// Its hello.
     pub hello: &'a Hello,
     /// Its serialized descriptor set, once it was asked for.
     pub schema: Option<&'a [u8]>,
-    /// Who it is.
     pub peer: &'a PeerIdentity,
 }
 
@@ -74,7 +72,6 @@ pub struct ConnectError {
 pub struct AcceptError {
     /// Where the peer is.
     pub peer: SocketAddr,
-    /// What is wrong.
     pub error: EstablishError,
 }
 
@@ -87,7 +84,6 @@ pub enum EstablishError {
     /// The peer does not speak the protocol as it should, or one end refused the other.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// TLS failed.
     #[error("TLS: {}", provost_tls::explain(.0))]
     Tls(#[from] rustls::Error),
     /// The peer is there no more.

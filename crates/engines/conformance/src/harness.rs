@@ -23,7 +23,6 @@ const ROUND_NS: u64 = 1_000;
 
 /// One engine of a pair.
 pub struct End {
-    /// The engine.
     pub engine: Box<dyn Engine>,
     /// What it was made with.
     pub link: Arc<ConnectionSignals>,
@@ -127,9 +126,7 @@ pub struct Event {
     pub window_bytes: u32,
     /// See [`Step`].
     pub deadline: Nanos,
-    /// The metadata block.
     pub metadata: Vec<u8>,
-    /// The message.
     pub message: Vec<u8>,
 }
 
@@ -149,14 +146,11 @@ pub struct Node {
     pub(crate) engine: Box<dyn Engine>,
     /// Whether successors of the engine can be made.
     pub(crate) has_successors: bool,
-    /// The engine's link.
     pub link: Arc<ConnectionSignals>,
     tx: Queue<Step>,
     rx: Queue<Step>,
     unused: (Queue<Step>, Queue<Step>),
-    /// Private buffers.
     pub buffers: BufferPool,
-    /// The receive heap.
     pub heap: TestHeap,
     /// Tokens that came back.
     pub sent: Vec<u64>,
@@ -186,9 +180,7 @@ pub enum Keeps {
 /// Whether an "app" takes what it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// At once.
     Always,
-    /// Not now.
     Never,
 }
 
@@ -315,7 +307,6 @@ impl Node {
         }
     }
 
-    /// Saves the engine.
     pub fn save(&self, saver: &mut dyn Saver) -> SavedState {
         self.engine.save(saver)
     }
@@ -366,16 +357,12 @@ fn split(bytes: &[u8], metadata_bytes: u32, message_bytes: u32) -> (Vec<u8>, Vec
 
 /// A pair at work.
 pub struct Bench {
-    /// The calling node.
     pub client: Node,
-    /// The serving node.
     pub server: Node,
     between: Box<dyn FnMut(Nanos) -> Option<Nanos>>,
     successors: Box<dyn Successors>,
     hot_restarts: Option<HotRestarts>,
-    /// The harness's clock.
     pub now: Nanos,
-    /// Rounds so far.
     pub rounds: u64,
     idle_rounds: u64,
 }

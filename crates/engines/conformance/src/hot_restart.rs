@@ -22,9 +22,7 @@ const FAILS_ONE_IN: u64 = 4;
 
 /// What an engine leaves its successor.
 pub struct Saved {
-    /// Its state.
     pub state: SavedState,
-    /// Its descriptors, duplicated.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -65,13 +63,10 @@ pub trait Successors {
 /// Which ends are replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sides {
-    /// The client's.
     Client,
-    /// The server's.
     Server,
     /// Either, at moments of its own.
     Either,
-    /// Both at once.
     Both,
 }
 

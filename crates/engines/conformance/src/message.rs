@@ -17,7 +17,6 @@ pub struct Content {
     pub seed: u64,
     /// Length of the message; 0 for none.
     pub message_bytes: u32,
-    /// Metadata entries.
     pub metadata: Vec<(String, Vec<u8>)>,
 }
 
@@ -51,7 +50,6 @@ struct Memory(Vec<u8>);
 impl Keepalive for Memory {}
 
 impl Content {
-    /// The metadata block.
     #[must_use]
     pub fn metadata_block(&self) -> Vec<u8> {
         let mut block = Vec::new();

@@ -121,7 +121,6 @@ impl Calls {
         self.slots.last().map(|call| call.call)
     }
 
-    /// The earliest deadline.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         self.timers
             .first()

@@ -41,18 +41,14 @@ pub(crate) const SEND_WINDOW_MAX: i64 = 1 << 40;
 /// Which side of its calls the app is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppRole {
-    /// It begins calls.
     Client,
-    /// It answers them.
     Server,
 }
 
 /// What the engine needs of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MethodShape {
-    /// Request message.
     pub input: MessageId,
-    /// Response message.
     pub output: MessageId,
     /// Whether the client sends any number of messages.
     pub client_streaming: bool,
@@ -134,7 +130,6 @@ pub struct FrontendParts {
     pub calls_max: u32,
     /// The server app's bound over all connections.
     pub quota: Option<Arc<CallQuota>>,
-    /// The connection's link.
     pub link: Arc<ConnectionSignals>,
 }
 

@@ -34,10 +34,7 @@ pub enum AppFault {
     },
     /// A submission of a kind that does not exist.
     #[error("the app submitted a descriptor of the unknown kind {kind}")]
-    Kind {
-        /// The kind.
-        kind: u8,
-    },
+    Kind { kind: u8 },
     /// A batch longer than a descriptor.
     #[error("the app submitted a batch of {count}, where {BATCH_MAX} fit")]
     Batch {
@@ -57,14 +54,10 @@ pub enum AppFault {
 pub enum AppRequest {
     /// A step of a call, with a body of [`Body::Untrusted`].
     Step {
-        /// On which connection.
         connection: u32,
-        /// The step.
         step: Step,
     },
-    /// Close the connection.
     Close {
-        /// Which.
         connection: u32,
     },
 }
@@ -83,14 +76,10 @@ pub enum Notice {
     },
     /// The peer, or this service, drains.
     GoingAway {
-        /// Which connection.
         connection: u32,
     },
-    /// The connection ended.
     Closed {
-        /// Which connection.
         connection: u32,
-        /// Why.
         status: Code,
     },
 }

@@ -38,7 +38,6 @@ pub trait SegmentSource: Send {
     }
 }
 
-/// A segment's memory.
 #[derive(Debug)]
 pub struct SegmentMemory {
     /// What another process of the service would need.
@@ -50,7 +49,6 @@ pub struct SegmentMemory {
 /// A segment that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewSegment {
-    /// Its number.
     pub id: u64,
     /// Where it goes in the app's window, in units of 8 bytes.
     pub at: u32,

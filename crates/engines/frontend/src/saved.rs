@@ -16,7 +16,6 @@ const VERSION: u32 = 2;
 /// What a call's windows may come to, in bytes: a peer adds no more, and a message takes far less.
 const WINDOW_BYTES_MAX: u64 = 2 * SEND_WINDOW_MAX as u64;
 
-/// What is restored.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) last_begun: u64,

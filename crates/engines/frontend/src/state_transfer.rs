@@ -53,7 +53,6 @@ struct Named {
 }
 
 impl SavedBlocks {
-    /// Notes a block.
     pub fn note(&mut self, block: &ReceivedBlock, content: BlockContent) {
         let bytes = block.bytes;
         self.by_place.insert(block.at, Named { bytes, content });
@@ -77,7 +76,6 @@ pub enum PortRestoreError {
     /// Its memory is not usable.
     #[error("{what}: {source}")]
     Memory {
-        /// Which memory.
         what: &'static str,
         /// What is wrong with it.
         source: ShmError,
@@ -85,7 +83,6 @@ pub enum PortRestoreError {
     /// There are fewer or more descriptors than the state names.
     #[error("app port: {found} descriptors came beside the state, which names {expected}")]
     Descriptors {
-        /// How many came.
         found: usize,
         /// How many there should be.
         expected: usize,

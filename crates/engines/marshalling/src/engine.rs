@@ -33,7 +33,6 @@ const ROOM_RETRY_NS: Nanos = 1_000_000;
 pub enum Side {
     /// It makes the calls.
     Client,
-    /// It serves them.
     Server,
 }
 
@@ -42,7 +41,6 @@ pub enum Side {
 pub enum Encoding {
     /// In the native layout: both ends have the same schema.
     Native,
-    /// As protobuf.
     Protobuf,
 }
 
@@ -66,7 +64,6 @@ pub struct Binding {
     pub side: Side,
     /// In which form messages are between the app and this engine.
     pub form: BodyForm,
-    /// The connection's encoding.
     pub encoding: Encoding,
     /// The longest message that passes, in bytes.
     pub message_bytes_max: u32,

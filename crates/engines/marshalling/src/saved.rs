@@ -12,7 +12,6 @@ use crate::calls::Calls;
 use crate::engine::KIND;
 use crate::pending::{Direction, PENDING_STEPS_MAX, PendingSteps};
 
-/// The newest version.
 const VERSION: u32 = 2;
 
 pub(crate) fn save(calls: &Calls, pending: &PendingSteps, saver: &mut dyn Saver) -> SavedState {

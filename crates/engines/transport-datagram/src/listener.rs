@@ -44,7 +44,6 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Where it is.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.socket.peer()
@@ -78,7 +77,6 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -90,7 +88,6 @@ impl Listener {
         self.socket.as_fd()
     }
 
-    /// Its socket alone.
     #[must_use]
     pub fn into_socket(self) -> UdpSocket {
         self.socket

@@ -95,7 +95,6 @@ pub(crate) type ResumableStreamId = [u8; 16];
 pub(crate) struct ResumableStreamKey(pub(crate) [u8; 32]);
 
 impl std::fmt::Debug for ResumableStreamKey {
-    /// Not the key.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("ResumableStreamKey")
     }

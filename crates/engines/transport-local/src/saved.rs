@@ -19,7 +19,6 @@ use provost_wire::limits::{CALLS_IN_FLIGHT_MAX, SERVICE_METHODS_MAX};
 use crate::direction::{DIRECTION_STEPS_MAX, LocalDirection, Refusal, Return};
 use crate::{ConnectionState, End, Hold, KIND, LocalEnd, LocalTransport, PeerWake, Role, next_pair};
 
-/// The newest version.
 const VERSION: u32 = 2;
 /// Calls that an end has open: those that the frontends of both ends count, and those that begin or end meanwhile.
 const OPEN_CALLS_MAX: usize = 4 * CALLS_IN_FLIGHT_MAX;

@@ -124,7 +124,6 @@ impl TcpCarrier {
         TcpCarrier { version, ..self }
     }
 
-    /// The socket.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         self.socket.tcp()

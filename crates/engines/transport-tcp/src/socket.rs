@@ -137,7 +137,6 @@ impl Socket {
         moved
     }
 
-    /// Reads and forgets.
     pub(crate) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<Transfer> {
         Ok(match provost_net::read_into(&self.stream, scratch, &mut [])? {
             Moved::Bytes(bytes) => Transfer::Bytes(bytes),

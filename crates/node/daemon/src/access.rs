@@ -12,11 +12,8 @@ pub const UNKNOWN_USER: u32 = u32::MAX;
 /// What the kernel says of a process at the other end of a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its number.
     pub pid: i32,
-    /// Its user.
     pub uid: u32,
-    /// Its primary group.
     pub gid: u32,
     /// Its supplementary groups, by number.
     pub groups: Arc<[u32]>,

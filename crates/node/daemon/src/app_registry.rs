@@ -54,7 +54,6 @@ pub(crate) struct AttachedApp {
     pub(crate) takes_regions: bool,
     /// Its process, as far as authority goes by it.
     pub(crate) process: AppProcess,
-    /// Counts its connections.
     pub(crate) connections: AppConnections,
     /// Where its connection was going before it was redirected here: services without a route are called there.
     pub(crate) destination: Option<SocketAddr>,
@@ -134,7 +133,6 @@ impl AttachedApp {
 
 /// A request that is not answered yet.
 pub(crate) struct PendingRequest {
-    /// As it came.
     pub(crate) packet: Vec<u8>,
     /// Duplicates of what came with it.
     pub(crate) descriptors: Vec<OwnedFd>,
@@ -146,7 +144,6 @@ pub(crate) struct PendingRequest {
 pub(crate) type PendingRequests = RefCell<BTreeMap<u64, PendingRequest>>;
 
 impl AppRegistry {
-    /// None yet.
     pub(crate) fn new() -> AppRegistry {
         AppRegistry {
             attached: RefCell::default(),
@@ -188,7 +185,6 @@ impl AppRegistry {
         self.next_request.replace(self.next_request.get() + 1)
     }
 
-    /// All of them.
     pub(crate) fn all(&self) -> Ref<'_, HashMap<AppId, Rc<AttachedApp>>> {
         self.attached.borrow()
     }

@@ -64,7 +64,6 @@ const UNATTACHED: PlaceBounds = PlaceBounds {
 };
 const PAGE_BYTES: u64 = 4096;
 
-/// Serves apps.
 pub(crate) struct AppServer {
     pub(crate) config: Rc<Configuration>,
     pub(crate) apps: Rc<AppRegistry>,
@@ -645,7 +644,6 @@ impl AdmittedApp {
 struct SharedMemory {
     port: AppPort,
     doorbell: Doorbell,
-    /// The app's ends.
     descriptors: Vec<OwnedFd>,
 }
 

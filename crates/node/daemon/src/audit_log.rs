@@ -35,7 +35,6 @@ pub enum AuditLogError {
     /// The file cannot be written.
     #[error("observe.audit_file {path}: {source}")]
     File {
-        /// Its path.
         path: String,
         /// What the system said.
         source: std::io::Error,
@@ -68,7 +67,6 @@ struct Inner {
 enum Sleep {
     /// Some records were just written.
     WhileRecordsGather,
-    /// None was.
     UntilWoken,
 }
 

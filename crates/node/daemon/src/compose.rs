@@ -40,7 +40,6 @@ pub(crate) struct ConnectionSpec {
     pub(crate) offer: Option<AcceptedOffer>,
     /// Who is at the other end.
     pub(crate) peer: PeerEndpoint,
-    /// What carries it.
     pub(crate) transport: TransportKind,
     /// The version of the transport's code.
     pub(crate) transport_version: u32,

@@ -41,7 +41,6 @@ impl Configuration {
         }
     }
 
-    /// The node's name.
     pub(crate) fn node_name(&self) -> Arc<str> {
         Arc::clone(&self.node)
     }

@@ -45,7 +45,6 @@ const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Longest address that an app may name, in bytes: a name of the DNS, and a port.
 const ADDRESS_BYTES_MAX: usize = 262;
 
-/// Opens connections.
 pub(crate) struct Connector {
     pub(crate) config: Rc<Configuration>,
     pub(crate) apps: Rc<AppRegistry>,

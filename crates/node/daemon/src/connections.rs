@@ -25,7 +25,6 @@ use crate::refusal::Refusal;
 use crate::runtime::{self, AppId, Command, ConnectionId, NewConnection, PathWaker, Tag};
 use crate::runtimes::Runtimes;
 
-/// The open connections.
 pub(crate) struct ConnectionRegistry {
     open: RefCell<HashMap<ConnectionId, OpenConnection>>,
     next_id: Cell<ConnectionId>,
@@ -39,9 +38,7 @@ pub(crate) struct ConnectionRegistry {
     draining: Cell<bool>,
 }
 
-/// An open connection.
 pub(crate) struct OpenConnection {
-    /// What it is.
     pub(crate) spec: Arc<ConnectionSpec>,
     /// The same, as its policies are told of it.
     pub(crate) context: Arc<DatapathContext>,
@@ -89,7 +86,6 @@ impl OpenConnection {
 }
 
 impl ConnectionRegistry {
-    /// None yet.
     pub(crate) fn new(permits: Permits) -> ConnectionRegistry {
         ConnectionRegistry {
             open: RefCell::default(),
@@ -116,7 +112,6 @@ impl ConnectionRegistry {
         self.next_id.set(next);
     }
 
-    /// All of them.
     pub(crate) fn all(&self) -> Ref<'_, HashMap<ConnectionId, OpenConnection>> {
         self.open.borrow()
     }
@@ -192,7 +187,6 @@ impl ConnectionRegistry {
         self.open.borrow().values().for_each(OpenConnection::drain);
     }
 
-    /// Takes nothing new.
     pub(crate) fn stop_accepting(&self) {
         self.draining.set(true);
     }

@@ -13,16 +13,13 @@ use crate::policies::{Attachment, KindDescription, Origin};
 use crate::runtime::{self, AppId, Command, ConnectionId, Describe, PathDescription, Tag};
 use crate::transport::TransportKind;
 
-/// One datapath.
 #[derive(Clone, Debug)]
 pub(crate) struct DatapathDescription {
     /// Number of its connection on the node.
     pub(crate) connection: ConnectionId,
-    /// Whose it is.
     pub(crate) app: Arc<AppIdentity>,
     /// Which end of its calls the app is.
     pub(crate) side: Side,
-    /// Of which service.
     pub(crate) service: Arc<str>,
     /// Who is at the other end.
     pub(crate) peer: PeerIdentity,
@@ -53,14 +50,12 @@ pub(crate) struct EngineLine {
     pub(crate) policy: Option<Arc<str>>,
 }
 
-/// One attached policy.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyDescription {
     /// As the operator has it.
     pub(crate) attachment: Attachment,
     /// The version of its code on most datapaths.
     pub(crate) version: u32,
-    /// Who attached it.
     pub(crate) origin: AttachedBy,
     /// Datapaths that have an engine of it.
     pub(crate) datapaths: usize,
@@ -135,13 +130,11 @@ pub(crate) async fn datapaths(plane: &ControlPlane) -> Vec<DatapathDescription> 
 /// What runtimes know of what they poll.
 #[derive(Default)]
 pub(crate) struct Polled {
-    /// By connection.
     pub(crate) paths: HashMap<ConnectionId, PathDescription>,
     /// Bytes of the apps' receive heaps.
     pub(crate) receive_heaps: HashMap<AppId, u64>,
 }
 
-/// Asks all runtimes.
 pub(crate) async fn polled(plane: &ControlPlane) -> Polled {
     let mut polled = Polled::default();
     for runtime in 0..plane.runtimes.count() {

@@ -74,7 +74,6 @@ pub enum StartError {
     /// The control socket could not be made.
     #[error("control.socket {}: {source}{}", path.display(), socket_hint(source))]
     Socket {
-        /// Its path.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -82,7 +81,6 @@ pub enum StartError {
     /// The admin socket could not be made.
     #[error("admin.socket {}: {source}{}", path.display(), socket_hint(source))]
     AdminSocket {
-        /// Its path.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -90,7 +88,6 @@ pub enum StartError {
     /// A listener could not be opened.
     #[error("listener {address}: {source}")]
     Listener {
-        /// Its address.
         address: SocketAddr,
         /// What the system said.
         source: io::Error,
@@ -127,7 +124,6 @@ pub enum StartError {
     /// A thread or a descriptor was refused by the system.
     #[error("{what}: {source}")]
     System {
-        /// What was wanted.
         what: &'static str,
         /// What the system said.
         source: io::Error,
@@ -175,17 +171,14 @@ fn socket_hint(source: &io::Error) -> &'static str {
 /// How far a shutdown has been asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// It has not.
     Running,
     /// Take nothing new; end when calls in flight have, or when their time is up.
     Drain,
-    /// End at once.
     Now,
 }
 
 /// What a node's service is started with.
 pub struct NodeParts {
-    /// Its configuration.
     pub config: Config,
     /// The kinds of policies that it has.
     pub kinds: Registry,
@@ -209,17 +202,13 @@ pub enum NodeEnd {
     /// It was told to, or did not start.
     Stopped,
     /// Another process has taken over.
-    Replaced {
-        /// Which.
-        process: u32,
-    },
+    Replaced { process: u32 },
     /// Another process had taken over, and has ended: nobody serves.
     Lost,
 }
 
 /// How a node begins.
 enum Origin {
-    /// By itself.
     Fresh,
     /// In the place of another process.
     Predecessor(Predecessor),
@@ -548,7 +537,6 @@ struct StartedNode {
 
 /// What lets apps, peers and operators in.
 struct ServingTasks {
-    /// They end first.
     accepting: Vec<tokio::task::JoinHandle<()>>,
     /// They tell about the node until it has ended.
     telling: Vec<tokio::task::JoinHandle<()>>,

@@ -12,7 +12,6 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use provost_shm::{Interest, Wait, wait_for};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-/// Apps can attach.
 pub fn ready() {
     tell("READY=1\nSTATUS=serving");
 }

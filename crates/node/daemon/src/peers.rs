@@ -24,7 +24,6 @@ pub(crate) struct PeerAccess {
     pub(crate) grpc: Rc<GrpcCertificates>,
     /// Where certificates come from in the place of files, if it is configured.
     pub(crate) workload: Option<Rc<WorkloadApi>>,
-    /// Where it listens.
     pub(crate) addresses: Vec<SocketAddr>,
     /// Before peers are let in.
     pub(crate) barrier: QuiesceBarrier,

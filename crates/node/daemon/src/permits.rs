@@ -54,7 +54,6 @@ pub(crate) struct Permit {
     counted: [Arc<AtomicUsize>; 3],
 }
 
-/// Too many connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TooMany {
     #[error("the node has as many connections as limits.connections = {0} allows")]

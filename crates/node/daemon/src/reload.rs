@@ -55,7 +55,6 @@ pub enum ReloadError {
     /// A file could not be written.
     #[error("{}: {source}", path.display())]
     Write {
-        /// Which.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,

@@ -30,7 +30,6 @@ pub struct UpgradeRequest {
 pub struct UpgradeReport {
     /// The process that goes on.
     pub process: u32,
-    /// Its version.
     pub version: String,
     /// How long it took to get ready, while this one went on.
     pub prepared: Duration,
@@ -40,9 +39,7 @@ pub struct UpgradeReport {
     pub state_bytes: u64,
     /// Descriptors that were passed.
     pub descriptors: usize,
-    /// Apps.
     pub apps: usize,
-    /// Ends of connections.
     pub connections: usize,
 }
 
@@ -64,7 +61,6 @@ pub enum UpgradeError {
     /// The program could not be started.
     #[error("{}: {source}: name a program that this user may run", binary.display())]
     Start {
-        /// Which program.
         binary: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -85,10 +81,7 @@ pub enum UpgradeError {
     Save(#[from] io::Error),
     /// The new process took over and ended at once: its state is lost with it.
     #[error("the new process took over and ended at once ({status}): the service ends")]
-    Lost {
-        /// How it ended.
-        status: String,
-    },
+    Lost { status: String },
 }
 
 /// What this process keeps ready for one that takes over.
@@ -145,7 +138,6 @@ impl RestartDesk {
         self.sockets.replace(sockets);
     }
 
-    /// The sockets.
     pub(crate) fn sockets(&self) -> Ref<'_, OwnSockets> {
         self.sockets.borrow()
     }

@@ -17,7 +17,6 @@ use support::*;
 const WARM_UP: usize = 4;
 /// Nodes over which it is counted.
 const NODES: usize = 8;
-/// Calls through each.
 const CALLS: u64 = 100;
 /// What each may leave behind, in bytes: far below anything that a node has one of, such as a runtime, an app, a connection.
 const LEFT_BYTES_MAX: i64 = 4 << 10;

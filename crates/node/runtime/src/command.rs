@@ -44,12 +44,7 @@ pub enum RuntimeCommand {
     /// Say what the datapaths are made of.
     Describe(Box<DescribeOrder>),
     /// An app has mapped a completion region.
-    RegionMapped {
-        /// Which app.
-        app: AppId,
-        /// Which region.
-        generation: u64,
-    },
+    RegionMapped { app: AppId, generation: u64 },
     /// Rest, because another process is to go on.
     Freeze(Reply<FrozenRuntime>),
     /// Go on with apps of another process.
@@ -60,7 +55,6 @@ pub enum RuntimeCommand {
 
 /// An app that is to be polled.
 pub struct NewApp {
-    /// Its number.
     pub app: AppId,
     /// Its rings and receive heap.
     pub port: AppPort,
@@ -117,7 +111,6 @@ pub enum WaitMode {
 pub struct NewConnection {
     /// Its number at the control plane.
     pub id: ConnectionId,
-    /// Whose it is.
     pub app: AppId,
     /// Its engines: frontend, policies, marshalling, transport.
     pub datapath: Datapath,
@@ -137,26 +130,15 @@ pub struct NewConnection {
 #[derive(Debug)]
 pub enum RuntimeEvent {
     /// An app did what only a broken or hostile library does. Its connections are ending.
-    Faulted {
-        /// Which.
-        app: AppId,
-        /// What it did.
-        fault: AppFault,
-    },
+    Faulted { app: AppId, fault: AppFault },
     /// Nothing of an app is left.
-    Detached {
-        /// Which.
-        app: AppId,
-    },
-    /// A connection ended.
+    Detached { app: AppId },
     Closed {
         /// Its number at the control plane.
         id: ConnectionId,
-        /// Whose it was.
         app: AppId,
         /// Its number at the app.
         connection: u32,
-        /// Why.
         end: ConnectionEnd,
     },
     /// A gRPC client calls a service that it has not called before ([`RuntimeCommand::AnswerService`]).

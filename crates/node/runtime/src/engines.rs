@@ -24,11 +24,9 @@ pub const PROBATIONS_KEPT_MAX: usize = 4;
 pub struct EngineTag(pub u64);
 
 impl EngineTag {
-    /// The first engine.
     pub const FRONTEND: EngineTag = EngineTag(1);
     /// The last but one.
     pub const MARSHALLING: EngineTag = EngineTag(2);
-    /// The last.
     pub const TRANSPORT: EngineTag = EngineTag(3);
     /// Policies have this one and those above.
     pub const FIRST_POLICY: EngineTag = EngineTag(16);
@@ -76,7 +74,6 @@ impl FittedEngine {
 pub struct FaultPlan {
     /// While it is on probation.
     pub probation: Option<EngineProbation>,
-    /// Later.
     pub stand_in: StandIn,
 }
 
@@ -186,7 +183,6 @@ impl EngineProbation {
 /// What takes the place of an engine that has failed and is not on probation.
 #[derive(Clone, Default)]
 pub enum StandIn {
-    /// None: calls pass.
     #[default]
     Pass,
     /// An engine that ends the calls that the failed one would judge. It starts from what that one had saved.

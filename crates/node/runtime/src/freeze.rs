@@ -63,7 +63,6 @@ pub struct SavedApps {
 
 /// An app, or a caller that is none, as another process needs it.
 pub struct SavedApp {
-    /// Its number.
     pub app: AppId,
     /// How its runtime waits for it.
     pub waiting: WaitMode,
@@ -79,7 +78,6 @@ pub struct SavedApp {
     pub stuck: Option<(u32, Vec<u8>)>,
     /// When its connections must have ended, if it is gone.
     pub leaving: Option<Nanos>,
-    /// Its connections.
     pub connections: Vec<SavedConnection>,
     /// Ranges of send heaps that states of its connections name, by number.
     pub ranges: Vec<SavedRange>,
@@ -88,11 +86,9 @@ pub struct SavedApp {
 /// A range of an app's send heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedRange {
-    /// Whose heap.
     pub app: AppId,
     /// Where it begins, in bytes.
     pub offset: u64,
-    /// Its length.
     pub bytes: u32,
 }
 
@@ -144,7 +140,6 @@ pub struct AdoptedApp {
     pub stuck: Option<(u32, Step)>,
     /// See [`SavedApp::leaving`].
     pub leaving: Option<Nanos>,
-    /// Its connections.
     pub connections: Vec<AdoptedConnection>,
 }
 

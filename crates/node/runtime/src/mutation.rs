@@ -1,7 +1,6 @@
 //! Faults that a build with the feature `mutations` has on purpose, where a test asks for one: the simulator must find
 //! each. Any other build has none of them.
 
-/// One such fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// Whoever wakes a datapath again believes that somebody else has.

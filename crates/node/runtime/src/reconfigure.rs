@@ -27,7 +27,6 @@ const DESCRIBED_MAX: usize = 64;
 
 /// A change of one datapath's engines.
 pub struct ReconfigureOrder {
-    /// Which.
     pub connection: ConnectionId,
     /// The engines that it is thought to have, in order. If it has others, nothing is changed.
     pub expected: Vec<EngineTag>,
@@ -47,7 +46,6 @@ pub enum PlannedEngine {
         was: EngineTag,
         /// Which one it is.
         tag: EngineTag,
-        /// Starts it.
         start: EngineStart,
         /// What takes its place when it fails.
         guard: FaultPlan,
@@ -56,7 +54,6 @@ pub enum PlannedEngine {
     Insert {
         /// Which one it is.
         tag: EngineTag,
-        /// Starts it.
         start: EngineStart,
         /// What takes its place when it fails.
         guard: FaultPlan,
@@ -91,7 +88,6 @@ pub struct ReconfigureReport {
 pub struct RetiredEngine {
     /// Which one it was.
     pub tag: EngineTag,
-    /// What it saved.
     pub saved: SavedState,
     /// Only to be dropped.
     pub engine: Box<dyn Engine>,
@@ -103,28 +99,18 @@ pub enum NotReconfigured {
     /// The runtime polls no such connection: it has ended, or comes still.
     Unknown,
     /// It has other engines than was thought.
-    Stale {
-        /// These.
-        engines: Vec<EngineTag>,
-    },
+    Stale { engines: Vec<EngineTag> },
     /// An engine did not take over.
-    Failed {
-        /// Which.
-        tag: EngineTag,
-        /// Why.
-        problem: String,
-    },
+    Failed { tag: EngineTag, problem: String },
 }
 
 /// A question for what the datapaths of a runtime are made of.
 pub struct DescribeOrder {
     /// Where to go on, from the answer before; 0 to begin.
     pub from: u32,
-    /// Hears the answer.
     pub answer: Reply<DatapathListing>,
 }
 
-/// Some datapaths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatapathListing {
     /// What they are made of.
@@ -153,17 +139,12 @@ pub struct DatapathDescription {
 /// An engine failed, and something else has taken its place.
 #[derive(Debug)]
 pub struct EngineFailed {
-    /// On which connection.
     pub connection: ConnectionId,
     /// How often the connection's engines were changed, with this time.
     pub revision: u64,
-    /// Whose.
     pub app: AppId,
-    /// Which engine.
     pub tag: EngineTag,
-    /// What it said.
     pub reason: String,
-    /// What was done.
     pub remedy: FaultRemedy,
     /// [`FallbackEngine::owner`] of the engine that is back, if one is.
     ///
@@ -180,7 +161,6 @@ pub enum FaultRemedy {
     Withdrawn,
     /// Calls that it would judge are ended.
     Denies,
-    /// Calls pass.
     Passes,
 }
 

@@ -11,7 +11,6 @@ pub struct TimeSpent {
     pub busy_ns: Nanos,
     /// Rounds in which nothing did.
     pub polling_ns: Nanos,
-    /// Sleep.
     pub asleep_ns: Nanos,
     /// How often it went to sleep.
     pub sleeps: u64,

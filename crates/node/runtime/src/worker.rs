@@ -104,7 +104,6 @@ pub(crate) enum WorkerState {
 /// What is to be done between two polls of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextStep {
-    /// Nothing.
     Poll,
     /// Let other threads run: nothing moved, but something may soon; or much has, one round after the other.
     Yield,
@@ -112,7 +111,6 @@ pub enum NextStep {
     Sleep(Wait),
     /// Wait until the [`FrozenRuntime`](crate::FrozenRuntime) orders something, or is dropped.
     AwaitOrder,
-    /// Drop the worker.
     Stop,
 }
 

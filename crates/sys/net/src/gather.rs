@@ -21,7 +21,6 @@ pub enum Gather<'a> {
     Private(&'a [u8]),
     /// Memory that an app can write, by its address: the kernel reads it, no reference to it exists.
     Foreign {
-        /// Its first byte.
         address: NonZeroUsize,
         bytes: usize,
     },

@@ -171,13 +171,11 @@ impl RtlModel {
         self.eval();
     }
 
-    /// A whole cycle.
     pub fn tick(&mut self) {
         self.settle();
         self.edge();
     }
 
-    /// Resets it.
     pub fn reset(&mut self) {
         self.set_named("rst", 1);
         self.tick();

@@ -253,7 +253,6 @@ impl SimulatedNic {
         self.bus_writes.len()
     }
 
-    /// One cycle.
     pub fn step(&mut self) {
         let posted = self.offer_bus_write();
         self.run_cycle();

@@ -46,7 +46,6 @@ pub struct ConnectionLine {
     pub local_token: u32,
     /// The token and number that packets for the other end carry.
     pub remote_token: u32,
-    /// See there.
     pub remote_number: u16,
     /// Bytes of a message at most: of one packet.
     pub payload_bytes_max: u16,

@@ -77,11 +77,9 @@ impl From<u16> for EntryError {
 /// The head of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryHead {
-    /// What it is.
     pub kind: EntryKind,
     /// Bytes of the payload, of a raw entry bytes of the packet.
     pub bytes: u16,
-    /// The connection.
     pub connection: u16,
     /// The method of a request, the status of a response, the reason of an error.
     pub code: u16,

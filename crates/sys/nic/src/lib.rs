@@ -33,9 +33,7 @@ pub trait Board {
     fn read_line(&mut self, address: u32) -> Line;
     /// Writes a line of shared memory.
     fn write_line(&mut self, address: u32, line: &Line);
-    /// Reads a register.
     fn read_register(&mut self, address: u16) -> u32;
-    /// Writes a register.
     fn write_register(&mut self, address: u16, value: u32);
     /// Hands the NIC a line of a flow directly; `false` if it has no room now.
     #[must_use]

@@ -21,7 +21,6 @@ pub enum FetchMode {
 /// Where a flow's rings are, and how large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowShape {
-    /// The flow.
     pub flow: u8,
     /// Line address of the first of [`FlowShape::lines`] lines.
     pub base: u32,
@@ -65,12 +64,7 @@ pub enum RingError {
     Full,
     /// It has more lines than a slot.
     #[error("the entry has {lines} lines, a slot of this flow has {slot_lines}")]
-    TooLong {
-        /// Of the entry.
-        lines: usize,
-        /// Of a slot.
-        slot_lines: usize,
-    },
+    TooLong { lines: usize, slot_lines: usize },
     /// The shape cannot be.
     #[error("a flow of {0:?} cannot be")]
     Shape(FlowShape),
@@ -79,7 +73,6 @@ pub enum RingError {
 /// What the NIC has written into a receive ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// What it is.
     pub head: EntryHead,
     /// Its payload; of a raw entry, the packet.
     pub payload: Vec<u8>,
@@ -132,7 +125,6 @@ impl RingDriver {
         })
     }
 
-    /// The flow's shape.
     #[must_use]
     pub fn shape(&self) -> &FlowShape {
         &self.shape

@@ -28,7 +28,6 @@ pub enum TimeSliceChoice {
     Auto,
     /// A short one: a filter that is in force allows `sched_getattr` and `sched_setattr`.
     Short,
-    /// The kernel's.
     Kernel,
 }
 

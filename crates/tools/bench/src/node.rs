@@ -27,7 +27,6 @@ const LIST_ENTRIES: usize = 1_000_000;
 const RATE_UNREACHED: u64 = 1_000_000_000;
 
 impl Policies {
-    /// None.
     pub(crate) fn bare() -> Policies {
         Policies::default()
     }

@@ -32,7 +32,6 @@ const fn service(name: &'static str, stages: &'static [&'static [&'static str]])
 }
 
 impl ApplicationShape {
-    /// All of them.
     pub const ALL: [ApplicationShape; 3] = [
         ApplicationShape::Chain,
         ApplicationShape::FanOut,

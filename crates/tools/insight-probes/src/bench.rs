@@ -19,22 +19,17 @@ use crate::validate::{ValidationOrder, validate};
 pub enum BenchScope {
     /// Few sizes and repetitions.
     Quick,
-    /// Everything.
     Full,
 }
 
-/// One figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchCell {
-    /// What was measured.
     pub setup: String,
     /// Which figure of it.
     pub what: String,
     /// The median over the repetitions.
     pub median: f64,
-    /// Every repetition's.
     pub runs: Vec<f64>,
-    /// The figure's unit.
     pub unit: &'static str,
     /// What MeshInsight (SoCC 2023) has, where it has it.
     #[serde(skip_serializing_if = "Option::is_none")]

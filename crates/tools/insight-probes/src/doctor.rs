@@ -13,9 +13,7 @@ use crate::trace;
 /// Everything that was found out.
 #[derive(Clone, Debug, Serialize)]
 pub struct DoctorReport {
-    /// The machine.
     pub machine: MachineIdentity,
-    /// What was tried.
     pub checks: Vec<DoctorCheck>,
     /// How each component will be measured here.
     pub methods: Vec<ChosenMethod>,
@@ -24,7 +22,6 @@ pub struct DoctorReport {
 /// One thing that was tried.
 #[derive(Clone, Debug, Serialize)]
 pub struct DoctorCheck {
-    /// What.
     pub name: String,
     /// Whether it works here.
     pub granted: bool,
@@ -40,7 +37,6 @@ pub struct DoctorCheck {
 /// The method that a component is measured by.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChosenMethod {
-    /// The component.
     pub component: String,
     /// The best method that works here, as profiles name it; `None` if none does.
     pub method: Option<&'static str>,

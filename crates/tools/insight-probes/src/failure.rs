@@ -8,7 +8,6 @@ pub enum ProbeFailure {
     /// The system refused something.
     #[error("{doing}: {source}")]
     System {
-        /// What was tried.
         doing: String,
         /// What the system said.
         source: io::Error,
@@ -16,7 +15,6 @@ pub enum ProbeFailure {
     /// The kernel does not grant a method here.
     #[error("{what}: {why}; {remedy}")]
     Refused {
-        /// The method.
         what: String,
         /// What the kernel said.
         why: String,
@@ -26,7 +24,6 @@ pub enum ProbeFailure {
     /// A proxy ended, or never served.
     #[error("proxy: {0}")]
     Proxy(String),
-    /// The load failed.
     #[error("load: {0}")]
     Load(String),
     /// What was asked for is not to be had here.

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use crate::failure::ProbeFailure;
 use crate::proxy_configuration::ENVOY_TYPE;
 
-/// Their names.
 pub const NAMES: [&str; 5] = ["fault", "rate-limit", "rbac", "lua", "header-mutation"];
 
 /// A filter's configuration, as Envoy wants it.

@@ -23,9 +23,7 @@ const SAMPLES_PER_SECOND: u64 = 1999;
 /// What one repetition of a cell came to.
 #[derive(Clone, Debug)]
 pub(crate) struct CellRun {
-    /// Without the proxy.
     pub(crate) direct: LoadSlice,
-    /// Through it.
     pub(crate) proxied: LoadSlice,
     /// Processor time of the proxy for a call of that, in microseconds.
     pub(crate) proxied_cpu_us: f64,
@@ -40,9 +38,7 @@ pub(crate) struct CellRun {
 /// What the two traced slices of a repetition came to. Times are microseconds for a call, with what tracing itself takes.
 #[derive(Clone, Debug)]
 pub(crate) struct TracedRun {
-    /// Without the proxy.
     pub(crate) direct: LoadSlice,
-    /// Through it.
     pub(crate) proxied: LoadSlice,
     /// Processor time of the proxy, as the scheduler counts it.
     pub(crate) cpu_us: f64,

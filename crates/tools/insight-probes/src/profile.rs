@@ -19,7 +19,6 @@ use crate::proxies::{ProxyJob, ProxyKind, RunningProxy, free_address};
 use crate::stacks::{UserCode, UserShares};
 use crate::trace::{EventTracer, MessagePhase, PhaseTimes};
 
-/// What is profiled.
 #[derive(Clone, Debug)]
 pub enum ProfiledProxy {
     /// One that this tool starts with a configuration of its own.
@@ -28,9 +27,7 @@ pub enum ProfiledProxy {
     Command(String),
     /// One that runs already, listens there, and passes calls on to a port at which the echo server will listen.
     Running {
-        /// Its process.
         process: u32,
-        /// Where it listens.
         listen: SocketAddr,
         /// Where it passes calls on to, on the loopback device.
         upstream_port: u16,
@@ -40,7 +37,6 @@ pub enum ProfiledProxy {
 /// How it is profiled.
 #[derive(Clone, Debug)]
 pub struct ProfileOrder {
-    /// The proxy.
     pub proxy: ProfiledProxy,
     /// The protocols of the load, each with a proxy of its own.
     pub protocols: Vec<Protocol>,
@@ -150,9 +146,7 @@ pub fn take_checked(
 /// microseconds for a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SumCheck {
-    /// The cell's protocol.
     pub protocol: Protocol,
-    /// Its size.
     pub size_bytes: usize,
     /// Sum of the components' latencies.
     pub sum_us: f64,

@@ -18,14 +18,10 @@ const READY_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long it may take to end.
 const END_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// Which proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyKind {
-    /// Envoy.
     Envoy,
-    /// nginx.
     Nginx,
-    /// HAProxy.
     Haproxy,
 }
 
@@ -117,7 +113,6 @@ impl ProxyKind {
 pub struct ProxyJob {
     /// What it understands of the bytes.
     pub protocol: Protocol,
-    /// Where it listens.
     pub listen: SocketAddr,
     /// Where it passes calls on to.
     pub upstream: SocketAddr,
@@ -310,13 +305,11 @@ impl RunningProxy {
         }
     }
 
-    /// All its processes.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         machine::family(self.process)
     }
 
-    /// Where it listens.
     #[must_use]
     pub fn listen(&self) -> SocketAddr {
         self.listen

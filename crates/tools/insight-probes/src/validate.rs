@@ -14,12 +14,10 @@ use crate::load::{LoadClient, LoadPace, LoadShape, LoadSlice};
 use crate::machine;
 use crate::profile::{ProfileOrder, median, take};
 
-/// What is validated.
 #[derive(Clone, Debug)]
 pub struct ValidationOrder {
     /// How the proxy is profiled; its repetitions are the rounds, its protocols and first size the applications'.
     pub profile: ProfileOrder,
-    /// The applications.
     pub shapes: Vec<ApplicationShape>,
     /// Sizes of their messages, in bytes.
     pub sizes_bytes: Vec<usize>,
@@ -27,7 +25,6 @@ pub struct ValidationOrder {
     pub draws: usize,
 }
 
-/// Predictions beside measurements.
 #[derive(Clone, Debug, Serialize)]
 pub struct ValidationReport {
     /// One for each application, protocol and size.
@@ -42,7 +39,6 @@ pub struct ValidationReport {
     pub foreign_cores: f64,
 }
 
-/// One application.
 #[derive(Clone, Debug, Serialize)]
 pub struct ValidatedApplication {
     /// Its shape, protocol and size.
@@ -53,7 +49,6 @@ pub struct ValidatedApplication {
     pub base_us: f64,
     /// What the proxies add to a request's latency; the median over the rounds.
     pub measured_added_us: f64,
-    /// The same, predicted.
     pub predicted_added_us: Interval,
     /// Predicted less measured, as a share of the measured one.
     pub latency_error: f64,
@@ -61,7 +56,6 @@ pub struct ValidatedApplication {
     pub is_covered: bool,
     /// The proxies' processor time for a request.
     pub measured_cpu_us: f64,
-    /// The same, predicted.
     pub predicted_cpu_us: Interval,
     /// Predicted less measured, as a share of the measured one.
     pub cpu_error: f64,

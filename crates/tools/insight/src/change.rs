@@ -21,7 +21,6 @@ pub enum SetupChange {
     AddFilter(String),
     /// No proxy runs a filter.
     RemoveFilter(String),
-    /// Proxies understand this.
     Mode(Protocol),
     /// Components are as they were measured in a variant.
     Variant(String),
@@ -170,16 +169,13 @@ fn protocols(graph: &CallGraph, setup: &MeshSetup) -> Vec<Protocol> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankingFigure {
-    /// Mean added latency.
     Mean,
-    /// Its median.
     P50,
     /// Its 90th percentile.
     P90,
     /// Its 99th percentile.
     #[default]
     P99,
-    /// Processor time.
     Cores,
 }
 
@@ -198,7 +194,6 @@ impl RankingFigure {
 /// A setup beside the one that it is compared with.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedSetup {
-    /// What it costs.
     pub prediction: Prediction,
     /// What it saves of the figure that setups are ranked by; negative where it costs more.
     pub saved: Interval,
@@ -217,7 +212,6 @@ pub struct Comparison {
     pub figure: RankingFigure,
     /// What they are compared with.
     pub reference: Prediction,
-    /// The others.
     pub setups: Vec<ComparedSetup>,
 }
 
@@ -294,13 +288,9 @@ pub enum BudgetVerdict {
 /// A figure beside its limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BudgetLine {
-    /// What is limited.
     pub what: String,
-    /// The limit.
     pub limit: f64,
-    /// The figure.
     pub figure: Interval,
-    /// How they compare.
     pub verdict: BudgetVerdict,
 }
 

@@ -553,7 +553,6 @@ impl PiecewiseFunction {
         shape.terms(size_bytes, rate_per_s)
     }
 
-    /// The function's value.
     #[must_use]
     pub fn value_at(&self, size_bytes: f64, rate_per_s: f64) -> f64 {
         dot(&self.terms_at(size_bytes, rate_per_s), &self.coefficients)

@@ -35,16 +35,13 @@ pub struct ForestOptions {
 pub struct ShareFigure {
     /// The share of traces that have at most this.
     pub share: f64,
-    /// The figure.
     pub figure: Interval,
 }
 
 /// What a mesh would have cost the traces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ForestPrediction {
-    /// The setup's name.
     pub setup: String,
-    /// Traces.
     pub traces: usize,
     /// Calls in them.
     pub calls: usize,

@@ -41,7 +41,6 @@ pub struct Profile {
     pub tool_version: String,
     /// The machine that it was taken on.
     pub machine: MachineIdentity,
-    /// The proxy.
     pub proxy: ProxyIdentity,
     /// How the cores waited while it was taken.
     #[serde(default)]
@@ -105,7 +104,6 @@ pub struct MachineIdentity {
     /// The distribution, as `PRETTY_NAME` of `/etc/os-release` has it.
     #[serde(default)]
     pub system: String,
-    /// Memory.
     #[serde(default)]
     pub memory_bytes: u64,
     /// The hypervisor, where there is one.
@@ -127,7 +125,6 @@ pub struct ProxyIdentity {
     /// How it was started.
     #[serde(default)]
     pub command: String,
-    /// Its worker threads.
     #[serde(default)]
     pub workers: u32,
 }
@@ -237,12 +234,10 @@ pub enum Protocol {
     Http2,
     /// gRPC over HTTP/2.
     Grpc,
-    /// Provost's own calls.
     Provost,
 }
 
 impl Protocol {
-    /// Every protocol.
     pub const ALL: [Protocol; 5] = [
         Protocol::Tcp,
         Protocol::Http1,
@@ -288,7 +283,6 @@ pub enum Passage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ComponentMethod {
-    /// The component.
     pub component: Component,
     /// Such as `tp_btf`, `uprobe`, `perf_dwarf`, `preload`, `access_log`, `differential`.
     pub method: String,
@@ -328,12 +322,10 @@ pub struct LoadCell {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observation {
-    /// The component.
     pub component: Component,
     /// One direction, or both.
     #[serde(default)]
     pub passage: Passage,
-    /// The load.
     pub load: LoadCell,
     /// The repetition, from 0. Repetitions are interleaved over the cells; all observations with one number were taken in
     /// the same round.
@@ -363,7 +355,6 @@ pub struct TotalObservation {
     /// The filters that the proxy ran, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filters: Vec<String>,
-    /// The load.
     pub load: LoadCell,
     /// The repetition, as in [`Observation::repetition`].
     pub repetition: u32,
@@ -384,7 +375,6 @@ pub struct TotalObservation {
 pub struct LatencyQuantiles {
     /// The 10th percentile.
     pub p10: f64,
-    /// The median.
     pub p50: f64,
     /// The 90th percentile.
     pub p90: f64,
@@ -409,7 +399,6 @@ pub struct FitSection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ComponentFunction {
-    /// The component.
     pub component: Component,
     /// What the proxy understood of the bytes.
     pub protocol: Protocol,
@@ -471,13 +460,9 @@ pub struct ResidualQuantile {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObservedRange {
-    /// The smallest size.
     pub size_bytes_min: f64,
-    /// The largest size.
     pub size_bytes_max: f64,
-    /// The lowest rate.
     pub rate_per_s_min: f64,
-    /// The highest rate.
     pub rate_per_s_max: f64,
 }
 
@@ -516,7 +501,6 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// An empty profile.
     #[must_use]
     pub fn new(origin: ProfileOrigin, machine: MachineIdentity, proxy: ProxyIdentity) -> Profile {
         Profile {
@@ -558,7 +542,6 @@ impl Profile {
         Ok(profile)
     }
 
-    /// As JSON, indented.
     #[must_use]
     pub fn to_json(&self) -> String {
         // Only maps with keys that are no strings fail, and there is none.

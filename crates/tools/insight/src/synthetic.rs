@@ -11,7 +11,6 @@ use crate::random::SeededRandom;
 pub const SYNTHETIC_MACHINE: &str = "synthetic";
 /// Sizes of a synthetic profile's cells.
 const SIZES_BYTES: [f64; 6] = [64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0];
-/// Their rates.
 const RATES_PER_S: [f64; 3] = [200.0, 1000.0, 5000.0];
 /// Processor time over latency.
 const CPU_FACTOR: f64 = 1.3;
@@ -19,11 +18,9 @@ const CPU_FACTOR: f64 = 1.3;
 /// A component's true cost for a round trip of messages of one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticComponent {
-    /// The component.
     pub component: Component,
     /// Of an empty message, by protocol in the order of [`Protocol::ALL`].
     pub constant_us: [f64; 5],
-    /// For each byte.
     pub per_byte_us: f64,
     /// For each byte beyond 16 KiB, in addition.
     pub per_large_byte_us: f64,
@@ -32,11 +29,9 @@ pub struct SyntheticComponent {
 /// A proxy whose true cost is known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticProxy {
-    /// Its name.
     pub name: String,
     /// The protocols that it knows.
     pub protocols: Vec<Protocol>,
-    /// Its components.
     pub components: Vec<SyntheticComponent>,
     /// The relative deviation of an observation.
     pub noise: f64,

@@ -9,10 +9,8 @@ pub const APPLICATIONS_MAX: usize = 100_000;
 /// No figure is larger.
 const FIGURE_MAX: f64 = 1e15;
 
-/// What was compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ValidationResult {
-    /// Every figure.
     pub points: Vec<ValidationPoint>,
 }
 
@@ -23,9 +21,7 @@ pub struct ValidationPoint {
     pub application: String,
     /// What the figure is, with its unit.
     pub figure: String,
-    /// As predicted.
     pub predicted: Interval,
-    /// As measured.
     pub measured: f64,
 }
 

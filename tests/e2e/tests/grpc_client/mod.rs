@@ -111,7 +111,6 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     runtime.expect("an executor")
 });
 
-/// Makes calls.
 pub(crate) fn run<T>(calls: impl Future<Output = T>) -> T {
     RUNTIME.block_on(calls)
 }

@@ -30,7 +30,6 @@ pub struct Predecessor<'a> {
     pub saved: Option<&'a SavedState>,
     /// Duplicates of its descriptors ([`crate::TransportEngine::descriptors`]).
     pub descriptors: Vec<OwnedFd>,
-    /// The datapath's link.
     pub link: Arc<ConnectionSignals>,
     /// Where blocks and foreign memory come from that the state names.
     pub restorer: &'a mut dyn Restorer,
@@ -51,10 +50,7 @@ pub enum Stage {
         start: EngineStart,
     },
     /// A new one comes in between.
-    Insert {
-        /// Starts it.
-        start: EngineStart,
-    },
+    Insert { start: EngineStart },
 }
 
 impl Stage {
@@ -79,7 +75,6 @@ pub struct Reconfigured {
 pub struct Retired {
     /// Its place so far.
     pub was: usize,
-    /// What it saved.
     pub saved: SavedState,
     /// The engine itself: to be dropped, nothing else.
     pub engine: Box<dyn Engine>,
@@ -90,16 +85,12 @@ pub struct Retired {
 pub enum ReconfigureError {
     /// The new shape names an engine that is not there, or names one twice.
     #[error("the new shape names engine {was}, which is not there, or is named twice")]
-    Shape {
-        /// Its place.
-        was: usize,
-    },
+    Shape { was: usize },
     /// A new engine did not start.
     #[error("{error}")]
     Start {
         /// Its place in the new shape.
         stage: usize,
-        /// Why.
         error: RestoreError,
     },
     /// A descriptor could not be duplicated for a successor.

@@ -18,10 +18,8 @@ const STEPS_VERSION: u8 = 1;
 /// Steps of one queue: its bound, and what the engines around it may have given back past that.
 const QUEUE_STEPS_SAVED_MAX: usize = 1 << 20;
 
-/// One engine, saved.
 #[derive(Debug)]
 pub struct SavedEngine {
-    /// Its state.
     pub state: SavedState,
     /// The version of its code ([`crate::Engine::version`]).
     pub version: u32,
@@ -29,7 +27,6 @@ pub struct SavedEngine {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// A datapath, saved.
 #[derive(Debug)]
 pub struct SavedDatapath {
     /// Its engines, the app's first.

@@ -13,7 +13,6 @@ use provost_wire::descriptor::Parts;
 use provost_wire::frame::{FrameHeader, frame_kind};
 use zerocopy::IntoBytes;
 
-/// One end.
 pub(crate) struct Peer {
     pub(crate) connection: Connection,
     pub(crate) heap: TestHeap,

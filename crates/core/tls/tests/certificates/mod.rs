@@ -12,7 +12,6 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// A new authority.
     pub(crate) fn new() -> Authority {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

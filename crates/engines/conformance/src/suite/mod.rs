@@ -14,7 +14,6 @@ use crate::{Content, HotRestarts, Pair, Sides, content_bytes};
 /// One case of the suite.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// What it shows.
     pub name: &'static str,
     /// Which transports must pass it.
     pub reach: Reach,
@@ -24,7 +23,6 @@ pub struct Case {
 /// Which transports must pass a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// All.
     Any,
     /// Those whose peer is another node: it may do anything, so they keep the rules of calls themselves. Between two
     /// datapaths of one node both frontends do that.
@@ -35,7 +33,6 @@ const fn case(name: &'static str, reach: Reach, run: fn(&dyn Fn() -> Pair)) -> C
     Case { name, reach, run }
 }
 
-/// All cases.
 pub const CASES: &[Case] = &[
     case(
         "a unary call with metadata and a deadline",

@@ -14,24 +14,20 @@ use super::roles::Role;
 /// Lists in arguments are shown up to so many entries.
 const ENTRIES_MAX: usize = 64;
 
-/// One record.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Record {
     /// When the request came (RFC 3339, UTC).
     pub(crate) time: String,
     /// Always `admin`: other records in the same log are of policies.
     pub(crate) event: &'static str,
-    /// The node.
     pub(crate) node: String,
     /// Number of the change on this node; 0 for one that was not made.
     pub(crate) number: u64,
-    /// Who.
     pub(crate) who: Who,
     /// What, as the admin API names it, such as `AttachPolicy`.
     pub(crate) method: &'static str,
     /// With which arguments: long ones are cut.
     pub(crate) arguments: Value,
-    /// What was there.
     pub(crate) before: String,
     /// What is there now.
     pub(crate) after: String,
@@ -46,11 +42,9 @@ pub(crate) struct Record {
 /// Who asked for a change.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Who {
-    /// User by number.
     pub(crate) uid: u32,
     /// Primary group by number.
     pub(crate) gid: u32,
-    /// Process.
     pub(crate) pid: i32,
     /// The user's name, where the local user database has one.
     pub(crate) user: String,
@@ -70,7 +64,6 @@ impl Who {
     }
 }
 
-/// Writes a record.
 pub(crate) fn write(record: &Record, log: &AuditLog) {
     match serde_json::to_string(record) {
         Ok(line) => log.line(line),

@@ -9,9 +9,7 @@ use crate::config::{AdminConfig, GroupAccount, UserAccount};
 /// What somebody may do. Each role includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Nothing.
     None,
-    /// Look.
     View,
     /// Change policies, versions of engines, configuration, schemas.
     Operate,
@@ -61,9 +59,7 @@ impl fmt::Display for Role {
     pid = peer.pid, uid = peer.uid, gid = peer.gid
 )]
 pub struct Denied {
-    /// The method.
     pub method: &'static str,
-    /// What it needs.
     pub needed: Role,
     /// What the caller has.
     pub has: Role,

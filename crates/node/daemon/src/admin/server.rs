@@ -55,7 +55,6 @@ pub(crate) struct Roles {
     pub(crate) log: Arc<AuditLog>,
 }
 
-/// The service.
 pub(crate) struct Server {
     counter: Counter,
     roles: Roles,

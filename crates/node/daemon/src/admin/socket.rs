@@ -29,7 +29,6 @@ const BACKLOG: i32 = 64;
 /// How long a failed accept (no descriptors) is left alone.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The socket, listening.
 #[derive(Debug)]
 pub(crate) struct AdminSocket {
     listener: UnixListener,
@@ -57,7 +56,6 @@ impl AdminSocket {
         })
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

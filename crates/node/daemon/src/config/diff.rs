@@ -54,7 +54,6 @@ pub struct ConfigChange {
 /// When a change of a key takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakesEffect {
-    /// By a reload.
     Live,
     /// When the daemon is started again or replaced.
     Restarted,

@@ -42,7 +42,6 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("{path}: {source}")]
     Read {
-        /// Which file.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
@@ -58,7 +57,6 @@ pub enum ConfigError {
     /// Two files set the same key.
     #[error("{key} is set in {first} and in {second}: remove one of them")]
     Twice {
-        /// Which key.
         key: String,
         /// The file that sets it first.
         first: String,

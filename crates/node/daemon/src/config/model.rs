@@ -58,7 +58,6 @@ pub struct Config {
     /// Where other nodes connect.
     #[serde(rename = "listener", skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<ListenerConfig>,
-    /// Where services are.
     #[serde(rename = "route", skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteConfig>,
 }
@@ -95,7 +94,6 @@ pub struct ControlConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RuntimeConfig {
-    /// How many threads.
     pub threads: usize,
     /// How long a thread polls after the last work before it sleeps, in microseconds.
     pub spin_us: u64,
@@ -117,7 +115,6 @@ pub enum TimeSlice {
     Auto,
     /// A short one: whatever filters system calls allows `sched_setattr`.
     Short,
-    /// The kernel's.
     Kernel,
 }
 
@@ -198,7 +195,6 @@ pub struct DatagramConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DatagramWire {
-    /// UDP sockets.
     #[default]
     Udp,
 }
@@ -220,7 +216,6 @@ pub struct SchemasConfig {
 pub struct LogConfig {
     /// A level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,provostd=debug`.
     pub level: String,
-    /// How lines look.
     pub format: LogFormat,
 }
 
@@ -228,7 +223,6 @@ pub struct LogConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
     Text,
     /// One JSON object a line.
     Json,
@@ -238,7 +232,6 @@ pub enum LogFormat {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerConfig {
-    /// Which transport.
     #[serde(default)]
     pub transport: TransportKind,
     /// Where, as `ip:port`; port 0 takes a free one and logs it.
@@ -285,7 +278,6 @@ pub enum RouteTransport {
     /// `local` while the service is bound on this node, else the default transport to other nodes.
     #[default]
     Auto,
-    /// This one.
     Over(TransportKind),
 }
 

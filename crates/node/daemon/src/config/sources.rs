@@ -18,7 +18,6 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Where a configuration comes from, to be read again.
 #[derive(Clone)]
 pub struct Sources {
-    /// A file.
     pub file: Option<PathBuf>,
     /// A directory whose `.toml` files are read in the order of their names, after the file.
     pub directory: Option<PathBuf>,

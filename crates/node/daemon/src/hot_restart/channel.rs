@@ -34,7 +34,6 @@ const LETTERS_MAX: usize = 64;
 /// Between two attempts to send descriptors while too many are on their way.
 const CROWDED_PAUSE: Duration = Duration::from_millis(1);
 
-/// One packet.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Letter {
     #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
@@ -79,7 +78,6 @@ pub(super) struct Hello {
     /// The format of the state that it will send.
     #[prost(uint32, tag = "1")]
     pub(super) format: u32,
-    /// Its version.
     #[prost(string, tag = "2")]
     pub(super) version: String,
 }
@@ -87,7 +85,6 @@ pub(super) struct Hello {
 /// See [`Body::Ready`].
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Ready {
-    /// Its version.
     #[prost(string, tag = "1")]
     pub(super) version: String,
     /// The format that it expects.
@@ -101,7 +98,6 @@ pub(super) struct Ready {
 /// See [`Body::Failed`].
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Failed {
-    /// Why, for people.
     #[prost(string, tag = "1")]
     pub(super) reason: String,
 }
@@ -153,7 +149,6 @@ pub(super) enum ChannelError {
     /// It said what it should not say now.
     #[error("the other process said {said} where {expected} was expected")]
     Unexpected {
-        /// What it said.
         said: String,
         /// What it should have said.
         expected: &'static str,
@@ -163,14 +158,10 @@ pub(super) enum ChannelError {
     Failed(String),
     /// A document is torn.
     #[error("a document of {bytes} bytes arrived damaged")]
-    Damaged {
-        /// Its length.
-        bytes: u64,
-    },
+    Damaged { bytes: u64 },
     /// A document is too long, or its memory is not what it should be.
     #[error("a document: {0}")]
     Memory(#[from] ShmError),
-    /// The system failed.
     #[error(transparent)]
     System(#[from] io::Error),
 }
@@ -182,7 +173,6 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Two ends.
     pub(super) fn pair() -> io::Result<(Channel, Channel)> {
         let (one, other) = PacketSocket::pair()?;
         Ok((Channel { socket: one }, Channel { socket: other }))
@@ -288,7 +278,6 @@ impl Channel {
         said
     }
 
-    /// So many descriptors.
     pub(super) fn receive_descriptors(
         &self,
         count: u64,

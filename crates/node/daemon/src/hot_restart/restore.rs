@@ -68,7 +68,6 @@ enum FailureScope {
 /// What is to go on once the old process has ended its part.
 #[derive(Default)]
 pub(crate) struct RestoredApps {
-    /// By runtime.
     pub(crate) adopted: Vec<Vec<AdoptedApp>>,
     pub(crate) resumed: Vec<Rc<AttachedApp>>,
     /// Processes that have not attached.

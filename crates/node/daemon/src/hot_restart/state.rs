@@ -73,7 +73,6 @@ pub(super) struct PolicyShared {
     pub(super) state: Vec<u8>,
 }
 
-/// Everything.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Node {
     /// The number that the next app gets.
@@ -112,7 +111,6 @@ pub(super) struct Node {
     /// The number of the last change; 0 without one.
     #[prost(uint64, tag = "12")]
     pub(super) last_change: u64,
-    /// Replacements that failed.
     #[prost(uint64, tag = "13")]
     pub(super) hot_restarts_undone: u64,
     /// Clients that speak gRPC; none if the other process does not read them. Descriptors: their own.
@@ -163,10 +161,8 @@ pub(super) struct HealthWatch {
 /// What a part of the service hands on, in its own form.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Part {
-    /// Which part.
     #[prost(string, tag = "1")]
     pub(super) name: String,
-    /// Its state.
     #[prost(bytes = "vec", tag = "2")]
     pub(super) state: Vec<u8>,
     /// How many descriptors it has.
@@ -178,10 +174,8 @@ pub(super) struct Part {
 /// requests, those of its connections' engines.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct App {
-    /// Its number.
     #[prost(uint64, tag = "1")]
     pub(super) id: u64,
-    /// Its name.
     #[prost(string, tag = "2")]
     pub(super) name: String,
     /// Its process, user and group, as the kernel said when it attached.
@@ -197,7 +191,6 @@ pub(super) struct App {
     /// Whether it takes another completion region; if not, it is detached.
     #[prost(bool, tag = "7")]
     pub(super) takes_regions: bool,
-    /// Its port.
     #[prost(bytes = "vec", tag = "8")]
     pub(super) port: Vec<u8>,
     /// How many descriptors its port has.
@@ -218,7 +211,6 @@ pub(super) struct App {
     /// Requests that are not answered.
     #[prost(message, repeated, tag = "14")]
     pub(super) requests: Vec<PendingRequest>,
-    /// Its connections.
     #[prost(message, repeated, tag = "15")]
     pub(super) connections: Vec<Connection>,
     /// Ranges of send heaps that its connections' states name by number.
@@ -232,10 +224,8 @@ pub(super) struct App {
 /// See [`App::stuck`].
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Stuck {
-    /// Which connection.
     #[prost(uint32, tag = "1")]
     pub(super) connection: u32,
-    /// The step.
     #[prost(bytes = "vec", tag = "2")]
     pub(super) step: Vec<u8>,
 }
@@ -243,7 +233,6 @@ pub(super) struct Stuck {
 /// A service that an app offers.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Offer {
-    /// Its full name.
     #[prost(string, tag = "1")]
     pub(super) service: String,
     /// Hash of the app's schema of it.
@@ -274,7 +263,6 @@ pub(super) struct PendingRequest {
 /// A range of an app's send heap.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Range {
-    /// Whose.
     #[prost(uint64, tag = "1")]
     pub(super) app: u64,
     /// Where it begins, in bytes.
@@ -369,16 +357,13 @@ pub(super) struct AttestedApp {
     pub(super) workload: String,
 }
 
-/// An engine.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Engine {
-    /// Its kind.
     #[prost(string, tag = "1")]
     pub(super) kind: String,
     /// Version of its state.
     #[prost(uint32, tag = "2")]
     pub(super) state_version: u32,
-    /// Its state.
     #[prost(bytes = "vec", tag = "3")]
     pub(super) state: Vec<u8>,
     /// Version of its code.

@@ -52,12 +52,7 @@ pub enum PredecessorError {
     #[error(
         "the state has format {found}, this version reads {expected}: upgrade by way of a version between them"
     )]
-    Format {
-        /// What it has.
-        found: u32,
-        /// What is read.
-        expected: u32,
-    },
+    Format { found: u32, expected: u32 },
     /// The configurations do not fit.
     #[error("{0}")]
     Configuration(String),

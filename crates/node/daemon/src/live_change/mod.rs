@@ -139,7 +139,6 @@ pub(crate) struct LiveChanges {
     /// What operators can look up of changes.
     pub(crate) journal: Rc<ChangeJournal>,
     next_id: Cell<u64>,
-    /// The oldest first.
     on_probation: RefCell<VecDeque<LiveChange>>,
     /// Engines that have failed after a change of which nothing was heard yet.
     early: RefCell<VecDeque<EngineFailed>>,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use provost_engine::{MetricDescription, MetricSink};
 
-/// Names and values.
 pub(crate) type Labels = Vec<(String, String)>;
 
 /// Collects what is reported.

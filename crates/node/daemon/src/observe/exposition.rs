@@ -6,7 +6,6 @@ use provost_engine::MetricType;
 
 use super::collected::{Collected, Labels, Sample};
 
-/// The text.
 pub(crate) fn print(metrics: &Collected) -> String {
     let mut out = String::new();
     for family in metrics.families() {

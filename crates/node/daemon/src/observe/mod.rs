@@ -37,7 +37,6 @@ pub enum ObserveError {
     /// The address cannot be listened at.
     #[error("observe.listen {address}: {source}")]
     Listen {
-        /// Where.
         address: String,
         /// What the system said.
         source: io::Error,

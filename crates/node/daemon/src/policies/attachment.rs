@@ -47,7 +47,6 @@ pub enum AppliesTo {
     Client,
     /// Where they serve them.
     Server,
-    /// Both.
     #[default]
     Both,
 }
@@ -59,14 +58,12 @@ pub enum OnFault {
     /// They end with UNAVAILABLE.
     #[default]
     Deny,
-    /// They pass.
     Pass,
 }
 
 /// One value of an attachment that cannot stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadKey {
-    /// Which key.
     pub key: &'static str,
     /// What is wrong with it, and what would be right.
     pub problem: String,

@@ -14,7 +14,6 @@ use crate::runtime::{FallbackEngine, Fitted, Guard, Probation, StandIn};
 /// Policies whose engines are ready for one datapath, in order. It is to be used before the next time that the control
 /// plane waits for something, so that no change comes in between.
 pub(crate) struct Chain {
-    /// The engines.
     pub(crate) engines: Vec<PreparedPolicy>,
     /// Attachments that apply to the datapath and that it goes without.
     pub(crate) left_out: Vec<Arc<Instance>>,
@@ -22,7 +21,6 @@ pub(crate) struct Chain {
 
 /// A policy whose engine is ready.
 pub(crate) struct PreparedPolicy {
-    /// The policy.
     pub(crate) instance: Arc<Instance>,
     pub(crate) engine: PolicyEngine,
 }

@@ -11,7 +11,6 @@ use crate::transport::TransportKind;
 /// A change: all of it happens, or nothing does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Attaches a policy.
     Attach {
         /// What, and to what.
         attachment: Attachment,
@@ -19,13 +18,9 @@ pub enum Change {
         at: Position,
     },
     /// Takes a policy away.
-    Detach {
-        /// The attachment's name.
-        name: String,
-    },
+    Detach { name: String },
     /// Gives a policy another configuration.
     Set {
-        /// The attachment's name.
         name: String,
         /// The kind's own keys, all of them.
         config: toml::Table,
@@ -82,7 +77,6 @@ pub struct Upgrade {
     pub version: Option<u32>,
     /// Of a policy's kind: only that of this attachment.
     pub policy: Option<String>,
-    /// On which datapaths.
     pub reach: Reach,
 }
 
@@ -94,7 +88,6 @@ pub enum Reach {
     All,
     /// Those of the apps of this name, and those to come.
     App(String),
-    /// One.
     Connection(u64),
 }
 
@@ -111,7 +104,6 @@ impl std::fmt::Display for Reach {
 /// Whether a change is to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It is.
     Apply,
     /// Everything is prepared for every live datapath, and nothing is changed.
     DryRun,
@@ -155,14 +147,10 @@ pub enum ChangeError {
     #[error(
         "a policy is attached under the name \"{name}\" already: detach it, set it, or choose another name"
     )]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
+    NameTaken { name: String },
     /// The attachment contradicts itself.
     #[error("policy \"{policy}\": {key}: {problem}")]
     Invalid {
-        /// Which.
         policy: String,
         /// The key that is at fault.
         key: &'static str,
@@ -171,20 +159,10 @@ pub enum ChangeError {
     },
     /// Its kind is not known.
     #[error("policy \"{policy}\": {error}")]
-    Kind {
-        /// Which.
-        policy: String,
-        /// What is known.
-        error: NoSuchKind,
-    },
+    Kind { policy: String, error: NoSuchKind },
     /// Its kind does not take its configuration.
     #[error("policy \"{policy}\": config: {error}")]
-    Config {
-        /// Which.
-        policy: String,
-        /// What is wrong.
-        error: ConfigError,
-    },
+    Config { policy: String, error: ConfigError },
     /// There would be too many.
     #[error("{found} policies are more than the {most} that a node takes")]
     TooMany {
@@ -214,15 +192,10 @@ pub enum ChangeError {
     /// A policy does not fit a datapath, or could not be prepared for it.
     #[error("policy \"{policy}\" does not fit connection {connection} (app \"{app}\", {service}): {problem}")]
     Unfit {
-        /// Which policy.
         policy: String,
-        /// Which datapath.
         connection: u64,
-        /// Whose.
         app: String,
-        /// Of which service.
         service: String,
-        /// Why.
         problem: String,
     },
     /// An engine did not take over on a datapath. What had been changed before was changed back.
@@ -233,13 +206,9 @@ pub enum ChangeError {
     Undone {
         /// Which attachment or transport.
         engine: String,
-        /// Which datapath.
         connection: u64,
-        /// Whose.
         app: String,
-        /// Of which service.
         service: String,
-        /// Why.
         problem: String,
     },
     /// A runtime took no commands.

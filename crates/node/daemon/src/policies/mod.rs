@@ -67,7 +67,6 @@ pub(crate) use table::{Instance, Maker, Table};
 /// The policies of a node, on its control plane.
 pub(crate) struct Policies {
     pub(crate) maker: Maker,
-    /// What is committed.
     table: RefCell<Rc<Table>>,
     configured: RefCell<Rc<Vec<Attachment>>>,
     /// How often the table was changed.
@@ -90,14 +89,12 @@ struct PolicyKeeping {
 /// A policy that is attached, for those who read what it has counted.
 #[derive(Clone)]
 pub(crate) struct LivePolicy {
-    /// The attachment's name.
     pub(crate) name: Arc<str>,
     /// What its engines share.
     pub(crate) policy: Arc<dyn Policy>,
 }
 
 impl Policies {
-    /// None attached yet.
     pub(crate) fn new(registry: Arc<Registry>, node: &str, events: Arc<dyn EventSink>) -> Policies {
         Policies {
             maker: Maker::new(registry, node.into(), events),

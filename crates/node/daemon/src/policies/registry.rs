@@ -33,11 +33,8 @@ pub enum Origin {
 /// A kind, as an operator is shown it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindDescription {
-    /// Its name.
     pub name: String,
-    /// Its version.
     pub version: u32,
-    /// What it does.
     pub summary: String,
     /// Every key with its default, in TOML.
     pub example: String,
@@ -56,10 +53,8 @@ pub enum NoSuchKind {
         /// The names that are known.
         known: String,
     },
-    /// The version is.
     #[error("\"{name}\" has no version {version} here; this node has {known}")]
     Version {
-        /// Of which kind.
         name: String,
         /// What was asked for.
         version: u32,
@@ -73,29 +68,19 @@ pub enum NoSuchKind {
 pub enum NotAdded {
     /// Its name and version are taken.
     #[error("version {version} of \"{name}\" is known already: give the new one another version")]
-    Known {
-        /// Its name.
-        name: String,
-        /// Its version.
-        version: u32,
-    },
+    Known { name: String, version: u32 },
     /// There are too many of its name.
     #[error(
         "\"{name}\" has {VERSIONS_MAX} versions, which is the most: restart the service to forget old ones"
     )]
-    TooMany {
-        /// Its name.
-        name: String,
-    },
+    TooMany { name: String },
 }
 
 /// A library was not taken; nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotLoaded {
-    /// It was refused.
     #[error(transparent)]
     Refused(#[from] LoadError),
-    /// Its kind was.
     #[error(transparent)]
     NotAdded(#[from] NotAdded),
 }
@@ -114,7 +99,6 @@ impl Registry {
         registry
     }
 
-    /// Takes a kind.
     pub fn add(&self, kind: Arc<dyn PolicyKind>, origin: Origin) -> Result<(), NotAdded> {
         let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
         let (name, version) = (kind.name().to_owned(), kind.version());

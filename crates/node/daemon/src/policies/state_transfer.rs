@@ -43,7 +43,6 @@ pub(crate) struct SavedPolicies {
     pub(crate) instances: Vec<SavedInstance>,
 }
 
-/// One policy, saved.
 #[derive(Debug)]
 pub(crate) struct SavedInstance {
     /// The attachment, as TOML.
@@ -64,12 +63,10 @@ pub(crate) enum NotTaken {
 }
 
 impl Policies {
-    /// Keeps changes away.
     pub(crate) async fn hold(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.turn.lock().await
     }
 
-    /// Saves the table.
     pub(crate) fn save(&self) -> Result<SavedPolicies, toml::ser::Error> {
         let table = self.table();
         let mut instances = Vec::new();

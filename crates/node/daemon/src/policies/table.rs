@@ -32,7 +32,6 @@ pub(crate) struct Table {
     pub(crate) transports: TransportVersions,
 }
 
-/// One attachment.
 #[derive(Clone)]
 pub(crate) struct Entry {
     /// As the operator has it.
@@ -51,9 +50,7 @@ pub(crate) struct Instance {
     pub(crate) tag: Tag,
     /// With the version that it has.
     pub(crate) attachment: Attachment,
-    /// Its name.
     pub(crate) name: Arc<str>,
-    /// Its kind.
     pub(crate) kind: Arc<dyn PolicyKind>,
     /// What its engines share.
     pub(crate) policy: Arc<dyn Policy>,
@@ -135,7 +132,6 @@ impl Entry {
         instance.applies_to(datapath_context).then_some(instance)
     }
 
-    /// All its instances.
     pub(crate) fn instances(&self) -> impl Iterator<Item = &Arc<Instance>> {
         std::iter::once(&self.live).chain(self.exceptions.iter().map(|(_, instance)| instance))
     }

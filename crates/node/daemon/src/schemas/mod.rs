@@ -33,7 +33,6 @@ const MEMORY_BYTES_PER_USER_MAX: usize = MEMORY_BYTES_MAX / 2;
 pub struct BoundSchema {
     /// Full name of the service.
     pub service: String,
-    /// Its content hash.
     pub hash: SchemaHash,
     /// The set that it came in, which all services of that set share.
     pub schema: Arc<Schema>,
@@ -48,10 +47,7 @@ pub struct BoundSchema {
 pub enum StoreError {
     /// It is larger than any schema may be.
     #[error("a schema of {bytes} bytes is over the limit of {SCHEMA_BYTES_MAX}")]
-    TooLarge {
-        /// Its length.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// It is no schema.
     #[error(transparent)]
     Schema(#[from] SchemaError),
@@ -60,10 +56,7 @@ pub enum StoreError {
     NoService,
     /// It does not have the hash that it was announced with.
     #[error("no service of the schema has the announced hash {announced}: rebuild the app's generated code")]
-    Hash {
-        /// What was announced.
-        announced: SchemaHash,
-    },
+    Hash { announced: SchemaHash },
     /// Telling its services apart would take too long.
     #[error("{0}")]
     Reach(SchemaErrorKind),
@@ -75,7 +68,6 @@ pub enum StoreError {
     Services {
         /// How many it has.
         services: usize,
-        /// What limits.schemas is.
         bound: usize,
     },
     /// The user's apps have too many others, all in use.
@@ -90,19 +82,14 @@ pub enum StoreError {
         schemas: usize,
         /// About what they take.
         bytes: usize,
-        /// What limits.schemas_per_user is.
         bound: usize,
     },
     /// There are too many others, all in use.
     #[error("the schemas in use are as many as limits.schemas = {bound} or {MEMORY_BYTES_MAX} bytes allow")]
-    Full {
-        /// What limits.schemas is.
-        bound: usize,
-    },
+    Full { bound: usize },
     /// A file that the configuration names cannot be read.
     #[error("{}: {source}", .path.display())]
     Read {
-        /// Which.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -110,7 +97,6 @@ pub enum StoreError {
     /// A file that the configuration names has no usable schema.
     #[error("{}: {source}", .path.display())]
     File {
-        /// Which.
         path: PathBuf,
         /// What is wrong with it.
         source: Box<StoreError>,

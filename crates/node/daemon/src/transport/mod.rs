@@ -38,7 +38,6 @@ macro_rules! registry {
         }
 
         impl TransportKind {
-            /// All of them.
             pub const ALL: &[TransportKind] = &[$(TransportKind::$kind),+];
             /// What configurations call them.
             const NAMES: &[&str] = &[$($module::DESCRIPTION.name),+];
@@ -223,7 +222,6 @@ pub(crate) struct ConnectFailure {
 
 /// Where other nodes come, by one transport. Whoever gives up waiting for one loses none.
 pub(crate) trait PeerListener {
-    /// The next one.
     fn accept(&self) -> Pin<Box<dyn Future<Output = io::Result<IncomingPeer>> + '_>>;
 
     /// A duplicate of its socket.
@@ -232,7 +230,6 @@ pub(crate) trait PeerListener {
 
 /// Another node that has come to a listener.
 pub(crate) struct IncomingPeer {
-    /// Where it is.
     pub(crate) address: SocketAddr,
     /// Waits until it has said something. Whoever drops it gives the peer up.
     pub(crate) speaks: PeerSpeaking,

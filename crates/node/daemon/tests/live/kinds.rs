@@ -10,20 +10,22 @@ use provost_engine::{
 };
 use provostd::policies::{Origin, Registry};
 
-/// The kind's name.
 pub(crate) const WITNESS: &str = "witness";
 
 /// What a version does beside watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
-    /// Nothing.
     Good,
     /// Some steps wait, up to so many nanoseconds.
-    Holds { ns_max: u64 },
+    Holds {
+        ns_max: u64,
+    },
     /// It does not take over from another version.
     RefusesState,
     /// It fails at a step, of the first so many.
-    FailsWithin { steps: u64 },
+    FailsWithin {
+        steps: u64,
+    },
     /// It fits no datapath.
     FitsNone,
 }
@@ -54,7 +56,6 @@ pub(crate) struct Notes {
     pub(crate) judged: AtomicU64,
     /// Messages of calls that went around an engine that has known the call from its beginning.
     pub(crate) missed: AtomicU64,
-    /// Engines that failed.
     pub(crate) failures: AtomicU64,
     seed: AtomicU64,
 }

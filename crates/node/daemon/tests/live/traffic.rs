@@ -44,7 +44,6 @@ pub(crate) struct Counts {
 pub(crate) struct Traffic {
     /// Of the first client.
     pub(crate) counts: Arc<Counts>,
-    /// Of all clients.
     pub(crate) of_clients: Vec<Arc<Counts>>,
     clients: Vec<JoinHandle<TestApp>>,
     server: JoinHandle<()>,

@@ -43,7 +43,6 @@ pub const SEND_BYTES: u64 = 1 << 20;
 pub const RECEIVE_WINDOW: u32 = 1 << 27;
 /// The service of the tests.
 pub const SERVICE: &str = "test.Echo";
-/// Its unary method.
 pub const UNARY: u16 = 0;
 /// Its method with streams both ways.
 pub const CHAT: u16 = 1;
@@ -301,7 +300,6 @@ impl TestApp {
         assert!(matches!(reply, reply::Body::Done(_)), "{reply:?}");
     }
 
-    /// Offers the service.
     pub fn bind(&mut self) {
         self.add_schema();
         let reply = self.ask(request::Body::Bind(bind_request()), None);
@@ -403,7 +401,6 @@ impl TestApp {
         Some(of_slot(&slot))
     }
 
-    /// The next completion.
     pub fn next(&mut self) -> Completion {
         let until = Instant::now() + WAIT_MAX;
         loop {

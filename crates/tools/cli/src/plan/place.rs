@@ -66,7 +66,6 @@ pub(crate) enum Ask {
     },
 }
 
-/// A node.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) name: String,
@@ -83,7 +82,6 @@ impl Place {
         }
     }
 
-    /// Asks the node.
     pub(crate) async fn ask<T: DeserializeOwned>(&self, ask: Ask) -> Result<T, Failure> {
         let answer = match &self.address.ssh {
             Some(host) => self.by_ssh(host, &ask).await,

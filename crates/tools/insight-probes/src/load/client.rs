@@ -35,7 +35,6 @@ pub enum LoadPace {
 /// What a load consists of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadShape {
-    /// The protocol.
     pub protocol: Protocol,
     /// Bytes of payload of a request, and of its response.
     pub size_bytes: usize,

@@ -26,7 +26,6 @@ impl LoadSlice {
         self.time += more.time;
     }
 
-    /// Calls that ended.
     #[must_use]
     pub fn count(&self) -> usize {
         self.latencies_ns.len()

@@ -8,7 +8,6 @@ use tokio::io::unix::AsyncFd;
 
 use crate::failure::{Doing, ProbeFailure};
 
-/// One waiter's timer.
 pub(crate) struct ExactTimer(AsyncFd<OwnedFd>);
 
 impl ExactTimer {

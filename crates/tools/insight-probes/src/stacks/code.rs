@@ -32,7 +32,6 @@ pub(crate) struct SampleOwner {
     pub(crate) is_named: bool,
 }
 
-/// One file's code.
 struct CodeFile {
     /// Addresses in the process.
     from: u64,

@@ -10,11 +10,8 @@ const HEAD_BYTES: usize = 40;
 pub(crate) struct StackSample {
     /// The monotonic clock, in nanoseconds.
     pub(crate) time_ns: u64,
-    /// The thread.
     pub(crate) thread: u32,
-    /// The instruction pointer.
     pub(crate) instruction: u64,
-    /// The stack pointer.
     pub(crate) stack: u64,
     /// The frame pointer's register, whatever is in it.
     pub(crate) frame: u64,

@@ -3,17 +3,13 @@
 /// Bytes of an event; `struct event` in `bpf/probes.bpf.c`.
 pub(crate) const EVENT_BYTES: usize = 24;
 
-/// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TraceKind {
     /// A thread of the proxy enters a system call.
     Enter {
-        /// The call's number.
         call: u32,
     },
-    /// It leaves one.
     Leave {
-        /// The call's number.
         call: u32,
     },
     /// It loses its core, of its own will or not.
@@ -43,7 +39,6 @@ pub(crate) struct TraceEvent {
     pub(crate) time_ns: u64,
     /// The thread that it is about; of [`TraceKind::Readable`] the one on whose core the packet was received.
     pub(crate) thread: u32,
-    /// What happened.
     pub(crate) kind: TraceKind,
 }
 

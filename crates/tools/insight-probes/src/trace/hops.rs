@@ -60,7 +60,6 @@ impl HopPorts {
 pub(crate) struct PhaseSums {
     /// Nanoseconds.
     pub(crate) times_ns: PhaseTimes,
-    /// Events.
     pub(crate) events: PhaseTimes,
 }
 

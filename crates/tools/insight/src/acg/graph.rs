@@ -11,23 +11,18 @@ use crate::profile::Protocol;
 /// No amount in a graph is larger.
 const AMOUNT_MAX: f64 = 1e12;
 
-/// A checked graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallGraph {
     /// As it was written.
     pub source: AnnotatedGraph,
-    /// The services.
     pub services: Vec<ServiceNode>,
     /// The types of requests.
     pub requests: Vec<RequestGraph>,
 }
 
-/// A service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceNode {
-    /// Its name.
     pub name: String,
-    /// Instances.
     pub instances: f64,
     /// The number of its node; services on one node have the same.
     pub node: usize,
@@ -40,7 +35,6 @@ pub struct ServiceNode {
 /// A type of request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestGraph {
-    /// Its name.
     pub name: String,
     /// How often it comes.
     pub rate_per_s: f64,
@@ -50,18 +44,14 @@ pub struct RequestGraph {
     pub calls: Vec<CallNode>,
 }
 
-/// A call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallNode {
-    /// Its name.
     pub id: String,
     /// The call around it.
     pub parent: Option<usize>,
     /// The calling service; `None` for outside.
     pub caller: Option<usize>,
-    /// The called service.
     pub service: usize,
-    /// The operation.
     pub operation: String,
     /// What the call speaks.
     pub protocol: Protocol,

@@ -32,7 +32,6 @@ pub const CALLS_PER_REQUEST_MAX: f64 = 100_000.0;
 /// A name has at most so many bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 
-/// The file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnnotatedGraph {
@@ -49,17 +48,14 @@ pub struct AnnotatedGraph {
     /// What was assumed rather than observed, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
-    /// The services.
     pub services: Vec<ServiceEntry>,
     /// The types of requests.
     pub requests: Vec<RequestEntry>,
 }
 
-/// A service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceEntry {
-    /// Its name.
     pub name: String,
     /// Instances that share its calls evenly.
     #[serde(default = "one", skip_serializing_if = "is_one")]
@@ -79,7 +75,6 @@ pub struct ServiceEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestEntry {
-    /// Its name.
     pub name: String,
     /// How often it comes.
     pub rate_per_s: f64,
@@ -91,7 +86,6 @@ pub struct RequestEntry {
     pub calls: Vec<CallEntry>,
 }
 
-/// A call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallEntry {
@@ -100,7 +94,6 @@ pub struct CallEntry {
     /// The call within which this one is made; none for the call from outside.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub from: String,
-    /// The service called.
     pub to: String,
     /// The operation or method.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -147,7 +140,6 @@ pub enum RepeatMode {
     /// One after the other.
     #[default]
     Sequential,
-    /// All at once.
     Concurrent,
 }
 
@@ -176,7 +168,6 @@ pub enum Amount {
 pub struct SpreadQuantiles {
     /// The 10th percentile.
     pub p10: f64,
-    /// The median.
     pub p50: f64,
     /// The 90th percentile.
     pub p90: f64,
@@ -213,7 +204,6 @@ impl Amount {
         }
     }
 
-    /// The mean.
     #[must_use]
     pub fn mean(self) -> f64 {
         match self {
@@ -359,7 +349,6 @@ impl AcgError {
 }
 
 impl AnnotatedGraph {
-    /// An empty graph.
     #[must_use]
     pub fn new(origin: impl Into<String>) -> AnnotatedGraph {
         AnnotatedGraph {

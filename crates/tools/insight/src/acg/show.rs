@@ -7,9 +7,7 @@ use super::{CallGraph, CallNode, RepeatMode, RequestGraph};
 /// A graph in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphSummary {
-    /// Services.
     pub services: usize,
-    /// Types of requests.
     pub requests: usize,
     /// Calls of all types.
     pub calls: usize,

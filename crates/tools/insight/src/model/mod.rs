@@ -53,9 +53,7 @@ pub enum ModelError {
     AnotherMachine {
         /// The profile's machine, in words.
         profile: String,
-        /// The application's.
         application: String,
-        /// The profile's identity.
         id: String,
     },
     /// The profile does not know a protocol.
@@ -63,11 +61,9 @@ pub enum ModelError {
         "the profile of {proxy} has nothing for {protocol} (it has {known}): profile it, or choose another mode"
     )]
     NoProtocol {
-        /// The proxy.
         proxy: String,
         /// What was asked for.
         protocol: Protocol,
-        /// What there is.
         known: String,
     },
     /// The profile does not know a filter.
@@ -75,13 +71,10 @@ pub enum ModelError {
         "the profile of {proxy} has nothing for the filter \"{filter}\" with {protocol} (it has {known}): profile it"
     )]
     NoFilter {
-        /// The proxy.
         proxy: String,
         /// What was asked for.
         filter: String,
-        /// For which protocol.
         protocol: Protocol,
-        /// What there is.
         known: String,
     },
     /// The profile does not know a variant.
@@ -89,12 +82,10 @@ pub enum ModelError {
         "the profile of {proxy} has no component that was measured with {variant}: profile it so, or state by what factor a component changes"
     )]
     NoVariant {
-        /// The proxy.
         proxy: String,
         /// What was asked for.
         variant: String,
     },
-    /// Too many draws.
     #[error("{0} draws, at most {DRAWS_MAX} are made")]
     TooManyDraws(usize),
 }
@@ -130,7 +121,6 @@ pub fn check_machine(
 pub enum ApplicationMachine {
     /// As the graph names it.
     Named(String),
-    /// This machine.
     Known(MachineIdentity),
 }
 
@@ -177,7 +167,6 @@ pub struct PassageLoad {
 /// A change of a component: its times are multiplied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ComponentFactor {
-    /// The component.
     pub component: Component,
     /// What its latency and processor time are multiplied by.
     pub factor: f64,
@@ -235,7 +224,6 @@ struct DrawnComponent {
 /// A profile, ready to predict.
 #[derive(Clone, Debug)]
 pub struct ProfileModel {
-    /// The proxy's name.
     pub proxy: String,
     /// What a reader of a prediction should know.
     pub warnings: Vec<String>,

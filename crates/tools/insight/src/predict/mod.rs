@@ -26,7 +26,6 @@ pub const SAMPLES_MAX: usize = 1_000_000;
 /// Plays of single calls, over all draws of a prediction, are at most so many.
 pub const PLAYS_MAX: f64 = 2e9;
 
-/// Where proxies stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyPlacement {
@@ -43,7 +42,6 @@ pub enum ProxyPlacement {
 pub struct MeshSetup {
     /// What reports call it.
     pub name: String,
-    /// Where proxies stand.
     pub placement: ProxyPlacement,
     /// What all proxies understand of the bytes; without it, what each call speaks.
     pub mode: Option<Protocol>,
@@ -94,7 +92,6 @@ pub enum PredictError {
     /// The profile does not know what the graph needs.
     #[error("{place}: {error}")]
     Model {
-        /// The call.
         place: String,
         /// What the profile does not know.
         error: ModelError,
@@ -108,7 +105,6 @@ pub enum PredictError {
         samples: usize,
         /// Calls of all requests.
         calls: f64,
-        /// Draws.
         draws: usize,
     },
     /// A number of samples that makes no sense.
@@ -120,11 +116,9 @@ pub enum PredictError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
-    /// The estimate.
     pub value: f64,
     /// The interval's lower end.
     pub low: f64,
-    /// Its upper end.
     pub high: f64,
 }
 
@@ -161,13 +155,11 @@ impl Interval {
 pub struct DrawnStatistic(pub Vec<f64>);
 
 impl DrawnStatistic {
-    /// The estimate.
     #[must_use]
     pub fn value(&self) -> f64 {
         self.0.first().copied().unwrap_or(0.0)
     }
 
-    /// With its interval.
     #[must_use]
     pub fn interval(&self) -> Interval {
         Interval::of_draws(self.value(), self.0.get(1..).unwrap_or_default())
@@ -196,9 +188,7 @@ impl DrawnStatistic {
 /// Added latency of a type of request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LatencyDistribution {
-    /// The mean.
     pub mean: Interval,
-    /// The median.
     pub p50: Interval,
     /// The 90th percentile.
     pub p90: Interval,
@@ -209,9 +199,7 @@ pub struct LatencyDistribution {
 /// The same, draw by draw.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyDraws {
-    /// The mean.
     pub mean: DrawnStatistic,
-    /// The median.
     pub p50: DrawnStatistic,
     /// The 90th percentile.
     pub p90: DrawnStatistic,
@@ -249,16 +237,13 @@ impl LatencyDraws {
 pub struct NamedInterval {
     /// The service or component.
     pub name: String,
-    /// Its figure.
     pub figure: Interval,
 }
 
 /// A call's part in the critical path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PathStep {
-    /// The call's name.
     pub call: String,
-    /// The service called.
     pub service: String,
     /// How deep it is nested; the call from outside has 0.
     pub depth: usize,
@@ -275,7 +260,6 @@ pub struct PathStep {
 /// A type of request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RequestPrediction {
-    /// Its name.
     pub name: String,
     /// How often it comes.
     pub rate_per_s: f64,
@@ -301,7 +285,6 @@ pub struct ProcessorPrediction {
     pub cores: Interval,
     /// By the service at whose proxy it is spent.
     pub by_service: Vec<NamedInterval>,
-    /// By component.
     pub by_component: Vec<NamedInterval>,
     /// The whole, draw by draw.
     #[serde(skip)]
@@ -313,18 +296,15 @@ pub struct ProcessorPrediction {
 pub struct ExtrapolatedCall {
     /// The type of request.
     pub request: String,
-    /// The call.
     pub call: String,
     /// The service at whose proxy.
     pub proxy_of: String,
-    /// What lies beyond.
     pub beyond: Vec<String>,
 }
 
 /// What a mesh costs an application.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
-    /// The setup's name.
     pub setup: String,
     /// The proxy's name; empty without a mesh.
     pub proxy: String,
@@ -332,7 +312,6 @@ pub struct Prediction {
     pub added_us: LatencyDistribution,
     /// By type of request.
     pub requests: Vec<RequestPrediction>,
-    /// Processor time.
     pub cpu: ProcessorPrediction,
     /// Calls for which the profile had to be extrapolated.
     pub extrapolated: Vec<ExtrapolatedCall>,

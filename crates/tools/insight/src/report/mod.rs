@@ -20,13 +20,10 @@ const REQUESTS_MAX: usize = 20;
 /// What a report shows.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportContents<'a> {
-    /// Its title.
     pub title: &'a str,
-    /// The application.
     pub graph: &'a CallGraph,
     /// What the mesh costs it.
     pub prediction: &'a Prediction,
-    /// Other setups.
     pub setups: Option<&'a Comparison>,
     /// What changes would save.
     pub changes: Option<&'a Comparison>,

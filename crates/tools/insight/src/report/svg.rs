@@ -39,7 +39,6 @@ pub(super) enum Anchor {
     End,
 }
 
-/// A drawing.
 #[derive(Debug)]
 pub(super) struct Drawing {
     width: f64,

@@ -14,11 +14,8 @@ use crate::profile::Protocol;
 pub struct TreeCall {
     /// The call around it, by its place in [`CallTree::calls`]; `None` for the request itself.
     pub parent: Option<u32>,
-    /// Calls around it.
     pub depth: u32,
-    /// The service called.
     pub service: NameIndex,
-    /// The operation.
     pub operation: NameIndex,
     /// What it speaks, where known.
     pub protocol: Option<Protocol>,
@@ -47,11 +44,9 @@ impl TreeCall {
 /// A request with all its calls, each after the one around it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallTree {
-    /// The request first.
     pub calls: Vec<TreeCall>,
 }
 
-/// Many requests.
 #[derive(Clone, Debug, Default)]
 pub struct TraceForest {
     /// A tree for each.

@@ -76,22 +76,18 @@ impl TraceFormat {
 /// What a span says of its place in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
-    /// The caller's side.
     Client,
-    /// The callee's side.
     Server,
     /// Something within a service.
     Internal,
     /// A message that nobody waits for: a producer's or a consumer's side.
     Message,
-    /// Not said.
     Unknown,
 }
 
 /// A name that occurs in traces.
 pub type NameIndex = u32;
 
-/// A span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceSpan {
     /// A number for its trace.
@@ -102,9 +98,7 @@ pub struct TraceSpan {
     pub parent: Option<u64>,
     /// The service that recorded it.
     pub service: NameIndex,
-    /// The operation.
     pub operation: NameIndex,
-    /// Its kind.
     pub kind: SpanKind,
     /// When it began, on the clock of the service that recorded it.
     pub start_us: f64,
@@ -160,9 +154,7 @@ fn cut(name: &str) -> &str {
 /// Spans as they were read.
 #[derive(Clone, Debug, Default)]
 pub struct SpanSet {
-    /// The spans.
     pub spans: Vec<TraceSpan>,
-    /// Traces.
     pub traces: u32,
     /// Names of services and operations.
     pub names: NameTable,
@@ -267,7 +259,6 @@ pub enum TraceError {
     NoColumn {
         /// What was looked for.
         column: &'static str,
-        /// What there is.
         found: String,
     },
     /// Nothing that can be used is in it.

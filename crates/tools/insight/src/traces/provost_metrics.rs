@@ -20,7 +20,6 @@ pub enum MetricsError {
     Malformed {
         /// From 1.
         line: usize,
-        /// The line.
         text: String,
     },
     /// Nothing that the policy `metrics` counts is in it.

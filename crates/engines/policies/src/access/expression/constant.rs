@@ -48,9 +48,7 @@ impl Constant {
 #[derive(Debug)]
 pub(crate) enum ConstantSet {
     Few(Box<[Constant]>),
-    /// Sorted.
     Strings(Box<[Arc<str>]>),
-    /// Sorted.
     Integers(Box<[i128]>),
 }
 
