@@ -126,7 +126,7 @@ fn a_server_that_closes_or_says_nothing_is_refused() {
 fn a_link_is_dialled_without_waiting() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let mut carrier = dial(address).unwrap();
+    let mut carrier = dial(address, |_| Ok(())).unwrap();
     let (mut accepted, _) = listener.accept().unwrap();
     accepted.write_all(b"hello").unwrap();
     let mut bytes = [0; 16];
@@ -140,7 +140,7 @@ fn a_link_is_dialled_without_waiting() {
     drop(listener);
 
     // Where nobody listens, reading says so.
-    let refused = dial(address).and_then(|mut carrier| {
+    let refused = dial(address, |_| Ok(())).and_then(|mut carrier| {
         loop {
             match carrier.read_ready(&mut bytes) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
