@@ -936,7 +936,7 @@ pub struct Endpoint {
 pub struct GetCertificatesRequest {}
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Certificates {
     /// Without \[tls\] all else but `others` is empty.
     #[prost(bool, tag = "1")]
