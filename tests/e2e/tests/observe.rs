@@ -231,8 +231,9 @@ const DASHBOARD: &str = "grafana/provost.json";
 /// Labels whose names begin as metrics' do.
 const LABELS: [&str; 2] = ["grpc_method", "grpc_status"];
 /// What only a node with `[tls]` exports, or one with TLS towards gRPC clients.
-const WITH_TLS: [&str; 2] = [
+const WITH_TLS: [&str; 3] = [
     "provost_tls_certificate_expiry_seconds",
+    "provost_spiffe_answers_total",
     "provost_grpc_refused_handshakes_total",
 ];
 
