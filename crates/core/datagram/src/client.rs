@@ -189,6 +189,7 @@ impl ClientSlot {
     fn rest(&mut self) {
         self.expected[1] = NO_WORD;
         self.phase = Phase::Idle;
+        self.sent = Sent::NOT_YET;
         self.look_again_ns = NEVER;
         (self.resent, self.accepted, self.timeouts) = (false, false, 0);
     }

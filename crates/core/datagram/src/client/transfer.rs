@@ -363,6 +363,7 @@ impl<A: Copy> ClientSession<A> {
         let slot = self.slots.get_mut(usize::from(piece.header.slot))?;
         let is_whole = piece.header.kind == Kind::Response
             && slot.call == piece.header.call
+            && slot.phase == Phase::Request
             && slot.sent.is_out()
             && !slot.resent
             && piece.header.packet == 0
