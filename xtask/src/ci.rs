@@ -5,7 +5,7 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::jobs::{RunTally, TestJob};
+use crate::jobs::{JobRepeat, RunTally, TestJob};
 use crate::programs::{self, TestProgram};
 use crate::workspace::{Workspace, WorkspaceError, run};
 use crate::{Complaints, chores, commits, hw, layering, licences, none, package, publishable, tidy};
@@ -37,6 +37,10 @@ const ALONE: [(&str, &str, &str); 6] = [
     ("provost-e2e", "policy_rate_limit", "measures rates"),
     ("provost-e2e", "bystander", "measures one app beside another"),
 ];
+
+/// Packages whose tests start whole nodes. On cores that are busy with other tests, one in some thousand may come too late; the
+/// protocols, formats and simulators are repeatable, and so never repeated.
+const WHOLE_NODES: [&str; 4] = ["provost-e2e", "provost-hostile", "provostd", "provost-cli"];
 
 /// The program that compares what the compiler says with golden files: the linter writes types with their whole paths.
 const COMPILER_ERRORS: &str = "misuse";
@@ -116,12 +120,10 @@ fn run_programs(
         .collect();
     jobs.extend(soaks(workspace, &programs)?);
     jobs.push(package::tryout(workspace)?);
-    jobs.push(TestJob {
-        name: "bench smoke".into(),
-        command: chores::bench_smoke(workspace),
-    });
+    jobs.push(TestJob::new("bench smoke", chores::bench_smoke(workspace)));
     step("alone", || {
         tally.run(jobs, 1);
+        tally.repeat_alone();
         Ok(())
     })
 }
@@ -138,10 +140,11 @@ fn tests(workspace: &Workspace, program: &TestProgram) -> TestJob {
     if program.target == COMPILER_ERRORS {
         command.env_remove("RUSTC_WORKSPACE_WRAPPER");
     }
-    TestJob {
-        name: format!("{} {}", program.package, program.target),
-        command,
+    let mut job = TestJob::new(format!("{} {}", program.package, program.target), command);
+    if WHOLE_NODES.contains(&&*program.package) {
+        job.repeat = JobRepeat::OnceAlone;
     }
+    job
 }
 
 /// The tests of what uses DPDK, linted and built with it; nothing where there is none to build against.
@@ -168,10 +171,7 @@ fn loom(workspace: &Workspace) -> TestJob {
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", workspace.target.join("loom"));
-    TestJob {
-        name: "loom".into(),
-        command,
-    }
+    TestJob::new("loom", command)
 }
 
 /// What a call over datagrams costs in instructions as packages have it. The example is built in a target folder of its own, as
@@ -188,10 +188,10 @@ fn optimized_instructions(workspace: &Workspace, programs: &[TestProgram]) -> Re
     let program = found.ok_or_else(|| vec!["provost-datagram counts no instructions".into()])?;
     let mut command = program.command(workspace);
     command.env("PINGPONG", target.join("dist/examples/pingpong"));
-    Ok(TestJob {
-        name: "instructions of an optimized call over datagrams".into(),
+    Ok(TestJob::new(
+        "instructions of an optimized call over datagrams",
         command,
-    })
+    ))
 }
 
 /// Always with the same seed, so that a change is all that can make a run fail. Fresh ones are for long runs.
@@ -200,17 +200,14 @@ fn deep_fuzz(workspace: &Workspace) -> TestJob {
     command.envs(workspace.environment());
     command.args(["fuzz", "--deep", "--profile", "dev", "--seed", "1"]);
     command.args(["--seconds", &FUZZ_SECONDS.to_string()]);
-    TestJob {
-        name: "libFuzzer".into(),
-        command,
-    }
+    TestJob::new("libFuzzer", command)
 }
 
 fn doc_tests(workspace: &Workspace) -> TestJob {
-    TestJob {
-        name: "examples in documentation".into(),
-        command: workspace.cargo(&["test", "--quiet", "--workspace", "--doc"]),
-    }
+    TestJob::new(
+        "examples in documentation",
+        workspace.cargo(&["test", "--quiet", "--workspace", "--doc"]),
+    )
 }
 
 /// Changes of policies and engines, and then replacements of services, under calls and streams.
@@ -224,10 +221,7 @@ fn soaks(workspace: &Workspace, programs: &[TestProgram]) -> Result<Vec<TestJob>
         command
             .args(["--ignored", "--exact", "soak", "--nocapture"])
             .env("PROVOST_SOAK_MINUTES", SOAK_MINUTES);
-        Ok(TestJob {
-            name: format!("soak of {target}"),
-            command,
-        })
+        Ok(TestJob::new(format!("soak of {target}"), command))
     };
     SOAKS.iter().map(soak).collect()
 }
@@ -237,10 +231,7 @@ fn simulated_nodes(workspace: &Workspace, first_seed: u64, seeds: u64) -> TestJo
     let mut command = workspace.program("debug", "provost-sim");
     command.args(["--seed", &first_seed.to_string()]);
     command.args(["--seeds", &seeds.to_string()]);
-    TestJob {
-        name: format!("provost-sim, {seeds} seeds from {first_seed}"),
-        command,
-    }
+    TestJob::new(format!("provost-sim, {seeds} seeds from {first_seed}"), command)
 }
 
 /// A seed far above the fixed ones: the time in milliseconds.
@@ -253,10 +244,7 @@ fn fresh_seed() -> u64 {
 fn seconds_of(workspace: &Workspace, name: &str, seconds: u64) -> TestJob {
     let mut command = workspace.program("debug", name);
     command.args(["--seconds", &seconds.to_string()]);
-    TestJob {
-        name: name.into(),
-        command,
-    }
+    TestJob::new(name, command)
 }
 
 fn cargo(workspace: &Workspace, arguments: &[&str]) -> Result<(), Complaints> {

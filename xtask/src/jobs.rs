@@ -12,19 +12,47 @@ use crate::workspace::{show, start_error};
 /// With this begins a line of a test that does not run here; the reason follows.
 const SKIPPED: &str = "skipped: ";
 
+/// So many programs of a run may fail at first and pass when repeated. With more, none is repeated.
+const UNSTABLE_MAX: usize = 2;
+
 /// A command with the name that the log calls it.
 pub(crate) struct TestJob {
     pub(crate) name: String,
     pub(crate) command: Command,
+    pub(crate) repeat: JobRepeat,
+}
+
+impl TestJob {
+    /// A job whose failure is the run's.
+    pub(crate) fn new(name: impl Into<String>, command: Command) -> Self {
+        TestJob {
+            name: name.into(),
+            command,
+            repeat: JobRepeat::Never,
+        }
+    }
+}
+
+/// What a failure of a job means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobRepeat {
+    /// The run has failed.
+    Never,
+    /// The job starts processes, whose pace depends on what else runs: it is tried once more, alone, and listed as unstable if
+    /// it passes then.
+    OnceAlone,
 }
 
 /// What the tests of all jobs came to.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Default)]
 pub(crate) struct RunTally {
     passed: u64,
     failed: u64,
     skipped: BTreeSet<String>,
+    unstable: Vec<String>,
     complaints: Complaints,
+    /// What failed and is to be repeated.
+    to_repeat: Vec<(TestJob, JobReport)>,
 }
 
 impl RunTally {
@@ -36,9 +64,9 @@ impl RunTally {
         std::thread::scope(|scope| {
             for _ in 0..at_once {
                 scope.spawn(|| {
-                    while let Some(job) = take() {
-                        let report = run(job);
-                        tally.lock().expect("no job panics").add(&report);
+                    while let Some(mut job) = take() {
+                        let report = run(&mut job);
+                        tally.lock().expect("no job panics").add(job, report);
                     }
                 });
             }
@@ -46,10 +74,35 @@ impl RunTally {
         *self = tally.into_inner().expect("no job panics");
     }
 
-    /// Prints a report and counts what it says.
-    fn add(&mut self, report: &JobReport) {
+    /// Runs those that failed and may be repeated once more, one at a time, and counts how they end now.
+    pub(crate) fn repeat_alone(&mut self) {
+        let to_repeat = std::mem::take(&mut self.to_repeat);
+        if to_repeat.len() > UNSTABLE_MAX {
+            to_repeat.iter().for_each(|(_, report)| self.conclude_job(report));
+            return;
+        }
+        for (mut job, _) in to_repeat {
+            let again = run(&mut job);
+            eprint!("{}", again.shown());
+            if again.complaint.is_none() {
+                self.unstable.push(job.name);
+            }
+            self.conclude_job(&again);
+        }
+    }
+
+    /// Prints a report and counts what it says, now or when the job has been repeated.
+    fn add(&mut self, job: TestJob, report: JobReport) {
         // In one piece, for others print theirs.
         eprint!("{}", report.shown());
+        if report.complaint.is_some() && job.repeat == JobRepeat::OnceAlone {
+            self.to_repeat.push((job, report));
+        } else {
+            self.conclude_job(&report);
+        }
+    }
+
+    fn conclude_job(&mut self, report: &JobReport) {
         for line in &report.lines {
             self.count(&report.name, line);
         }
@@ -73,11 +126,14 @@ impl RunTally {
         self.skipped.insert(format!("{name}: {reason}"));
     }
 
-    /// Prints what was skipped, what failed and, as the last line, the counts.
+    /// Prints what was skipped, what passed only when repeated, what failed and, as the last line, the counts.
     pub(crate) fn conclude(self) -> Result<(), Complaints> {
         self.skipped
             .iter()
             .for_each(|skipped| eprintln!("{SKIPPED}{skipped}"));
+        self.unstable
+            .iter()
+            .for_each(|name| eprintln!("unstable: {name} failed, and passed when it ran again, alone"));
         self.complaints
             .iter()
             .for_each(|complaint| eprintln!("{complaint}"));
@@ -120,7 +176,7 @@ impl JobReport {
     }
 }
 
-fn run(mut job: TestJob) -> JobReport {
+fn run(job: &mut TestJob) -> JobReport {
     let began = Instant::now();
     let lines = Mutex::new(Vec::new());
     let outcome = job
@@ -143,7 +199,7 @@ fn run(mut job: TestJob) -> JobReport {
         Err(source) => Some(start_error(&job.command, source).to_string()),
     };
     JobReport {
-        name: job.name,
+        name: job.name.clone(),
         seconds: began.elapsed().as_secs(),
         lines: lines.into_inner().expect("no reader panics"),
         complaint,
@@ -174,10 +230,7 @@ mod tests {
     fn shell(name: &str, script: &str) -> TestJob {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        TestJob {
-            name: name.into(),
-            command,
-        }
+        TestJob::new(name, command)
     }
 
     #[test]
@@ -206,5 +259,43 @@ mod tests {
         let mut tally = RunTally::default();
         tally.run(vec![shell("killed", "kill -9 $$")], 1);
         assert_eq!(tally.counts(), "0 passed, 1 failed, 0 skipped");
+    }
+
+    /// Jobs that fail when they run for the first time in this folder.
+    fn fail_at_first(folder: &std::path::Path, count: usize) -> Vec<TestJob> {
+        let script = |job: usize| {
+            let mark = folder.join(job.to_string());
+            format!(
+                "test -e {mark:?} && exec echo 'test result: ok. 1 passed; 0 failed'; touch {mark:?}; exit 101"
+            )
+        };
+        let jobs = (0..count).map(|job| TestJob {
+            repeat: JobRepeat::OnceAlone,
+            ..shell(&format!("job {job}"), &script(job))
+        });
+        jobs.collect()
+    }
+
+    #[test]
+    fn few_that_fail_beside_others_are_repeated_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tally = RunTally::default();
+        tally.run(fail_at_first(folder.path(), UNSTABLE_MAX), 2);
+        tally.repeat_alone();
+        assert_eq!(tally.counts(), "2 passed, 0 failed, 0 skipped");
+        assert_eq!(tally.unstable.len(), UNSTABLE_MAX);
+        assert_eq!(tally.conclude(), Ok(()));
+        let folder = tempfile::tempdir().unwrap();
+        let mut tally = RunTally::default();
+        tally.run(fail_at_first(folder.path(), UNSTABLE_MAX + 1), 2);
+        tally.repeat_alone();
+        assert_eq!(tally.counts(), "0 passed, 3 failed, 0 skipped");
+        let mut tally = RunTally::default();
+        let mut job = shell("bad", "exit 101");
+        job.repeat = JobRepeat::OnceAlone;
+        tally.run(vec![job], 1);
+        tally.repeat_alone();
+        assert_eq!(tally.counts(), "0 passed, 1 failed, 0 skipped");
+        assert_eq!(tally.conclude(), Err(Vec::new()));
     }
 }

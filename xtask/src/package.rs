@@ -118,10 +118,7 @@ pub(crate) fn try_built(workspace: &Workspace) -> Result<(), Complaints> {
 /// Packs what lies in the folder of development builds, twice; the job installs, upgrades and removes the packages.
 pub(crate) fn tryout(workspace: &Workspace) -> Result<TestJob, Complaints> {
     let command = prepare_tryout(workspace).map_err(|error| vec![error.to_string()])?;
-    Ok(TestJob {
-        name: "the package under systemd".into(),
-        command,
-    })
+    Ok(TestJob::new("the package under systemd", command))
 }
 
 fn prepare_tryout(workspace: &Workspace) -> Result<Command, PackageError> {
