@@ -10,6 +10,9 @@ use super::list::List;
 
 /// Bytes in shared memory: `bytes` in a schema.
 ///
+/// Cloning 4 KiB and more copies nothing: the clones have one block of memory, and the first write to one of them copies it.
+/// (A clone of received bytes, or of a part of a received message, is a copy in the send heap.)
+///
 /// ```
 /// use provost::shared::Bytes;
 ///
@@ -18,9 +21,15 @@ use super::list::List;
 /// bytes[0] = b'A';
 /// assert_eq!(bytes, b"Abcdef");
 /// ```
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Bytes(List<u8>);
+
+impl Clone for Bytes {
+    fn clone(&self) -> Bytes {
+        Bytes(self.0.share())
+    }
+}
 
 impl Bytes {
     /// No bytes. Takes no memory.
@@ -61,22 +70,31 @@ impl Bytes {
 
     /// Makes room for `additional` more bytes.
     pub fn reserve(&mut self, additional: usize) {
-        self.0.reserve(additional);
+        self.own_alone(additional).reserve(additional);
     }
 
     /// Appends a byte.
     pub fn push(&mut self, byte: u8) {
-        self.0.push(byte);
+        self.own_alone(1).push(byte);
     }
 
     /// Appends bytes.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.try_extend_from_slice(bytes)
+            .unwrap_or_else(|full| full.panic());
     }
 
     /// As [`Bytes::extend_from_slice`], but says when the heap is full.
     pub fn try_extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), HeapFull> {
+        self.0.try_own_alone(bytes.len())?;
         self.0.try_extend_from_slice(bytes)
+    }
+
+    /// The list, when no clone has the same memory any more.
+    fn own_alone(&mut self, additional: usize) -> &mut List<u8> {
+        let alone = self.0.try_own_alone(additional);
+        alone.unwrap_or_else(|full| full.panic());
+        &mut self.0
     }
 
     /// Forgets the bytes from `len` on.
@@ -110,7 +128,7 @@ impl Deref for Bytes {
 
 impl DerefMut for Bytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        self.own_alone(0)
     }
 }
 
@@ -140,9 +158,7 @@ impl fmt::Debug for Bytes {
 
 impl fmt::Write for String {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0
-            .try_extend_from_slice(text.as_bytes())
-            .map_err(|_| fmt::Error)
+        self.try_push_str(text).map_err(|_| fmt::Error)
     }
 }
 
@@ -159,7 +175,7 @@ impl std::io::Write for Bytes {
 
 impl Extend<u8> for Bytes {
     fn extend<I: IntoIterator<Item = u8>>(&mut self, bytes: I) {
-        self.0.extend(bytes);
+        self.own_alone(0).extend(bytes);
     }
 }
 
@@ -204,7 +220,7 @@ macro_rules! equals_bytes {
 }
 equals_bytes!([u8], &[u8], Vec<u8>, const N [u8; N], const N &[u8; N]);
 
-/// Text in shared memory: `string` in a schema. Always UTF-8.
+/// Text in shared memory: `string` in a schema. Always UTF-8. Cloned as [`Bytes`] is.
 ///
 /// ```
 /// use std::fmt::Write;
@@ -215,9 +231,15 @@ equals_bytes!([u8], &[u8], Vec<u8>, const N [u8; N], const N &[u8; N]);
 /// assert_eq!(text, "key-7");
 /// assert!(text.starts_with("key"));
 /// ```
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct String(List<u8>);
+
+impl Clone for String {
+    fn clone(&self) -> String {
+        String(self.0.share())
+    }
+}
 
 impl String {
     /// No text. Takes no memory.
@@ -247,16 +269,19 @@ impl String {
 
     /// Makes room for `additional` more bytes.
     pub fn reserve(&mut self, additional: usize) {
+        let alone = self.0.try_own_alone(additional);
+        alone.unwrap_or_else(|full| full.panic());
         self.0.reserve(additional);
     }
 
     /// Appends text.
     pub fn push_str(&mut self, text: &str) {
-        self.0.extend_from_slice(text.as_bytes());
+        self.try_push_str(text).unwrap_or_else(|full| full.panic());
     }
 
     /// As [`String::push_str`], but says when the heap is full.
     pub fn try_push_str(&mut self, text: &str) -> Result<(), HeapFull> {
+        self.0.try_own_alone(text.len())?;
         self.0.try_extend_from_slice(text.as_bytes())
     }
 

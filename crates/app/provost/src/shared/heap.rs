@@ -3,9 +3,10 @@
 //! Blocks have *size classes*, four to each doubling. A side table, outside of the shared memory, holds the class of
 //! the block at each offset, so that a reference needs no room for its capacity. Each thread keeps a *magazine* of
 //! free blocks for each small class; only a magazine that is empty or full goes to the heap that all threads share.
+//! A second table counts the owners of blocks of [`SHARED_BYTES_MIN`] and more, which may have several.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use provost_heap::{Heap, Hysteresis};
@@ -34,6 +35,14 @@ const CLASSES_CACHED: usize = (CLASS_CACHED_MAX - CLASS_MIN + 1) as usize;
 /// What one magazine holds at most, in bytes and in blocks.
 const MAGAZINE_BYTES_MAX: usize = 256 << 10;
 const MAGAZINE_BLOCKS_MAX: usize = 64;
+
+/// Blocks of this many bytes and more may have several owners. No two of them begin within the same so many bytes of the
+/// heap, which is why one counter for each such range is enough.
+pub(super) const SHARED_BYTES_MIN: usize = 4096;
+const CLASS_SHARED_MIN: u8 = class_of(SHARED_BYTES_MIN);
+/// A block has at most this many owners beside the first: far less than a counter holds, so that threads that add an owner
+/// at the same time do not make it overflow.
+const OTHER_OWNERS_MAX: u32 = u32::MAX / 2;
 
 /// The send heap has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,17 +117,49 @@ pub(crate) fn allocate(bytes: usize) -> Result<u32, HeapFull> {
     at.ok_or(HeapFull { bytes })
 }
 
-/// Takes a block back; offset 0 is none.
+/// Adds an owner to a block, who frees it too; says whether that could be. It cannot for small blocks, and for what is no
+/// block of the send heap, such as a part of a received message. Offset 0 is none.
+pub(super) fn add_owner(at: u32) -> bool {
+    if at == 0 || is_forked_child() {
+        return false;
+    }
+    let heap = SendHeap::get();
+    let Some(others) = heap.other_owners(at) else {
+        return false;
+    };
+    // Relaxed: whoever adds an owner is one, and the new one learns of the block from it.
+    let added = others.fetch_add(1, Ordering::Relaxed) < OTHER_OWNERS_MAX;
+    if !added {
+        others.fetch_sub(1, Ordering::Relaxed);
+    }
+    added
+}
+
+/// Whether a block has other owners than the caller.
+pub(super) fn has_other_owners(at: u32) -> bool {
+    if at == 0 || is_forked_child() {
+        return false;
+    }
+    let others = SendHeap::get().other_owners(at);
+    // Acquire: what the other owners read before they gave the block up came before what its only owner now writes.
+    others.is_some_and(|others| others.load(Ordering::Acquire) > 0)
+}
+
+/// Takes a block back, once all its owners have done so; offset 0 is none.
 ///
 /// # Safety
 ///
-/// `at` must have come from [`allocate`] and not been freed since, and nobody may use the block after this.
+/// `at` must have come from [`allocate`] and not been freed since, or only by other owners ([`add_owner`]), and the caller may
+/// not use the block after this.
 pub(crate) unsafe fn free(at: u32) {
     if at == 0 || is_forked_child() {
         return;
     }
     let heap = SendHeap::get();
     let class = heap.class_at(at);
+    if class >= CLASS_SHARED_MIN && !heap.give_up(at) {
+        return;
+    }
     let cached = class <= CLASS_CACHED_MAX
         && MAGAZINES
             .try_with(|magazines| magazines.borrow_mut().put(class, at))
@@ -146,6 +187,8 @@ struct SendHeap {
     /// The class of the block that begins at each unit of 8 bytes; 0 for none. Most of it is never touched, and so
     /// takes no memory.
     classes: Box<[AtomicU8]>,
+    /// How many owners beside one the block has that begins in each range of [`SHARED_BYTES_MIN`] bytes.
+    other_owners: Box<[AtomicU32]>,
 }
 
 impl SendHeap {
@@ -174,7 +217,35 @@ impl SendHeap {
             bytes,
             blocks: Mutex::new(Heap::new(bytes)),
             classes: zeroed_classes(bytes as usize / BLOCK_ALIGN_BYTES),
+            other_owners: zeroed_counters(bytes as usize / SHARED_BYTES_MIN),
         }
+    }
+
+    /// The counter of the other owners of a block that may have some.
+    fn other_owners(&self, at: u32) -> Option<&AtomicU32> {
+        if self.class_at(at) < CLASS_SHARED_MIN {
+            return None;
+        }
+        let offset_bytes = (at - SEND_WINDOW) as usize * BLOCK_ALIGN_BYTES;
+        self.other_owners.get(offset_bytes / SHARED_BYTES_MIN)
+    }
+
+    /// Ends one owner's part in a block, and says whether it was the last one.
+    fn give_up(&self, at: u32) -> bool {
+        let Some(others) = self.other_owners(at) else {
+            return true;
+        };
+        // Acquire here and below: what other owners read came before the block is used anew. A block without others gets
+        // none meanwhile, since only an owner adds one.
+        if others.load(Ordering::Acquire) == 0 {
+            return true;
+        }
+        // Two owners that give it up at once both come here: the second one finds no other and is the last.
+        let was_last = others.fetch_sub(1, Ordering::AcqRel) == 0;
+        if was_last {
+            others.store(0, Ordering::Relaxed);
+        }
+        was_last
     }
 
     fn class_at(&self, at: u32) -> u8 {
@@ -219,6 +290,12 @@ fn zeroed_classes(count: usize) -> Box<[AtomicU8]> {
     let zeroed: Box<[u8]> = vec![0; count].into_boxed_slice();
     // SAFETY: `AtomicU8` has the same size, alignment and bit validity as `u8`, and the box is ours alone.
     unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [AtomicU8]) }
+}
+
+fn zeroed_counters(count: usize) -> Box<[AtomicU32]> {
+    let zeroed: Box<[u32]> = vec![0; count].into_boxed_slice();
+    // SAFETY: `AtomicU32` has the same size, alignment and bit validity as `u32`, and the box is ours alone.
+    unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [AtomicU32]) }
 }
 
 thread_local! {

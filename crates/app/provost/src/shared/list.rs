@@ -253,6 +253,28 @@ impl List<u8> {
         list.len = len as u32;
         Ok(list)
     }
+
+    /// The same bytes: in the same block if it is large, else copied. Whoever writes to either calls
+    /// [`List::try_own_alone`] first.
+    pub(super) fn share(&self) -> List<u8> {
+        if self.len() >= heap::SHARED_BYTES_MIN && heap::add_owner(self.at) {
+            return List {
+                at: self.at,
+                len: self.len,
+                elements: PhantomData,
+            };
+        }
+        self.clone()
+    }
+
+    /// Copies the bytes if others have them too, with room for `additional` more, so that they can be written to.
+    pub(super) fn try_own_alone(&mut self, additional: usize) -> Result<(), HeapFull> {
+        if !heap::has_other_owners(self.at) {
+            return Ok(());
+        }
+        let needed = self.len().saturating_add(additional);
+        self.grow_to(needed, needed)
+    }
 }
 
 impl<T> Deref for List<T> {

@@ -16,7 +16,8 @@
 //! memory is taken from the system as it is used and given back when enough of it is free.
 //!
 //! What is received is a [`Received<T>`]: it dereferences to `&T`, never to `&mut T`. `Clone` of any of these types
-//! makes a deep copy in the send heap, which is how a received message, or part of one, is kept or changed.
+//! makes a deep copy in the send heap, which is how a received message, or part of one, is kept or changed. Only
+//! bytes and texts of 4 KiB and more that are in the send heap already are shared, not copied, until one is written to.
 //!
 //! These containers hold nothing that another process can write: the service maps the send heap read-only, and an app
 //! maps what it received read-only. A process that forks must not use its parent's messages in the child.
