@@ -10,11 +10,17 @@ pub use crate::codec::fields::{
     EnumInfo, EnumNames, FieldAccess, FieldElement, FieldInfo, FieldKind, FieldMut, FieldRef, FieldShape,
     ListElements, MapPairs, MessageInfo, OneofFields, PairMut, ReflectMessage, ValueRef,
 };
+#[cfg(feature = "serde")]
+pub use crate::codec::json::serde_value::{deserialize_message, serialize_message};
 pub use crate::request::{IntoRequest, IntoStreamingRequest, Request, Response};
 pub use crate::server::Methods;
 pub use crate::shared::{Measure, Received};
 pub use crate::status::{Code, Status};
 pub use crate::streaming::Streaming;
+
+/// What generated code implements for serde.
+#[cfg(feature = "serde")]
+pub use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A message type: the native struct of a message of a schema.
 ///

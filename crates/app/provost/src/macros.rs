@@ -115,7 +115,43 @@ macro_rules! __message {
                 ::core::result::Result::Ok(<Self as ::core::default::Default>::default())
             }
         }
+
+        $crate::__serde! { $ty }
     };
+}
+
+/// Has serde write and read a message as protobuf's JSON has it; only with the feature `serde` of this crate, not of the one
+/// whose code is generated.
+#[cfg(feature = "serde")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __serde {
+    ($ty:ident) => {
+        impl $crate::codegen::Serialize for $ty {
+            fn serialize<S: $crate::codegen::Serializer>(
+                &self,
+                serializer: S,
+            ) -> ::core::result::Result<S::Ok, S::Error> {
+                $crate::codegen::serialize_message(self, serializer)
+            }
+        }
+
+        impl<'de> $crate::codegen::Deserialize<'de> for $ty {
+            fn deserialize<D: $crate::codegen::Deserializer<'de>>(
+                deserializer: D,
+            ) -> ::core::result::Result<Self, D::Error> {
+                $crate::codegen::deserialize_message(deserializer)
+            }
+        }
+    };
+}
+
+/// Nothing: the feature `serde` is off.
+#[cfg(not(feature = "serde"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __serde {
+    ($ty:ident) => {};
 }
 
 /// Has the compiler check that a message whose code is elsewhere is the one that is meant.

@@ -12,6 +12,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! With the feature `serde`, every generated message is serialized and deserialized by serde as well, in the same form: so
+//! messages stand within types of the program that derive `Serialize` and `Deserialize`.
+//!
 //! [`MessageCodec`] is implemented for every generated message. What has been received is encoded in place:
 //! `received.encode()`. Fields that a type does not have are passed over, by both formats' rules for schemas that change;
 //! they are not kept, because the native layout has no place for them.
@@ -21,7 +24,7 @@ mod decode;
 mod encode;
 mod error;
 pub(crate) mod fields;
-mod json;
+pub(crate) mod json;
 mod protobuf;
 
 pub use error::{DecodeError, DecodeErrorKind, EncodeError, JsonError, JsonPlace};

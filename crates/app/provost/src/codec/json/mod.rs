@@ -2,6 +2,8 @@
 
 mod number;
 mod read;
+#[cfg(feature = "serde")]
+pub(crate) mod serde_value;
 mod text;
 mod time;
 mod value;
