@@ -8,11 +8,13 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Tests of handlers alone need no node: see `Channel::in_process` of `provost`.
+//! Tests of handlers alone need no node: see `Channel::in_process` of `provost`. Tests of what calls a service need no service:
+//! see [`MockService`].
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod binary;
+mod mock;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use provost::{App, Code, Status};
 use tempfile::TempDir;
+
+pub use mock::{MockAnswer, MockMessage, MockMethod, MockService};
 
 /// How long a node may take to be ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
