@@ -66,6 +66,8 @@ fn the_librarys_types_are_as_checked_in() {
         .extern_path(".google.protobuf", "::provost::well_known")
         .generate(&rpc, &[&protos]);
     written("error_details", "google.rpc", rpc);
+    let health = config().generate(&[protos.join("grpc/health/v1/health.proto")], &[&protos]);
+    written("health", "grpc.health.v1", health);
 }
 
 #[test]

@@ -25,6 +25,7 @@
 //! | bound calls, and mark them, all at once | [`CallDefaults`] |
 //! | pass trace and deadline on to tasks | [`context`] |
 //! | serve, and know who calls | [`Server`], [`Request::peer`] |
+//! | say whether services take calls | [`health`] |
 //! | test a service without a node | [`Channel::in_process`], [`InProcessServer`] |
 //! | call or serve without an executor | [`blocking`], [`ServerBuilder::serve_blocking`] |
 //! | say where the service is, and how to wait | [`App`] |
@@ -75,6 +76,7 @@ mod defaults;
 pub mod error_details;
 mod extensions;
 mod fork;
+pub mod health;
 mod in_process;
 mod intercept;
 #[cfg(feature = "tower")]
