@@ -3,6 +3,7 @@
 use provost_registered::{Array, One};
 
 use super::*;
+use crate::checksum::Checking;
 use crate::client::State;
 use crate::config::{Recovery, SLOTS_MAX};
 use crate::event::{ConnectError, Refusal};

@@ -1,0 +1,240 @@
+//! What goes out: who may send next, and what stands before and behind.
+
+use super::*;
+use crate::packet::{DATA_HEADER_BYTES, HEADER_BYTES};
+
+/// Packets of session management get this part of a turn before those of calls do; the others follow if there is room.
+const CONTROL_SHARE: usize = 4;
+
+impl<A: Address> Endpoint<A> {
+    /// A packet to send. Call it until there is none.
+    #[inline]
+    pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit<'_, A>> {
+        let now_ns = self.shared.clock.advance(now_ns);
+        if let Some(control) = self.shared.control.pop_front() {
+            self.shared.statistics.packets_sent += 1;
+            return Some(self.transmit_control(control));
+        }
+        loop {
+            // What has a short way goes the usual one, too.
+            let whole = self.shared.whole.pop();
+            let outgoing = match whole {
+                Some(whole) => whole_outgoing(&self.sessions, whole),
+                None => self.shared.next_outgoing(now_ns)?,
+            };
+            if let Some(leaving) = leaving(&mut self.shared, &mut self.sessions, &outgoing) {
+                self.shared.statistics.packets_sent += 1;
+                let Leaving { to, head, source } = leaving;
+                let payload = payload_of(&self.shared, &self.sessions, &outgoing, source);
+                return Some(Transmit { to, head, payload });
+            }
+        }
+    }
+
+    /// Hands over up to so many packets to send, each with where it goes, what goes first and what follows; says how
+    /// many there were. The same as [`Endpoint::poll_transmit`], for less.
+    pub fn transmit(
+        &mut self,
+        now_ns: u64,
+        packets_max: usize,
+        send_packet: impl FnMut(A, &[u8], &[u8]),
+    ) -> usize {
+        self.transmit_to(now_ns, packets_max, send_packet)
+    }
+
+    /// The same, to a sink.
+    #[inline(always)]
+    pub(crate) fn transmit_to(
+        &mut self,
+        now_ns: u64,
+        packets_max: usize,
+        mut sink: impl PacketSink<A>,
+    ) -> usize {
+        self.shared.clock.advance(now_ns);
+        let mut packets = 0;
+        if !self.shared.control.is_empty() {
+            let share = packets_max.div_ceil(CONTROL_SHARE);
+            packets = self.transmit_controls(share, &mut sink);
+        }
+        let (shared, sessions) = (&mut self.shared, &mut self.sessions[..]);
+        while packets < packets_max
+            && let Some(whole) = shared.whole.pop()
+        {
+            packets += usize::from(send_whole(shared, sessions, whole, &mut sink));
+        }
+        if packets < packets_max && shared.is_any_outgoing() {
+            packets += transmit_parts(shared, sessions, packets_max - packets, &mut sink);
+        }
+        if packets < packets_max && !self.shared.control.is_empty() {
+            packets += self.transmit_controls(packets_max - packets, &mut sink);
+        }
+        self.shared.statistics.packets_sent += packets as u64;
+        packets
+    }
+
+    #[cold]
+    fn transmit_controls(&mut self, packets_max: usize, sink: &mut dyn PacketSink<A>) -> usize {
+        let mut packets = 0;
+        while packets < packets_max
+            && let Some(control) = self.shared.control.pop_front()
+        {
+            let control = self.transmit_control(control);
+            sink.packet(control.to, control.head.bytes(), control.payload);
+            packets += 1;
+        }
+        packets
+    }
+
+    #[cold]
+    fn transmit_control(&mut self, control: Control<A>) -> Transmit<'_, A> {
+        let control = self.current.insert(control);
+        let payload = &control.payload[..control.payload_bytes];
+        let head = control.head.seal(payload, self.shared.config.checking);
+        Transmit {
+            to: control.to,
+            head,
+            payload,
+        }
+    }
+}
+
+/// Takes packets to send: each with where it goes, what goes first and what follows. The bytes are the endpoint's again when it
+/// returns. Every such closure is one.
+pub(crate) trait PacketSink<A> {
+    /// Takes a packet of whatever kind.
+    fn packet(&mut self, to: A, head: &[u8], payload: &[u8]);
+
+    /// Takes the only packet of a message: the same, which may be done for less where it is so common.
+    #[inline(always)]
+    fn whole(&mut self, to: A, head: &[u8; DATA_HEADER_BYTES], payload: &[u8]) {
+        self.packet(to, head, payload);
+    }
+}
+
+impl<A, F: FnMut(A, &[u8], &[u8])> PacketSink<A> for F {
+    #[inline]
+    fn packet(&mut self, to: A, head: &[u8], payload: &[u8]) {
+        self(to, head, payload);
+    }
+}
+
+/// Hands over the only packet of a message; says whether its call has not moved on.
+#[inline(always)]
+fn send_whole<A: Address>(
+    shared: &mut Shared<A>,
+    sessions: &mut [Session<A>],
+    whole: WholeOutgoing,
+    sink: &mut impl PacketSink<A>,
+) -> bool {
+    let leaving = match sessions.get_mut(usize::from(whole.session)) {
+        Some(Session::Client(client)) => client.transmit_whole(shared, whole),
+        Some(Session::Server(server)) => server.transmit_whole(shared, whole),
+        _ => None,
+    };
+    let Some((to, head, payload)) = leaving else {
+        return false;
+    };
+    sink.whole(to, &head.bytes(), payload);
+    true
+}
+
+/// Hands over up to so many packets of other messages, and those whose time has come; says how many there were.
+#[inline(never)]
+fn transmit_parts<A: Address>(
+    shared: &mut Shared<A>,
+    sessions: &mut [Session<A>],
+    packets_max: usize,
+    sink: &mut dyn PacketSink<A>,
+) -> usize {
+    let now_ns = shared.clock.now_ns();
+    let mut packets = 0;
+    while packets < packets_max
+        && let Some(outgoing) = shared.next_outgoing(now_ns)
+    {
+        if let Some(Leaving { to, head, source }) = leaving(shared, sessions, &outgoing) {
+            sink.packet(to, head.bytes(), payload_of(shared, sessions, &outgoing, source));
+            packets += 1;
+        }
+    }
+    packets
+}
+
+/// A packet that goes out now, but for its payload.
+struct Leaving<A> {
+    to: A,
+    head: CheckedHead,
+    /// The part of the message; `None` if the packet was sealed.
+    source: Option<std::ops::Range<usize>>,
+}
+
+/// What goes before the packet, and where its payload is; `None` if whatever it was about has moved on.
+#[inline(never)]
+fn leaving<A: Address>(
+    shared: &mut Shared<A>,
+    sessions: &mut [Session<A>],
+    outgoing: &Outgoing,
+) -> Option<Leaving<A>> {
+    let (to, head, source, whole, seal) = match sessions.get_mut(usize::from(outgoing.session))? {
+        Session::Client(client) => {
+            let (head, source) = client.transmit(shared, outgoing)?;
+            let to = client.remote;
+            let (whole, seal) = client.request_and_seal(outgoing.slot);
+            (to, head, source, whole, seal)
+        }
+        Session::Server(server) => {
+            let (head, source) = server.transmit(shared, outgoing)?;
+            let to = server.remote;
+            let (whole, seal) = server.response_and_seal(outgoing.slot);
+            (to, head, source, whole, seal)
+        }
+        Session::Free => return None,
+    };
+    let payload = whole.get(source.clone()).unwrap_or_default();
+    let checking = shared.config.checking;
+    let Some(seal) = seal else {
+        let head = head.seal(payload, checking);
+        let source = Some(source);
+        return Some(Leaving { to, head, source });
+    };
+    let (header, prefix) = head.bytes().split_at(HEADER_BYTES);
+    shared.sealing.clear();
+    seal.seal(header, prefix, payload, &mut shared.sealing);
+    let head = head.header_alone().seal(&shared.sealing, checking);
+    let source = None;
+    Some(Leaving { to, head, source })
+}
+
+/// The only packet of a message, as one of several is named.
+fn whole_outgoing<A>(sessions: &[Session<A>], whole: WholeOutgoing) -> Outgoing {
+    let what = match sessions.get(usize::from(whole.session)) {
+        Some(Session::Server(_)) => What::Response,
+        _ => What::Request,
+    };
+    Outgoing {
+        call: whole.call,
+        session: whole.session,
+        packet: 0,
+        slot: whole.slot,
+        what,
+        flags: whole.flags,
+    }
+}
+
+/// The payload of a packet that goes out now.
+#[inline]
+fn payload_of<'e, A: Address>(
+    shared: &'e Shared<A>,
+    sessions: &'e [Session<A>],
+    outgoing: &Outgoing,
+    source: Option<std::ops::Range<usize>>,
+) -> &'e [u8] {
+    let Some(source) = source else {
+        return &shared.sealing;
+    };
+    let whole = match sessions.get(usize::from(outgoing.session)) {
+        Some(Session::Client(client)) => client.request(outgoing.slot),
+        Some(Session::Server(server)) => server.response(outgoing.slot),
+        _ => &[],
+    };
+    whole.get(source).unwrap_or_default()
+}
