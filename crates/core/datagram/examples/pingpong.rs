@@ -13,8 +13,9 @@ use std::io;
 use std::time::Instant;
 
 use provost_datagram::{
-    Algorithm, ArrivedRequest, Call, Checking, Clock, Completion, Config, CongestionConfig, Driver, Endpoint,
-    Event, EventHandler, Monotonic, MsgBuf, Recovery, SessionId, ShortCut,
+    Algorithm, ArrivedRequest, Call, Checking, Cipher, Clock, Completion, Config, CongestionConfig, Driver,
+    Endpoint, Event, EventHandler, Monotonic, MsgBuf, Payload, Recovery, Sealing, Security, SessionId,
+    ShortCut,
 };
 use provost_packets::{InProcess, Wire};
 use provost_ticks::{Counting, Source};
@@ -85,6 +86,9 @@ impl EventHandler<'_, u8> for EchoServer {
         if let Event::Request { handle, payload, .. } = event {
             // The session lives as long as this program.
             let _ = endpoint.respond_inline(now_ns, handle, 0, &payload);
+            if let Payload::Owned(buffer) = payload {
+                endpoint.recycle(buffer);
+            }
         }
     }
 
@@ -284,6 +288,12 @@ fn main() -> io::Result<()> {
             },
             ShortCut::On,
         ),
+        ("sealed by AES-128-GCM", sealed(Cipher::Aes128Gcm), ShortCut::On),
+        (
+            "sealed by ChaCha20-Poly1305",
+            sealed(Cipher::ChaCha20Poly1305),
+            ShortCut::On,
+        ),
         (
             "go-back-N",
             Config {
@@ -306,11 +316,11 @@ fn main() -> io::Result<()> {
     }
     println!("{MESSAGE_BYTES}-byte calls, both ends in one thread; ns per call of both ends with their wire");
     println!(
-        "{:24} {:>8} {:>8} {:>8} {:>8}",
+        "{:28} {:>8} {:>8} {:>8} {:>8}",
         "calls at a time", BATCHES[0], BATCHES[1], BATCHES[2], BATCHES[3]
     );
     let row = |name: &str, mut cost: Box<dyn FnMut(usize) -> io::Result<f64>>| -> io::Result<()> {
-        let mut line = format!("{name:24}");
+        let mut line = format!("{name:28}");
         for batch in BATCHES {
             line += &format!(" {:8.1}", cost(batch)?);
         }
@@ -363,5 +373,17 @@ fn base() -> Config {
     Config {
         secret: [1, 2],
         ..Config::default()
+    }
+}
+
+/// That, with sealed sessions. Both ends may have one seed here: nobody listens.
+fn sealed(cipher: Cipher) -> Config {
+    Config {
+        security: Security::Sealed(Sealing {
+            cipher,
+            pre_shared_key: [1; 32],
+            seed: [2; 32],
+        }),
+        ..base()
     }
 }
