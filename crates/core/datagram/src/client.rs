@@ -13,7 +13,6 @@ use std::collections::VecDeque;
 use provost_registered::Array;
 
 use crate::buffer::MsgBuf;
-use crate::checksum::Checking;
 use crate::config::{Recovery, SLOTS_MAX, ShortCut};
 use crate::congestion::{Controller, Sample};
 use crate::event::{Call, CallError, Completion, EndReason, Event, SessionId};
@@ -56,8 +55,6 @@ pub(crate) struct ClientSession<A> {
 
     pub(crate) payload_bytes: u32,
     pub(crate) message_bytes_max: u32,
-    /// Packets of this session are sent as they are: no seal, no check.
-    knows_whole: bool,
     pub(crate) credits_total: u16,
     /// Credits of requests that are complete at the server, which has not answered them: they are not in the network.
     credits_held: u16,
@@ -91,8 +88,7 @@ pub(crate) struct ClientSession<A> {
 #[repr(C, align(64))]
 struct ClientSlot {
     /// The first words of the only packet of a response, to a request of one packet that was sent once: a packet that begins so
-    /// needs no further look. [`NO_WORD`] where none is expected: the first in a sealed session, the second as long as no such
-    /// request is out.
+    /// needs no further look. The second is [`NO_WORD`] as long as no such request is out.
     expected: [u64; 2],
     /// The first word of requests.
     request_to: u64,
@@ -213,7 +209,6 @@ impl<A: Copy> ClientSession<A> {
             marks: MarkUse::Unread,
             seal: None,
             payload_bytes: 0,
-            knows_whole: false,
             message_bytes_max: u32::MAX,
             credits: 0,
             credits_total: config.credits,
@@ -243,17 +238,14 @@ impl<A: Copy> ClientSession<A> {
         self.credits = credits;
         self.credits_total = credits;
         self.slots = Array::new((0..slots).map(|_| ClientSlot::default()));
-        if self.seal.is_none() && shared.config.checking == Checking::Wire {
-            self.expect_whole_responses();
-        }
+        self.expect_whole_responses();
         for slot in 0..slots {
             self.start_waiting(shared, slot);
         }
     }
 
-    /// Has responses of one packet be known by their first words, in a session whose packets carry no seal and no check.
+    /// Has responses of one packet be known by their first words.
     fn expect_whole_responses(&mut self) {
-        self.knows_whole = true;
         let (here, there) = (self.id, (self.remote_number, self.remote_token));
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let index = index as u8;

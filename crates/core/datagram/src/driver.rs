@@ -7,9 +7,8 @@ use provost_packets::{Integrity, Wire};
 
 use crate::checksum::Checking;
 use crate::config::{Config, ConfigError, ShortCut};
-use crate::endpoint::{Endpoint, Mark, PacketSink};
+use crate::endpoint::{Endpoint, Mark, PacketOrigin, PacketSink};
 use crate::event::{Event, EventHandler};
-use crate::packet::DATA_HEADER_BYTES;
 
 /// Packets taken from the wire in one batch, with one look at the clock.
 const BATCH_PACKETS: usize = 32;
@@ -171,7 +170,11 @@ impl<W: Wire, C: Clock> Driver<W, C> {
             } else {
                 Mark::None
             };
-            endpoint.receive_to(arrival.from, mark, arrival.bytes, handler);
+            let origin = PacketOrigin {
+                from: arrival.from,
+                mark,
+            };
+            endpoint.receive_to(origin, arrival.bytes, handler);
         })?;
         if packets < BATCH_PACKETS {
             self.emptied_ns = now_ns;
@@ -237,7 +240,7 @@ impl<W: Wire> PacketSink<W::Address> for WireSink<'_, W> {
     }
 
     #[inline(always)]
-    fn whole(&mut self, to: W::Address, head: &[u8; DATA_HEADER_BYTES], payload: &[u8]) {
+    fn whole<const BYTES: usize>(&mut self, to: W::Address, head: &[u8; BYTES], payload: &[u8]) {
         self.0.transmit(to, head, payload);
     }
 }

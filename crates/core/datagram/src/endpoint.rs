@@ -38,6 +38,14 @@ pub trait Address: Copy + Eq + Hash + Debug {}
 impl<A: Copy + Eq + Hash + Debug> Address for A {}
 
 /// What the wire said of a packet, beside its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PacketOrigin<A> {
+    /// Where it came from.
+    pub(crate) from: A,
+    pub(crate) mark: Mark,
+}
+
+/// Whether the network marked a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// Nothing.

@@ -160,9 +160,10 @@ impl RequestHandle {
 /// The bytes of a request.
 #[derive(Debug)]
 pub enum Payload<'p> {
-    /// Of one packet: still where the wire put them. Whoever wants them for longer copies them.
+    /// Of one packet: still where the wire put them, or where they were unsealed. Whoever wants them for longer copies them.
     Borrowed(&'p [u8]),
-    /// Of several packets, put together, or of a sealed session. [`Endpoint::recycle`](crate::Endpoint::recycle) takes the buffer back.
+    /// Of several packets, put together, or of a sealed session, where [`Endpoint::receive`](crate::Endpoint::receive) returns it.
+    /// [`Endpoint::recycle`](crate::Endpoint::recycle) takes the buffer back.
     Owned(MsgBuf),
 }
 
@@ -247,7 +248,7 @@ pub struct ArrivedRequest<'p> {
     pub handle: RequestHandle,
     /// The number of the method that is called.
     pub method: u16,
-    /// What was sent, where the wire put it. Whoever wants it for longer copies it.
+    /// What was sent, where the wire put it or where it was unsealed. Whoever wants it for longer copies it.
     pub bytes: &'p [u8],
 }
 

@@ -214,12 +214,8 @@ impl Header {
     /// Reads and checks the header of a packet; the rest is what follows it.
     #[inline]
     pub(crate) fn read(bytes: &[u8], checking: Checking) -> Result<(Header, &[u8]), Malformed> {
-        let (head, rest) = bytes
-            .split_first_chunk::<HEADER_BYTES>()
-            .ok_or(Malformed::Short)?;
-        let rest = verify(head, rest, checking)?;
-        let header = Header::decode(head).ok_or(Malformed::Kind)?;
-        Ok((header, rest))
+        let intact = IntactPacket::read(bytes, checking)?;
+        Ok((intact.header()?, intact.rest))
     }
 
     #[inline]
@@ -234,6 +230,55 @@ impl Header {
             call: high as u32,
             packet: (high >> 32) as u16,
         })
+    }
+}
+
+/// A packet whose check is right. What it says has not been looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IntactPacket<'p> {
+    head: &'p [u8; HEADER_BYTES],
+    /// What follows the header and its check.
+    pub(crate) rest: &'p [u8],
+}
+
+impl<'p> IntactPacket<'p> {
+    #[inline]
+    pub(crate) fn read(bytes: &'p [u8], checking: Checking) -> Result<IntactPacket<'p>, Malformed> {
+        let (head, rest) = bytes.split_first_chunk().ok_or(Malformed::Short)?;
+        let rest = verify(head, rest, checking)?;
+        Ok(IntactPacket { head, rest })
+    }
+
+    #[inline]
+    pub(crate) fn header(&self) -> Result<Header, Malformed> {
+        Header::decode(self.head).ok_or(Malformed::Kind)
+    }
+
+    /// The session that the packet is for, if there is one, and the token that shows it.
+    #[inline(always)]
+    pub(crate) fn session_and_token(&self) -> (usize, u32) {
+        let word = word_at(self.head, 0);
+        (usize::from((word >> 16) as u16), (word >> 32) as u32)
+    }
+
+    /// The header without its check, as seals cover it.
+    #[inline(always)]
+    pub(crate) fn header_bytes(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = *self.head;
+        bytes[CHECK_AT].fill(0);
+        bytes
+    }
+
+    /// The head of a packet with message data, without its check, and the payload, where the header is followed by this.
+    #[inline(always)]
+    pub(crate) fn data_head<'b>(&self, rest: &'b [u8]) -> Option<(DataHead, &'b [u8])> {
+        let (prefix, payload) = rest.split_first_chunk()?;
+        let head = DataHead {
+            addressee: word_at(self.head, 0),
+            call: word_at(self.head, 8) & !CHECK_MASK,
+            prefix: u64::from_le_bytes(*prefix),
+        };
+        Some((head, payload))
     }
 }
 
@@ -264,6 +309,10 @@ pub(crate) struct ArrivedData<'p, A> {
     /// Whether the network marked it as having met congestion.
     pub(crate) marked: bool,
 }
+
+/// Where in a header's second word its check is.
+const CHECK_SHIFT: u32 = 48;
+const CHECK_MASK: u64 = 0xffff << CHECK_SHIFT;
 
 /// What no packet has: its kind, as a first word, and its check, as a second, cannot be.
 pub(crate) const NO_WORD: u64 = u64::MAX;
@@ -315,6 +364,41 @@ impl DataHead {
         bytes[..8].copy_from_slice(&self.addressee.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.call.to_le_bytes());
         bytes[16..].copy_from_slice(&self.prefix.to_le_bytes());
+        bytes
+    }
+
+    /// The header alone, without a check.
+    #[inline(always)]
+    pub(crate) fn header_bytes(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&self.addressee.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.call.to_le_bytes());
+        bytes
+    }
+
+    #[inline(always)]
+    pub(crate) fn prefix_bytes(&self) -> [u8; PREFIX_BYTES] {
+        self.prefix.to_le_bytes()
+    }
+
+    /// Its bytes with a check of 16 bits over them and the payload.
+    #[inline]
+    pub(crate) fn with_check(&self, payload: &[u8]) -> [u8; DATA_HEADER_BYTES] {
+        let mut bytes = self.bytes();
+        let check = check_of(&bytes, payload);
+        bytes[CHECK_AT].copy_from_slice(&check.to_le_bytes());
+        bytes
+    }
+
+    /// Its bytes with a CRC over them and the payload.
+    #[inline]
+    pub(crate) fn with_crc(&self, payload: &[u8]) -> [u8; DATA_HEADER_BYTES + CRC_BYTES] {
+        let call = self.call | u64::from(CRC_FOLLOWS) << CHECK_SHIFT;
+        let head = DataHead { call, ..*self }.bytes();
+        let mut bytes = [0; DATA_HEADER_BYTES + CRC_BYTES];
+        bytes[..HEADER_BYTES].copy_from_slice(&head[..HEADER_BYTES]);
+        bytes[CRC_AT].copy_from_slice(&crc_of(&head, payload));
+        bytes[CRC_AT.end..].copy_from_slice(&head[HEADER_BYTES..]);
         bytes
     }
 
@@ -435,6 +519,16 @@ impl Head {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.length)).unwrap_or_default()
+    }
+
+    /// The header of a packet whose rest is sealed.
+    pub(crate) fn of_sealed(header: [u8; HEADER_BYTES]) -> Head {
+        let mut bytes = [0; DATA_HEADER_BYTES];
+        bytes[..HEADER_BYTES].copy_from_slice(&header);
+        Head {
+            bytes,
+            length: HEADER_BYTES as u8,
+        }
     }
 
     /// The header alone.

@@ -271,11 +271,12 @@ pub(crate) enum Broken {
 }
 
 impl Seal {
-    /// Seals what follows a header, in two pieces, into an empty `body`.
+    /// Seals what follows a header, in two pieces, and leaves nothing else in `body`.
     pub(crate) fn seal(&mut self, header: &[u8], first: &[u8], rest: &[u8], body: &mut Vec<u8>) {
         let number = self.number;
         self.number += 1;
         self.sending.reach(number >> EPOCH_SHIFT);
+        body.clear();
         body.extend_from_slice(&number.to_le_bytes());
         body.extend_from_slice(first);
         body.extend_from_slice(rest);

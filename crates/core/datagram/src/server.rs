@@ -38,8 +38,6 @@ pub(crate) struct ServerSession<A> {
     /// Bytes of the largest request of one packet.
     pub(crate) whole_bytes_max: u32,
     pub(crate) payload_bytes: u32,
-    /// Packets of this session are sent as they are: no seal, no check.
-    pub(crate) knows_whole: bool,
     pub(crate) remote: A,
 
     pub(crate) remote_token: u32,
@@ -60,7 +58,7 @@ pub(crate) struct ServerSession<A> {
 #[repr(C, align(64))]
 pub(crate) struct ServerSlot {
     /// The first words of a packet that begins the next call, and has all of its request: a packet that begins so needs no
-    /// further look. [`NO_WORD`] where none can: the first in a sealed session, the second while a call is under way.
+    /// further look. The second is [`NO_WORD`] while a call is under way.
     expected: [u64; 2],
     /// The first word of responses.
     response_to: u64,
@@ -162,10 +160,8 @@ impl<A: Copy> ServerSession<A> {
         self.opened_ns + asked_within_ns.min(config.idle_ns_max)
     }
 
-    /// Has requests of one packet be known by their first words, in a session with this number whose packets carry no seal and no
-    /// check.
+    /// Has requests of one packet be known by their first words, in a session with this number.
     pub(crate) fn expect_whole_requests(&mut self, number: u16) {
-        self.knows_whole = true;
         let (here, there) = (self.local_token, (self.remote_number, self.remote_token));
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let index = index as u8;
@@ -428,7 +424,7 @@ impl<A: Copy> ServerSession<A> {
     /// How a response of so many bytes is sent.
     #[inline(always)]
     pub(crate) fn response_parts(&self, bytes: usize) -> ResponseParts {
-        if self.knows_whole && bytes <= self.payload_bytes as usize {
+        if bytes <= self.payload_bytes as usize {
             ResponseParts::Whole
         } else {
             ResponseParts::Several

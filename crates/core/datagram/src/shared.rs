@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::buffer::Pool;
+use crate::checksum::Checking;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::event::Event;
@@ -201,10 +202,31 @@ pub(crate) struct Control<A> {
     pub(crate) payload_bytes: usize,
 }
 
+/// What packets of an endpoint's sessions carry so that nobody changes them unnoticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PacketGuard {
+    Bare,
+    /// They carry a check of their own.
+    Checked,
+    /// They are sealed, and perhaps carry a check as well.
+    Sealed,
+}
+
+impl PacketGuard {
+    fn of(config: &Config) -> PacketGuard {
+        match (&config.security, config.checking) {
+            (Security::Sealed(_), _) => PacketGuard::Sealed,
+            (Security::Plain, Checking::Wire) => PacketGuard::Bare,
+            (Security::Plain, Checking::Packets | Checking::Crc32c) => PacketGuard::Checked,
+        }
+    }
+}
+
 /// What all sessions share.
 #[derive(Debug)]
 pub(crate) struct Shared<A> {
     pub(crate) config: Config,
+    pub(crate) guard: PacketGuard,
     pub(crate) clock: Clock,
     pub(crate) statistics: Statistics,
     pub(crate) events: VecDeque<Event<'static>>,
@@ -220,8 +242,10 @@ pub(crate) struct Shared<A> {
     pub(crate) secrets: Secrets,
     /// Where sessions are sealed.
     pub(crate) keyring: Option<Keyring>,
-    /// A packet that is being sealed or unsealed.
+    /// A packet that is being sealed.
     pub(crate) sealing: Vec<u8>,
+    /// A packet that is being unsealed.
+    pub(crate) unsealing: Vec<u8>,
     /// Spare ones. They stay in their boxes, for the slots hold those.
     #[expect(clippy::vec_box, reason = "moving a box is cheaper than moving two kilobytes")]
     flights: Vec<Box<Flight>>,
@@ -239,8 +263,10 @@ impl<A: Copy> Shared<A> {
             }
         };
         Self {
+            guard: PacketGuard::of(&config),
             keyring,
             sealing: Vec::with_capacity(config.packet_bytes_max),
+            unsealing: Vec::with_capacity(config.packet_bytes_max),
             clock: Clock::new(config.stall_ns),
             statistics: Statistics::default(),
             events: VecDeque::new(),
@@ -338,7 +364,6 @@ impl<A: Copy> Shared<A> {
             return self.control(to, header, &[]);
         };
         let mut body = std::mem::take(&mut self.sealing);
-        body.clear();
         seal.seal(&header.encode(), &[], &[], &mut body);
         self.control(to, header, &body);
         self.sealing = body;

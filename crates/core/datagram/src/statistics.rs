@@ -31,7 +31,7 @@ pub struct Statistics {
     pub marks: u64,
     /// Round trips measured.
     pub round_trips: u64,
-    /// Requests handed over where the wire had put them, without a copy.
+    /// Requests of one packet, handed over without a copy, or where they were unsealed.
     pub requests_borrowed: u64,
     /// Packets dropped, by reason.
     pub dropped: Drops,

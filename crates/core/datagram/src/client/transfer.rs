@@ -70,10 +70,10 @@ impl<A: Copy> ClientSession<A> {
         })
     }
 
-    /// Whether a request of one packet takes the shortest way: at once, and as it is.
+    /// Whether a request of one packet takes the shortest way: at once.
     #[inline(always)]
     pub(super) fn sends_whole(&self, shared: &Shared<A>) -> bool {
-        self.knows_whole && self.congestion.is_uncongested() && shared.config.pacing_bypass == ShortCut::On
+        self.congestion.is_uncongested() && shared.config.pacing_bypass == ShortCut::On
     }
 
     /// Queues a request of one packet, if there is a credit.
@@ -253,10 +253,8 @@ impl<A: Copy> ClientSession<A> {
         if slot.call != whole.call || slot.sent != Sent::QUEUED {
             return None;
         }
-        (slot.sent, slot.progress_ns) = (Sent(now_ns), now_ns);
-        if !slot.resent {
-            slot.expected[1] = DataHead::second_word(whole.call);
-        }
+        slot.leave(now_ns);
+        slot.progress_ns = now_ns;
         let due_ns = now_ns + self.trips.timeout_ns(0);
         if due_ns < self.timer_ns {
             self.timer_ns = due_ns;
@@ -775,13 +773,24 @@ impl ClientSlot {
         self.expected[1] = NO_WORD;
     }
 
+    /// The only packet of the request goes out now.
+    #[inline(always)]
+    fn leave(&mut self, now_ns: u64) {
+        self.sent = Sent(now_ns);
+        if !self.resent {
+            self.expected[1] = DataHead::second_word(self.call);
+        }
+    }
+
     /// Notes that a packet goes out now; not if it is no longer wanted.
     #[inline]
     fn send(&mut self, outgoing: &Outgoing, now_ns: u64) -> bool {
         let packet = u32::from(outgoing.packet);
         let Some(flight) = self.flight.as_mut() else {
             let wanted = self.sent == Sent::QUEUED;
-            self.sent = if wanted { Sent(now_ns) } else { self.sent };
+            if wanted {
+                self.leave(now_ns);
+            }
             return wanted;
         };
         if outgoing.what == What::Request {

@@ -3,7 +3,6 @@
 use provost_registered::{Array, One};
 
 use super::*;
-use crate::checksum::Checking;
 use crate::client::State;
 use crate::config::{Recovery, SLOTS_MAX};
 use crate::event::{ConnectError, Refusal};
@@ -251,7 +250,6 @@ impl<A: Address> Endpoint<A> {
             exchanged_with: exchange.as_ref().map(|exchange| Box::new(exchange.client_public)),
             credits,
             payload_bytes,
-            knows_whole: false,
             whole_bytes_max: payload_bytes.min(self.shared.config.message_bytes_max),
             recovery,
             marks: open.marks,
@@ -259,9 +257,7 @@ impl<A: Address> Endpoint<A> {
             heard_ns: NEVER,
             slots: Array::new((0..slots).map(|_| server::ServerSlot::default())),
         };
-        if exchange.is_none() && self.shared.config.checking == Checking::Wire {
-            server.expect_whole_requests(number);
-        }
+        server.expect_whole_requests(number);
         let due_ns = server.idle_until_ns(&self.shared.config);
         self.sessions[usize::from(number)] = Session::Server(One::new(server));
         self.ring_packets_taken += u32::from(credits);

@@ -1,8 +1,9 @@
 //! What arrives: which session it is for, and what it is there.
 
 use super::*;
-use crate::packet::{ArrivedData, DataHead, Malformed, Piece, Prefix};
+use crate::packet::{ArrivedData, DataHead, IntactPacket, Malformed, Piece, Prefix};
 use crate::seal::Broken;
+use crate::shared::PacketGuard;
 
 /// Keeps what has happened.
 struct LastEvent<'p>(Option<Event<'p>>);
@@ -10,6 +11,15 @@ struct LastEvent<'p>(Option<Event<'p>>);
 impl<'p, A> EventHandler<'p, A> for LastEvent<'p> {
     fn handle(&mut self, _: &mut Endpoint<A>, _: u64, event: Event<'p>) {
         self.0 = Some(event);
+    }
+}
+
+/// Keeps what has happened, with a copy of what is in memory of the endpoint's own.
+struct LastOwnedEvent(Option<Event<'static>>);
+
+impl<A> EventHandler<'_, A> for LastOwnedEvent {
+    fn handle(&mut self, endpoint: &mut Endpoint<A>, _: u64, event: Event<'_>) {
+        self.0 = Some(event.owned(&mut endpoint.shared.pool));
     }
 }
 
@@ -39,57 +49,186 @@ impl<A: Address> Endpoint<A> {
     /// Takes a packet of those that [`Endpoint::begin_receiving`] has told the time of.
     #[inline]
     pub fn receive_next<'p>(&mut self, from: A, mark: Mark, bytes: &'p [u8]) -> Option<Event<'p>> {
+        let origin = PacketOrigin { from, mark };
+        if self.shared.guard == PacketGuard::Sealed {
+            let mut last = LastOwnedEvent(None);
+            self.receive_sealed(origin, bytes, &mut last);
+            return last.0;
+        }
         let mut last = LastEvent(None);
-        self.receive_to(from, mark, bytes, &mut last);
+        match self.shared.guard {
+            PacketGuard::Bare => self.receive_bare(origin, bytes, &mut last),
+            _ => self.receive_checked(origin, bytes, &mut last),
+        }
         last.0
     }
 
     /// The same, but hands over what has happened instead of returning it. Requests and responses of one packet come
     /// first: each is built where it is handled.
     #[inline(always)]
-    pub(crate) fn receive_to<'p>(
+    pub(crate) fn receive_to(
         &mut self,
-        from: A,
-        mark: Mark,
+        origin: PacketOrigin<A>,
+        bytes: &[u8],
+        handler: &mut impl for<'p> EventHandler<'p, A>,
+    ) {
+        match self.shared.guard {
+            PacketGuard::Bare => self.receive_bare(origin, bytes, handler),
+            PacketGuard::Checked => self.receive_checked(origin, bytes, handler),
+            PacketGuard::Sealed => self.receive_sealed(origin, bytes, handler),
+        }
+    }
+
+    /// Takes a packet that carries neither check nor seal.
+    #[inline(always)]
+    fn receive_bare<'p>(
+        &mut self,
+        origin: PacketOrigin<A>,
         bytes: &'p [u8],
         handler: &mut impl EventHandler<'p, A>,
     ) {
-        let told_ns = self.shared.clock.told_ns();
         self.shared.statistics.packets_received += 1;
-        let marked = mark == Mark::Congested;
-        if let Some((head, payload)) = DataHead::read(bytes) {
-            let arrival = ArrivedData {
-                from,
-                head,
-                payload,
-                marked,
-            };
-            match self.sessions.get_mut(head.session()) {
-                Some(Session::Server(server)) => {
-                    if let Some(request) = server.take_expected(&mut self.shared, &arrival) {
-                        return handler.request(self, told_ns, request);
-                    }
-                }
-                Some(Session::Client(client)) => {
-                    if let Some(completion) = client.take_expected(&mut self.shared, &arrival) {
-                        return handler.completed(self, told_ns, completion);
-                    }
-                }
-                _ => {}
-            }
+        if let Some((head, payload)) = DataHead::read(bytes)
+            && self.take_expected(origin, (head, payload), handler)
+        {
+            return;
         }
-        self.receive_unexpected((from, marked, bytes), handler);
+        self.receive_unexpected(origin, bytes, handler);
     }
 
     /// Takes a packet that is not what a slot most likely gets next.
     #[inline(never)]
     fn receive_unexpected<'p>(
         &mut self,
-        (from, marked, bytes): (A, bool, &'p [u8]),
+        origin: PacketOrigin<A>,
+        bytes: &'p [u8],
         handler: &mut dyn EventHandler<'p, A>,
     ) {
-        let event = match Header::read(bytes, self.shared.config.checking) {
-            Ok((header, rest)) => self.dispatch(from, marked, header, rest, Unsealed::NotYet),
+        match IntactPacket::read(bytes, self.shared.config.checking) {
+            Ok(packet) => self.receive_rest(origin, &packet, (packet.rest, Unsealed::NotYet), handler),
+            Err(malformed) => self.count_malformed(malformed),
+        }
+    }
+
+    /// Takes a packet with a check.
+    #[inline(never)]
+    fn receive_checked<'p>(
+        &mut self,
+        origin: PacketOrigin<A>,
+        bytes: &'p [u8],
+        handler: &mut impl EventHandler<'p, A>,
+    ) {
+        self.shared.statistics.packets_received += 1;
+        let packet = match IntactPacket::read(bytes, self.shared.config.checking) {
+            Ok(packet) => packet,
+            Err(malformed) => return self.count_malformed(malformed),
+        };
+        if let Some(data) = packet.data_head(packet.rest)
+            && self.take_expected(origin, data, handler)
+        {
+            return;
+        }
+        self.receive_rest(origin, &packet, (packet.rest, Unsealed::NotYet), handler);
+    }
+
+    /// Takes a packet of an endpoint whose sessions are sealed: those take nothing that is not.
+    #[inline(never)]
+    fn receive_sealed(
+        &mut self,
+        origin: PacketOrigin<A>,
+        bytes: &[u8],
+        handler: &mut impl for<'p> EventHandler<'p, A>,
+    ) {
+        self.shared.statistics.packets_received += 1;
+        let packet = match IntactPacket::read(bytes, self.shared.config.checking) {
+            Ok(packet) => packet,
+            Err(malformed) => return self.count_malformed(malformed),
+        };
+        let mut body = std::mem::take(&mut self.shared.unsealing);
+        match self.unseal(origin.from, &packet, &mut body) {
+            None => self.receive_rest(origin, &packet, (packet.rest, Unsealed::NotYet), handler),
+            Some(Ok(unsealed)) => {
+                let unsealed = &body[unsealed];
+                let is_taken = packet
+                    .data_head(unsealed)
+                    .is_some_and(|data| self.take_expected(origin, data, handler));
+                if !is_taken {
+                    self.receive_rest(origin, &packet, (unsealed, Unsealed::Already), handler);
+                }
+            }
+            Some(Err(Broken::Forged)) => self.shared.statistics.dropped.forged += 1,
+            Some(Err(Broken::Replayed)) => self.shared.statistics.dropped.replayed += 1,
+        }
+        self.shared.unsealing = body;
+    }
+
+    /// Unseals what a packet carries into `body`, and says where it is there; `None` if it is for no sealed session.
+    #[inline(always)]
+    fn unseal(
+        &mut self,
+        from: A,
+        packet: &IntactPacket<'_>,
+        body: &mut Vec<u8>,
+    ) -> Option<Result<std::ops::Range<usize>, Broken>> {
+        let (session, token) = packet.session_and_token();
+        let seal = match self.sessions.get_mut(session)? {
+            Session::Server(server) if server.local_token == token && server.remote == from => {
+                server.seal.as_deref_mut()
+            }
+            Session::Client(client) if client.id.token == token && client.remote == from => {
+                client.seal.as_deref_mut()
+            }
+            _ => None,
+        }?;
+        body.clear();
+        body.extend_from_slice(packet.rest);
+        Some(seal.unseal(&packet.header_bytes(), body))
+    }
+
+    /// Takes a packet with message data that its slot expects next; says whether it was one.
+    #[inline(always)]
+    fn take_expected<'p>(
+        &mut self,
+        origin: PacketOrigin<A>,
+        (head, payload): (DataHead, &'p [u8]),
+        handler: &mut impl EventHandler<'p, A>,
+    ) -> bool {
+        let told_ns = self.shared.clock.told_ns();
+        let arrival = ArrivedData {
+            from: origin.from,
+            head,
+            payload,
+            marked: origin.mark == Mark::Congested,
+        };
+        match self.sessions.get_mut(head.session()) {
+            Some(Session::Server(server)) => {
+                let Some(request) = server.take_expected(&mut self.shared, &arrival) else {
+                    return false;
+                };
+                handler.request(self, told_ns, request);
+            }
+            Some(Session::Client(client)) => {
+                let Some(completion) = client.take_expected(&mut self.shared, &arrival) else {
+                    return false;
+                };
+                handler.completed(self, told_ns, completion);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Takes a packet that no slot expected; `rest` is what follows its header.
+    #[inline(never)]
+    fn receive_rest<'p>(
+        &mut self,
+        origin: PacketOrigin<A>,
+        packet: &IntactPacket<'_>,
+        (rest, unsealed): (&'p [u8], Unsealed),
+        handler: &mut dyn EventHandler<'p, A>,
+    ) {
+        let event = match packet.header() {
+            Ok(header) => self.dispatch(origin, header, rest, unsealed),
             Err(malformed) => return self.count_malformed(malformed),
         };
         if let Some(event) = event {
@@ -101,17 +240,17 @@ impl<A: Address> Endpoint<A> {
     #[inline(never)]
     fn dispatch<'p>(
         &mut self,
-        from: A,
-        marked: bool,
+        origin: PacketOrigin<A>,
         header: Header,
         rest: &'p [u8],
         unsealed: Unsealed,
     ) -> Option<Event<'p>> {
         let now_ns = self.shared.clock.now_ns();
+        let (from, marked) = (origin.from, origin.mark == Mark::Congested);
         match self.sessions.get_mut(usize::from(header.session)) {
             Some(Session::Server(server)) if server.local_token == header.token && server.remote == from => {
                 if server.seal.is_some() && unsealed == Unsealed::NotYet {
-                    return self.receive_sealed(from, marked, header, rest);
+                    return self.drop_forged();
                 }
                 server.heard_ns = now_ns;
                 match (header.kind, Prefix::read(rest)) {
@@ -129,7 +268,7 @@ impl<A: Address> Endpoint<A> {
             }
             Some(Session::Client(client)) if client.id.token == header.token && client.remote == from => {
                 if client.seal.is_some() && unsealed == Unsealed::NotYet {
-                    return self.receive_sealed(from, marked, header, rest);
+                    return self.drop_forged();
                 }
                 match (header.kind, Prefix::read(rest)) {
                     (Kind::Response, Ok((prefix, payload))) if client.is_open() => {
@@ -149,38 +288,10 @@ impl<A: Address> Endpoint<A> {
         }
     }
 
-    /// A packet for a sealed session, which takes nothing else.
-    #[inline(never)]
-    fn receive_sealed(
-        &mut self,
-        from: A,
-        marked: bool,
-        header: Header,
-        rest: &[u8],
-    ) -> Option<Event<'static>> {
-        let seal = match self.sessions.get_mut(usize::from(header.session)) {
-            Some(Session::Server(server)) => server.seal.as_deref_mut(),
-            Some(Session::Client(client)) => client.seal.as_deref_mut(),
-            _ => None,
-        };
-        let mut body = std::mem::take(&mut self.shared.sealing);
-        body.clear();
-        body.extend_from_slice(rest);
-        let event = match seal?.unseal(&header.encode(), &mut body) {
-            Ok(range) => self
-                .dispatch(from, marked, header, &body[range], Unsealed::Already)
-                .map(|event| event.owned(&mut self.shared.pool)),
-            Err(Broken::Forged) => {
-                self.shared.statistics.dropped.forged += 1;
-                None
-            }
-            Err(Broken::Replayed) => {
-                self.shared.statistics.dropped.replayed += 1;
-                None
-            }
-        };
-        self.shared.sealing = body;
-        event
+    #[cold]
+    fn drop_forged(&mut self) -> Option<Event<'static>> {
+        self.shared.statistics.dropped.forged += 1;
+        None
     }
 
     #[cold]

@@ -1,7 +1,9 @@
 //! What goes out: who may send next, and what stands before and behind.
 
 use super::*;
-use crate::packet::{DATA_HEADER_BYTES, HEADER_BYTES};
+use crate::checksum::Checking;
+use crate::packet::{HEADER_BYTES, Head};
+use crate::shared::PacketGuard;
 
 /// Packets of session management get this part of a turn before those of calls do; the others follow if there is room.
 const CONTROL_SHARE: usize = 4;
@@ -57,10 +59,15 @@ impl<A: Address> Endpoint<A> {
             packets = self.transmit_controls(share, &mut sink);
         }
         let (shared, sessions) = (&mut self.shared, &mut self.sessions[..]);
+        let is_bare = shared.guard == PacketGuard::Bare;
         while packets < packets_max
             && let Some(whole) = shared.whole.pop()
         {
-            packets += usize::from(send_whole(shared, sessions, whole, &mut sink));
+            packets += usize::from(if is_bare {
+                send_whole(shared, sessions, whole, &mut sink)
+            } else {
+                send_guarded(shared, sessions, whole, &mut sink)
+            });
         }
         if packets < packets_max && shared.is_any_outgoing() {
             packets += transmit_parts(shared, sessions, packets_max - packets, &mut sink);
@@ -106,7 +113,10 @@ pub(crate) trait PacketSink<A> {
 
     /// Takes the only packet of a message: the same, which may be done for less where it is so common.
     #[inline(always)]
-    fn whole(&mut self, to: A, head: &[u8; DATA_HEADER_BYTES], payload: &[u8]) {
+    fn whole<const BYTES: usize>(&mut self, to: A, head: &[u8; BYTES], payload: &[u8])
+    where
+        Self: Sized,
+    {
         self.packet(to, head, payload);
     }
 }
@@ -135,6 +145,47 @@ fn send_whole<A: Address>(
         return false;
     };
     sink.whole(to, &head.bytes(), payload);
+    true
+}
+
+/// As [`send_whole`], with a check or sealed.
+#[inline(never)]
+fn send_guarded<A: Address>(
+    shared: &mut Shared<A>,
+    sessions: &mut [Session<A>],
+    whole: WholeOutgoing,
+    sink: &mut impl PacketSink<A>,
+) -> bool {
+    let leaving = match sessions.get_mut(usize::from(whole.session)) {
+        Some(Session::Client(client)) => {
+            let head = client.transmit_whole(shared, whole).map(|(_, head, _)| head);
+            let to = client.remote;
+            head.map(|head| (to, head, client.request_and_seal(whole.slot)))
+        }
+        Some(Session::Server(server)) => {
+            let head = server.transmit_whole(shared, whole).map(|(_, head, _)| head);
+            let to = server.remote;
+            head.map(|head| (to, head, server.response_and_seal(whole.slot)))
+        }
+        _ => None,
+    };
+    let Some((to, head, (payload, seal))) = leaving else {
+        return false;
+    };
+    let checking = shared.config.checking;
+    match (seal, checking) {
+        (None, Checking::Wire) => sink.whole(to, &head.bytes(), payload),
+        (None, Checking::Packets) => sink.whole(to, &head.with_check(payload), payload),
+        (None, Checking::Crc32c) => sink.whole(to, &head.with_crc(payload), payload),
+        (Some(seal), _) => {
+            let (header, body) = (head.header_bytes(), &mut shared.sealing);
+            seal.seal(&header, &head.prefix_bytes(), payload, body);
+            match checking {
+                Checking::Wire => sink.whole(to, &header, body),
+                _ => sink.packet(to, Head::of_sealed(header).seal(body, checking).bytes(), body),
+            }
+        }
+    }
     true
 }
 
@@ -197,7 +248,6 @@ fn leaving<A: Address>(
         return Some(Leaving { to, head, source });
     };
     let (header, prefix) = head.bytes().split_at(HEADER_BYTES);
-    shared.sealing.clear();
     seal.seal(header, prefix, payload, &mut shared.sealing);
     let head = head.header_alone().seal(&shared.sealing, checking);
     let source = None;
