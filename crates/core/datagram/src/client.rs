@@ -53,6 +53,11 @@ pub(crate) struct ClientSession<A> {
     pub(crate) remote_number: u16,
     pub(crate) credits: u16,
 
+    /// A request of one packet goes at once, and asks for no credit return, while more credits than this are free.
+    short_way_floor: u16,
+    pacing_bypass: ShortCut,
+    /// Bytes of the largest request of one packet.
+    whole_bytes_max: u32,
     pub(crate) payload_bytes: u32,
     pub(crate) message_bytes_max: u32,
     pub(crate) credits_total: u16,
@@ -208,6 +213,9 @@ impl<A: Copy> ClientSession<A> {
             share: None,
             marks: MarkUse::Unread,
             seal: None,
+            short_way_floor: u16::MAX,
+            pacing_bypass: config.pacing_bypass,
+            whole_bytes_max: 0,
             payload_bytes: 0,
             message_bytes_max: u32::MAX,
             credits: 0,
@@ -239,6 +247,8 @@ impl<A: Copy> ClientSession<A> {
         self.credits_total = credits;
         self.slots = Array::new((0..slots).map(|_| ClientSlot::default()));
         self.expect_whole_responses();
+        self.whole_bytes_max = self.payload_bytes.min(self.message_bytes_max);
+        self.find_floor();
         for slot in 0..slots {
             self.start_waiting(shared, slot);
         }
@@ -257,34 +267,68 @@ impl<A: Copy> ClientSession<A> {
     /// Takes a call: it begins at once, or waits for a slot.
     #[inline(always)]
     pub(crate) fn call(&mut self, shared: &mut Shared<A>, call: Call) -> Result<(), (CallError, Call)> {
+        let is_short =
+            self.credits > self.short_way_floor && call.request.len() <= self.whole_bytes_max as usize;
         let index = (!self.busy).trailing_zeros() as u8;
-        let bytes = call.request.len();
-        let at_once = self.state == State::Open && bytes <= self.message_bytes_max as usize;
-        let flags = self.flags_of_whole();
-        let sends_whole = self.sends_whole(shared) && bytes <= self.payload_bytes as usize;
-        if at_once && let Some(slot) = self.slots.get_mut(usize::from(index)) {
-            // Whatever ends a call begins one that waits: a slot is free only when none does.
-            debug_assert!(self.backlog.is_empty());
+        if is_short && let Some(slot) = self.slots.get_mut(usize::from(index)) {
             if self.busy == 0 {
                 // An idle server without pending responses: its silence counts from now.
                 self.heard_ns = shared.clock.now_ns();
             }
             self.busy |= 1 << (index % SLOTS_MAX);
             slot.begin(shared.clock.now_ns(), call);
-            match flags {
-                Some(flags) if sends_whole => {
-                    self.credits -= 1;
-                    slot.sent = Sent::QUEUED;
-                    shared.whole.push(slot.whole(self.id.number, index, flags));
-                }
-                _ => self.pump_first(shared, index),
-            }
+            slot.sent = Sent::QUEUED;
+            let whole = slot.whole(self.id.number, index, Flags::NONE);
+            debug_assert_eq!(
+                self.flags_of_short(),
+                Some(Flags::NONE),
+                "the floor is out of date"
+            );
+            self.credits -= 1;
+            shared.whole.push(whole);
             return Ok(());
         }
-        self.call_later(shared, call)
+        self.call_otherwise(shared, call)
     }
 
+    /// Takes a call that does not go out at once, in one packet.
     #[inline(never)]
+    fn call_otherwise(&mut self, shared: &mut Shared<A>, call: Call) -> Result<(), (CallError, Call)> {
+        let index = (!self.busy).trailing_zeros() as u8;
+        let is_taken = self.state == State::Open
+            && call.request.len() <= self.message_bytes_max as usize
+            && usize::from(index) < self.slots.len();
+        if !is_taken {
+            return self.call_later(shared, call);
+        }
+        // Whatever ends a call begins one that waits: a slot is free only when none does.
+        debug_assert!(self.backlog.is_empty());
+        if self.busy == 0 {
+            self.heard_ns = shared.clock.now_ns();
+        }
+        self.start(shared, index, call);
+        Ok(())
+    }
+
+    /// With which flags a request of one packet may be sent at once; `None` if it may not be.
+    fn flags_of_short(&self) -> Option<Flags> {
+        let at_once = self.state == State::Open && self.sends_whole();
+        at_once.then(|| self.flags_of_whole()).flatten()
+    }
+
+    /// Notes from which number of free credits on requests of one packet go the short way: to be called when the window, the requests
+    /// that the server holds, or the state of the session have changed.
+    fn find_floor(&mut self) {
+        let window_packets = self.congestion.window_packets();
+        self.short_way_floor = if self.state != State::Open || !self.sends_whole() || window_packets < 2 {
+            u16::MAX
+        } else {
+            // One packet more still leaves room in the window.
+            let not_held = u32::from(self.credits_total.saturating_sub(self.credits_held));
+            (not_held + 1).saturating_sub(window_packets) as u16
+        };
+    }
+
     fn call_later(&mut self, shared: &mut Shared<A>, call: Call) -> Result<(), (CallError, Call)> {
         match self.objection(shared, &call) {
             Some(error) => Err((error, call)),
@@ -433,6 +477,7 @@ impl<A: Copy> ClientSession<A> {
     pub(crate) fn drain(&mut self, shared: &mut Shared<A>) {
         if matches!(self.state, State::Open) {
             self.state = State::Draining;
+            self.find_floor();
             self.close_if_drained(shared);
         }
     }

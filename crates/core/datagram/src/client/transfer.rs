@@ -30,6 +30,7 @@ impl<A: Copy> ClientSession<A> {
             slot.accepted = true;
             slot.progress_ns = self.heard_ns;
             self.credits_held += 1;
+            self.find_floor();
         }
     }
 
@@ -40,6 +41,7 @@ impl<A: Copy> ClientSession<A> {
         if slot.accepted {
             slot.accepted = false;
             self.credits_held -= 1;
+            self.find_floor();
         }
     }
 
@@ -55,7 +57,7 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// With which flags a request of one packet may be sent; `None` if it may not be.
-    #[inline(always)]
+    #[inline]
     pub(super) fn flags_of_whole(&self) -> Option<Flags> {
         let in_network = u32::from(self.in_network());
         let window_packets = self.congestion.window_packets();
@@ -71,9 +73,9 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Whether a request of one packet takes the shortest way: at once.
-    #[inline(always)]
-    pub(super) fn sends_whole(&self, shared: &Shared<A>) -> bool {
-        self.congestion.is_uncongested() && shared.config.pacing_bypass == ShortCut::On
+    #[inline]
+    pub(super) fn sends_whole(&self) -> bool {
+        self.congestion.is_uncongested() && self.pacing_bypass == ShortCut::On
     }
 
     /// Queues a request of one packet, if there is a credit.
@@ -84,7 +86,7 @@ impl<A: Copy> ClientSession<A> {
             return;
         };
         self.credits -= 1;
-        let at_once = self.sends_whole(shared);
+        let at_once = self.sends_whole();
         let slot = &mut self.slots[usize::from(index)];
         slot.sent = Sent::QUEUED;
         if at_once {
@@ -550,6 +552,7 @@ impl<A: Copy> ClientSession<A> {
             marked,
             packets,
         });
+        self.find_floor();
     }
 
     /// Takes a credit return: everything below its packet number has arrived, and what its bitmap says.
@@ -655,6 +658,7 @@ impl<A: Copy> ClientSession<A> {
         if losses.packets > 0 {
             shared.statistics.losses_detected += u64::from(losses.packets);
             self.congestion.lost(now_ns);
+            self.find_floor();
             self.starved |= 1 << index;
             self.release(shared, losses.packets);
         }
@@ -676,6 +680,7 @@ impl<A: Copy> ClientSession<A> {
         // The first time-out may be a host that was off its core; a second in a row is congestion or worse.
         if repeated {
             self.congestion.timed_out(now_ns, self.trips.timeout_ns(0));
+            self.find_floor();
         }
         let slot = &mut self.slots[usize::from(index)];
         let Some(flight) = slot.flight.as_mut() else {
@@ -694,6 +699,7 @@ impl<A: Copy> ClientSession<A> {
     #[cold]
     fn forgive_timeouts(&mut self, shared: &mut Shared<A>, flags: Flags) {
         if flags.has(Flags::AWAY) && self.congestion.forgive_timeouts() {
+            self.find_floor();
             self.pace_anew(shared);
         }
     }
