@@ -249,7 +249,7 @@ fn alone(length: Duration) -> Outcome<Report> {
             sequence,
             operation,
         };
-        members[leader].submit(sequence, request);
+        members[leader].submit(sequence, &request.encode());
     };
     submit(&mut members, 0, Operation::OpenSession);
     exchange(&mut members, &mut outbox)?;
@@ -274,6 +274,9 @@ fn exchange(members: &mut [Member<MemoryOnly>], outbox: &mut Outbox) -> Outcome 
     loop {
         for member in members.iter_mut() {
             member.advance(outbox)?;
+            while member.is_sync_due() {
+                member.sync(outbox)?;
+            }
         }
         if outbox.messages.is_empty() {
             return Ok(());

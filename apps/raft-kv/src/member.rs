@@ -8,7 +8,7 @@ use raft::{INVALID_ID, SnapshotStatus, StateRole};
 
 use crate::journal::{JournalError, Medium};
 use crate::log::Log;
-use crate::operation::{Answer, Operation, Request};
+use crate::operation::{Answer, OperationView, Request, RequestView};
 use crate::store::Store;
 use provost_random::SeededRandom;
 
@@ -79,10 +79,19 @@ pub struct Member<M: Medium> {
     proposed: BTreeMap<u64, (u64, u64)>,
     reads: PendingReads,
     answers: Vec<(u64, Answer)>,
+    unsynced: Option<UnsyncedWrite>,
     random: SeededRandom,
     election_ticks: usize,
     /// For what the election time-out was drawn.
     drawn_for: (u64, StateRole),
+}
+
+/// What the member has written to its journal, and what it may say once that is sure to survive.
+#[derive(Debug)]
+struct UnsyncedWrite {
+    /// The library's number of what was written.
+    number: u64,
+    messages: Vec<Message>,
 }
 
 /// Reads on their way from being asked to being answered.
@@ -137,6 +146,7 @@ impl<M: Medium> Member<M> {
             proposed: BTreeMap::new(),
             reads: PendingReads::default(),
             answers: Vec::new(),
+            unsynced: None,
             random: SeededRandom::new(config.seed),
             election_ticks: ELECTION_TICKS,
             config,
@@ -213,9 +223,13 @@ impl<M: Medium> Member<M> {
         self.node.report_snapshot(member, status);
     }
 
-    /// Takes a request. Its answer comes now, or with a later [`Member::advance`] under this ticket.
-    pub fn submit(&mut self, ticket: u64, request: Request) -> Option<Answer> {
-        if let (Operation::Get { key }, Reads::Stale) = (&request.operation, self.config.reads) {
+    /// Takes an encoded request. Its answer comes now, or with a later [`Member::advance`] or [`Member::sync`] under this ticket.
+    /// What is written goes into the log as it came.
+    pub fn submit(&mut self, ticket: u64, bytes: &[u8]) -> Option<Answer> {
+        let Some(request) = RequestView::read(bytes) else {
+            return Some(Answer::Invalid);
+        };
+        if let (OperationView::Get { key }, Reads::Stale) = (request.operation, self.config.reads) {
             return Some(Answer::Value(self.store.get(key).map(<[u8]>::to_vec)));
         }
         if !self.is_leader() {
@@ -225,18 +239,19 @@ impl<M: Medium> Member<M> {
             return Some(Answer::Busy);
         }
         match request.operation {
-            Operation::Get { key } => {
+            OperationView::Get { key } => {
+                let key = key.to_vec();
                 self.reads.count += 1;
                 self.reads.fresh.push(Read { ticket, key });
                 None
             }
-            _ => self.propose(ticket, &request),
+            _ => self.propose(ticket, bytes),
         }
     }
 
-    fn propose(&mut self, ticket: u64, request: &Request) -> Option<Answer> {
+    fn propose(&mut self, ticket: u64, bytes: &[u8]) -> Option<Answer> {
         let last = self.node.raft.raft_log.last_index();
-        let taken = self.node.propose(Vec::new(), request.encode());
+        let taken = self.node.propose(Vec::new(), bytes.to_vec());
         let index = self.node.raft.raft_log.last_index();
         if taken.is_err() || index == last {
             return Some(Answer::Busy);
@@ -245,21 +260,45 @@ impl<M: Medium> Member<M> {
         None
     }
 
-    /// Does what messages, requests and ticks have made necessary. What is to be sent goes into the outbox.
+    /// Does what messages, requests and ticks have made necessary, until something has to survive before more can be said
+    /// ([`Member::is_sync_due`]). What is to be sent goes into the outbox. Send it first, then call [`Member::sync`]: a leader's
+    /// entries are on their way to the others while it keeps them itself (Ongaro, *Consensus*, 2014, section 10.2.1).
     ///
     /// # Errors
     /// If the member cannot go on.
     pub fn advance(&mut self, outbox: &mut Outbox) -> Result<(), MemberError> {
         self.begin_reads();
-        while self.node.has_ready() {
+        while self.unsynced.is_none() && self.node.has_ready() {
             self.handle_ready(outbox)?;
         }
         if !self.is_leader() {
             self.abandon();
         }
-        self.compact()?;
+        if self.unsynced.is_none() {
+            self.compact()?;
+        }
         outbox.answers.append(&mut self.answers);
         Ok(())
+    }
+
+    /// Whether something is written that has to survive before the member can go on.
+    #[must_use]
+    pub fn is_sync_due(&self) -> bool {
+        self.unsynced.is_some()
+    }
+
+    /// Has what was written survive. What may be said only then goes into the outbox: that a follower has an entry, and for whom it
+    /// votes.
+    ///
+    /// # Errors
+    /// If the member cannot go on.
+    pub fn sync(&mut self, outbox: &mut Outbox) -> Result<(), MemberError> {
+        if let Some(mut unsynced) = self.unsynced.take() {
+            self.node.mut_store().sync()?;
+            outbox.messages.append(&mut unsynced.messages);
+            self.node.on_persist_ready(unsynced.number);
+        }
+        self.advance(outbox)
     }
 
     /// One round of confirmations serves all reads that came since the last began.
@@ -279,29 +318,34 @@ impl<M: Medium> Member<M> {
     fn handle_ready(&mut self, outbox: &mut Outbox) -> Result<(), MemberError> {
         let mut ready = self.node.ready();
         outbox.messages.append(&mut ready.take_messages());
-        if !ready.snapshot().is_empty() {
+        let has_snapshot = !ready.snapshot().is_empty();
+        if has_snapshot {
             self.install(ready.snapshot().clone())?;
         }
         let log = self.node.mut_store();
         log.append(ready.take_entries());
-        if let Some(state) = ready.hs() {
-            log.set_state(state.clone());
+        match ready.hs() {
+            Some(state) if ready.must_sync() => log.set_state(state.clone()),
+            Some(state) => log.set_commit(state.commit),
+            None => {}
         }
-        if ready.must_sync() {
+        if has_snapshot {
+            // Installing it has replaced the journal, which survives; what follows it is to survive with it.
             log.sync()?;
         } else {
             log.write()?;
         }
         self.apply(ready.take_committed_entries())?;
         self.confirm_reads(ready.take_read_states());
-        outbox.messages.append(&mut ready.take_persisted_messages());
-
-        let mut light = self.node.advance(ready);
-        if let Some(commit) = light.commit_index() {
-            self.node.mut_store().set_commit(commit);
+        let (number, is_sync_due) = (ready.number(), ready.must_sync() && !has_snapshot);
+        let mut messages = ready.take_persisted_messages();
+        self.node.advance_append_async(ready);
+        if is_sync_due {
+            self.unsynced = Some(UnsyncedWrite { number, messages });
+        } else {
+            outbox.messages.append(&mut messages);
+            self.node.on_persist_ready(number);
         }
-        outbox.messages.append(&mut light.take_messages());
-        self.apply(light.take_committed_entries())?;
         self.node.advance_apply();
         self.answer_reads();
         Ok(())

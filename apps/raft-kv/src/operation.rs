@@ -111,7 +111,7 @@ impl Answer {
         let mut reader = Reader::new(bytes);
         let answer = match reader.u8()? {
             0 => Answer::SessionOpened(reader.u64()?),
-            1 => Answer::Value(take_optional(&mut reader)?),
+            1 => Answer::Value(take_optional(&mut reader)?.map(<[u8]>::to_vec)),
             2 => Answer::Done,
             3 => Answer::Differs,
             4 => Answer::Full,
@@ -159,39 +159,93 @@ impl Request {
     /// What was encoded; `None` if this is no request, or one that is too large.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Request> {
+        RequestView::read(bytes).map(|view| view.to_request())
+    }
+}
+
+/// A request where it lies: it is checked, and nothing is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestView<'b> {
+    session: u64,
+    sequence: u64,
+    pub(crate) operation: OperationView<'b>,
+}
+
+/// An [`Operation`] of a [`RequestView`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OperationView<'b> {
+    OpenSession,
+    Get {
+        key: &'b [u8],
+    },
+    Put {
+        key: &'b [u8],
+        value: &'b [u8],
+    },
+    CompareAndSet {
+        key: &'b [u8],
+        expected: Option<&'b [u8]>,
+        value: &'b [u8],
+    },
+}
+
+impl<'b> RequestView<'b> {
+    /// What was encoded; `None` if this is no request, or one that is too large.
+    pub(crate) fn read(bytes: &'b [u8]) -> Option<RequestView<'b>> {
         let mut reader = Reader::new(bytes);
         let kind = reader.u8()?;
         let (session, sequence) = (reader.u64()?, reader.u64()?);
         let operation = match kind {
-            0 => Operation::OpenSession,
-            1 => Operation::Get {
+            0 => OperationView::OpenSession,
+            1 => OperationView::Get {
                 key: take_key(&mut reader)?,
             },
-            2 => Operation::Put {
+            2 => OperationView::Put {
                 key: take_key(&mut reader)?,
                 value: take_value(&mut reader)?,
             },
-            3 => Operation::CompareAndSet {
+            3 => OperationView::CompareAndSet {
                 key: take_key(&mut reader)?,
                 expected: take_optional(&mut reader)?,
                 value: take_value(&mut reader)?,
             },
             _ => return None,
         };
-        reader.finish(Request {
+        reader.finish(RequestView {
             session,
             sequence,
             operation,
         })
     }
+
+    fn to_request(self) -> Request {
+        let operation = match self.operation {
+            OperationView::OpenSession => Operation::OpenSession,
+            OperationView::Get { key } => Operation::Get { key: key.to_vec() },
+            OperationView::Put { key, value } => Operation::Put {
+                key: key.to_vec(),
+                value: value.to_vec(),
+            },
+            OperationView::CompareAndSet { key, expected, value } => Operation::CompareAndSet {
+                key: key.to_vec(),
+                expected: expected.map(<[u8]>::to_vec),
+                value: value.to_vec(),
+            },
+        };
+        Request {
+            session: self.session,
+            sequence: self.sequence,
+            operation,
+        }
+    }
 }
 
-fn take_key(reader: &mut Reader<'_>) -> Option<Vec<u8>> {
-    reader.bytes_within(KEY_BYTES_MAX).map(<[u8]>::to_vec)
+fn take_key<'b>(reader: &mut Reader<'b>) -> Option<&'b [u8]> {
+    reader.bytes_within(KEY_BYTES_MAX)
 }
 
-fn take_value(reader: &mut Reader<'_>) -> Option<Vec<u8>> {
-    reader.bytes_within(VALUE_BYTES_MAX).map(<[u8]>::to_vec)
+fn take_value<'b>(reader: &mut Reader<'b>) -> Option<&'b [u8]> {
+    reader.bytes_within(VALUE_BYTES_MAX)
 }
 
 fn put_optional(bytes: &mut Vec<u8>, value: Option<&[u8]>) {
@@ -201,7 +255,7 @@ fn put_optional(bytes: &mut Vec<u8>, value: Option<&[u8]>) {
     }
 }
 
-fn take_optional(reader: &mut Reader<'_>) -> Option<Option<Vec<u8>>> {
+fn take_optional<'b>(reader: &mut Reader<'b>) -> Option<Option<&'b [u8]>> {
     match reader.u8()? {
         0 => Some(None),
         1 => Some(Some(take_value(reader)?)),

@@ -135,12 +135,18 @@ where
     let mut waiting = Waiting::new(wait);
     while !stop.load(Ordering::Relaxed) {
         let turn = driver.turn(|endpoint, now_ns, event| replica.handle(endpoint, now_ns, event))?;
-        let (now_ns, endpoint) = driver.endpoint();
-        let due_ns = replica.idle(endpoint, now_ns);
+        let (mut now_ns, endpoint) = driver.endpoint();
+        let mut due_ns = replica.idle(endpoint, now_ns);
+        let mut sent = driver.transmit()?;
+        while replica.is_sync_due() {
+            let endpoint;
+            (now_ns, endpoint) = driver.endpoint();
+            due_ns = replica.idle(endpoint, now_ns);
+            sent += driver.transmit()?;
+        }
         if let Some(failure) = replica.failure() {
             return Err(failure.into());
         }
-        let sent = driver.transmit()?;
         waiting.rest(driver, busy_if(turn, sent), due_in(due_ns, now_ns))?;
     }
     Ok(())

@@ -19,7 +19,7 @@ use raft::prelude::{Message, MessageType};
 
 use crate::journal::Medium;
 use crate::member::{Member, MemberError, Outbox};
-use crate::operation::{Answer, Request};
+use crate::operation::Answer;
 use crate::peer_message;
 
 /// The methods that members serve.
@@ -225,14 +225,18 @@ impl<A: Address, M: Medium> Replica<A, M> {
         handle: RequestHandle,
         payload: &[u8],
     ) {
-        let Some(request) = Request::decode(payload) else {
-            return answer(endpoint, now_ns, handle, &Answer::Invalid);
-        };
         self.tickets += 1;
-        match self.member.submit(self.tickets, request) {
+        match self.member.submit(self.tickets, payload) {
             Some(now) => answer(endpoint, now_ns, handle, &now),
             None => drop(self.requests.insert(self.tickets, handle)),
         }
+    }
+
+    /// Whether the member has something to keep before it can go on: what it has asked the endpoint to send should go out, and then
+    /// [`Replica::idle`] be called again at once.
+    #[must_use]
+    pub fn is_sync_due(&self) -> bool {
+        self.failure.is_none() && self.member.is_sync_due()
     }
 
     /// Has time pass, does what is due, and sends it. To be called when all events have been handled; says when it is to
@@ -250,13 +254,22 @@ impl<A: Address, M: Medium> Replica<A, M> {
             self.connect(endpoint, now_ns);
         }
         let mut outbox = std::mem::take(&mut self.outbox);
-        if let Err(failure) = self.member.advance(&mut outbox) {
+        let done = if self.member.is_sync_due() {
+            self.member.sync(&mut outbox)
+        } else {
+            self.member.advance(&mut outbox)
+        };
+        if let Err(failure) = done {
             self.failure = Some(failure);
             return None;
         }
         self.send(endpoint, now_ns, &mut outbox);
         self.outbox = outbox;
-        self.next_tick_ns
+        if self.member.is_sync_due() {
+            Some(now_ns)
+        } else {
+            self.next_tick_ns
+        }
     }
 
     fn connect(&mut self, endpoint: &mut Endpoint<A>, now_ns: u64) {
@@ -346,7 +359,12 @@ impl<A: Address, M: Medium> Replica<A, M> {
                 peer.waiting.push(message);
             }
         }
-        let calls = std::mem::take(&mut self.calls);
+        // What a member's call has brought about may be said only when it is kept; until then the call waits.
+        let calls = if self.member.is_sync_due() {
+            Vec::new()
+        } else {
+            std::mem::take(&mut self.calls)
+        };
         for at in 0..self.peers.len() {
             let id = self.peers[at].id;
             let mut handles = calls.iter().filter(|(from, _)| *from == id);
@@ -358,8 +376,10 @@ impl<A: Address, M: Medium> Replica<A, M> {
             }
             self.call_with_messages(endpoint, now_ns, at);
         }
-        self.calls = calls;
-        self.calls.clear();
+        if !calls.is_empty() {
+            self.calls = calls;
+            self.calls.clear();
+        }
         for (ticket, what) in outbox.answers.drain(..) {
             if let Some(handle) = self.requests.remove(&ticket) {
                 answer(endpoint, now_ns, handle, &what);

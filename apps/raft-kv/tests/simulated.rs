@@ -2,9 +2,9 @@
 
 mod support;
 
-use provost_datagram_sim::Faults;
+use provost_datagram_sim::{Faults, Links};
 use provost_raft_kv::member::Reads;
-use support::cluster::{Cluster, MEMBERS, MS, Plan};
+use support::cluster::{ClientWork, Cluster, MEMBERS, MS, Plan};
 
 const SEEDS: std::ops::Range<u64> = 1..9;
 /// What members have been told to forget, in this many steps of a run.
@@ -16,6 +16,33 @@ fn without_faults_everybody_is_answered_and_members_agree() {
     cluster.settle();
     cluster.assert_linearizable();
     assert_eq!(cluster.history.borrow().answered(), 240);
+}
+
+#[test]
+fn a_write_takes_two_round_trips_and_one_sync() {
+    // Client to leader, leader to followers and back: two round trips. The leader's disk works while its entries are on their way to the
+    // followers, whose disks take up to two fifths of one; one after the other, disks would take up to four.
+    let round_trip_ns = 20_000;
+    let mut cluster = Cluster::new(Plan {
+        workload: ClientWork::Puts,
+        links: Links {
+            latency_ns: round_trip_ns / 4,
+            // Packets are as good as nothing beside that.
+            rate: 1_000.0,
+            ..Links::default()
+        },
+        sync_ns_max: 2 * round_trip_ns / 5,
+        ..Plan::of(5)
+    });
+    cluster.settle();
+    // The first write finds the leader, and opens sessions.
+    let took_ns = &cluster.took_ns()[1..];
+    let (least_ns, most_ns) = (took_ns.iter().min().unwrap(), took_ns.iter().max().unwrap());
+    assert!(took_ns.len() > 50 && *least_ns > 2 * round_trip_ns, "{took_ns:?}");
+    assert!(
+        *most_ns <= 5 * round_trip_ns / 2,
+        "a write took {most_ns} ns, a round trip takes {round_trip_ns}: {took_ns:?}"
+    );
 }
 
 #[test]

@@ -23,25 +23,48 @@ const CALM_NS: u64 = 60_000 * MS;
 
 /// What runs on a host.
 pub(crate) enum Part {
-    Member(Box<Replica<Host, Disk>>),
+    Member(Box<SlowReplica>),
     Client(Box<Worker>),
+}
+
+/// A member whose disk takes its time.
+pub(crate) struct SlowReplica {
+    replica: Replica<Host, Disk>,
+    sync_ns_max: u64,
+    random: Random,
+    /// When the disk is done with what it was given.
+    synced_at_ns: Option<u64>,
+}
+
+impl SlowReplica {
+    fn idle(&mut self, endpoint: &mut Endpoint<Host>, now_ns: u64) -> Option<u64> {
+        if self.replica.is_sync_due() {
+            let (random, sync_ns_max) = (&mut self.random, self.sync_ns_max);
+            let synced_at_ns = *self
+                .synced_at_ns
+                .get_or_insert_with(|| now_ns + sync_ns_max / 2 + random.below(sync_ns_max / 2 + 1));
+            if now_ns < synced_at_ns {
+                return Some(synced_at_ns);
+            }
+            self.synced_at_ns = None;
+        }
+        let due_ns = self.replica.idle(endpoint, now_ns);
+        assert!(self.replica.failure().is_none(), "a member has stopped");
+        due_ns
+    }
 }
 
 impl Application for Part {
     fn handle(&mut self, endpoint: &mut Endpoint<Host>, now_ns: u64, event: Event<'_>) {
         match self {
-            Part::Member(replica) => replica.handle(endpoint, now_ns, event),
+            Part::Member(member) => member.replica.handle(endpoint, now_ns, event),
             Part::Client(worker) => worker.client.handle(now_ns, event),
         }
     }
 
     fn idle(&mut self, endpoint: &mut Endpoint<Host>, now_ns: u64) -> Option<u64> {
         match self {
-            Part::Member(replica) => {
-                let due_ns = replica.idle(endpoint, now_ns);
-                assert!(replica.failure().is_none(), "a member has stopped");
-                due_ns
-            }
+            Part::Member(member) => member.idle(endpoint, now_ns),
             Part::Client(worker) => worker.idle(endpoint, now_ns),
         }
     }
@@ -58,6 +81,11 @@ pub(crate) struct Worker {
     think_ns_max: u64,
     begin_ns: Option<u64>,
     is_waiting: bool,
+    workload: ClientWork,
+    /// When the operation began that waits for its answer.
+    asked_ns: u64,
+    /// How long each operation took.
+    pub(crate) took_ns: Vec<u64>,
     /// What it has last seen, to compare with.
     seen: Option<Vec<u8>>,
 }
@@ -67,6 +95,7 @@ impl Worker {
         while let Some((_, answer)) = self.client.poll_outcome() {
             self.history.borrow_mut().answer(self.number, &answer);
             self.is_waiting = false;
+            self.took_ns.push(now_ns - self.asked_ns);
             if let provost_raft_kv::operation::Answer::Value(value) = answer {
                 self.seen = value;
             }
@@ -80,6 +109,7 @@ impl Worker {
                 .submit(now_ns, 0, operation)
                 .expect("nothing is under way");
             self.is_waiting = true;
+            self.asked_ns = now_ns;
             self.operations_left -= 1;
         }
         let due_ns = self.client.idle(endpoint, now_ns);
@@ -91,7 +121,11 @@ impl Worker {
         let key = vec![b'a' + self.random.below(KEYS) as u8];
         self.values += 1;
         let value = format!("{}-{}", self.number, self.values).into_bytes();
-        match self.random.below(10) {
+        let pick = match self.workload {
+            ClientWork::Mixed => self.random.below(10),
+            ClientWork::Puts => 5,
+        };
+        match pick {
             0..5 => Operation::Get { key },
             5..8 => Operation::Put { key, value },
             _ => Operation::CompareAndSet {
@@ -107,6 +141,15 @@ impl Worker {
     }
 }
 
+/// What clients ask the members for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientWork {
+    /// All of them, everything.
+    Mixed,
+    /// One of them, nothing but writes.
+    Puts,
+}
+
 /// What a run is like.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
@@ -117,6 +160,10 @@ pub(crate) struct Plan {
     pub(crate) snapshot_entries: u64,
     /// Whether clients read from members of their own.
     pub(crate) spread: bool,
+    pub(crate) workload: ClientWork,
+    pub(crate) links: Links,
+    /// How long a disk takes to have something survive, from half of this on.
+    pub(crate) sync_ns_max: u64,
 }
 
 impl Plan {
@@ -128,6 +175,9 @@ impl Plan {
             reads: Reads::Linearizable,
             snapshot_entries: 1_000_000,
             spread: false,
+            workload: ClientWork::Mixed,
+            links: Links::default(),
+            sync_ns_max: MS / 2,
         }
     }
 }
@@ -154,7 +204,7 @@ impl Cluster {
         let clients = (0..CLIENTS).map(|number| client(&plan, number, &history));
         let parts = members.chain(clients).collect();
         Cluster {
-            simulation: Simulation::new(plan.seed, Links::default(), &config, parts),
+            simulation: Simulation::new(plan.seed, plan.links, &config, parts),
             history,
             random: Random::new(plan.seed ^ 0x5eed),
             disks,
@@ -166,8 +216,16 @@ impl Cluster {
 
     pub(crate) fn replica(&self, host: Host) -> &Replica<Host, Disk> {
         match self.simulation.application(host) {
-            Part::Member(replica) => replica,
+            Part::Member(member) => &member.replica,
             Part::Client(_) => panic!("host {host} is a client"),
+        }
+    }
+
+    /// How long each operation of the first client took.
+    pub(crate) fn took_ns(&self) -> &[u64] {
+        match self.simulation.application(MEMBERS) {
+            Part::Client(worker) => &worker.took_ns,
+            Part::Member(_) => panic!("members are before clients"),
         }
     }
 
@@ -175,7 +233,7 @@ impl Cluster {
     pub(crate) fn leader_after(&mut self, before: Option<Host>) -> Host {
         let leader = |simulation: &Simulation<Part>| {
             (0..MEMBERS).find(|host| match simulation.application(*host) {
-                Part::Member(replica) => Some(*host) != before && replica.member().is_leader(),
+                Part::Member(member) => Some(*host) != before && member.replica.member().is_leader(),
                 Part::Client(_) => false,
             })
         };
@@ -225,7 +283,10 @@ impl Cluster {
         assert!(done, "seed {seed}: not everybody was answered");
         let same = |simulation: &Simulation<Part>| {
             let store = |host| match simulation.application(host) {
-                Part::Member(replica) => Some((replica.member().applied(), replica.member().store())),
+                Part::Member(member) => {
+                    let member = member.replica.member();
+                    Some((member.applied(), member.store()))
+                }
                 Part::Client(_) => None,
             };
             (1..MEMBERS).all(|host| store(host) == store(0))
@@ -262,7 +323,12 @@ fn member(plan: &Plan, host: Host, restarts: u64, disk: Disk) -> Part {
         tick_ns: TICK_NS,
     };
     let member = Member::new(config, disk).expect("the disk keeps what was written");
-    Part::Member(Box::new(Replica::new(member, config_replica)))
+    Part::Member(Box::new(SlowReplica {
+        replica: Replica::new(member, config_replica),
+        sync_ns_max: plan.sync_ns_max,
+        random: Random::new(plan.seed << 32 | restarts << 8 | u64::from(host)),
+        synced_at_ns: None,
+    }))
 }
 
 fn client(plan: &Plan, number: u16, history: &Rc<RefCell<History>>) -> Part {
@@ -282,7 +348,13 @@ fn client(plan: &Plan, number: u16, history: &Rc<RefCell<History>>) -> Part {
         number: usize::from(number),
         history: Rc::clone(history),
         random: Random::new(plan.seed << 8 | u64::from(number)),
-        operations_left: plan.operations,
+        operations_left: match plan.workload {
+            ClientWork::Puts if number > 0 => 0,
+            _ => plan.operations,
+        },
+        workload: plan.workload,
+        asked_ns: 0,
+        took_ns: Vec::new(),
         values: 0,
         think_ns_max: plan.think_ns_max,
         begin_ns: None,
