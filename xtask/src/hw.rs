@@ -2,6 +2,7 @@
 
 mod proofs;
 mod registers;
+mod resources;
 mod synthesis;
 mod tools;
 
@@ -45,11 +46,14 @@ pub(crate) enum HardwareChore {
         /// Only this proof
         proof: Option<String>,
     },
-    /// Prints what each module needs of an FPGA (needs yosys)
+    /// Prints what each module needs of an FPGA, and the clock that it reaches (needs yosys, nextpnr-ecp5)
     Synth {
-        /// Which
-        #[arg(long, default_value = "ecp5")]
-        family: Family,
+        /// Only this family
+        #[arg(long, conflicts_with = "quick")]
+        family: Option<Family>,
+        /// Only the checks that take less than a minute
+        #[arg(long)]
+        quick: bool,
     },
 }
 
@@ -66,7 +70,10 @@ pub(crate) fn run(workspace: &Workspace, chore: &HardwareChore) -> Result<(), Co
                 proofs::prove(workspace, yosys, extent, proof.as_deref())
             })
         }
-        HardwareChore::Synth { family } => with_yosys(workspace, |yosys| {
+        HardwareChore::Synth { quick: true, .. } => {
+            with_yosys(workspace, |yosys| synthesis::check_quickly(workspace, yosys))
+        }
+        HardwareChore::Synth { family, .. } => with_yosys(workspace, |yosys| {
             synthesis::synthesize(workspace, yosys, *family)
         }),
     }
@@ -77,7 +84,8 @@ pub(crate) fn check_all(workspace: &Workspace) -> Result<(), Complaints> {
     registers::check(workspace, Golden::Check)?;
     lint(workspace)?;
     with_yosys(workspace, |yosys| {
-        proofs::prove(workspace, yosys, Extent::Quick, None)
+        proofs::prove(workspace, yosys, Extent::Quick, None)?;
+        synthesis::check_quickly(workspace, yosys)
     })?;
     test(workspace, None)
 }
@@ -113,8 +121,10 @@ fn lint(workspace: &Workspace) -> Result<(), Complaints> {
     let mut command = Command::new("verilator");
     command
         .current_dir(&workspace.root)
-        .args(["--lint-only", "-Wall", "--top-module", "nic"]);
+        .args(["--lint-only", "-Wall", "--top-module", "nic_timing"]);
     command.args(rtl_files(workspace)?.iter().map(|name| format!("hw/rtl/{name}")));
+    // What contains the NIC for placement and routing.
+    command.arg("hw/bench/nic_timing.sv");
     reported(run_command(&mut command))
 }
 

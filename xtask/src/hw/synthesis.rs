@@ -1,11 +1,13 @@
-//! What the NIC needs of an FPGA: yosys maps each module to the cells of two families, and a table says how many of each kind.
+//! What the NIC needs of an FPGA: yosys maps each module to the cells of two families, and a table says how many of each kind. Latches
+//! and warnings are errors, and a mutant of the RTL with a latch must be refused. For ECP5, nextpnr places, routes, and says how fast.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use super::tools::{Yosys, rtl_files};
+use super::resources::{resources, table};
+use super::tools::{MAPPER_MISSING, PLACER_MISSING, PlaceAndRoute, Yosys, YosysOutput, rtl_files};
 use crate::Complaints;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, run as run_command};
 
 /// A family of FPGAs.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -17,14 +19,16 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    fn script(self) -> &'static str {
+    pub(crate) const ALL: [Family; 2] = [Family::Ecp5, Family::UltrascalePlus];
+
+    fn script(self, top: &str) -> String {
         match self {
-            Family::Ecp5 => "synth_ecp5 -noflatten -noabc9 -top nic",
-            Family::UltrascalePlus => "synth_xilinx -family xcup -noiopad -top nic",
+            Family::Ecp5 => format!("synth_ecp5 -noflatten -top {top}"),
+            Family::UltrascalePlus => format!("synth_xilinx -family xcup -noiopad -top {top}"),
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Family::Ecp5 => "ECP5",
             Family::UltrascalePlus => "UltraScale+",
@@ -32,37 +36,222 @@ impl Family {
     }
 }
 
-/// Cells of a module by what they are: look-up tables, flip-flops, carries, distributed RAM, block RAM, multipliers.
-type Resources = BTreeMap<&'static str, u64>;
+/// The module that the quick check maps to both families, in seconds.
+const QUICK_MODULE: &str = "rx_writer";
+/// The NIC between shift registers: it has more ports than an FPGA has pins.
+const TIMED: &str = "nic_timing";
+/// The device that is placed and routed, with its package: 83,640 look-up tables.
+const DEVICE: [&str; 3] = ["--85k", "--package", "CABGA381"];
+/// The clock that nextpnr is asked for, in MHz. It goes on if it does not get there.
+const CLOCK_WANTED_MHZ: &str = "100";
 
-const KINDS: [&str; 6] = ["LUT", "FF", "carry", "LUT RAM", "block RAM", "DSP"];
+/// A change of a module that makes it keep a value: the file, what is left out, and what stands in its place.
+const LATCH_MUTANT: [&str; 3] = ["client_slot.sv", "    free_slot = '0;\n", ""];
 
-/// Synthesizes the NIC and prints the table. Latches and warnings of yosys about the RTL are errors.
-pub(crate) fn synthesize(workspace: &Workspace, yosys: &Yosys, family: Family) -> Result<(), Complaints> {
-    let sources: Vec<String> = rtl_files(workspace)?
-        .iter()
-        .map(|name| format!("hw/rtl/{name}"))
-        .collect();
+/// Prints the tables of all that is asked for, and the clock that ECP5 reaches.
+pub(crate) fn synthesize(
+    workspace: &Workspace,
+    yosys: &Yosys,
+    family: Option<Family>,
+) -> Result<(), Complaints> {
+    check_elaboration(workspace, yosys)?;
+    if !yosys.can_map() {
+        eprintln!("xtask: {MAPPER_MISSING}");
+        return Ok(());
+    }
+    for family in Family::ALL
+        .into_iter()
+        .filter(|one| family.is_none_or(|wanted| wanted == *one))
+    {
+        let began = Instant::now();
+        let log = map(workspace, yosys, family, "nic")?;
+        println!("{}", table(family, &resources(&log)));
+        eprintln!("{}: mapped in {} s", family.name(), began.elapsed().as_secs());
+    }
+    if family == Some(Family::UltrascalePlus) {
+        return Ok(());
+    }
+    match PlaceAndRoute::find(workspace) {
+        Some(placer) => time(workspace, yosys, &placer),
+        None => {
+            eprintln!("xtask: {PLACER_MISSING}");
+            Ok(())
+        }
+    }
+}
+
+/// What takes less than a minute: the whole NIC without a latch or a warning, a mutant with a latch refused, one module mapped.
+pub(crate) fn check_quickly(workspace: &Workspace, yosys: &Yosys) -> Result<(), Complaints> {
+    check_elaboration(workspace, yosys)?;
+    if !yosys.can_map() {
+        eprintln!("xtask: {MAPPER_MISSING}");
+        return Ok(());
+    }
+    for family in Family::ALL {
+        let began = Instant::now();
+        let log = map(workspace, yosys, family, QUICK_MODULE)?;
+        if !resources(&log).contains_key(QUICK_MODULE) {
+            return Err(vec![format!("{}: no cells of {QUICK_MODULE}", family.name())]);
+        }
+        let seconds = began.elapsed().as_secs();
+        eprintln!("{}: {QUICK_MODULE} mapped in {seconds} s", family.name());
+    }
+    Ok(())
+}
+
+/// The whole NIC has no latch and gets no warning; a mutant that has a latch does.
+fn check_elaboration(workspace: &Workspace, yosys: &Yosys) -> Result<(), Complaints> {
+    let began = Instant::now();
+    crate::none(elaborate(workspace, yosys, &workspace.root.join("hw/rtl"))?)?;
+    let found = elaborate(workspace, yosys, &latch_mutant(workspace)?)?;
+    if !found.iter().any(|complaint| complaint.contains("Latch inferred")) {
+        let [file, ..] = LATCH_MUTANT;
+        return Err(vec![format!(
+            "the latch of the mutant of {file} is not found: {found:?}"
+        )]);
+    }
+    let seconds = began.elapsed().as_secs();
+    eprintln!("no latch, no warning; the mutant's latch is found ({seconds} s)");
+    Ok(())
+}
+
+fn elaborate(workspace: &Workspace, yosys: &Yosys, folder: &Path) -> Result<Complaints, Complaints> {
     let script = format!(
-        "read_verilog -sv {}; {}; check; stat",
-        sources.join(" "),
-        family.script()
+        "read_verilog -sv {}; hierarchy -check -top nic; proc; check -assert",
+        sources(workspace, folder)?.join(" ")
     );
     let output = yosys.run(workspace, &script)?;
-    let log = workspace.target.join(format!("hw/synth-{}.log", family.name()));
-    std::fs::write(&log, &output.log).map_err(|error| vec![format!("{}: {error}", log.display())])?;
-    if !output.success {
-        return Err(vec![format!("yosys failed:\n{}", output.tail())]);
+    let mut complaints = faults(&output.log);
+    if !output.success && complaints.is_empty() {
+        complaints.push(format!("yosys failed:\n{}", output.tail()));
     }
-    crate::none(faults(&output.log))?;
-    println!("{}", table(family, &modules(&output.log)));
+    Ok(complaints)
+}
+
+/// The RTL in a folder of its own, with the change that makes a latch.
+fn latch_mutant(workspace: &Workspace) -> Result<PathBuf, Complaints> {
+    let folder = workspace.target.join("hw/mutants/latch");
+    std::fs::create_dir_all(&folder).map_err(|error| vec![format!("{}: {error}", folder.display())])?;
+    let [file, from, to] = LATCH_MUTANT;
+    for name in rtl_files(workspace)? {
+        let path = workspace.root.join("hw/rtl").join(&name);
+        let mut text = std::fs::read_to_string(&path).map_err(|error| vec![format!("{name}: {error}")])?;
+        if name == file {
+            let places = text.matches(from).count();
+            if places != 1 {
+                return Err(vec![format!(
+                    "{file}: what the mutant leaves out is {places} times in it"
+                )]);
+            }
+            text = text.replace(from, to);
+        }
+        std::fs::write(folder.join(&name), text).map_err(|error| vec![format!("{name}: {error}")])?;
+    }
+    Ok(folder)
+}
+
+/// Maps a module and what it contains; the log of it, in which nothing is wrong.
+fn map(workspace: &Workspace, yosys: &Yosys, family: Family, top: &str) -> Result<String, Complaints> {
+    let script = format!(
+        "read_verilog -sv {}; {}; check -assert; stat",
+        sources(workspace, &workspace.root.join("hw/rtl"))?.join(" "),
+        family.script(top)
+    );
+    let output = yosys.run(workspace, &script)?;
+    let log = workspace
+        .target
+        .join(format!("hw/synth-{}-{top}.log", family.name()));
+    std::fs::write(&log, &output.log).map_err(|error| vec![format!("{}: {error}", log.display())])?;
+    judged(output)
+}
+
+/// Places and routes the NIC for ECP5, and prints what nextpnr says of its clock.
+fn time(workspace: &Workspace, yosys: &Yosys, placer: &PlaceAndRoute) -> Result<(), Complaints> {
+    let began = Instant::now();
+    // nextpnr's package sees only what is below the folder in which it starts.
+    let folder = workspace.root.join("target/hw");
+    std::fs::create_dir_all(&folder).map_err(|error| vec![format!("{}: {error}", folder.display())])?;
+    let mut files = sources(workspace, &workspace.root.join("hw/rtl"))?;
+    files.push(format!("hw/bench/{TIMED}.sv"));
+    let script = format!(
+        "read_verilog -sv {}; {} -json target/hw/{TIMED}.json; check -assert",
+        files.join(" "),
+        Family::Ecp5.script(TIMED)
+    );
+    judged(yosys.run(workspace, &script)?)?;
+    let mut command = placer.command(workspace);
+    command
+        .args(DEVICE)
+        .args(["--json", &format!("target/hw/{TIMED}.json")]);
+    command.args(["--report", &format!("target/hw/{TIMED}-report.json")]);
+    command.args([
+        "--freq",
+        CLOCK_WANTED_MHZ,
+        "--seed",
+        "1",
+        "--timing-allow-fail",
+        "--lpf-allow-unconstrained",
+    ]);
+    command.args(["--quiet", "--log", &format!("target/hw/{TIMED}.log")]);
+    run_command(&mut command).map_err(|error| vec![error.to_string()])?;
+    let path = folder.join(format!("{TIMED}-report.json"));
+    let report =
+        std::fs::read_to_string(&path).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+    println!("{}", timing(&report)?);
+    eprintln!("ECP5: placed and routed in {} s", began.elapsed().as_secs());
     Ok(())
+}
+
+/// What nextpnr's report says of the clock and of the longest path.
+fn timing(report: &str) -> Result<String, Complaints> {
+    let report: serde_json::Value =
+        serde_json::from_str(report).map_err(|error| vec![format!("nextpnr's report: {error}")])?;
+    let clocks = report["fmax"].as_object().into_iter().flatten();
+    let mut lines: Vec<String> = clocks
+        .filter_map(|(_, clock)| clock["achieved"].as_f64())
+        .map(|mhz| format!("ECP5-85, placed and routed: {mhz:.1} MHz"))
+        .collect();
+    if lines.is_empty() {
+        return Err(vec!["nextpnr's report names no clock".to_string()]);
+    }
+    lines.extend(longest_path(&report));
+    Ok(lines.join("\n"))
+}
+
+fn longest_path(report: &serde_json::Value) -> Option<String> {
+    let paths = report["critical_paths"].as_array()?;
+    let clocked = |path: &&serde_json::Value| path["from"] == path["to"];
+    let path = paths.iter().find(clocked)?["path"].as_array()?;
+    let total: f64 = path.iter().filter_map(|part| part["delay"].as_f64()).sum();
+    let routed = path.iter().filter(|part| part["type"] == "routing");
+    let routed: f64 = routed.filter_map(|part| part["delay"].as_f64()).sum();
+    let from = path.first()?["from"]["cell"].as_str()?;
+    let to = path.last()?["to"]["cell"].as_str()?;
+    Some(format!(
+        "longest path: {total:.1} ns, {routed:.1} of it routing, from {from} to {to}"
+    ))
+}
+
+fn sources(workspace: &Workspace, folder: &Path) -> Result<Vec<String>, Complaints> {
+    let folder = workspace.relative(folder).display().to_string();
+    let names = rtl_files(workspace)?;
+    Ok(names.iter().map(|name| format!("{folder}/{name}")).collect())
+}
+
+/// The log of a run that ended well.
+fn judged(output: YosysOutput) -> Result<String, Complaints> {
+    crate::none(faults(&output.log))?;
+    if output.success {
+        Ok(output.log)
+    } else {
+        Err(vec![format!("yosys failed:\n{}", output.tail())])
+    }
 }
 
 /// Latches, and warnings but those that a small memory becomes flip-flops.
 fn faults(log: &str) -> Complaints {
     let is_fault = |line: &&str| {
-        let latch = line.contains("Latch inferred") || line.contains("$_DLATCH");
+        let latch = line.contains("Latch inferred");
         let warning = line.starts_with("Warning:") && !line.contains("with list of registers");
         latch || warning
     };
@@ -71,104 +260,10 @@ fn faults(log: &str) -> Complaints {
     complaints
 }
 
-/// What `stat` says last of each module; the name that yosys gives a module with parameters is shortened to the module's.
-fn modules(log: &str) -> BTreeMap<String, Resources> {
-    let mut modules: BTreeMap<String, Resources> = BTreeMap::new();
-    let mut current = None;
-    let last = log.rfind("Printing statistics.").unwrap_or_default();
-    for line in log[last..].lines() {
-        if let Some(name) = line
-            .strip_prefix("=== ")
-            .and_then(|rest| rest.strip_suffix(" ==="))
-        {
-            current = (name != "design hierarchy").then(|| module_name(name));
-            if let Some(name) = &current {
-                modules.entry(name.clone()).or_default();
-            }
-            continue;
-        }
-        let Some(resources) = current.as_ref().and_then(|name| modules.get_mut(name)) else {
-            continue;
-        };
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let number = words.iter().find_map(|word| word.parse::<u64>().ok());
-        let kind = words.iter().find_map(|word| kind_of(word));
-        if let (Some(number), Some(kind)) = (number, kind) {
-            *resources.entry(kind).or_default() += number;
-        }
-    }
-    modules
-}
-
-fn module_name(name: &str) -> String {
-    let name = name.rsplit('\\').next().unwrap_or(name);
-    name.to_string()
-}
-
-fn kind_of(cell: &str) -> Option<&'static str> {
-    Some(match cell {
-        "LUT1" | "LUT2" | "LUT3" | "LUT4" | "LUT5" | "LUT6" | "INV" => "LUT",
-        "TRELLIS_FF" | "FDRE" | "FDSE" | "FDCE" | "FDPE" => "FF",
-        "CCU2C" | "CARRY4" | "CARRY8" => "carry",
-        "TRELLIS_DPR16X4" => "LUT RAM",
-        "DP16KD" | "RAMB36E2" | "RAMB18E2" => "block RAM",
-        "MULT18X18D" | "DSP48E2" => "DSP",
-        _ if cell.starts_with("RAM") && cell.contains('M') && !cell.starts_with("RAMB") => "LUT RAM",
-        _ => return None,
-    })
-}
-
-fn table(family: Family, modules: &BTreeMap<String, Resources>) -> String {
-    let mut out = format!(
-        "{} cells, each module with its parameters, without those that it contains:\n\n| module |",
-        family.name()
-    );
-    for kind in KINDS {
-        let _ = write!(out, " {kind} |");
-    }
-    out.push_str("\n|---|---|---|---|---|---|---|\n");
-    for (name, resources) in modules {
-        let _ = write!(out, "| {name} |");
-        for kind in KINDS {
-            let _ = write!(out, " {} |", resources.get(kind).copied().unwrap_or_default());
-        }
-        out.push('\n');
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const LOG: &str = "\
-Printing statistics.
-=== $paramod\\fifo\\WIDTH=s32'1 ===
-   9 cells
-Printing statistics.
-
-=== $paramod$ab\\fifo ===
-
-        4 cells
-        3   LUT4
-        1   TRELLIS_FF
-
-=== nic ===
-       10   LUT4
-        2   DP16KD
-
-=== design hierarchy ===
-       99   LUT4
-";
-
-    #[test]
-    fn cells_are_counted_by_module_and_kind_in_the_last_statistics() {
-        let modules = modules(LOG);
-        assert_eq!(modules.len(), 2);
-        assert_eq!(modules["fifo"], Resources::from([("LUT", 3), ("FF", 1)]));
-        assert_eq!(modules["nic"], Resources::from([("LUT", 10), ("block RAM", 2)]));
-        assert!(table(Family::Ecp5, &modules).contains("| nic | 10 | 0 | 0 | 0 | 2 | 0 |"));
-    }
+    use crate::hw::tools::YOSYS_MISSING;
 
     #[test]
     fn latches_and_warnings_are_faults() {
@@ -178,5 +273,31 @@ Printing statistics.
             1
         );
         assert_eq!(faults("Warning: wire is used but has no driver.").len(), 1);
+    }
+
+    #[test]
+    fn a_latch_in_the_rtl_is_found_by_yosys() {
+        let workspace = Workspace::load().unwrap();
+        match Yosys::find(&workspace) {
+            Some(yosys) => assert_eq!(check_elaboration(&workspace, &yosys), Ok(())),
+            None => eprintln!("{YOSYS_MISSING}"),
+        }
+    }
+
+    #[test]
+    fn a_report_says_the_clock_and_the_longest_path() {
+        let report = r#"{"fmax": {"clk": {"achieved": 41.234, "constraint": 100}}, "critical_paths": [
+            {"from": "async", "to": "posedge clk", "path": []},
+            {"from": "posedge clk", "to": "posedge clk", "path": [
+                {"type": "clk-to-q", "delay": 0.5, "from": {"cell": "a_q"}, "to": {"cell": "a_q"}},
+                {"type": "routing", "delay": 2.5, "from": {"cell": "a_q"}, "to": {"cell": "b_q"}},
+                {"type": "setup", "delay": 1.0, "from": {"cell": "b_q"}, "to": {"cell": "b_q"}}]}]}"#;
+        let said = timing(report).unwrap();
+        assert!(said.contains("41.2 MHz"), "{said}");
+        assert!(
+            said.contains("4.0 ns, 2.5 of it routing, from a_q to b_q"),
+            "{said}"
+        );
+        assert!(timing("{}").is_err());
     }
 }
