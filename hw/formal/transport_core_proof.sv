@@ -1,15 +1,15 @@
 // transport_core: no request passes without the verdict on itself; each packet is taken out of the receive buffer once; every credit that an
-// event brings or takes is accounted for. The connection's line, the call table, packets and entries are any at all; what waits in
-// a queue stays as it is until it is taken.
+// event brings or takes is accounted for; no order is given to a queue that is full. The connection's line, the call table, packets and
+// entries are any at all; what waits in a queue stays as it is until it is taken.
 module transport_core_proof (
     input logic clk,
     input logic rst,
     input logic [31:0] now,
     input logic [31:0] cycle,
     input logic packet_valid,
-    input nic_pkg::packet_t packet,
+    input nic_pkg::packet_t packet_next,
     input logic entry_valid,
-    input nic_pkg::entry_t entry,
+    input nic_pkg::entry_t entry_next,
     input logic command_valid,
     input logic [15:0] command_connection,
     input logic [1:0] command,
@@ -28,8 +28,9 @@ module transport_core_proof (
     input logic [nic_pkg::BUFFER_BITS-1:0] due_index,
     input logic [15:0] flow_calls,
     input logic [7:0] calls,
-    input logic transmit_ready,
-    input logic receive_ready
+    // The queues of orders give one away.
+    input logic transmit_pop,
+    input logic receive_pop
 );
   logic packet_take;
   logic entry_take;
@@ -56,6 +57,9 @@ module transport_core_proof (
   logic at_work;
   logic due_take;
   logic buffer_give;
+  logic [nic_pkg::BUFFER_BITS-1:0] buffer_give_id;
+  logic [15:0] packet_method;
+  logic [255:0] packet_payload;
   logic transmit_valid;
   nic_pkg::transmit_t transmit;
   logic receive_valid;
@@ -74,6 +78,19 @@ module transport_core_proof (
       .*
   );
 
+  // The queues of orders have four places each, and any number of orders to begin with.
+  logic [2:0] transmit_level_q;
+  logic [2:0] receive_level_q;
+  logic transmit_room_for_two;
+  logic receive_room_for_two;
+  assign transmit_room_for_two = transmit_level_q <= 3'd2;
+  assign receive_room_for_two = receive_level_q <= 3'd2;
+
+  // What was chosen, and what has become of it.
+  logic packet_held_q = 1'b0;
+  nic_pkg::packet_t packet;
+  logic entry_held_q = 1'b0;
+  nic_pkg::entry_t entry;
   logic packet_waits_q = 1'b0;
   nic_pkg::packet_t packet_q;
   logic denied_q;
@@ -81,58 +98,74 @@ module transport_core_proof (
   nic_pkg::entry_t entry_q;
   logic due_waits_q = 1'b0;
   logic [nic_pkg::BUFFER_BITS-1:0] due_index_q;
-  logic orders_waited_q = 1'b0;
-  logic transmit_ready_q;
-  logic receive_ready_q;
   logic [3:0] host_kind;
   assign host_kind = receive.head[7:4];
   logic delivered;
   assign delivered = receive_valid && receive.deliver;
-  initial assume (rst);
+  // The event is decided now: of a packet, its lines are taken out of the receive buffer.
+  logic packet_done;
+  logic entry_done;
+  assign packet_done = packet_held_q && receive_valid && receive.lines != 6'd0;
+  assign entry_done = entry_held_q && (begin_call || credit_give || buffer_give);
+  // What the access list was shown a cycle ago.
+  logic [255:0] payload_q;
+  initial assume (rst && transmit_level_q <= 3'd4 && receive_level_q <= 3'd4);
   always_ff @(posedge clk) begin
     packet_waits_q <= packet_valid && !packet_take && !rst;
-    packet_q <= packet;
+    packet_q <= packet_next;
     denied_q <= packet_denied;
+    payload_q <= packet_payload;
     entry_waits_q <= entry_valid && !entry_take && !rst;
-    entry_q <= entry;
+    entry_q <= entry_next;
     due_waits_q <= due && !due_take && !rst;
     due_index_q <= due_index;
-    orders_waited_q <= !transmit_valid && !receive_valid && !rst;
-    transmit_ready_q <= transmit_ready;
-    receive_ready_q <= receive_ready;
-    // What waits stays, and what the access list says of it follows from it.
-    if (packet_waits_q) assume (packet_valid && packet == packet_q && packet_denied == denied_q);
-    if (entry_waits_q) assume (entry_valid && entry == entry_q);
+    if (rst) begin
+      packet_held_q <= 1'b0;
+      entry_held_q <= 1'b0;
+    end else begin
+      transmit_level_q <= transmit_level_q + 3'(transmit_valid) - 3'(transmit_pop && transmit_level_q != 3'd0);
+      receive_level_q <= receive_level_q + 3'(receive_valid) - 3'(receive_pop && receive_level_q != 3'd0);
+      packet_held_q <= packet_take || (packet_held_q && !packet_done);
+      entry_held_q <= entry_take || (entry_held_q && !entry_done);
+    end
+    if (packet_take) packet <= packet_next;
+    if (entry_take) entry <= entry_next;
+    // What waits stays, and what the access list says of what was chosen follows from it.
+    if (packet_waits_q) assume (packet_valid && packet_next == packet_q);
+    if (packet_valid) assume (packet_next.lines != 6'd0);
+    if (entry_waits_q) assume (entry_valid && entry_next == entry_q);
     if (due_waits_q) assume (due && due_index == due_index_q);
-    // Room for orders stays until one is given.
-    if (orders_waited_q) assume ((transmit_ready || !transmit_ready_q) && (receive_ready || !receive_ready_q));
     if (!rst) begin
       // Orders are given only with room for them, and events taken only when they are there, one at a time.
-      if (transmit_valid) assert (transmit_ready);
-      if (receive_valid) assert (receive_ready);
-      if (packet_take) assert (packet_valid);
-      if (entry_take) assert (entry_valid);
-      assert (2'(packet_take) + 2'(entry_take) + 2'(due_take) <= 2'd1);
+      if (transmit_valid) assert (transmit_level_q != 3'd4);
+      if (receive_valid) assert (receive_level_q != 3'd4);
+      if (packet_take) assert (packet_valid && (!packet_held_q || packet_done));
+      if (entry_take) assert (entry_valid && (!entry_held_q || entry_done));
+      assert (2'(packet_take) + 2'(entry_take) <= 2'd1);
+      assert (2'(packet_done) + 2'(entry_done) + 2'(due_take) <= 2'd1);
       // Every packet leaves the receive buffer, whole, once.
-      if (packet_take) assert (receive_valid && receive.lines == packet.lines);
-      if (receive_valid && !packet_take) assert (receive.lines == 6'd0 && receive.deliver);
-      // No request without the verdict on itself.
+      if (receive_valid && receive.lines != 6'd0) assert (packet_held_q && receive.lines == packet.lines);
+      if (receive_valid && !packet_done) assert (receive.deliver);
+      // No request without the verdict on itself, said of it a cycle before.
       if (delivered && host_kind == nic_pkg::ENTRY_REQUEST) begin
-        assert (packet_take && !packet_denied && bucket_has_token && bucket_spend);
+        assert (packet_done && !denied_q && bucket_has_token && bucket_spend);
+        assert (payload_q == packet.first[447:192]);
         assert (packet.first[3:0] == nic_pkg::PACKET_REQUEST);
         assert (update);
       end
       // An entry's credit is kept for the call's end, given back, or used for the refusal.
-      if (entry_take) assert (2'(begin_call) + 2'(credit_give) + 2'(delivered) == 2'd1);
-      if (!entry_take) assert (!begin_call && !credit_give);
+      if (entry_done) assert (2'(begin_call) + 2'(credit_give) + 2'(delivered) == 2'd1);
+      if (!entry_done) assert (!begin_call && !credit_give && !buffer_give);
       // What a call's end writes uses the call's credit; what comes from the wire takes one, if it is shown.
       if (end_call) assert (delivered && !credit_take && receive.flow == call.flow);
-      if (packet_take && delivered) assert (credit_take != end_call);
+      if (packet_done && delivered) assert (credit_take != end_call);
       if (credit_take) assert (delivered && credit_spare[credit_flow] && receive.flow[0] == credit_flow);
       if (due_take && delivered) assert (end_call);
       // A buffer is kept by a call, given to the transmitter, or given back.
-      if (entry_take) assert (2'(begin_call) + 2'(transmit_valid && transmit.release_buffer) + 2'(buffer_give) == 2'd1);
-      if (!entry_take && transmit_valid) assert (!transmit.release_buffer);
+      if (entry_done) assert (2'(begin_call) + 2'(transmit_valid && transmit.release_buffer) + 2'(buffer_give) == 2'd1);
+      if (entry_done && transmit_valid) assert (transmit.buffer == entry.buffer);
+      if (buffer_give) assert (buffer_give_id == entry.buffer);
+      if (!entry_done && transmit_valid) assert (!transmit.release_buffer);
     end
   end
 endmodule

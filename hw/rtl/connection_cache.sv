@@ -5,7 +5,7 @@
 //                         ├── the way has changes ► EVICT ─┐      │
 //                         └────────────────────────────────┴► FETCH ► WAIT
 //
-// One lookup at a time. Its answer is followed by an update at most, of the same line, before the next lookup.
+// One lookup at a time. Its answer is followed by an update at most, of the same line, before the next lookup or in the same cycle.
 module connection_cache #(
     parameter int SETS_LOG2 = 4,
     parameter int WAYS_LOG2 = 2
@@ -77,6 +77,13 @@ module connection_cache #(
     victim = victim_q;
     for (int i = 0; i < WAYS; i++) if (!valid_q[set][i]) victim = WAYS_LOG2'(i);
   end
+  // The line was updated in the cycle of this lookup, when the memory was read.
+  logic just_updated_q;
+  logic [511:0] just_updated_line_q;
+  always_ff @(posedge clk) begin
+    just_updated_q <= update && lookup && lookup_connection == connection_q;
+    just_updated_line_q <= update_line;
+  end
   logic hit;
   assign hit = state_q == COMPARE && |matched && !anew_q;
 
@@ -109,7 +116,7 @@ module connection_cache #(
 
   assign lookup_ready = state_q == IDLE;
   assign answer = hit || filled;
-  assign answer_line = filled ? data : way_lines[match_way];
+  assign answer_line = filled ? data : just_updated_q ? just_updated_line_q : way_lines[match_way];
   assign count_hit = hit;
   assign count_miss = filled && !anew_q;
 

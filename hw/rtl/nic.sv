@@ -58,6 +58,8 @@ module nic #(
   localparam int FLOW_BITS = (FLOWS > 1) ? $clog2(FLOWS) : 1;
   localparam int BUFFER_BITS = nic_pkg::BUFFER_BITS;
   localparam int BUFFER_ADDRESS_BITS = nic_pkg::BUFFER_BITS + nic_pkg::BUFFER_LINE_BITS;
+  // Orders of the transport that wait for the transmitter or the receive writer.
+  localparam int ORDERS_LOG2 = 3;
 
   logic [31:0] cycle_q;
   always_ff @(posedge clk) begin
@@ -345,7 +347,9 @@ module nic #(
   );
   /* verilator lint_on PINCONNECTEMPTY */
 
-  // Policies and the load balancer.
+  // Policies and the load balancer, on the packet that the transport has chosen.
+  logic [15:0] packet_method;
+  logic [255:0] packet_payload;
   logic [31:0] hash;
   logic [31:0] hash_q;
   logic denied;
@@ -359,14 +363,14 @@ module nic #(
   logic [FLOW_BITS-1:0] balance_flow;
   key_hash hasher (
       .offset(key_offset),
-      .payload(packet.first[447:192]),
+      .payload(packet_payload),
       .hash
   );
-  // The packet is here at least two cycles before it is decided on.
+  // The packet is here a cycle before it is decided on.
   always_ff @(posedge clk) hash_q <= hash;
   access_list rules (
-      .method(packet.first[175:160]),
-      .payload(packet.first[447:192]),
+      .method(packet_method),
+      .payload(packet_payload),
       .key_hash(hash),
       .*
   );
@@ -445,11 +449,12 @@ module nic #(
 
   // The transport, and its orders.
   logic buffer_give;
+  logic [nic_pkg::BUFFER_BITS-1:0] buffer_give_id;
   logic transmit_valid;
-  logic transmit_ready;
+  logic transmit_room_for_two;
   nic_pkg::transmit_t transmit;
   logic receive_valid;
-  logic receive_ready;
+  logic receive_room_for_two;
   nic_pkg::receive_t receive;
   logic count_token;
   logic count_stale;
@@ -470,6 +475,8 @@ module nic #(
       .FLOW_BITS(FLOW_BITS)
   ) core (
       .cycle(cycle_q),
+      .packet_next(packet),
+      .entry_next(entry),
       .packet_denied(denied),
       .bucket_has_token(has_token),
       .credit_spare(spare),
@@ -478,7 +485,7 @@ module nic #(
       .credit_flow(core_flow),
       .*
   );
-  assign released_by_core = buffer_give ? nic_pkg::BUFFERS'(1) << entry.buffer : '0;
+  assign released_by_core = buffer_give ? nic_pkg::BUFFERS'(1) << buffer_give_id : '0;
   assign released_by_transmitter = (sent && sent_release) ? nic_pkg::BUFFERS'(1) << sent_buffer : '0;
 
   logic order_tx_valid;
@@ -488,34 +495,38 @@ module nic #(
   logic order_rx_take;
   nic_pkg::receive_t order_rx;
   logic packet_sent;
+  logic [ORDERS_LOG2:0] transmit_level;
+  logic [ORDERS_LOG2:0] receive_level;
+  assign transmit_room_for_two = transmit_level <= (ORDERS_LOG2 + 1)'((1 << ORDERS_LOG2) - 2);
+  assign receive_room_for_two = receive_level <= (ORDERS_LOG2 + 1)'((1 << ORDERS_LOG2) - 2);
   /* verilator lint_off PINCONNECTEMPTY */
   fifo #(
       .WIDTH($bits(transmit)),
-      .DEPTH_LOG2(2)
+      .DEPTH_LOG2(ORDERS_LOG2)
   ) transmit_orders (
       .clk,
       .rst,
       .push(transmit_valid),
       .push_data(transmit),
-      .push_ready(transmit_ready),
+      .push_ready(),
       .pop(order_tx_take),
       .pop_valid(order_tx_valid),
       .pop_data(order_tx),
-      .level()
+      .level(transmit_level)
   );
   fifo #(
       .WIDTH($bits(receive)),
-      .DEPTH_LOG2(2)
+      .DEPTH_LOG2(ORDERS_LOG2)
   ) receive_orders (
       .clk,
       .rst,
       .push(receive_valid),
       .push_data(receive),
-      .push_ready(receive_ready),
+      .push_ready(),
       .pop(order_rx_take),
       .pop_valid(order_rx_valid),
       .pop_data(order_rx),
-      .level()
+      .level(receive_level)
   );
   /* verilator lint_on PINCONNECTEMPTY */
   packet_tx transmitter (

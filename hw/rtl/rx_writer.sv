@@ -55,6 +55,9 @@ module rx_writer #(
   assign line_is_written = command.deliver && (command.raw || (command.payload && done_q != 6'd0));
   assign line_done = lines_left && line_valid && (!line_is_written || write_ready);
   assign line_take = line_done;
+  // No line is left after this cycle.
+  logic lines_end;
+  assign lines_end = command_valid && state_q == LINES && (!lines_left || (line_done && done_q + 6'd1 == command.lines));
 
   logic header_due;
   assign header_due = command_valid && state_q == HEADER;
@@ -86,7 +89,7 @@ module rx_writer #(
         done_q <= done_q + 6'd1;
         if (done_q == 6'd0) payload_q <= (command.payload && !command.raw) ? line[511:192] : '0;
       end
-      if (command_valid && state_q == LINES && !lines_left && command.deliver) state_q <= HEADER;
+      if (lines_end && command.deliver) state_q <= HEADER;
       if (command_take) begin
         state_q <= LINES;
         done_q <= '0;

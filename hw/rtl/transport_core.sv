@@ -3,9 +3,12 @@
 //
 //   IDLE ── choose an event, look its connection up ──► WAIT ── the line is here ──► ACT ──► IDLE
 //     └──────────── needs no connection ───────────────────────────────────────────► ACT
+//                                             choose the next packet or entry: WAIT ◄─┴─► ACT
 //
 // In ACT everything that follows from the event happens at once: the new line goes to the cache, at most one packet to the
-// transmitter and at most one slot to the receive writer. IDLE chooses only when both have room, so ACT never waits.
+// transmitter and at most one slot to the receive writer. An event is chosen only when both have room for two orders (for one that
+// is being given in the same cycle, and for the event's own), so ACT never waits. A packet or an entry leaves its queue when it is chosen
+// and is held here, so that the next is there to be chosen in ACT: an event takes two cycles. Time-outs and commands are chosen in IDLE alone.
 module transport_core #(
     parameter int FLOWS = 4,
     parameter int FLOW_BITS = 2
@@ -22,10 +25,10 @@ module transport_core #(
     // Packets, entries, and commands of the host.
     input logic packet_valid,
     output logic packet_take,
-    input nic_pkg::packet_t packet,
+    input nic_pkg::packet_t packet_next,
     input logic entry_valid,
     output logic entry_take,
-    input nic_pkg::entry_t entry,
+    input nic_pkg::entry_t entry_next,
     input logic command_valid,
     output logic command_take,
     input logic [15:0] command_connection,
@@ -39,7 +42,9 @@ module transport_core #(
     input logic [511:0] answer_line,
     output logic update,
     output logic [511:0] update_line,
-    // The policies' verdict on the packet, and the hash of its key, a cycle after the packet is there.
+    // Method and first bytes of the packet that was chosen, and the policies' verdict on it.
+    output logic [15:0] packet_method,
+    output logic [255:0] packet_payload,
     input logic packet_denied,
     output logic [2:0] bucket,
     input logic bucket_has_token,
@@ -73,12 +78,13 @@ module transport_core #(
     input logic [7:0] calls,
     // A message buffer that nobody needs: its entry was refused.
     output logic buffer_give,
-    // Orders.
+    output logic [nic_pkg::BUFFER_BITS-1:0] buffer_give_id,
+    // Orders. Each is taken when it is given: there must be room for it.
     output logic transmit_valid,
-    input logic transmit_ready,
+    input logic transmit_room_for_two,
     output nic_pkg::transmit_t transmit,
     output logic receive_valid,
-    input logic receive_ready,
+    input logic receive_room_for_two,
     output nic_pkg::receive_t receive,
     // Counted.
     output logic count_token,
@@ -111,13 +117,24 @@ module transport_core #(
   logic [511:0] line_q;
   logic denied_q;
 
+  // The event that was chosen, if it is a packet or an entry.
+  nic_pkg::packet_t packet_q;
+  nic_pkg::packet_t packet;
+  nic_pkg::entry_t entry_q;
+  nic_pkg::entry_t entry;
+  assign packet = packet_q;
+  assign entry = entry_q;
+  assign packet_method = packet.first[175:160];
+  assign packet_payload = packet.first[447:192];
+
   // The choice. Packets and entries take turns; a call's time-out goes first, as there is one in many cycles at most.
   logic [1:0] source;
   logic chosen;
   always_comb begin
     chosen = 1'b1;
     source = OF_PACKET;
-    if (command_valid) source = OF_COMMAND;
+    if (state_q == ACT && (command_valid || due)) chosen = 1'b0;
+    else if (command_valid) source = OF_COMMAND;
     else if (due) source = OF_CALL;
     else if (packet_valid && (source_q != OF_PACKET || !entry_valid)) source = OF_PACKET;
     else if (entry_valid) source = OF_ENTRY;
@@ -144,25 +161,28 @@ module transport_core #(
   assign payload_bytes = packet.bytes - 16'd24;
 
   // Session management is the host's, but for a Ping.
+  function automatic logic is_management(input logic [3:0] packet_kind);
+    is_management = packet_kind > nic_pkg::PACKET_RESPONSE && packet_kind != nic_pkg::PACKET_PING;
+  endfunction
   logic management;
-  assign management = kind > nic_pkg::PACKET_RESPONSE && kind != nic_pkg::PACKET_PING;
+  assign management = is_management(kind);
   logic without_connection;
   always_comb begin
     case (source)
-      OF_PACKET: without_connection = management;
-      OF_ENTRY: without_connection = entry.kind == nic_pkg::ENTRY_RAW || entry.kind == nic_pkg::ENTRY_BAD;
+      OF_PACKET: without_connection = is_management(packet_next.first[3:0]);
+      OF_ENTRY: without_connection = entry_next.kind == nic_pkg::ENTRY_RAW || entry_next.kind == nic_pkg::ENTRY_BAD;
       default: without_connection = 1'b0;
     endcase
   end
 
   logic start;
-  assign start = state_q == IDLE && chosen && transmit_ready && receive_ready && lookup_ready;
+  assign start = (state_q == IDLE || state_q == ACT) && chosen && transmit_room_for_two && receive_room_for_two && lookup_ready;
   assign lookup = start && !without_connection;
   assign lookup_anew = source == OF_COMMAND && command == nic_pkg::COMMAND_LOAD;
   always_comb begin
     case (source)
-      OF_PACKET: lookup_connection = session;
-      OF_ENTRY: lookup_connection = entry.connection;
+      OF_PACKET: lookup_connection = packet_next.first[31:16];
+      OF_ENTRY: lookup_connection = entry_next.connection;
       OF_CALL: lookup_connection = call.connection;
       default: lookup_connection = command_connection;
     endcase
@@ -174,21 +194,19 @@ module transport_core #(
       source_q <= OF_PACKET;
       line_q <= '0;
       denied_q <= 1'b0;
+      packet_q <= '0;
+      entry_q <= '0;
     end else begin
       denied_q <= packet_denied;
-      case (state_q)
-        IDLE:
-        if (start) begin
-          source_q <= source;
-          state_q <= without_connection ? ACT : WAIT;
-        end
-        WAIT:
-        if (answer) begin
-          line_q <= answer_line;
-          state_q <= ACT;
-        end
-        default: state_q <= IDLE;
-      endcase
+      if (packet_take) packet_q <= packet_next;
+      if (entry_take) entry_q <= entry_next;
+      if (start) begin
+        source_q <= source;
+        state_q <= without_connection ? ACT : WAIT;
+      end else if (state_q == WAIT && answer) begin
+        line_q <= answer_line;
+        state_q <= ACT;
+      end else if (state_q == ACT) state_q <= IDLE;
     end
   end
 
@@ -200,8 +218,8 @@ module transport_core #(
   assign act_entry = state_q == ACT && source_q == OF_ENTRY;
   assign act_call = state_q == ACT && source_q == OF_CALL;
   assign act_command = state_q == ACT && source_q == OF_COMMAND;
-  assign packet_take = act_packet;
-  assign entry_take = act_entry;
+  assign packet_take = start && source == OF_PACKET;
+  assign entry_take = start && source == OF_ENTRY;
   assign due_take = act_call;
   assign command_take = act_command;
 
@@ -533,6 +551,7 @@ module transport_core #(
   assign credit_give = act_entry && entry_good && entry.kind != nic_pkg::ENTRY_REQUEST;
   assign credit_flow = act_entry ? entry.flow[FLOW_BITS-1:0] : receive.flow[FLOW_BITS-1:0];
   assign buffer_give = refuse_entry;
+  assign buffer_give_id = entry.buffer;
   assign bucket_spend = deliver_request;
   assign balance_used = deliver_request;
 

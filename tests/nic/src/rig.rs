@@ -35,7 +35,16 @@ impl NicRig {
     /// # Panics
     /// If a flow does not start.
     pub fn new(checking: Checking, balance: Balance) -> Result<NicRig, ModelUnavailable> {
-        let mut nic = SimulatedNic::new(1 << 14, HostTiming::default())?;
+        let nic = SimulatedNic::new(1 << 14, HostTiming::default())?;
+        Ok(NicRig::of(nic, checking, balance))
+    }
+
+    /// The same, with a NIC that has 2^14 lines of host memory.
+    ///
+    /// # Panics
+    /// If a flow does not start.
+    #[must_use]
+    pub fn of(mut nic: SimulatedNic, checking: Checking, balance: Balance) -> NicRig {
         let mut rings = Vec::new();
         for flow in 0..4 {
             let shape = FlowShape {
@@ -59,7 +68,7 @@ impl NicRig {
         for (number, role) in [(CLIENT, ConnectionRole::Client), (SERVER, ConnectionRole::Server)] {
             rig.load(number, role, balance, 0);
         }
-        Ok(rig)
+        rig
     }
 
     /// Begins a connection, whose requests draw from this bucket.
@@ -106,11 +115,24 @@ impl NicRig {
     /// A request of the peer to the server's connection.
     #[must_use]
     pub fn request(slot: u8, call: u32, method: u16, payload: &[u8], checking: Checking) -> Vec<u8> {
+        NicRig::request_to(SERVER, slot, call, method, payload, checking)
+    }
+
+    /// The same, to this connection.
+    #[must_use]
+    pub fn request_to(
+        session: u16,
+        slot: u8,
+        call: u32,
+        method: u16,
+        payload: &[u8],
+        checking: Checking,
+    ) -> Vec<u8> {
         let header = Header {
             kind: Kind::Request,
             flags: Flags::NONE,
             slot,
-            session: SERVER,
+            session,
             token: LOCAL_TOKEN,
             call,
             packet: 0,

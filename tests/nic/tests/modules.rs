@@ -218,6 +218,7 @@ impl CacheBench {
         }
         let mut answer = self.cycle();
         self.cache.set_named("lookup", 0);
+        self.cache.set_named("update", 0);
         for _ in 0..500 {
             if let Some(line) = answer {
                 return line;
@@ -245,13 +246,16 @@ fn every_connections_line_stays_its_own_among_more_than_the_cache_holds() {
     bench.cache.set_named("table_base", TABLE);
     let mut lines: BTreeMap<u64, [u8; 64]> = BTreeMap::new();
     let mut coverage = Coverage::default();
+    let (mut updated, mut last) = (None, 0);
     for step in 0..6_000u64 {
         // Some connections that are used often, many of the same set, and any of 65,536.
-        let connection = match bench.random.below(3) {
+        let connection = match bench.random.below(4) {
             0 => bench.random.below(40),
-            1 => bench.random.below(12) * 16 + 3,
+            1 => last,
+            2 => bench.random.below(12) * 16 + 3,
             _ => bench.random.below(65_536),
         };
+        last = connection;
         let anew = bench.random.chance(30);
         if anew {
             // The host has written the line, as it does when a session begins.
@@ -261,6 +265,10 @@ fn every_connections_line_stays_its_own_among_more_than_the_cache_holds() {
         }
         let writes = bench.writes;
         let line = bench.lookup(connection, anew);
+        if let Some(before) = updated.take() {
+            coverage.note("looked up while it is updated", before == connection && !anew);
+            coverage.note("looked up while another is updated", before != connection);
+        }
         let expected = lines.get(&connection).copied().unwrap_or([0; 64]);
         assert_eq!(line, expected, "connection {connection}, step {step}");
         coverage.note("evictions of changed lines", bench.writes > writes);
@@ -274,9 +282,14 @@ fn every_connections_line_stays_its_own_among_more_than_the_cache_holds() {
             let port = bench.cache.port("update_line");
             bench.cache.bytes_mut(port).copy_from_slice(&line);
             bench.cache.set_named("update", 1);
-            bench.cycle();
-            bench.cache.set_named("update", 0);
             lines.insert(connection, line);
+            updated = Some(connection);
+            // Else the update is made in the cycle of the next lookup.
+            if bench.random.chance(500) {
+                bench.cycle();
+                bench.cache.set_named("update", 0);
+                updated = None;
+            }
         }
     }
     coverage.require_all("connection_cache");
