@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::driver::WAIT_MAX;
+
 /// How much of a program's log a failed test shows, in lines.
 const LOG_LINES_SHOWN: usize = 30;
 /// How often a condition is looked at while it is waited for.
@@ -120,6 +122,17 @@ impl Program {
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until it has logged a text: what it does it may log only after others have seen it.
+    ///
+    /// # Panics
+    ///
+    /// When that does not come.
+    pub fn wait_for_log(&self, text: &str) {
+        eventually(&format!("{} logs {text:?}", self.name), WAIT_MAX, || {
+            self.log().contains(text)
+        });
     }
 
     /// Prints the end of what it has logged.

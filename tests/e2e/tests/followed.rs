@@ -22,14 +22,11 @@ fn field(line: &str, name: &str) -> Option<u64> {
 
 /// The connection of the first line with this message, which a node may write only after its peer has been answered.
 fn first_connection(node: &Node, message: &str) -> u64 {
-    let mut first = None;
-    eventually("the log tells of a connection", WAIT_MAX, || {
-        let log = node.program.log();
-        first = log.lines().find(|line| line.contains(message)).map(str::to_owned);
-        first.is_some()
-    });
-    let line = first.expect("a line, as was waited for");
-    field(&line, "connection").unwrap_or_else(|| panic!("no connection in {line}"))
+    node.program.wait_for_log(message);
+    let log = node.program.log();
+    let line = log.lines().find(|line| line.contains(message));
+    let line = line.expect("a line that was waited for");
+    field(line, "connection").unwrap_or_else(|| panic!("no connection in {line}"))
 }
 
 /// Waits for the last of these messages of a connection, and checks that each came after the one before, and nothing worse

@@ -8,7 +8,8 @@ mod tonic_probe;
 use std::io;
 
 use grpc_client::{GrpcProbe, place, run};
-use provost_e2e::{Node, NodeOptions, World, built, watched};
+use provost_e2e::driver::WAIT_MAX;
+use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
 use provost_namespaces::Namespace;
 use tonic::Code;
 use tonic_probe::TonicServer;
@@ -86,11 +87,13 @@ fn passes_on_the_clients_host(world: &mut World, hosts: &TwoHosts) -> io::Result
     let others = format!("ip daddr 10.77.0.2 tcp dport 50051 meta mark != {MARK} redirect to :{port}");
     set_rule(&hosts.client, hook, &others)?;
     assert_eq!(echo("out").unwrap(), "out");
-    assert_eq!(opened_to_servers(&node), 1);
+    eventually("the connection is logged", WAIT_MAX, || {
+        opened_to_servers(&node) == 1
+    });
     // Who comes by itself was going nowhere else.
     let probe = GrpcProbe::at(&place(&node, "web"));
     assert!(run(async { probe.echo("straight").await }).is_err());
-    assert!(node.program.log().contains("it was not redirected"));
+    node.program.wait_for_log("it was not redirected");
 
     // A rule that leaves nothing out brings the node's own connection back to it.
     let all = format!("ip daddr 10.77.0.2 tcp dport 50051 redirect to :{port}");

@@ -171,6 +171,8 @@ fn an_app_without_room_for_what_comes_in_is_detached_alone() {
 
         b.replace();
         eventually("the app is detached", WAIT_MAX, || narrow.is_detached());
+        b.program
+            .wait_for_log("detaching an app that cannot be gone on with");
         let log = b.program.log();
         assert_eq!(
             log.matches("detaching an app that cannot be gone on with")

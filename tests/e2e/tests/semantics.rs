@@ -198,9 +198,11 @@ fn a_misspelt_service_is_refused_at_once_with_what_is_known() {
         for part in ["there is no service probe.Prob:", "did you mean probe.Probe?"] {
             assert!(failure.message.contains(part), "{failure:?}");
         }
-        let log = setting.a.program.log();
-        let mut refusals = log.lines().filter(|line| line.contains("connection refused"));
-        assert!(refusals.any(|line| line.contains("probe.Prob:")), "{log}");
+        eventually("the refusal is logged", WAIT_MAX, || {
+            let log = setting.a.program.log();
+            let mut refusals = log.lines().filter(|line| line.contains("connection refused"));
+            refusals.any(|line| line.contains("probe.Prob:"))
+        });
         setting.agent.calls_well();
     });
 }
