@@ -44,7 +44,7 @@ dpkg --install /mnt/first.deb >/tmp/dpkg 2>&1 || wrong "$(cat /tmp/dpkg)"
 within 20 "the service runs after the installation" systemctl is-active "$service"
 provost status >/dev/null || wrong "the operator's command has no answer"
 systemctl is-enabled --quiet "$service" || wrong "the service does not come back with the system"
-man --where provostd provost-policy >/dev/null || wrong "no manual pages"
+man --where provostd provost-policy provost-insight-predict >/dev/null || wrong "no manual pages"
 for file in prometheus/provost.rules.yml grafana/provost.json; do
   test -s "/usr/share/provost/$file" || wrong "no $file"
 done

@@ -67,12 +67,23 @@ const FILES: [(&str, &str, u32); 12] = [
     ("LICENSE-MIT", "usr/share/doc/provost/LICENSE-MIT", 0o644),
 ];
 /// Programs, from where cargo builds them.
-const PROGRAMS: [&str; 2] = ["provostd", "provost"];
-/// Shells with completions, and where those of each go.
-const COMPLETIONS: [(&str, &str); 3] = [
-    ("bash", "usr/share/bash-completion/completions/provost"),
-    ("zsh", "usr/share/zsh/vendor-completions/_provost"),
-    ("fish", "usr/share/fish/vendor_completions.d/provost.fish"),
+const PROGRAMS: [&str; 3] = ["provostd", "provost", "provost-insight"];
+/// Those that write manual pages and completions of themselves. The page of the second takes the place of the first's about it.
+const COMMAND_LINES: [&str; 2] = ["provost", "provost-insight"];
+/// Shells with completions, and where those of each go, around the name of a program.
+const COMPLETIONS: [(&str, &str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/", ""),
+    ("zsh", "usr/share/zsh/vendor-completions/_", ""),
+    ("fish", "usr/share/fish/vendor_completions.d/", ".fish"),
+];
+/// The packages with those programs.
+const PACKAGES: [&str; 6] = [
+    "--package",
+    "provostd",
+    "--package",
+    "provost-cli",
+    "--package",
+    "provost-insight-cli",
 ];
 /// Scripts that the package manager runs.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
@@ -83,16 +94,8 @@ pub(crate) fn build(workspace: &Workspace, how: PackageBuild) -> Result<(), Comp
         PackageBuild::Dist => ("dist", "dist"),
         PackageBuild::Dev => ("dev", "debug"),
     };
-    let arguments = [
-        "build",
-        "--profile",
-        profile,
-        "--package",
-        "provostd",
-        "--package",
-        "provost-cli",
-    ];
-    let packed = run(&mut workspace.cargo(&arguments))
+    let mut build = workspace.cargo(&["build", "--profile", profile]);
+    let packed = run(build.args(PACKAGES))
         .map_err(PackageError::from)
         .and_then(|()| pack(workspace, &workspace.target.join(folder), ""));
     println!("{}", packed.map_err(|error| vec![error.to_string()])?.display());
@@ -101,16 +104,8 @@ pub(crate) fn build(workspace: &Workspace, how: PackageBuild) -> Result<(), Comp
 
 /// Has packages of development builds tried, as an operator would.
 pub(crate) fn try_built(workspace: &Workspace) -> Result<(), Complaints> {
-    let arguments = [
-        "build",
-        "--package",
-        "provostd",
-        "--package",
-        "provost-cli",
-        "--package",
-        "provost-hello",
-    ];
-    run(&mut workspace.cargo(&arguments)).map_err(|error| vec![error.to_string()])?;
+    let mut build = workspace.cargo(&["build", "--package", "provost-hello"]);
+    run(build.args(PACKAGES)).map_err(|error| vec![error.to_string()])?;
     let mut tryout = tryout(workspace)?;
     run(&mut tryout.command).map_err(|error| vec![error.to_string()])
 }
@@ -152,7 +147,9 @@ fn pack(workspace: &Workspace, built: &Path, suffix: &str) -> Result<PathBuf, Pa
         install(&built.join(program), &installed, 0o755)?;
         run(Command::new("strip").arg("--strip-unneeded").arg(&installed))?;
     }
-    write_pages(&built.join("provost"), &root)?;
+    for program in COMMAND_LINES {
+        write_pages(built, program, &root)?;
+    }
     write_control(workspace, &root, suffix)?;
     let name = format!("package/provost_{}.deb", version(workspace, suffix));
     let package = workspace.target.join(name);
@@ -164,11 +161,13 @@ fn pack(workspace: &Workspace, built: &Path, suffix: &str) -> Result<PathBuf, Pa
 }
 
 /// Manual pages and completions, as the program says them itself.
-fn write_pages(program: &Path, root: &Path) -> Result<(), PackageError> {
+fn write_pages(built: &Path, program: &str, root: &Path) -> Result<(), PackageError> {
+    let path = built.join(program);
     let pages = root.join("usr/share/man/man1");
-    run(Command::new(program).arg("man").arg(&pages).stdout(Stdio::null()))?;
-    for (shell, to) in COMPLETIONS {
-        let script = output(Command::new(program).args(["completions", shell]))?;
+    run(Command::new(&path).arg("man").arg(&pages).stdout(Stdio::null()))?;
+    for (shell, before, after) in COMPLETIONS {
+        let script = output(Command::new(&path).args(["completions", shell]))?;
+        let to = format!("{before}{program}{after}");
         write(&root.join(to), &script, 0o644)?;
     }
     Ok(())

@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::{ListChangesRequest, ListChangesResponse, LiveChange};
 
-use crate::admin::Node;
-use crate::failure::Failure;
-use crate::numbers::{age, time_us};
-use crate::table::{Align, Canvas, Cell, Look, Table};
 use crate::watch::{Listing, Shown, show};
+use provost_terminal::admin::Node;
+use provost_terminal::failure::Failure;
+use provost_terminal::numbers::{age, time_us};
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table};
 
 /// Lists the changes, the newest first.
 pub(crate) async fn changes(listing: &Listing) -> Result<(), Failure> {

@@ -10,11 +10,11 @@ use provost_admin::v1::{
 };
 use provostd::config::{ConfigError, Sources};
 
-use crate::admin::{Node, Target};
-use crate::failure::{Exit, Failure};
 use crate::policy::print_change;
-use crate::table::{Canvas, Look, clean};
-use crate::watch::{json_document, print};
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Canvas, Look, clean};
 
 const DIFF_EXAMPLES: &str = "\
 Examples:

@@ -9,12 +9,13 @@ use provost_admin::v1::admin_client::AdminClient;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::admin::{Node, Target};
-use crate::failure::Failure;
 use crate::interface::{SchemaFiles, ServiceInterface, ServiceName, signature, source_of, template};
-use crate::numbers::plural;
-use crate::table::Canvas;
-use crate::watch::{Shown, json_document, print};
+use crate::watch::Shown;
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::Failure;
+use provost_terminal::numbers::plural;
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::Canvas;
 
 /// Options of `provost describe`.
 #[derive(Args, Debug)]

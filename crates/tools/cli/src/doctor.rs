@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use crate::admin::{Node, Target};
-use crate::failure::Failure;
-use crate::table::{Canvas, Look, broken, clean};
-use crate::watch::{json_document, print};
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::Failure;
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Canvas, Look, broken, clean};
 
 /// Where apps attach unless something else is said.
 const APP_SOCKET_DEFAULT: &str = "/run/provost/provostd.sock";

@@ -6,11 +6,11 @@ use provost_admin::v1::{
     ListEnginesRequest, ListEnginesResponse, LoadEngineRequest, RollbackEngineRequest, UpgradeEngineRequest,
 };
 
-use crate::admin::{Node, Target};
-use crate::failure::Failure;
 use crate::policy::print_change;
-use crate::table::{Align, Canvas, Cell, Look, Table};
 use crate::watch::{Listing, Shown, show};
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::Failure;
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table};
 
 const UPGRADE_EXAMPLES: &str = "\
 The new version continues from the saved state of the old one, between two steps of each datapath; calls in flight go

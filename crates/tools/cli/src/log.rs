@@ -4,11 +4,12 @@ use clap::{Args, Subcommand};
 use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::{GetLogRequest, Log, SetLogRequest};
 
-use crate::admin::{Node, Target};
-use crate::failure::Failure;
 use crate::policy::print_change;
-use crate::table::Canvas;
-use crate::watch::{Shown, fact, json_document, print};
+use crate::watch::{Shown, fact};
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::Failure;
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::Canvas;
 
 /// Subcommands of `provost log`.
 #[derive(Subcommand, Debug)]

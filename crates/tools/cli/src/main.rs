@@ -1,7 +1,6 @@
 //! `provost`, the command line.
 #![forbid(unsafe_code)]
 
-mod admin;
 mod call;
 mod changes;
 mod check;
@@ -10,31 +9,29 @@ mod demo;
 mod describe;
 mod doctor;
 mod engine;
-mod failure;
 mod init;
 mod insight;
 mod interface;
 mod load;
 mod log;
 mod node;
-mod numbers;
-mod pages;
 mod plan;
 mod policy;
 mod routes;
 mod schema;
-mod table;
 mod tap;
 mod top;
 mod watch;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use failure::Failure;
+use provost_terminal::failure::{Failure, conclude};
+use provost_terminal::pages;
 use watch::Listing;
 
 const EXAMPLES: &str = "\
@@ -198,8 +195,15 @@ enum Command {
         includes: Vec<PathBuf>,
     },
     /// Say what a service mesh costs an application, and what would change that
-    #[command(subcommand)]
-    Insight(insight::Command),
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:\n  provost insight --help\n  provost insight predict acg.yaml --profile envoy.json"
+    )]
+    Insight {
+        /// What provost-insight(1) takes
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+        arguments: Vec<OsString>,
+    },
     /// Print a shell's completions
     #[command(
         after_help = "Examples:\n  provost completions bash > /etc/bash_completion.d/provost\n  source <(provost completions bash)"
@@ -221,43 +225,18 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
-    let is_json = std::env::args().any(|argument| argument == "--json");
-    match run(command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            report(&failure, is_json);
-            failure.exit_code()
-        }
-    }
-}
-
-/// To standard error, for people; with `--json` as one object.
-fn report(failure: &Failure, is_json: bool) {
-    if is_json {
-        eprintln!(
-            "{}",
-            serde_json::json!({ "error": { "exit": failure.exit.code(), "message": failure.message } })
-        )
-    } else {
-        eprintln!("provost: {}", clean_lines(&failure.message))
-    }
-}
-
-/// A message of a node or a peer has no control characters, but may have lines.
-fn clean_lines(message: &str) -> String {
-    let lines: Vec<_> = message.lines().map(table::clean).collect();
-    lines.join("\n")
+    conclude(run(command))
 }
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Completions { shell } => pages::completions(shell, Arguments::command()),
-        Command::Man { directory } => pages::man(directory.as_deref(), Arguments::command()),
+        Command::Completions { shell } => pages::completions(shell, "provost", Arguments::command()),
+        Command::Man { directory } => pages::man(directory.as_deref(), "provost", Arguments::command()),
         Command::Check { files, includes } => {
             check::run(&files, &includes).map_err(|error| Failure::failed(error.to_string()))
         }
         Command::Init(options) => init::run(&options),
-        Command::Insight(command) => insight::run(command),
+        Command::Insight { arguments } => insight::run(&arguments),
         Command::DemoPart(part) => demo::run_part(part).map_err(|error| Failure::failed(error.to_string())),
         other => {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -298,7 +277,7 @@ async fn run_async(command: Command) -> Result<(), Failure> {
         | Command::Man { .. }
         | Command::Check { .. }
         | Command::Init(_)
-        | Command::Insight(_)
+        | Command::Insight { .. }
         | Command::DemoPart(_) => Ok(()),
     }
 }
@@ -310,23 +289,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent_and_every_command_has_examples() {
         Arguments::command().debug_assert();
-        let mut left = vec![Arguments::command()];
-        while let Some(command) = left.pop() {
-            let inner: Vec<_> = command
-                .get_subcommands()
-                .filter(|inner| !inner.is_hide_set())
-                .cloned()
-                .collect();
-            let help = command
-                .get_after_help()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            assert!(
-                !inner.is_empty() || help.contains("Examples:"),
-                "{} has no examples",
-                command.get_name()
-            );
-            left.extend(inner);
-        }
+        assert_eq!(pages::without_examples(Arguments::command()), [""; 0]);
     }
 }

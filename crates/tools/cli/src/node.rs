@@ -8,11 +8,12 @@ use provost_admin::v1::{
     Packets, Status, UpgradeDaemonRequest, UpgradeDaemonResponse,
 };
 
-use crate::admin::{Node, Target};
-use crate::failure::{Exit, Failure};
-use crate::numbers;
-use crate::table::{Align, Canvas, Cell, Look, Table, broken, clean};
-use crate::watch::{FACT_AT, Listing, Shown, fact, json_document, print, show};
+use crate::watch::{FACT_AT, Listing, Shown, fact, show};
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::numbers;
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table, broken, clean};
 
 /// `provost status`.
 pub(crate) async fn status(listing: &Listing) -> Result<(), Failure> {

@@ -11,11 +11,12 @@ use provost_admin::v1::{
     TestPolicyRequest, TestPolicyResponse,
 };
 
-use crate::admin::{Node, Target};
-use crate::failure::{Exit, Failure};
-use crate::numbers;
-use crate::table::{Align, Canvas, Cell, Look, Table, clean};
-use crate::watch::{Listing, Shown, fact, json_document, print, show};
+use crate::watch::{Listing, Shown, fact, show};
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::numbers;
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table, clean};
 
 /// Largest configuration that is read, in bytes: a list of a million values is in a file of its own.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;

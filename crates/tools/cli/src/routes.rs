@@ -7,11 +7,11 @@ use provost_admin::v1::{
     Certificates, Endpoint, GetCertificatesRequest, ListRoutesRequest, ListRoutesResponse, Route,
 };
 
-use crate::admin::Node;
-use crate::failure::Failure;
-use crate::numbers::age;
-use crate::table::{Align, Canvas, Cell, Look, Table, broken, clean};
 use crate::watch::{Listing, Shown, fact, show};
+use provost_terminal::admin::Node;
+use provost_terminal::failure::Failure;
+use provost_terminal::numbers::age;
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table, broken, clean};
 
 /// Lists the routes, each with the health of its endpoints.
 pub(crate) async fn routes(listing: &Listing) -> Result<(), Failure> {

@@ -12,10 +12,11 @@ use provost_admin::v1::{
 };
 use provost_schema::{Compatibility, compatibility};
 
-use crate::admin::{Node, Target};
-use crate::failure::{Exit, Failure};
-use crate::table::{Align, Canvas, Cell, Look, Table};
-use crate::watch::{Listing, Shown, json_document, print, show};
+use crate::watch::{Listing, Shown, show};
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table};
 
 const CHECK_EXAMPLES: &str = "\
 Compares the services of the files with those that the node knows, both ways: while a change is rolled out, old and new
@@ -251,7 +252,11 @@ impl Shown for CheckSchemaResponse {
         }
         let mut out = table.draw(canvas);
         for one in self.verdicts.iter().filter(|one| !one.problem.is_empty()) {
-            out += &format!("{}: {}\n", one.service, crate::table::clean(&one.problem));
+            out += &format!(
+                "{}: {}\n",
+                one.service,
+                provost_terminal::table::clean(&one.problem)
+            );
         }
         out
     }

@@ -4,11 +4,11 @@ use clap::Args;
 use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::{TapRequest, TapSample};
 
-use crate::admin::{Node, Target};
-use crate::failure::Failure;
-use crate::numbers;
-use crate::table::{Canvas, Look, clean};
-use crate::watch::{json_line, print};
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::Failure;
+use provost_terminal::numbers;
+use provost_terminal::output::{json_line, print};
+use provost_terminal::table::{Canvas, Look, clean};
 
 /// `provost tap`.
 #[derive(Args, Debug)]

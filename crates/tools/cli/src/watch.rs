@@ -1,16 +1,15 @@
 //! Listings: shown once, or again and again.
 
-use std::fmt::Write as _;
-use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::admin::{Node, Target};
-use crate::failure::{Exit, Failure};
-use crate::table::{Canvas, Look, clean, fit, is_odd};
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::{json_document, json_line, print};
+use provost_terminal::table::{Canvas, Look, clean, fit};
 
 /// Options of commands that show what there is.
 #[derive(Args, Clone, Debug)]
@@ -18,7 +17,7 @@ pub(crate) struct Listing {
     #[command(flatten)]
     pub(crate) target: Target,
     /// Show it again every so many seconds [default: 2], until interrupted
-    #[arg(long, short = 'w', value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = crate::admin::seconds)]
+    #[arg(long, short = 'w', value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = provost_terminal::admin::seconds)]
     pub(crate) watch: Option<f64>,
 }
 
@@ -85,52 +84,6 @@ fn frame(text: &str, canvas: Canvas, interval: Duration) -> String {
     frame
 }
 
-/// An indented JSON document.
-pub(crate) fn json_document(value: &impl Serialize) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(unwritable)?;
-    Ok(escaped(text) + "\n")
-}
-
-/// JSON in which no text of others reaches the terminal but as text: serde_json escapes only what JSON demands.
-fn escaped(json: String) -> String {
-    let is_to_escape = |c: char| c != '\n' && is_odd(c);
-    if !json.contains(is_to_escape) {
-        return json;
-    }
-    // Such characters stand within strings alone, and none of them is beyond 16 bits.
-    json.chars().fold(String::new(), |mut out, c| {
-        if is_to_escape(c) {
-            let _ = write!(out, "\\u{:04x}", u32::from(c));
-        } else {
-            out.push(c);
-        }
-        out
-    })
-}
-
-/// A JSON document on a line.
-pub(crate) fn json_line(value: &impl Serialize) -> Result<String, Failure> {
-    let text = serde_json::to_string(value).map_err(unwritable)?;
-    Ok(escaped(text) + "\n")
-}
-
-fn unwritable(error: serde_json::Error) -> Failure {
-    Failure::failed(format!("cannot write JSON: {error}"))
-}
-
-/// Writes to standard output. A reader that has gone away, such as `head`, ends the program quietly.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    let mut stdout = std::io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    match written {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        Err(error) => Err(Failure::failed(format!(
-            "cannot write to standard output: {error}"
-        ))),
-    }
-}
-
 /// Where the value of a fact stands in its line.
 pub(crate) const FACT_AT: usize = 13;
 
@@ -151,21 +104,7 @@ pub(crate) fn fact(name: &str, value: &str, canvas: Canvas) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Colour;
-
-    #[test]
-    fn json_says_the_same_and_nothing_to_a_terminal() {
-        let said = "a\u{9b}2J\u{202e}b\nc é";
-        for json in [json_line(&said).unwrap(), json_document(&[said]).unwrap()] {
-            assert!(
-                !json.trim_end().contains(|c: char| c != '\n' && is_odd(c)),
-                "{json:?}"
-            );
-            let back: serde_json::Value = serde_json::from_str(&json).unwrap();
-            let back = back.get(0).unwrap_or(&back);
-            assert_eq!(back, said);
-        }
-    }
+    use provost_terminal::table::Colour;
 
     #[test]
     fn a_frame_overwrites_on_a_terminal_and_follows_elsewhere() {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -184,4 +185,32 @@ fn program_runs(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // A process that is dead but not yet waited for has the state Z.
     !stat.is_empty() && !stat.contains(") Z ")
+}
+
+/// What stands for `provost-insight`: it says how it was called.
+const INSIGHT: &str = "#!/bin/sh\necho \"insight $*\"\nexit 7\n";
+
+#[test]
+fn insight_becomes_the_program_beside_this_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("provost");
+    fs::copy(env!("CARGO_BIN_EXE_provost"), &program).unwrap();
+    let insight = || {
+        let mut command = Command::new(&program);
+        command.args(["insight", "predict", "--help"]).env("PATH", "");
+        output(command)
+    };
+    let missing = insight();
+    let said = text(&missing.stderr);
+    assert_eq!(missing.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("cargo build --release --bin provost-insight"),
+        "{said}"
+    );
+    let beside = directory.path().join("provost-insight");
+    fs::write(&beside, INSIGHT).unwrap();
+    fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).unwrap();
+    let found = insight();
+    assert_eq!(found.status.code(), Some(7), "{}", text(&found.stderr));
+    assert_eq!(text(&found.stdout), "insight predict --help\n");
 }

@@ -10,10 +10,10 @@ use provost_insight::traces::{
     assemble, merge, read,
 };
 
-use crate::failure::Failure;
-use crate::insight::input::{ProtocolName, positive, read_graph, read_text, refused, write_text};
-use crate::table::clean;
-use crate::watch::{json_document, print};
+use crate::input::{ProtocolName, positive, read_graph, read_text, refused, write_text};
+use provost_terminal::failure::Failure;
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::clean;
 
 const DERIVE_EXAMPLES: &str = "\
 Formats: jaeger (JSON of its API or user interface), otlp (OpenTelemetry's JSON, as documents or lines; Provost's own traces
@@ -231,7 +231,7 @@ pub(crate) fn told(report: &ImportReport) -> String {
         let _ = writeln!(
             out,
             "clocks differ by up to {}",
-            crate::numbers::time_us(report.clock_skew_us_max)
+            provost_terminal::numbers::time_us(report.clock_skew_us_max)
         );
     }
     if report.is_partial() {

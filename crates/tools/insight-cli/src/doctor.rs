@@ -3,9 +3,9 @@
 use clap::Args;
 use provost_insight_probes::doctor::{DoctorReport, examine};
 
-use crate::failure::Failure;
-use crate::table::{Align, Canvas, Table, clean};
-use crate::watch::{json_document, print};
+use provost_terminal::failure::Failure;
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Align, Canvas, Table, clean};
 
 pub(crate) const EXAMPLES: &str = "\
 Tries each method of measuring, says which one each component will be measured by, and what to do about what is missing.

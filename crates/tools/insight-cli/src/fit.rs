@@ -6,10 +6,10 @@ use clap::Args;
 use provost_insight::fit::fit;
 use provost_insight::profile::{ComponentFunction, FitSection, PiecewiseFunction, Profile};
 
-use crate::failure::{Exit, Failure};
-use crate::insight::input::{read_profile, write_text};
-use crate::table::{Align, Canvas, Table, clean};
-use crate::watch::{json_document, print};
+use crate::input::{read_profile, write_text};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Align, Canvas, Table, clean};
 
 pub(crate) const EXAMPLES: &str = "\
 Latency and processor time of each component become piecewise-linear functions of message size and rate, with their

@@ -10,8 +10,8 @@ use provost_insight::model::{ApplicationMachine, MachineMatch, ProfileModel, che
 use provost_insight::predict::{MeshSetup, PredictOptions, ProxyPlacement};
 use provost_insight::profile::{PROFILE_BYTES_MAX, Profile, Protocol};
 
-use crate::failure::{Exit, Failure};
-use crate::insight::machine::this_machine;
+use crate::machine::this_machine;
+use provost_terminal::failure::{Exit, Failure};
 
 /// The text of a file of at most so many bytes; `-` is standard input.
 pub(crate) fn read_text(path: &Path, bytes_max: usize) -> Result<String, Failure> {
@@ -58,7 +58,7 @@ pub(crate) fn read_graph(path: &Path) -> Result<CallGraph, Failure> {
 /// Writes a file, or to standard output where none is named.
 pub(crate) fn write_text(path: Option<&Path>, text: &str) -> Result<(), Failure> {
     match path {
-        None => crate::watch::print(text),
+        None => provost_terminal::output::print(text),
         Some(path) => std::fs::write(path, text)
             .map_err(|error| Failure::failed(format!("{}: {error}", path.display()))),
     }

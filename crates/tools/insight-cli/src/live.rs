@@ -8,10 +8,10 @@ use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::{MethodStats, Snapshot, WatchRequest};
 use serde::Serialize;
 
-use crate::admin::{Node, Target, seconds};
-use crate::failure::{Exit, Failure};
-use crate::table::{Align, Canvas, Table, clean};
-use crate::watch::{json_document, print};
+use provost_terminal::admin::{Node, Target, seconds};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Align, Canvas, Table, clean};
 
 pub(crate) const EXAMPLES: &str = "\
 Divides the time of the calls that end while it looks, by the medians that the nodes count. With the socket of the node

@@ -2,7 +2,7 @@
 
 use provost_insight::profile::MachineIdentity;
 
-use crate::insight::input::read_text;
+use crate::input::read_text;
 
 /// Files of the kernel's are shorter.
 const KERNEL_FILE_BYTES_MAX: usize = 4 << 20;

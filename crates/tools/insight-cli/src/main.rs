@@ -1,4 +1,5 @@
 //! `provost insight`: what a mesh costs an application. Only `live` needs a daemon.
+#![forbid(unsafe_code)]
 
 mod acg;
 mod doctor;
@@ -12,13 +13,29 @@ mod report;
 mod validate;
 mod whatif;
 
-use clap::Subcommand;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use crate::failure::Failure;
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use provost_terminal::failure::{Failure, conclude};
+use provost_terminal::pages;
+
+/// The program, as its pages are named.
+const PROGRAM: &str = "provost-insight";
+
+/// Say what a service mesh costs an application, and what would change that
+#[derive(Parser, Debug)]
+#[command(name = PROGRAM, bin_name = "provost insight", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
 
 /// `provost insight …`.
 #[derive(Subcommand, Debug)]
-pub(crate) enum Command {
+enum Command {
     /// Find out what this machine allows to be measured, and how
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::Options),
@@ -52,10 +69,25 @@ pub(crate) enum Command {
     /// Write everything about an application into one HTML file
     #[command(after_help = report::EXAMPLES)]
     Report(Box<report::Options>),
+    /// Print a shell's completions
+    #[command(hide = true)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or write those of all commands into a directory
+    #[command(hide = true)]
+    Man {
+        /// Where the pages go
+        directory: Option<PathBuf>,
+    },
 }
 
-/// Runs one.
-pub(crate) fn run(command: Command) -> Result<(), Failure> {
+fn main() -> ExitCode {
+    conclude(run(Arguments::parse().command))
+}
+
+fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Doctor(options) => doctor::run(&options),
         Command::Profile(options) => profile::run(&options),
@@ -68,5 +100,18 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Whatif(options) => whatif::run(&options),
         Command::Compare(options) => whatif::run_compare(&options),
         Command::Report(options) => report::run(&options),
+        Command::Completions { shell } => pages::completions(shell, PROGRAM, Arguments::command()),
+        Command::Man { directory } => pages::man(directory.as_deref(), PROGRAM, Arguments::command()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_command_has_examples() {
+        Arguments::command().debug_assert();
+        assert_eq!(pages::without_examples(Arguments::command()), [""; 0]);
     }
 }

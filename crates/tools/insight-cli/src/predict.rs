@@ -8,12 +8,12 @@ use provost_insight::change::{BudgetLine, BudgetVerdict, CostBudget};
 use provost_insight::forest::{ForestOptions, ForestPrediction, predict_forest};
 use provost_insight::predict::{Interval, LatencyDistribution, NamedInterval, Prediction, predict};
 
-use crate::failure::{Exit, Failure};
-use crate::insight::acg::{TraceOptions, told};
-use crate::insight::input::{self, ModelOptions, SetupOptions, positive, read_graph, refused, time_us};
-use crate::numbers;
-use crate::table::{Align, Canvas, Cell, Look, Table, clean};
-use crate::watch::{json_document, print};
+use crate::acg::{TraceOptions, told};
+use crate::input::{self, ModelOptions, SetupOptions, positive, read_graph, refused, time_us};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::numbers;
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table, clean};
 
 pub(crate) const EXAMPLES: &str = "\
 Added latency is that of a request with the mesh less that of the same request without, on its critical path: a

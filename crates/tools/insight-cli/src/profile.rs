@@ -10,10 +10,10 @@ use provost_insight_probes::ProbeFailure;
 use provost_insight_probes::profile::{MethodChoice, ProfileOrder, ProfiledProxy, median, take};
 use provost_insight_probes::proxies::ProxyKind;
 
-use crate::failure::{Exit, Failure};
-use crate::insight::input::write_text;
-use crate::table::{Align, Canvas, Table, clean};
-use crate::watch::print;
+use crate::input::write_text;
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::print;
+use provost_terminal::table::{Align, Canvas, Table, clean};
 
 pub(crate) const EXAMPLES: &str = "\
 Starts an echo server and a client of its own, drives the proxy between them, and takes turns with and without the proxy

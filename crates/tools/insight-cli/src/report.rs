@@ -7,9 +7,9 @@ use provost_insight::change::{RankingFigure, compare, usual_changes, what_if};
 use provost_insight::report::{ReportContents, render};
 use provost_insight::validation::ValidationResult;
 
-use crate::failure::{Exit, Failure};
-use crate::insight::input::{self, read_graph, read_text, refused, write_text};
-use crate::insight::whatif::{refused_prediction, setups};
+use crate::input::{self, read_graph, read_text, refused, write_text};
+use crate::whatif::{refused_prediction, setups};
+use provost_terminal::failure::{Exit, Failure};
 
 pub(crate) const EXAMPLES: &str = "\
 One file without scripts and without anything from elsewhere: added latency and processor time by component, the critical
@@ -76,7 +76,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     };
     if asked.json {
         let document = serde_json::json!({ "setups": setups, "changes": changes, "validation": validation });
-        return write_text(options.out.as_deref(), &crate::watch::json_document(&document)?);
+        return write_text(
+            options.out.as_deref(),
+            &provost_terminal::output::json_document(&document)?,
+        );
     }
     let page = render(&contents).map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
     write_text(options.out.as_deref(), &page)

@@ -10,11 +10,11 @@ use provost_insight_probes::profile::{ProfileOrder, ProfiledProxy};
 use provost_insight_probes::proxies::ProxyKind;
 use provost_insight_probes::validate::{ValidationOrder, ValidationReport, validate};
 
-use crate::failure::Failure;
-use crate::insight::input::write_text;
-use crate::insight::profile::failure;
-use crate::table::{Align, Canvas, Table, clean};
-use crate::watch::{json_document, print};
+use crate::input::write_text;
+use crate::profile::failure;
+use provost_terminal::failure::Failure;
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Align, Canvas, Table, clean};
 
 pub(crate) const EXAMPLES: &str = "\
 Starts small applications of several services (a chain, a fan-out, both mixed), each once with a proxy before every service

@@ -10,11 +10,11 @@ use provost_insight::change::{
 use provost_insight::predict::{MeshSetup, PredictError, Prediction, ProxyPlacement, predict};
 use provost_insight::profile::Protocol;
 
-use crate::failure::{Exit, Failure};
-use crate::insight::input::{self, read_graph};
-use crate::insight::predict::{draw_remarks, interval_cores, interval_us};
-use crate::table::{Align, Canvas, Look, Table};
-use crate::watch::{json_document, print};
+use crate::input::{self, read_graph};
+use crate::predict::{draw_remarks, interval_cores, interval_us};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::{Align, Canvas, Look, Table};
 
 pub(crate) const EXAMPLES: &str = "\
 Changes: filter+NAME, filter-NAME, mode=tcp|http1|http2|grpc|provost, per-node, COMPONENT/FACTOR (so many times faster, such as
@@ -203,7 +203,10 @@ fn draw(found: &Comparison, canvas: Canvas) -> String {
     let mut out = Look::Heading.paint("Average request, weighted by rate; 90 % intervals", canvas) + "\n";
     out += &table.draw(canvas);
     if let Some(best) = found.setups.iter().find(|one| is_sure(one)) {
-        out += &format!("\nsaves most: {}\n", crate::table::clean(&best.prediction.setup));
+        out += &format!(
+            "\nsaves most: {}\n",
+            provost_terminal::table::clean(&best.prediction.setup)
+        );
     }
     out + &draw_remarks(&found.reference)
 }

@@ -9,8 +9,7 @@ const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/insig
 
 fn insight(folder: &Path, arguments: &str) -> Output {
     let arguments = arguments.replace("EXAMPLES", EXAMPLES);
-    Command::new(env!("CARGO_BIN_EXE_provost"))
-        .arg("insight")
+    Command::new(env!("CARGO_BIN_EXE_provost-insight"))
         .args(arguments.split_whitespace())
         .current_dir(folder)
         .output()

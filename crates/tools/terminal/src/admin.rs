@@ -12,22 +12,22 @@ use tonic::{Request, Response, Status};
 use crate::failure::{Exit, Failure};
 
 /// Where a node's admin socket is unless something else is said.
-pub(crate) const SOCKET_DEFAULT: &str = "/run/provost/admin.sock";
+pub const SOCKET_DEFAULT: &str = "/run/provost/admin.sock";
 /// Largest answer, in bytes: thousands of datapaths with their engines.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Which node, and how long it may take.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Target {
+pub struct Target {
     /// The node's admin socket; without it, the one beside the socket that PROVOST_SOCKET names for apps
     #[arg(long, value_name = "PATH", env = "PROVOST_ADMIN_SOCKET", default_value_os_t = default_socket())]
-    pub(crate) socket: PathBuf,
+    pub socket: PathBuf,
     /// How long an answer may take, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
-    pub(crate) timeout: f64,
+    pub timeout: f64,
     /// Print JSON: the messages of the admin API (docs/admin-api.md)
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 /// The admin socket of the node that apps of this environment attach to.
@@ -39,7 +39,7 @@ fn default_socket() -> PathBuf {
 }
 
 /// A length of time in seconds, above zero.
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+pub fn seconds(text: &str) -> Result<f64, String> {
     const DAY: f64 = 86_400.0;
     let seconds: f64 = text
         .parse()
@@ -53,7 +53,7 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 
 /// A connection to a node's admin API.
 #[derive(Clone)]
-pub(crate) struct Node {
+pub struct Node {
     client: AdminClient<Channel>,
     timeout: Duration,
     place: String,
@@ -61,12 +61,12 @@ pub(crate) struct Node {
 
 impl Node {
     /// Connects to the node that the options name.
-    pub(crate) async fn connect(target: &Target) -> Result<Node, Failure> {
+    pub async fn connect(target: &Target) -> Result<Node, Failure> {
         Node::connect_to(&target.socket, Duration::from_secs_f64(target.timeout)).await
     }
 
     /// Connects to a socket.
-    pub(crate) async fn connect_to(socket: &Path, timeout: Duration) -> Result<Node, Failure> {
+    pub async fn connect_to(socket: &Path, timeout: Duration) -> Result<Node, Failure> {
         let place = socket.display().to_string();
         let unusable = |error: &(dyn std::error::Error + 'static)| {
             let message = format!("cannot reach provostd at {place}: {}", reason(error, socket));
@@ -85,7 +85,7 @@ impl Node {
     }
 
     /// Calls a method, with the deadline that the options give.
-    pub(crate) async fn call<M, T>(
+    pub async fn call<M, T>(
         &mut self,
         message: M,
         method: impl AsyncFnOnce(&mut AdminClient<Channel>, Request<M>) -> Result<Response<T>, Status>,
@@ -104,7 +104,7 @@ impl Node {
     }
 
     /// Calls a method that answers again and again, for as long as it takes.
-    pub(crate) async fn stream<M, T>(
+    pub async fn stream<M, T>(
         &mut self,
         message: M,
         method: impl AsyncFnOnce(&mut AdminClient<Channel>, Request<M>) -> Result<Response<T>, Status>,
@@ -116,7 +116,7 @@ impl Node {
     }
 
     /// What a status of this node means for the command.
-    pub(crate) fn failure(&self, status: &Status) -> Failure {
+    pub fn failure(&self, status: &Status) -> Failure {
         Failure::answered(&self.place, status)
     }
 }

@@ -4,12 +4,14 @@ use std::process::ExitCode;
 
 use tonic::Code;
 
+use crate::table::clean;
+
 /// What a status's number is added to.
 const ENDED_BASE: u8 = 64;
 
 /// What scripts learn of a command by its exit status. `provost --help` and `docs/operations.md` list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub enum Exit {
     /// It failed otherwise than below.
     Failed,
     /// The command line makes no sense.
@@ -30,7 +32,7 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// The exit status of the program.
-    pub(crate) fn code(self) -> u8 {
+    pub fn code(self) -> u8 {
         match self {
             Exit::Failed => 1,
             Exit::Usage => 2,
@@ -45,28 +47,28 @@ impl Exit {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) exit: Exit,
+pub struct Failure {
+    pub exit: Exit,
     /// What failed, where, and what to do.
-    pub(crate) message: String,
+    pub message: String,
 }
 
 impl Failure {
-    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failure {
+    pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
         let message = message.into();
         Failure { exit, message }
     }
 
-    pub(crate) fn failed(message: impl Into<String>) -> Failure {
+    pub fn failed(message: impl Into<String>) -> Failure {
         Failure::new(Exit::Failed, message)
     }
 
-    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+    pub fn usage(message: impl Into<String>) -> Failure {
         Failure::new(Exit::Usage, message)
     }
 
     /// What a daemon answered; `place` says which daemon.
-    pub(crate) fn answered(place: &str, status: &tonic::Status) -> Failure {
+    pub fn answered(place: &str, status: &tonic::Status) -> Failure {
         let exit = match status.code() {
             Code::PermissionDenied | Code::Unauthenticated => Exit::Denied,
             Code::Unavailable => Exit::Unreachable,
@@ -92,11 +94,11 @@ impl Failure {
     }
 
     /// The failure before it, with what it was part of.
-    pub(crate) fn within(self, what: &str) -> Failure {
+    pub fn within(self, what: &str) -> Failure {
         Failure::new(self.exit, format!("{what}: {}", self.message))
     }
 
-    pub(crate) fn exit_code(&self) -> ExitCode {
+    pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.exit.code())
     }
 }
@@ -117,6 +119,34 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.message)
     }
+}
+
+/// Reports how a program's command ended, and returns its exit status.
+pub fn conclude(ended: Result<(), Failure>) -> ExitCode {
+    let Err(failure) = ended else {
+        return ExitCode::SUCCESS;
+    };
+    let is_json = std::env::args().any(|argument| argument == "--json");
+    report(&failure, is_json);
+    failure.exit_code()
+}
+
+/// To standard error, for people; with `--json` as one object.
+fn report(failure: &Failure, is_json: bool) {
+    if is_json {
+        eprintln!(
+            "{}",
+            serde_json::json!({ "error": { "exit": failure.exit.code(), "message": failure.message } })
+        )
+    } else {
+        eprintln!("provost: {}", clean_lines(&failure.message))
+    }
+}
+
+/// A message of a node or a peer has no control characters, but may have lines.
+fn clean_lines(message: &str) -> String {
+    let lines: Vec<_> = message.lines().map(clean).collect();
+    lines.join("\n")
 }
 
 #[cfg(test)]

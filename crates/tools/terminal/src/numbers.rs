@@ -1,7 +1,7 @@
 //! Numbers as people read them.
 
 /// Bytes, in binary units.
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
     let mut unit = 0;
@@ -16,7 +16,7 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 /// A time in microseconds, in the unit that suits it; `-` for none.
-pub(crate) fn time_us(us: f64) -> String {
+pub fn time_us(us: f64) -> String {
     match us {
         _ if us <= 0.0 => "-".to_owned(),
         _ if us < 10.0 => format!("{us:.1} µs"),
@@ -27,18 +27,18 @@ pub(crate) fn time_us(us: f64) -> String {
 }
 
 /// So many of something: `1 app`, `2 apps`.
-pub(crate) fn plural(count: u64, one: &str) -> String {
+pub fn plural(count: u64, one: &str) -> String {
     plural_of(count, one, &format!("{one}s"))
 }
 
 /// So many of something whose plural is irregular: `1 policy`, `2 policies`.
-pub(crate) fn plural_of(count: u64, one: &str, many: &str) -> String {
+pub fn plural_of(count: u64, one: &str, many: &str) -> String {
     let what = if count == 1 { one } else { many };
     format!("{count} {what}")
 }
 
 /// How long ago, roughly.
-pub(crate) fn age(seconds: f64) -> String {
+pub fn age(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match whole {
         0..60 => format!("{whole} s"),
@@ -49,7 +49,7 @@ pub(crate) fn age(seconds: f64) -> String {
 }
 
 /// A rate per second.
-pub(crate) fn rate(per_s: f64) -> String {
+pub fn rate(per_s: f64) -> String {
     match per_s {
         _ if per_s >= 1e6 => format!("{:.2} M", per_s / 1e6),
         _ if per_s >= 1e4 => format!("{:.1} k", per_s / 1e3),
@@ -59,7 +59,7 @@ pub(crate) fn rate(per_s: f64) -> String {
 }
 
 /// A share as a percentage.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0 %".to_owned(),
         percent if percent < 0.1 => "<0.1 %".to_owned(),

@@ -6,24 +6,24 @@ use clap::Command;
 use clap_complete::Shell;
 
 use crate::failure::Failure;
-use crate::watch::print;
+use crate::output::print;
 
 /// Prints a shell's completions.
-pub(crate) fn completions(shell: Shell, mut command: Command) -> Result<(), Failure> {
+pub fn completions(shell: Shell, program: &str, mut command: Command) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, "provost", &mut script);
+    clap_complete::generate(shell, &mut command, program, &mut script);
     print(&String::from_utf8_lossy(&script))
 }
 
 /// Writes a page for each command into a directory, or prints the first.
-pub(crate) fn man(directory: Option<&Path>, command: Command) -> Result<(), Failure> {
+pub fn man(directory: Option<&Path>, program: &str, command: Command) -> Result<(), Failure> {
     let Some(directory) = directory else {
-        return print(&String::from_utf8_lossy(&page(&command, "provost")?));
+        return print(&String::from_utf8_lossy(&page(&command, program)?));
     };
     let wrong = |path: &Path, error: std::io::Error| Failure::failed(format!("{}: {error}", path.display()));
     std::fs::create_dir_all(directory).map_err(|error| wrong(directory, error))?;
     let mut written = Vec::new();
-    for (name, page) in pages(command)? {
+    for (name, page) in pages(program, command)? {
         let path: PathBuf = directory.join(format!("{name}.1"));
         std::fs::write(&path, page).map_err(|error| wrong(&path, error))?;
         written.push(name);
@@ -36,13 +36,13 @@ pub(crate) fn man(directory: Option<&Path>, command: Command) -> Result<(), Fail
 }
 
 /// Every command that is not hidden, by the name of its page.
-fn pages(mut command: Command) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+fn pages(program: &str, mut command: Command) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     // Its page would be there beside `--help` of each command.
     command = command.disable_help_subcommand(true);
     // Commands without a full name of their own get one from this.
     command.build();
     let mut pages = Vec::new();
-    let mut left = vec![("provost".to_owned(), command)];
+    let mut left = vec![(program.to_owned(), command)];
     while let Some((name, command)) = left.pop() {
         let shown = command
             .get_subcommands()
@@ -56,6 +56,22 @@ fn pages(mut command: Command) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     }
     pages.sort();
     Ok(pages)
+}
+
+/// The commands that have neither commands of their own nor examples in their help. For tests.
+pub fn without_examples(command: Command) -> Vec<String> {
+    let mut without = Vec::new();
+    let mut left = vec![command];
+    while let Some(command) = left.pop() {
+        let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set());
+        let inner: Vec<_> = inner.cloned().collect();
+        let help = command.get_after_help().map(ToString::to_string);
+        if inner.is_empty() && !help.is_some_and(|help| help.contains("Examples:")) {
+            without.push(command.get_name().to_owned());
+        }
+        left.extend(inner);
+    }
+    without
 }
 
 /// A command's name must live as long as the program; there are a few dozen.

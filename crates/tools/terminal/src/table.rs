@@ -14,23 +14,23 @@ const LINE_WIDTH_MIN: usize = 30;
 
 /// How a column's cells stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     Left,
     Right,
 }
 
 /// For whom a table is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Canvas {
+pub struct Canvas {
     /// Columns of the terminal; `None` where nothing has to be cut, as in a file.
-    pub(crate) width: Option<usize>,
+    pub width: Option<usize>,
     /// Whether it shows colours.
-    pub(crate) colour: Colour,
+    pub colour: Colour,
 }
 
 /// Whether colours are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Colour {
+pub enum Colour {
     Shown,
     Plain,
 }
@@ -38,7 +38,7 @@ pub(crate) enum Colour {
 impl Canvas {
     /// What standard output is: a terminal of some width, or not a terminal. No colours with `NO_COLOR`
     /// (<https://no-color.org>) or on a dumb terminal.
-    pub(crate) fn of_stdout() -> Canvas {
+    pub fn of_stdout() -> Canvas {
         use std::io::IsTerminal;
         let stdout = std::io::stdout();
         if !stdout.is_terminal() {
@@ -57,7 +57,7 @@ impl Canvas {
         }
     }
 
-    pub(crate) const fn plain() -> Canvas {
+    pub const fn plain() -> Canvas {
         Canvas {
             width: None,
             colour: Colour::Plain,
@@ -67,7 +67,7 @@ impl Canvas {
 
 /// How a cell or line is to look, where colours are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Look {
+pub enum Look {
     #[default]
     Normal,
     Heading,
@@ -78,7 +78,7 @@ pub(crate) enum Look {
 
 impl Look {
     /// The text in this look.
-    pub(crate) fn paint(self, text: &str, canvas: Canvas) -> String {
+    pub fn paint(self, text: &str, canvas: Canvas) -> String {
         let code = match (canvas.colour, self) {
             (Colour::Plain, _) | (_, Look::Normal) => return text.to_owned(),
             (_, Look::Heading) => "1",
@@ -91,13 +91,13 @@ impl Look {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Cell {
+pub struct Cell {
     text: String,
     look: Look,
 }
 
 impl Cell {
-    pub(crate) fn new(text: impl AsRef<str>, look: Look) -> Cell {
+    pub fn new(text: impl AsRef<str>, look: Look) -> Cell {
         let text = clean(text.as_ref());
         Cell { text, look }
     }
@@ -110,7 +110,7 @@ impl<T: ToString> From<T> for Cell {
 }
 
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<(&'static str, Align)>,
     /// The column that gives way when the terminal is too narrow.
     flexible: usize,
@@ -119,7 +119,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table whose last column gives way.
-    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Table {
+    pub fn new(columns: &[(&'static str, Align)]) -> Table {
         Table {
             columns: columns.to_vec(),
             flexible: columns.len().saturating_sub(1),
@@ -128,12 +128,12 @@ impl Table {
     }
 
     /// Adds a row: a cell for each column.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [Cell; N]) {
+    pub fn row<const N: usize>(&mut self, cells: [Cell; N]) {
         self.rows.push(cells.into());
     }
 
     /// As text, each line with its end.
-    pub(crate) fn draw(&self, canvas: Canvas) -> String {
+    pub fn draw(&self, canvas: Canvas) -> String {
         let layout = self.layout(canvas);
         let mut out = String::new();
         let headings: Vec<Cell> = self
@@ -234,7 +234,7 @@ impl TableLayout {
 
 /// A text that stands so many characters from the left. On a terminal it is broken between words where it does not fit;
 /// elsewhere it is one line, for programs that search in it.
-pub(crate) fn broken(text: &str, indent: usize, canvas: Canvas) -> String {
+pub fn broken(text: &str, indent: usize, canvas: Canvas) -> String {
     let Some(width) = canvas.width else {
         return text.to_owned();
     };
@@ -258,7 +258,7 @@ pub(crate) fn broken(text: &str, indent: usize, canvas: Canvas) -> String {
 }
 
 /// A text of at most this width: what does not fit gives way to an ellipsis.
-pub(crate) fn fit(text: &str, width: usize) -> String {
+pub fn fit(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
@@ -277,12 +277,12 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
 }
 
 /// Whether a character says something to a terminal, or turns the direction of what follows.
-pub(crate) fn is_odd(c: char) -> bool {
+pub fn is_odd(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A text without control characters. Names come from apps: they shall not write to an operator's terminal.
-pub(crate) fn clean(text: &str) -> String {
+pub fn clean(text: &str) -> String {
     if !text.contains(is_odd) {
         return text.to_owned();
     }

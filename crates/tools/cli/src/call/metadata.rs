@@ -7,7 +7,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, KeyAndValueRef, MetadataMap, MetadataValue};
 
-use crate::failure::Failure;
+use provost_terminal::failure::Failure;
 
 /// With padding or without, as gRPC takes it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(

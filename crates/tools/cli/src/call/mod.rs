@@ -20,10 +20,10 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-use crate::admin::{Node, Target};
-use crate::failure::{Exit, Failure};
 use crate::interface::{SchemaFiles, ServiceInterface, ServiceName};
-use crate::watch::{json_document, json_line, print};
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::{json_document, json_line, print};
 
 pub(crate) const EXAMPLES: &str = "\
 Messages are proto3 JSON. What is left out has its default; of a stream, write one value after the other. What comes back is
@@ -229,8 +229,8 @@ impl PrintedCall {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             eprintln!(
                 "{what} {}: {}",
-                crate::table::clean(key),
-                crate::table::clean(&value)
+                provost_terminal::table::clean(key),
+                provost_terminal::table::clean(&value)
             );
         }
     }

@@ -7,8 +7,8 @@ use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::{GetStatusRequest, GrpcListener};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::admin::Node;
-use crate::failure::{Exit, Failure};
+use provost_terminal::admin::Node;
+use provost_terminal::failure::{Exit, Failure};
 
 /// Where `provost call` and `provost load` send their calls.
 #[derive(Args, Clone, Debug)]

@@ -10,7 +10,7 @@ use prost_reflect::{DynamicMessage, MessageDescriptor, MethodDescriptor};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 
-use crate::failure::Failure;
+use provost_terminal::failure::Failure;
 
 /// Bytes of JSON that are read before a call; a stream from standard input has no bound.
 const JSON_BYTES_MAX: u64 = 256 << 20;

@@ -10,7 +10,7 @@ use provostd::config::GroupAccount;
 use rustix::io::Errno;
 
 use super::NodePlan;
-use crate::failure::{Exit, Failure};
+use provost_terminal::failure::{Exit, Failure};
 
 /// Where the package puts its unit.
 const UNITS: [&str; 3] = [

@@ -13,9 +13,9 @@ use clap::Args;
 use provostd::AdminConfig;
 use provostd::config::Sources;
 
-use crate::failure::{Exit, Failure};
-use crate::watch::print;
 use found::{GrpcPlace, MachineFacts, PlannedAddresses, TlsFound};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::print;
 
 /// Where files go that say nothing else.
 const OUTPUT_DEFAULT: &str = "provostd.toml";

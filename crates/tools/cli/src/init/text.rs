@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::found::{GROUP, GrpcPlace};
 use super::{NodePlan, PACKAGE_FILE};
-use crate::table::clean;
+use provost_terminal::table::clean;
 
 /// The name of the app that gRPC clients over TCP are.
 const GRPC_APP: &str = "grpc-clients";

@@ -13,8 +13,8 @@ use prost_reflect::{DescriptorPool, MethodDescriptor, ServiceDescriptor};
 use provost_admin::v1::admin_client::AdminClient;
 use provost_admin::v1::{GetSchemaRequest, ListSchemasRequest, Schema};
 
-use crate::admin::Node;
-use crate::failure::{Exit, Failure};
+use provost_terminal::admin::Node;
+use provost_terminal::failure::{Exit, Failure};
 
 /// Files that say what a service looks like, where no node is to be asked.
 #[derive(Args, Clone, Debug)]

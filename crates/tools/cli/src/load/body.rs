@@ -4,7 +4,7 @@ use prost_reflect::MethodDescriptor;
 use provost_random::SeededRandom;
 
 use crate::call::{RequestMessages, RequestSource, RequestStream};
-use crate::failure::Failure;
+use provost_terminal::failure::Failure;
 
 /// What a template may hold, and what stands for it.
 const NUMBER: &str = "{{number}}";

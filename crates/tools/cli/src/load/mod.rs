@@ -16,14 +16,15 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
-use crate::admin::{Node, Target};
 use crate::call::{
     CallObserver, CallPlace, DynamicCall, DynamicCodec, MetadataEntry, RequestSource, metadata_map, path_of,
 };
-use crate::failure::Failure;
 use crate::interface::{SchemaFiles, ServiceInterface, ServiceName};
-use crate::table::Canvas;
-use crate::watch::{Shown, json_document, print};
+use crate::watch::Shown;
+use provost_terminal::admin::{Node, Target};
+use provost_terminal::failure::Failure;
+use provost_terminal::output::{json_document, print};
+use provost_terminal::table::Canvas;
 
 use body::LoadBody;
 use tally::{CallResult, LoadReport, LoadTally};
@@ -66,7 +67,7 @@ pub(crate) struct LoadOptions {
     #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..=i64::from(IN_FLIGHT_MAX)))]
     in_flight: Option<u32>,
     /// How long, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = crate::admin::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = provost_terminal::admin::seconds)]
     duration: f64,
     /// Stop after so many calls, if that is sooner
     #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u64).range(1..))]

@@ -9,10 +9,11 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::call::name_of;
-use crate::failure::{Exit, Failure};
-use crate::numbers::{percent, plural, rate, time_us};
-use crate::table::{Canvas, clean};
-use crate::watch::{Shown, fact, print};
+use crate::watch::{Shown, fact};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::numbers::{percent, plural, rate, time_us};
+use provost_terminal::output::print;
+use provost_terminal::table::{Canvas, clean};
 
 /// Longer times count as this: a day.
 const TIME_NS_MAX: u64 = 86_400_000_000_000;

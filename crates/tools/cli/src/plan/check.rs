@@ -7,8 +7,8 @@ use provost_admin::v1::{MethodStats, Snapshot, Status};
 use tokio::time::Instant;
 use wildmatch::WildMatch;
 
-use crate::failure::{Exit, Failure};
-use crate::numbers;
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::numbers;
 
 use super::file::Check;
 use super::place::{Ask, Place, run};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use provost_admin::v1::Policy;
 use serde::Deserialize;
 
-use crate::failure::{Exit, Failure};
+use provost_terminal::failure::{Exit, Failure};
 
 /// Steps and nodes of a plan, at most each.
 const ENTRIES_MAX: usize = 1000;

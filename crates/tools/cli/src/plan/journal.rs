@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use provost_admin::v1::Policy;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Exit, Failure};
+use provost_terminal::failure::{Exit, Failure};
 
 /// How a step is undone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

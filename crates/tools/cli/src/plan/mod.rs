@@ -21,10 +21,10 @@ use provost_admin::v1::{
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::admin::seconds;
-use crate::failure::{Exit, Failure};
-use crate::table::{Canvas, Look, clean};
-use crate::watch::{json_line, print};
+use provost_terminal::admin::seconds;
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::{json_line, print};
+use provost_terminal::table::{Canvas, Look, clean};
 
 use file::{Action, Plan, Step};
 use journal::{Event, Journal, Standing, Undo};

@@ -16,8 +16,8 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::admin::{Node, SOCKET_DEFAULT};
-use crate::failure::{Exit, Failure};
+use provost_terminal::admin::{Node, SOCKET_DEFAULT};
+use provost_terminal::failure::{Exit, Failure};
 
 use super::file::NodeAddress;
 

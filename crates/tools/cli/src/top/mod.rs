@@ -16,10 +16,10 @@ use provost_admin::v1::{Snapshot, WatchRequest};
 use tokio::sync::mpsc;
 use tonic::Streaming;
 
-use crate::admin::{Node, Target, seconds};
-use crate::failure::{Exit, Failure};
-use crate::table::{Align, Canvas, Cell, Look, Table};
-use crate::watch::{json_document, json_line, print};
+use provost_terminal::admin::{Node, Target, seconds};
+use provost_terminal::failure::{Exit, Failure};
+use provost_terminal::output::{json_document, json_line, print};
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table};
 
 use screen::{Input, Screen};
 use view::{After, COLUMNS, SortKey, View};

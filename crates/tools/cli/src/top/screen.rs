@@ -11,9 +11,9 @@ use ratatui::{DefaultTerminal, Frame};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::failure::Failure;
-use crate::numbers;
-use crate::table::{Canvas, Colour};
+use provost_terminal::failure::Failure;
+use provost_terminal::numbers;
+use provost_terminal::table::{Canvas, Colour};
 
 use super::view::{COLUMNS, Keys, View, cells};
 

@@ -6,8 +6,8 @@ use clap::ValueEnum;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use provost_admin::v1::{MethodStats, Snapshot};
 
-use crate::numbers;
-use crate::table::clean;
+use provost_terminal::numbers;
+use provost_terminal::table::clean;
 
 /// Characters of a filter, at most.
 const FILTER_MAX: usize = 64;
