@@ -11,7 +11,7 @@ use provost_terminal::failure::Failure;
 /// The program, beside this one or on the path.
 const PROGRAM: &str = "provost-insight";
 
-/// Becomes that program.
+/// Becomes that program, with these arguments.
 pub(crate) fn run(arguments: &[OsString]) -> Result<(), Failure> {
     let program = installed().unwrap_or_else(|| PROGRAM.into());
     let error = Command::new(&program).args(arguments).exec();

@@ -72,13 +72,13 @@ enum Command {
     /// Print a shell's completions
     #[command(hide = true)]
     Completions {
-        /// The shell
+        /// The shell whose completions are wanted
         shell: Shell,
     },
     /// Print the manual page, or write those of all commands into a directory
     #[command(hide = true)]
     Man {
-        /// Where the pages go
+        /// The folder into which pages are written
         directory: Option<PathBuf>,
     },
 }
