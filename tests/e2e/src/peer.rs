@@ -63,7 +63,17 @@ impl Claim {
     /// When the node cannot be reached, or says nothing for a long time.
     #[must_use]
     pub fn shake_hands(&self, address: SocketAddr) -> Handshake {
-        let mut stream = connect(address);
+        self.try_shake_hands(connect(address))
+            .expect("the node says something")
+    }
+
+    /// The bytes that a peer says first.
+    #[must_use]
+    pub fn opening(&self) -> Vec<u8> {
+        self.handshake().output()
+    }
+
+    fn handshake(&self) -> ClientHandshake {
         let hello = Hello {
             service: self.service.clone(),
             schema_hash: self.schema_hash,
@@ -71,19 +81,27 @@ impl Claim {
             limits: Limits::default(),
             caller: None,
         };
-        let mut handshake = ClientHandshake::new(&hello, self.schema.clone());
+        ClientHandshake::new(&hello, self.schema.clone())
+    }
+
+    /// Shakes hands with a node to which there is a connection.
+    ///
+    /// # Errors
+    /// The connection ends badly, or the node says nothing for as long as the stream waits.
+    pub fn try_shake_hands(&self, mut stream: TcpStream) -> std::io::Result<Handshake> {
+        let mut handshake = self.handshake();
         let mut bytes = [0; 4096];
         loop {
             // When the node has hung up, reading says so.
             let _ = stream.write_all(&handshake.output());
-            let count = stream.read(&mut bytes).expect("the node says something");
+            let count = stream.read(&mut bytes)?;
             if count == 0 {
-                return Handshake::HungUp;
+                return Ok(Handshake::HungUp);
             }
             match handshake.input(&bytes[..count]) {
                 Ok(ClientEvent::Pending) => {}
-                Ok(ClientEvent::Done { .. }) => return Handshake::Open(stream),
-                Err(error) => return Handshake::Refused(error),
+                Ok(ClientEvent::Done { .. }) => return Ok(Handshake::Open(stream)),
+                Err(error) => return Ok(Handshake::Refused(error)),
             }
         }
     }

@@ -5,6 +5,8 @@
 //! packets that make no sense, values that change while an access policy reads them, and a server that breaks every
 //! rule. Beside it, a good client calls a good server.
 //!
+//! [`remote`] attacks without being an app: over TCP, within TLS, and by datagrams.
+//!
 //! Afterwards ([`campaign`]) the services must run, idle, and have let go of everything; the good client must not have
 //! noticed; and nothing that it sent may ever have been in an attacker's memory. A failure prints the seed that
 //! determines what the attackers did:
@@ -16,12 +18,14 @@
 
 pub mod attacks;
 pub mod campaign;
+pub mod collusion;
 pub mod guard;
 pub mod message;
 pub mod oracle;
 pub mod peak;
 pub mod random;
 pub mod raw;
+pub mod remote;
 pub mod report;
 pub mod scene;
 pub mod schema;

@@ -33,7 +33,12 @@ struct Arguments {
 enum Role {
     /// A node's service.
     #[command(hide = true)]
-    Provostd { config: PathBuf },
+    Provostd {
+        config: PathBuf,
+        /// Takes over from the process that has started it.
+        #[arg(long = "take-over")]
+        takes_over: bool,
+    },
     /// The good server.
     #[command(hide = true)]
     Server,
@@ -46,15 +51,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match &arguments.role {
         None => campaign(&arguments),
-        Some(role) => {
-            // Not worth failing for: it only makes sure that nothing is left behind.
-            let _ = set_parent_process_death_signal(Some(Signal::KILL));
-            match role {
-                Role::Provostd { config } => node::run(config, Beginning::Fresh),
-                Role::Server => provost_e2e::server::run().map_err(|status| status.to_string()),
-                Role::Victim => victim::run(),
-            }
-        }
+        Some(role) => play(role),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -62,6 +59,26 @@ fn main() -> ExitCode {
             eprintln!("{message}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn play(role: &Role) -> Result<(), String> {
+    // The parent of a process that takes over is the one that it replaces, which ends.
+    if !matches!(role, Role::Provostd { takes_over: true, .. }) {
+        // Not worth failing for: it only makes sure that nothing is left behind.
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    }
+    match role {
+        Role::Provostd { config, takes_over } => {
+            let beginning = if *takes_over {
+                Beginning::HotRestart
+            } else {
+                Beginning::Fresh
+            };
+            node::run(config, beginning)
+        }
+        Role::Server => provost_e2e::server::run().map_err(|status| status.to_string()),
+        Role::Victim => victim::run(),
     }
 }
 

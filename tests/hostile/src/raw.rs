@@ -13,7 +13,7 @@ use provost_shm::{
     SEALS_READ_ONLY_FOR_OTHERS, Wait, wait_for,
 };
 use provost_wire::control::{
-    AddSchema, Attach, Bind, CONTROL_VERSION, Connect, Reply, Request, reply, request,
+    AddSchema, Attach, Bind, CONTROL_VERSION, Connect, RegionMapped, Reply, Request, reply, request,
 };
 use provost_wire::descriptor::{
     BATCH_MAX, Batch, Completion, Parts, Slot, Submission, completion_kind, submission_kind,
@@ -33,6 +33,8 @@ pub const RECEIVE_WINDOW_BYTES: u64 = 256 << 20;
 /// How long an honest service may take to answer anything while it is attacked.
 pub const WAIT_MAX: Duration = Duration::from_secs(20);
 
+/// The number of the request that nobody waits for the answer of.
+const REGION_MAPPED: u64 = u64::MAX;
 const RING_SLOTS: u32 = 64;
 const POLL_EVERY: Duration = Duration::from_micros(200);
 
@@ -105,7 +107,7 @@ impl RawApp {
             receive_window: RECEIVE_WINDOW,
             receive_window_bytes: RECEIVE_WINDOW_BYTES,
             busy_poll: false,
-            takes_regions: false,
+            takes_regions: true,
         };
         let socket = PacketSocket::connect_within(socket, WAIT_MAX)?;
         let packet = Request {
@@ -225,12 +227,10 @@ impl RawApp {
         Err(Gone::Silent("to a request"))
     }
 
-    /// Sends a slot through the ring.
+    /// Sends a slot through the ring, and waits until it has room.
     pub fn submit<T: IntoBytes + Immutable>(&mut self, descriptor: &T) -> Result<(), Gone> {
-        let mut slot = Slot::default();
-        slot.as_mut_bytes().copy_from_slice(descriptor.as_bytes());
         let begin = Instant::now();
-        while self.rings.submissions.push(&slot).is_err() {
+        while !self.try_submit(descriptor)? {
             if self.is_detached() {
                 return Err(Gone::Detached);
             }
@@ -239,8 +239,19 @@ impl RawApp {
             }
             std::thread::sleep(POLL_EVERY);
         }
+        Ok(())
+    }
+
+    /// Sends a slot through the ring, if that has room. Says whether it had.
+    pub fn try_submit<T: IntoBytes + Immutable>(&mut self, descriptor: &T) -> Result<bool, Gone> {
+        let mut slot = Slot::default();
+        slot.as_mut_bytes().copy_from_slice(descriptor.as_bytes());
+        if self.rings.submissions.push(&slot).is_err() {
+            return Ok(false);
+        }
         self.rings.submissions.publish();
-        self.wake_service()
+        self.wake_service()?;
+        Ok(true)
     }
 
     /// Wakes the service if it sleeps.
@@ -358,12 +369,19 @@ impl RawApp {
 
     fn receive_packets(&mut self) -> Result<(), Gone> {
         while let Some((reply, descriptors)) = receive(&self.socket)? {
-            let Some(reply::Body::SegmentAdded(added)) = &reply.body else {
-                // Who is at the other end of a connection is of no use to an attacker.
-                if !matches!(reply.body, Some(reply::Body::Peer(_))) {
-                    self.replies.push_back(reply);
+            let added = match &reply.body {
+                Some(reply::Body::SegmentAdded(added)) => added,
+                Some(reply::Body::RegionReplaced(replaced)) => {
+                    self.take_region(replaced.generation, descriptors)?;
+                    continue;
                 }
-                continue;
+                // Who is at the other end of a connection is of no use to an attacker.
+                Some(reply::Body::Peer(_)) => continue,
+                _ if reply.id == REGION_MAPPED => continue,
+                _ => {
+                    self.replies.push_back(reply);
+                    continue;
+                }
             };
             let limits = MemfdLimits {
                 bytes_min: 1,
@@ -386,6 +404,29 @@ impl RawApp {
             }
         }
         Ok(())
+    }
+}
+
+impl RawApp {
+    /// Another process of the service goes on, in memory of its own.
+    fn take_region(&mut self, generation: u64, descriptors: Vec<OwnedFd>) -> Result<(), Gone> {
+        let fault = |error: &dyn std::fmt::Display| Gone::ServiceFault(error.to_string());
+        let memory = descriptors.into_iter().next();
+        let memory = memory.ok_or_else(|| fault(&"a region came without its memory"))?;
+        let region = self.rings.completion_region();
+        let bytes = region.bytes() as u64;
+        let limits = MemfdLimits {
+            bytes_min: bytes,
+            bytes_max: bytes,
+            seals: SEALS_READ_ONLY_FOR_OTHERS,
+        };
+        let memory = Memfd::verify_foreign(memory, limits).map_err(|error| fault(&error))?;
+        region.replace(&memory).map_err(|error| fault(&error))?;
+        let mapped = Request {
+            id: REGION_MAPPED,
+            body: Some(request::Body::RegionMapped(RegionMapped { generation })),
+        };
+        Ok(self.socket.send(&mapped.encode_to_vec(), &[])?)
     }
 }
 

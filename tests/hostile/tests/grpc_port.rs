@@ -1,6 +1,7 @@
 //! Peers at the port for gRPC that say nothing, something else, or never come to an end. Good clients there and good apps
 //! are served meanwhile, and the service uses little.
 
+#[allow(dead_code, reason = "these tests use a part of it")]
 mod beside;
 
 use std::io::{ErrorKind, Read, Write};

@@ -1,6 +1,7 @@
 //! Apps and peers that take all they can get. What counts is the most that the service uses while they do, and that others
 //! are served meanwhile.
 
+#[allow(dead_code, reason = "these tests use a part of it")]
 mod beside;
 
 use std::io::{Read, Write};

@@ -61,7 +61,7 @@ fn expect_failure(scene: &Scene, what: &str, outcome: Outcome) {
 }
 
 /// Where a field's words are in `target.Everything`: its own, and its value's if it has a presence word.
-pub(super) fn offsets(scene: &Scene, name: &str) -> (u64, u64) {
+pub(crate) fn offsets(scene: &Scene, name: &str) -> (u64, u64) {
     let message = scene.schema.schema.message(scene.schema.everything);
     let field = message
         .slots

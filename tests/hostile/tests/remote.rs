@@ -1,0 +1,186 @@
+//! Whoever reaches the port at which a node lets other nodes in: handshakes that do not end, floods of them, messages that are
+//! announced and do not come, nonsense behind a good handshake, over TCP, within TLS and by datagrams. What counts is the most
+//! that the service uses meanwhile, and that the calls of good apps between two nodes go on as beside loops that leave it alone.
+
+#[path = "../../e2e/tests/authority/mod.rs"]
+#[allow(dead_code, reason = "these tests use a part of it")]
+mod authority;
+#[allow(dead_code, reason = "these tests use a part of it")]
+mod beside;
+
+use std::time::Duration;
+
+use authority::Authority;
+use beside::{GOOD_SERVICE, GoodPair, newcomer_is_served, nodes, watch};
+use provost_e2e::peer::Claim;
+use provost_e2e::{Node, Usage, World};
+use provost_hostile::remote::{DATAGRAMS, RemoteAttack, RemoteAttackers, RemoteScene, UNWELCOME, WELCOMED};
+use provost_hostile::report::Report;
+use provost_hostile::scene::Stop;
+use provost_tls::{Purpose, TlsConfig, TlsHandshake};
+
+/// How long an attack goes on.
+const ATTACKED_FOR: Duration = Duration::from_secs(4);
+/// The handshakes that a node has under way at once: `limits.handshakes`, where nothing else is configured.
+const HANDSHAKES: usize = 64;
+/// Peers that have come and said nothing yet.
+const SILENT_MAX: usize = 512;
+/// Threads for handshakes, schemas and name look-ups, which come and go.
+const THREADS_MORE: usize = HANDSHAKES + 32;
+const DESCRIPTORS_MORE: usize = SILENT_MAX + 4 * HANDSHAKES + 64;
+/// What strangers may have of memory: what is read of their openings, and stacks.
+const BYTES_MORE: u64 = 100 << 20;
+/// What each handshake by datagrams may have: an end of the protocol of its own, with its socket and packets.
+const DATAGRAM_HANDSHAKE_BYTES: u64 = 4 << 20;
+
+/// What a node may use more than before, at its peak.
+struct PeakBounds {
+    descriptors: usize,
+    threads: usize,
+    bytes: u64,
+}
+
+impl PeakBounds {
+    const STRANGERS: PeakBounds = PeakBounds {
+        descriptors: DESCRIPTORS_MORE,
+        threads: THREADS_MORE,
+        bytes: BYTES_MORE,
+    };
+
+    const DATAGRAMS: PeakBounds = PeakBounds {
+        bytes: BYTES_MORE + HANDSHAKES as u64 * DATAGRAM_HANDSHAKE_BYTES,
+        ..PeakBounds::STRANGERS
+    };
+
+    fn judge(&self, before: Usage, peak: Usage) {
+        println!("{before:?} became {peak:?}");
+        assert!(
+            peak.descriptors <= before.descriptors + self.descriptors
+                && peak.threads <= before.threads + self.threads
+                && peak.resident_bytes <= before.resident_bytes + self.bytes,
+            "{before:?} became {peak:?}"
+        );
+    }
+}
+
+fn claim() -> Claim {
+    Claim::honest(provost_e2e::server::descriptor())
+}
+
+fn scene(target: &Node, opening: Vec<u8>) -> RemoteScene {
+    RemoteScene {
+        target: target.address,
+        claim: claim(),
+        opening,
+        report: Report::default(),
+        stop: Stop::default(),
+    }
+}
+
+/// Attacks node b while good apps call from node a, and an app that comes meanwhile is served.
+fn survives(
+    (mut world, a, b): (World, Node, Node),
+    opening: Vec<u8>,
+    attacks: &[(&'static str, RemoteAttack)],
+    bounds: &PeakBounds,
+    has_happened: &[&str],
+) {
+    let pair = GoodPair::across(&mut world, &a, &b, 2);
+    let scene = scene(&b, opening);
+    let (before, peak) = watch(&b);
+    let attackers = RemoteAttackers::begin(&scene, attacks, 1);
+    std::thread::sleep(ATTACKED_FOR);
+    newcomer_is_served(&a);
+    attackers.end();
+    let peak = peak.stop();
+    println!("{}", scene.report);
+    for what in has_happened {
+        assert!(
+            scene.report.counted(what) > 0,
+            "nothing was tested: {what}\n{}",
+            scene.report
+        );
+    }
+    let (findings, _) = scene.report.findings();
+    assert!(findings.is_empty(), "{findings:#?}");
+    bounds.judge(before, peak);
+    pair.was_served();
+}
+
+fn no_tables(_world: &World, _node: &str) -> String {
+    String::new()
+}
+
+#[test]
+fn handshakes_that_do_not_end_or_never_stop_coming_keep_nobody_out() {
+    let begun = [
+        "half-open: begun",
+        "drip: begun",
+        "flood: answered",
+        "nonsense: said",
+    ];
+    let nodes = nodes("tcp", &[GOOD_SERVICE], no_tables);
+    survives(
+        nodes,
+        claim().opening(),
+        &UNWELCOME,
+        &PeakBounds::STRANGERS,
+        &begun,
+    );
+}
+
+#[test]
+fn within_tls_they_keep_nobody_out_either() {
+    let authority = Authority::new();
+    let nodes = nodes("tcp", &[GOOD_SERVICE], |world, node| {
+        authority.vouch_for(node, world.directory())
+    });
+    let file = |kind: &str| nodes.0.directory().join(format!("a-{kind}.pem"));
+    let config = TlsConfig {
+        ca: file("ca"),
+        cert: file("cert"),
+        key: file("key"),
+        crls: Vec::new(),
+    };
+    let client = config.client().expect("a configuration");
+    let handshake = TlsHandshake::client(&client, "127.0.0.1:1", Purpose::Records);
+    let opening = handshake.map(|mut tls| tls.output());
+    let opening = opening.expect("a ClientHello").expect("a ClientHello");
+    let begun = [
+        "half-open: begun",
+        "drip: begun",
+        "flood: answered",
+        "nonsense: said",
+    ];
+    survives(nodes, opening, &UNWELCOME, &PeakBounds::STRANGERS, &begun);
+}
+
+#[test]
+fn peers_that_announce_much_and_send_little_or_nonsense_cost_little() {
+    let happened = [
+        "come-and-go: welcomed",
+        "announce: messages begun",
+        "garbage: welcomed",
+    ];
+    let nodes = nodes("tcp", &[GOOD_SERVICE], no_tables);
+    survives(
+        nodes,
+        claim().opening(),
+        &WELCOMED,
+        &PeakBounds::STRANGERS,
+        &happened,
+    );
+}
+
+#[test]
+fn sessions_of_datagrams_that_nobody_uses_copies_and_noise_keep_nobody_out() {
+    let happened = ["opens: accepted", "copied-opens: sent", "noise: packets"];
+    let nodes = nodes("datagram", &[GOOD_SERVICE], no_tables);
+    survives(
+        nodes,
+        claim().opening(),
+        &DATAGRAMS,
+        &PeakBounds::DATAGRAMS,
+        &happened,
+    );
+}
