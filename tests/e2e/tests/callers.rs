@@ -2,6 +2,9 @@
 //! node by the kernel's.
 
 mod authority;
+#[path = "../../../crates/core/plugin/tests/build/mod.rs"]
+#[allow(dead_code, reason = "these tests use a part of it")]
+mod build;
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +13,7 @@ use provost::Code;
 use provost_e2e::agent::Executor;
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::script::{Answer, Ask, Metadatum};
-use provost_e2e::{Agent, Node, NodeOptions, Server, World, eventually, watched};
+use provost_e2e::{Agent, Node, NodeOptions, Server, World, built, eventually, watched};
 use serde_json::Value;
 
 const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
@@ -230,5 +233,23 @@ fn on_the_same_node_the_attachment_tells_who_calls() {
             format!("till {}  @ a ", own_user())
         );
         is_denied(&mut agent("thief"));
+    });
+}
+
+#[test]
+fn an_engine_in_c_on_the_servers_node_is_told_what_the_handler_is() {
+    built::program("provost", "provost-cli", ROLE);
+    watched(|| {
+        let library = build::c_engine("crates/core/plugin/tests/caller_engine.c", &[]);
+        let mut callers = CallerWorld::new(&believing("\"spiffe://test/a\""), "", "tcp");
+        let mut till = callers.agent("till");
+        let told = who_calls(&mut till);
+        assert!(told.starts_with("till "), "{told}");
+        let operate = |arguments: &[&str]| callers.b.operate(arguments);
+        operate(&["engine", "load", &library.path().display().to_string()]);
+        operate(&["policy", "attach", "--kind", "caller", "--side", "server"]);
+        let refused = till.fails(Ask::Mirror(Vec::new()));
+        assert_eq!(refused.code, Code::PermissionDenied, "{refused:?}");
+        assert_eq!(refused.message, told);
     });
 }

@@ -155,6 +155,16 @@ typedef struct provost_app {
     uint32_t reserved;
 } provost_app;
 
+/* Who an app is, by the names that its own node gives. */
+typedef struct provost_identity {
+    provost_bytes node;
+    provost_bytes name;     /* with which it attached there */
+    provost_bytes user;     /* empty where the number has none */
+    provost_bytes workload; /* such as a SPIFFE id; empty without one */
+    uint32_t uid;
+    uint32_t reserved;
+} provost_identity;
+
 typedef struct provost_method {
     provost_bytes name;   /* Get */
     provost_bytes path;   /* /kv.Kv/Get */
@@ -183,6 +193,11 @@ typedef struct provost_site {
     const provost_app *peer_app; /* or null */
     const provost_method *methods;
     size_t method_count;
+    /* A service from before these two were told ends its struct here: see struct_bytes. */
+    const provost_identity *app_identity;
+    /* The app at the other end, on this node or on another one whose word is taken (tls.attesting_peers); else null. On the
+     * side of a server this is who calls; nothing in it is the caller's own word. */
+    const provost_identity *peer_app_identity;
 } provost_site;
 
 /* Which steps a filter judges: those with any of these parts. */

@@ -121,7 +121,20 @@ fn assertions() -> String {
         app,
         peer_app,
         methods,
-        method_count
+        method_count,
+        app_identity,
+        peer_app_identity
+    );
+    layout!(
+        out,
+        "provost_identity",
+        IdentityForm,
+        node,
+        name,
+        user,
+        workload,
+        uid,
+        reserved
     );
     layout!(out, "provost_watch", Watch, requests, responses, calls, reserved);
     layout!(

@@ -5,7 +5,10 @@ mod build;
 
 use build::{Built, c_engine, example, example_with};
 use provost_engine::rig::{Rig, Service, end_of, environment, metadata_of, metrics, policy, with_metadata};
-use provost_engine::{Code, Parts, Policy, PolicyKind, RestoreError, Side, Step};
+use provost_engine::{
+    AppIdentity, AttestedApp, Code, DatapathContext, Parts, PeerIdentity, Policy, PolicyKind, RestoreError,
+    Side, Step,
+};
 use provost_plugin::{LoadError, load};
 use std::sync::Arc;
 
@@ -312,6 +315,54 @@ fn a_field_that_the_schema_does_not_have_keeps_an_engine_in_c_from_being_attache
             .to_string();
         assert!(!refused.is_empty());
     }
+}
+
+#[test]
+fn an_engine_in_c_is_told_which_app_calls_from_another_node() {
+    let kind = kind(&c_engine("crates/core/plugin/tests/caller_engine.c", &[]));
+    let policy = policy(&*kind, "", None).unwrap();
+    let service = Service::from_source(FIELDS);
+    let said = |peer: PeerIdentity| {
+        let context = DatapathContext {
+            peer,
+            ..service.datapath_context(Side::Server)
+        };
+        let mut rig = Rig::new(context, &*policy);
+        rig.receive(service.request(1, 0, &[]));
+        rig.poll();
+        metadata_of(&rig.to_wire()[0], ":message").unwrap()
+    };
+    let unknown = service.datapath_context(Side::Server).peer;
+    let attested = AttestedApp {
+        node: "far".into(),
+        name: "till".into(),
+        user: "shop".into(),
+        uid: 1001,
+        workload: "spiffe://example.org/till".into(),
+    };
+    assert_eq!(said(unknown.clone()), "unknown app @ ");
+    assert_eq!(
+        said(PeerIdentity {
+            identity: "spiffe://example.org/node".into(),
+            attested: Some(attested.into()),
+            ..unknown.clone()
+        }),
+        "till shop 1001 spiffe://example.org/till @ far spiffe://example.org/node"
+    );
+    let local = AppIdentity {
+        id: 7,
+        name: "desk".into(),
+        pid: 100,
+        uid: 1002,
+        gid: 1002,
+        user: "".into(),
+        workload: "".into(),
+    };
+    let on_this_node = PeerIdentity {
+        app: Some(local.into()),
+        ..unknown
+    };
+    assert_eq!(said(on_this_node), "desk  1002  @ node ");
 }
 
 fn rig_bytes(count: usize) -> provost_engine::rig::Value {

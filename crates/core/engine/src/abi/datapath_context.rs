@@ -1,13 +1,17 @@
 //! A datapath context in the form in which it crosses the boundary.
 
-use super::types::{App, Bytes, DatapathContext as RawDatapathContext, Method, SIDE_CLIENT, SIDE_SERVER};
-use crate::{AppIdentity, DatapathContext, Side};
+use super::types::{
+    App, Bytes, DatapathContext as RawDatapathContext, IdentityForm, Method, SIDE_CLIENT, SIDE_SERVER,
+};
+use crate::{AppIdentity, DatapathContext, PeerApp, Side};
 
 /// What a [`RawDatapathContext`] points to. It lends from the datapath context.
 pub struct ContextForm<'a> {
     datapath_context: &'a DatapathContext,
     app: App,
     peer_app: Option<App>,
+    app_identity: IdentityForm,
+    peer_app_identity: Option<IdentityForm>,
     methods: Vec<Method>,
     descriptor_set: Vec<u8>,
 }
@@ -20,6 +24,8 @@ impl<'a> ContextForm<'a> {
             datapath_context,
             app: app(&datapath_context.app),
             peer_app: datapath_context.peer.app.as_deref().map(app),
+            app_identity: own_identity(datapath_context),
+            peer_app_identity: peer_identity(datapath_context),
             methods: methods(datapath_context),
             descriptor_set: datapath_context.schema.to_descriptor_set(),
         }
@@ -53,6 +59,11 @@ impl<'a> ContextForm<'a> {
                 .map_or(std::ptr::null(), std::ptr::from_ref),
             methods: self.methods.as_ptr(),
             method_count: self.methods.len(),
+            app_identity: &raw const self.app_identity,
+            peer_app_identity: self
+                .peer_app_identity
+                .as_ref()
+                .map_or(std::ptr::null(), std::ptr::from_ref),
         }
     }
 }
@@ -64,6 +75,34 @@ fn app(app: &AppIdentity) -> App {
         pid: app.pid,
         uid: app.uid,
         gid: app.gid,
+        reserved: 0,
+    }
+}
+
+fn own_identity(datapath_context: &DatapathContext) -> IdentityForm {
+    let app = &*datapath_context.app;
+    let known = PeerApp {
+        name: &app.name,
+        user: &app.user,
+        uid: app.uid,
+        workload: &app.workload,
+    };
+    identity(&datapath_context.node, known)
+}
+
+fn peer_identity(datapath_context: &DatapathContext) -> Option<IdentityForm> {
+    let known = datapath_context.peer.known_app()?;
+    let node = datapath_context.peer_node().map_or("", |node| node);
+    Some(identity(node, known))
+}
+
+fn identity(node: &str, app: PeerApp<'_>) -> IdentityForm {
+    IdentityForm {
+        node: Bytes::text(node),
+        name: Bytes::text(app.name),
+        user: Bytes::text(app.user),
+        workload: Bytes::text(app.workload),
+        uid: app.uid,
         reserved: 0,
     }
 }

@@ -1,7 +1,8 @@
 //! What a service has lent to this library, as the rest of the crate knows it.
 
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::mem::MaybeUninit;
+use std::ptr::{copy_nonoverlapping, null_mut};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use provost_marshal::{Tables, View};
@@ -9,11 +10,13 @@ use provost_schema::Schema;
 use provost_wire::metadata::{self, MetadataError};
 
 use super::types::{
-    Audit, Bytes, Contents as RawContents, DatapathContext as RawDatapathContext, Host, Method, OK,
-    SIDE_CLIENT, Step as RawStep,
+    App, Audit, Bytes, Contents as RawContents, DatapathContext as RawDatapathContext, Host, IdentityForm,
+    Method, OK, SIDE_CLIENT, Step as RawStep,
 };
 use crate::view::{Contents, MetadataFull};
-use crate::{AppIdentity, AuditEvent, Code, DatapathContext, EventSink, MethodContext, PeerIdentity, Side};
+use crate::{
+    AppIdentity, AttestedApp, AuditEvent, Code, DatapathContext, EventSink, MethodContext, PeerIdentity, Side,
+};
 
 /// A step that is in the service.
 pub(crate) struct RemoteStep<'a> {
@@ -221,7 +224,7 @@ impl<'a> Lent<'a> {
     unsafe fn of(raw: *const RawDatapathContext) -> Option<Lent<'a>> {
         // SAFETY: the caller's promise.
         unsafe {
-            let raw = raw.as_ref()?;
+            let raw = &whole(raw)?;
             let method = |raw: &Method| LentMethod {
                 name: text(raw.name),
                 path: text(raw.path),
@@ -231,7 +234,7 @@ impl<'a> Lent<'a> {
                 service: text(raw.service),
                 descriptor_set: slice(raw.descriptor_set),
                 methods: items(raw.methods, raw.method_count).iter().map(method).collect(),
-                app: app(raw.app)?,
+                app: app(raw.app, raw.app_identity)?,
                 side: match raw.side {
                     SIDE_CLIENT => Side::Client,
                     _ => Side::Server,
@@ -240,9 +243,8 @@ impl<'a> Lent<'a> {
                     identity: text(raw.peer_identity),
                     address: text(raw.peer_address),
                     transport: transport(&text(raw.transport)),
-                    app: app(raw.peer_app),
-                    // The boundary has no place for it.
-                    attested: None,
+                    app: app(raw.peer_app, raw.peer_app_identity),
+                    attested: attested(raw),
                 },
                 connection: raw.connection,
                 runtime: usize::try_from(raw.runtime).unwrap_or(usize::MAX),
@@ -259,11 +261,55 @@ fn transport(name: &str) -> &'static str {
     }
 }
 
+/// A datapath context in the form of this version: what an older service does not tell is null.
+///
 /// # Safety
 /// As for [`datapath_context`].
-unsafe fn app(raw: *const super::types::App) -> Option<Arc<AppIdentity>> {
+unsafe fn whole(raw: *const RawDatapathContext) -> Option<RawDatapathContext> {
+    if raw.is_null() {
+        return None;
+    }
+    let mut whole = MaybeUninit::<RawDatapathContext>::zeroed();
+    // SAFETY: the struct has as many bytes as its first field says, and not more than `whole` are copied; zeros are null
+    // pointers, empty texts and small numbers, so `whole` is initialized with or without the rest.
+    unsafe {
+        let bytes = (*raw.cast::<u32>() as usize).min(size_of::<RawDatapathContext>());
+        copy_nonoverlapping(raw.cast::<u8>(), whole.as_mut_ptr().cast::<u8>(), bytes);
+        Some(whole.assume_init())
+    }
+}
+
+/// The app of another node at the other end, if that node's word is taken.
+///
+/// # Safety
+/// As for [`datapath_context`].
+unsafe fn attested(raw: &RawDatapathContext) -> Option<Arc<AttestedApp>> {
+    if !raw.peer_app.is_null() {
+        return None;
+    }
     // SAFETY: the caller's promise.
-    let raw = unsafe { raw.as_ref() }?;
+    let identity = unsafe { raw.peer_app_identity.as_ref() }?;
+    // SAFETY: as above.
+    let text = |bytes: Bytes| unsafe { text(bytes) };
+    Some(Arc::new(AttestedApp {
+        node: text(identity.node),
+        name: text(identity.name),
+        user: text(identity.user),
+        uid: identity.uid,
+        workload: text(identity.workload),
+    }))
+}
+
+/// # Safety
+/// As for [`datapath_context`].
+unsafe fn app(raw: *const App, identity: *const IdentityForm) -> Option<Arc<AppIdentity>> {
+    // SAFETY: the caller's promise.
+    let (raw, identity) = unsafe { (raw.as_ref()?, identity.as_ref()) };
+    let of_identity = |field: fn(&IdentityForm) -> Bytes| {
+        let bytes = identity.map_or(Bytes::EMPTY, field);
+        // SAFETY: the caller's promise.
+        unsafe { text(bytes) }
+    };
     Some(Arc::new(AppIdentity {
         id: raw.id,
         // SAFETY: the caller's promise.
@@ -271,9 +317,8 @@ unsafe fn app(raw: *const super::types::App) -> Option<Arc<AppIdentity>> {
         pid: raw.pid,
         uid: raw.uid,
         gid: raw.gid,
-        // The boundary has no place for the two.
-        user: "".into(),
-        workload: "".into(),
+        user: of_identity(|identity| identity.user),
+        workload: of_identity(|identity| identity.workload),
     }))
 }
 
@@ -305,5 +350,49 @@ unsafe fn items<'a, T>(at: *const T, count: usize) -> &'a [T] {
     } else {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(at, count) }
+    }
+}
+
+#[cfg(all(test, feature = "rig"))]
+mod tests {
+    use super::super::ContextForm;
+    use super::*;
+    use crate::rig::Service;
+
+    const PROTO: &str = "syntax = \"proto3\"; package t; message M {} service S { rpc Get(M) returns (M); }";
+
+    fn with_callers() -> DatapathContext {
+        let mut context = Service::from_source(PROTO).datapath_context(Side::Server);
+        context.peer.attested = Some(Arc::new(AttestedApp {
+            node: "far".into(),
+            name: "till".into(),
+            user: "shop".into(),
+            uid: 1001,
+            workload: "spiffe://example.org/till".into(),
+        }));
+        Arc::make_mut(&mut context.app).workload = "spiffe://example.org/shop".into();
+        context
+    }
+
+    #[test]
+    fn who_calls_and_who_is_called_cross_the_boundary() {
+        let context = with_callers();
+        let form = ContextForm::of(&context);
+        // SAFETY: the form is whole, and is borrowed.
+        let crossed = unsafe { datapath_context(&form.raw(), &context.node) }.unwrap();
+        assert_eq!((&crossed.peer, &crossed.app), (&context.peer, &context.app));
+        assert_eq!(crossed.peer_node().map(|node| &**node), Some("far"));
+    }
+
+    #[test]
+    fn a_service_that_does_not_tell_is_read_as_far_as_it_does() {
+        let context = with_callers();
+        let form = ContextForm::of(&context);
+        let mut raw = form.raw();
+        raw.struct_bytes = std::mem::offset_of!(RawDatapathContext, app_identity) as u32;
+        // SAFETY: as above; fewer bytes are told than there are.
+        let crossed = unsafe { datapath_context(&raw, &context.node) }.unwrap();
+        assert_eq!((&crossed.peer.attested, &*crossed.app.workload), (&None, ""));
+        assert_eq!(crossed.peer.address, context.peer.address);
     }
 }

@@ -147,6 +147,24 @@ pub struct App {
     pub reserved: u32,
 }
 
+/// Who an app is, by the names that its own node gives.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct IdentityForm {
+    /// The name of its node.
+    pub node: Bytes,
+    /// The name with which it attached there.
+    pub name: Bytes,
+    /// The name of its user there; empty where the number has none.
+    pub user: Bytes,
+    /// Its workload identity, such as a SPIFFE id; empty without one.
+    pub workload: Bytes,
+    /// The number of its user there.
+    pub uid: u32,
+    /// Zero in this version.
+    pub reserved: u32,
+}
+
 /// A method of a service.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -203,6 +221,10 @@ pub struct DatapathContext {
     pub methods: *const Method,
     /// How many.
     pub method_count: usize,
+    /// Who the app is. A service from before this was told ends its struct here, as `struct_bytes` says.
+    pub app_identity: *const IdentityForm,
+    /// Who the app at the other end is, where that is known: on this node, or on another one whose word is taken. Else null.
+    pub peer_app_identity: *const IdentityForm,
 }
 
 /// Which steps a filter judges.
