@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use flate2::Compression;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
+use provost_wire::Code;
 use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
@@ -37,6 +38,18 @@ pub enum CompressionFault {
         /// The limit that the reader set.
         bytes_max: u32,
     },
+}
+
+impl CompressionFault {
+    /// The status of a call with such a message (gRPC's status codes: "could not decompress", "message was larger than configured
+    /// limit").
+    #[must_use]
+    pub const fn code(&self) -> Code {
+        match self {
+            CompressionFault::Malformed(_) => Code::Internal,
+            CompressionFault::TooLarge { .. } => Code::ResourceExhausted,
+        }
+    }
 }
 
 impl MessageEncoding {

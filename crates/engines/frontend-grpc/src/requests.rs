@@ -353,14 +353,7 @@ pub(crate) fn plain(message: GrpcMessage, call: &PortCall, bytes_max: u32) -> Re
     }
     message
         .into_plain(call.encoding, bytes_max)
-        .map_err(|fault| GrpcStatus::new(fault_code(&fault), fault.to_string()))
-}
-
-fn fault_code(fault: &provost_grpc::CompressionFault) -> Code {
-    match fault {
-        provost_grpc::CompressionFault::TooLarge { .. } => Code::ResourceExhausted,
-        _ => Code::Internal,
-    }
+        .map_err(|fault| GrpcStatus::new(fault.code(), fault.to_string()))
 }
 
 fn message_bytes(body: &Body) -> u32 {

@@ -287,7 +287,7 @@ fn next_message(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut Buff
             body: body_of(&[], plain, buffers),
             ..Step::new(id, Parts::MESSAGE)
         }),
-        Err(fault) => AppTelling::Fault(Code::Internal, fault.to_string()),
+        Err(fault) => AppTelling::Fault(fault.code(), fault.to_string()),
     }
 }
 
@@ -309,7 +309,7 @@ fn end_of(call: &mut GrpcCall, id: u64, bytes_max: u32, buffers: &mut BufferPool
         step.parts = Parts::MESSAGE | Parts::STATUS;
         plain = match message.into_plain(call.encoding, bytes_max) {
             Ok(plain) => plain,
-            Err(fault) => return AppTelling::Fault(Code::Internal, fault.to_string()),
+            Err(fault) => return AppTelling::Fault(fault.code(), fault.to_string()),
         };
     }
     step.body = body_of(&end.metadata, plain, buffers);

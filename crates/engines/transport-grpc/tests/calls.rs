@@ -357,6 +357,42 @@ fn a_server_gets_nothing_compressed_that_it_has_said_it_does_not_take() {
     assert_eq!(named, gzip);
 }
 
+/// The status of a call that is answered with a message which says that it is compressed.
+fn answered_with(method: u16, compressed: &[u8]) -> Code {
+    let config = GrpcTransportConfig {
+        message_bytes_max: 1_000,
+        ..GrpcTransportConfig::default()
+    };
+    let mut rig = TransportRig::with(config, GrpcConfig::default());
+    rig.call(1, method, b"x");
+    rig.run();
+    let (call, _) = rig.server.request();
+    let head = ResponseHead {
+        encoding: MessageEncoding::Gzip,
+        ..ResponseHead::default()
+    };
+    let (server, now) = (&mut rig.server.grpc, rig.now);
+    server.respond(call, &head, now).unwrap();
+    let sent = server.send_message(call, MessageForm::Compressed, compressed.into(), now);
+    assert!(sent.is_ok());
+    server.finish(call, &GrpcStatus::ok(), &[], now).unwrap();
+    rig.run();
+    rig.told().pop().expect("the call ends").status
+}
+
+// gRPC's status codes: "Sent or received message was larger than configured limit", and "Could not decompress, but compression
+// algorithm supported".
+#[test]
+fn a_response_over_the_limit_is_told_from_a_damaged_one() {
+    for method in [UNARY, DOWNLOAD] {
+        let fits = MessageEncoding::Gzip.compress(&[7; 1_000]);
+        assert_eq!(answered_with(method, &fits), Code::Ok);
+        let grows = MessageEncoding::Gzip.compress(&[7; 1_001]);
+        assert_eq!(answered_with(method, &grows), Code::ResourceExhausted);
+        assert_eq!(answered_with(method, b"damaged"), Code::Internal);
+    }
+}
+
 #[test]
 fn deadlines_go_as_timeouts_and_end_calls_here() {
     let mut rig = TransportRig::new();
