@@ -1,11 +1,12 @@
-//! One direction of a connection: what two runtimes share. Every queue is lock-free and takes its memory at the start.
+//! One direction of a connection: what two runtimes share. Every queue is lock-free.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam_queue::ArrayQueue;
 use provost_datapath::{Buffer, Step};
 use provost_wire::Code;
+
+use crate::local_queue::LocalQueue;
 
 /// Steps that wait in one direction of a connection, at most, and bodies that the receiving end has not given back.
 pub const DIRECTION_STEPS_MAX: usize = 256;
@@ -28,10 +29,10 @@ pub(crate) struct Refusal {
 
 /// The sending end puts steps and takes returns; the receiving end does the opposite.
 pub(crate) struct LocalDirection {
-    steps: ArrayQueue<Step>,
-    returns: ArrayQueue<Return>,
+    steps: LocalQueue<Step>,
+    returns: LocalQueue<Return>,
     /// From the sending end, ahead of its steps.
-    refusals: ArrayQueue<Refusal>,
+    refusals: LocalQueue<Refusal>,
     /// The sending end puts nothing more.
     closed: AtomicBool,
     /// The receiving end takes nothing more.
@@ -43,9 +44,9 @@ pub(crate) struct LocalDirection {
 impl LocalDirection {
     pub(crate) fn new() -> LocalDirection {
         LocalDirection {
-            steps: ArrayQueue::new(DIRECTION_STEPS_MAX),
-            returns: ArrayQueue::new(DIRECTION_STEPS_MAX),
-            refusals: ArrayQueue::new(DIRECTION_STEPS_MAX),
+            steps: LocalQueue::with_bound(DIRECTION_STEPS_MAX),
+            returns: LocalQueue::with_bound(DIRECTION_STEPS_MAX),
+            refusals: LocalQueue::with_bound(DIRECTION_STEPS_MAX),
             closed: AtomicBool::new(false),
             deserted: AtomicBool::new(false),
             drains: AtomicBool::new(false),
@@ -125,9 +126,9 @@ impl LocalDirection {
         mut back: impl FnMut(&Return),
         mut refusal: impl FnMut(&Refusal),
     ) {
-        rotate(&self.steps, &mut step);
-        rotate(&self.returns, &mut back);
-        rotate(&self.refusals, &mut refusal);
+        self.steps.look(&mut step);
+        self.returns.look(&mut back);
+        self.refusals.look(&mut refusal);
     }
 
     pub(crate) fn lengths(&self) -> [usize; 3] {
@@ -140,15 +141,5 @@ impl LocalDirection {
 
     pub(crate) fn drains(&self) -> bool {
         self.drains.load(Ordering::Relaxed)
-    }
-}
-
-/// Takes each item out, looks at it, and puts it in again behind the others, so that in the end all are in their order.
-fn rotate<T>(queue: &ArrayQueue<T>, look: &mut impl FnMut(&T)) {
-    for _ in 0..queue.len() {
-        let Some(item) = queue.pop() else { return };
-        look(&item);
-        let put = queue.push(item);
-        debug_assert!(put.is_ok(), "the item had room before");
     }
 }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod direction;
+mod local_queue;
 mod saved;
 
 use std::borrow::Cow;

@@ -1,0 +1,173 @@
+//! A bounded queue between two threads, of which one puts and the other takes. Most connections are idle, so it has room for a few items,
+//! and takes the memory for its bound when more of them wait for the first time.
+//!
+//! ```text
+//! put ──► few ──► take          until `few` is full for the first time
+//! put ──► many ──► take         from then on: what is in `few` is taken first, and nothing is put there any more
+//! ```
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+
+/// Items for which there is room from the start.
+const FEW: usize = 8;
+
+/// See the module's documentation.
+pub(crate) struct LocalQueue<T> {
+    few: ArrayQueue<T>,
+    many: OnceLock<ArrayQueue<T>>,
+    /// Nothing is in `few`, and nothing will be. Whoever takes says so.
+    is_past_few: AtomicBool,
+    bound: usize,
+}
+
+impl<T> LocalQueue<T> {
+    pub(crate) fn with_bound(bound: usize) -> LocalQueue<T> {
+        LocalQueue {
+            few: ArrayQueue::new(FEW.min(bound)),
+            many: OnceLock::new(),
+            is_past_few: AtomicBool::new(false),
+            bound,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let many = self.many.get().map_or(0, ArrayQueue::len);
+        // Relaxed: who sees it late looks into a queue that is empty.
+        if self.is_past_few.load(Ordering::Relaxed) {
+            many
+        } else {
+            self.few.len() + many
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether there is no room: asked by whoever puts.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.bound
+    }
+
+    /// Puts an item, which comes back if there is no room.
+    pub(crate) fn push(&self, item: T) -> Result<(), T> {
+        let item = match self.many.get() {
+            Some(_) => item,
+            None => match self.few.push(item) {
+                Ok(()) => return Ok(()),
+                Err(item) => item,
+            },
+        };
+        if self.is_full() {
+            return Err(item);
+        }
+        self.many.get_or_init(|| ArrayQueue::new(self.bound)).push(item)
+    }
+
+    /// Takes the item that was put first.
+    pub(crate) fn pop(&self) -> Option<T> {
+        // Before `few`: where this is there, whoever put into `few` had done so for the last time.
+        let many = self.many.get();
+        if !self.is_past_few.load(Ordering::Relaxed) {
+            if let Some(item) = self.few.pop() {
+                return Some(item);
+            }
+            if many.is_some() {
+                self.is_past_few.store(true, Ordering::Relaxed);
+            }
+        }
+        many?.pop()
+    }
+
+    /// Looks at each item, in order, while nobody puts or takes. All stay.
+    pub(crate) fn look(&self, look: &mut impl FnMut(&T)) {
+        let many = self.many.get().into_iter();
+        std::iter::once(&self.few)
+            .chain(many)
+            .for_each(|queue| rotate(queue, look));
+    }
+}
+
+/// Takes each item out, looks at it, and puts it in again behind the others, so that in the end all are in their order.
+fn rotate<T>(queue: &ArrayQueue<T>, look: &mut impl FnMut(&T)) {
+    for _ in 0..queue.len() {
+        let Some(item) = queue.pop() else { return };
+        look(&item);
+        let put = queue.push(item);
+        debug_assert!(put.is_ok(), "the item had room before");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUND: usize = 3 * FEW;
+
+    #[test]
+    fn items_come_in_their_order_up_to_the_bound() {
+        let queue = LocalQueue::with_bound(BOUND);
+        let mut next = 0..;
+        for taken in [1, FEW, FEW + 1, BOUND] {
+            let first = next.start;
+            while !queue.is_full() {
+                queue.push(next.next().unwrap()).unwrap();
+            }
+            assert_eq!((queue.len(), queue.push(u64::MAX)), (BOUND, Err(u64::MAX)));
+            let mut seen = Vec::new();
+            queue.look(&mut |item| seen.push(*item));
+            assert!(seen.is_sorted() && seen.len() == BOUND && seen.contains(&first));
+            for expected in seen.into_iter().take(taken) {
+                assert_eq!(queue.pop(), Some(expected));
+            }
+        }
+        assert!(queue.is_empty() && queue.pop().is_none());
+    }
+
+    #[test]
+    fn one_that_is_never_crowded_takes_no_more_memory() {
+        let queue = LocalQueue::with_bound(BOUND);
+        for round in 0..100 {
+            for item in 0..FEW {
+                queue.push((round, item)).unwrap();
+            }
+            for item in 0..FEW {
+                assert_eq!(queue.pop(), Some((round, item)));
+            }
+        }
+        assert!(queue.many.get().is_none());
+    }
+
+    /// The change from the few to the many, again and again, while another thread takes.
+    #[test]
+    fn no_item_overtakes_another_between_two_threads() {
+        const ROUNDS: usize = 2_000;
+        for _ in 0..ROUNDS {
+            let queue = LocalQueue::with_bound(BOUND);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut item = 0;
+                    while item < 2 * BOUND {
+                        match queue.push(item) {
+                            Ok(()) => item += 1,
+                            Err(_) => std::thread::yield_now(),
+                        }
+                    }
+                });
+                let mut expected = 0;
+                while expected < 2 * BOUND {
+                    match queue.pop() {
+                        Some(item) => {
+                            assert_eq!(item, expected);
+                            expected += 1;
+                        }
+                        None => std::thread::yield_now(),
+                    }
+                }
+            });
+        }
+    }
+}
