@@ -13,7 +13,7 @@ use grpc_client::{
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::scrape::{metrics, value};
 use provost_e2e::successor::Fault;
-use provost_e2e::{Node, NodeOptions, Server, World, built, eventually, watched};
+use provost_e2e::{Node, NodeOptions, Replacement, Server, World, built, eventually, watched};
 use rustix::process::{Pid, Signal};
 use tokio::task::JoinHandle;
 use tonic::metadata::{BinaryMetadataValue, MetadataValue};
@@ -639,6 +639,43 @@ fn hot_restarts_keep_clients_that_are_quiet_or_wait() {
         assert_eq!(run(quiet.echo("c")).unwrap(), "c");
         assert_eq!(run(probe.echo("d")).unwrap(), "d");
         assert_eq!(proxy.connections(), 2, "a client has connected again");
+    });
+}
+
+/// Clients that have called once, and say nothing more.
+fn idle_clients(place: &str, count: usize) -> Vec<GrpcProbe> {
+    let clients: Vec<GrpcProbe> = (0..count).map(|_| GrpcProbe::at(place)).collect();
+    run(async {
+        for client in &clients {
+            client.echo("a").await.unwrap();
+        }
+    });
+    clients
+}
+
+#[test]
+fn an_idle_client_adds_little_to_a_hot_restart_and_no_more_to_the_next() {
+    const CLIENTS: u64 = 100;
+    const RESTARTS: usize = 3;
+    /// Bytes of one client, of its connection to the service, and of the server's end of that.
+    const BYTES_MAX: u64 = 3 << 10;
+    watched(|| {
+        let mut world = GrpcWorld::new();
+        let place = place(&world.node, "web");
+        let without = world.node.replace();
+        let clients = idle_clients(&place, CLIENTS as usize);
+        let carried: Vec<Replacement> = (0..RESTARTS).map(|_| world.node.replace()).collect();
+        for replacement in &carried {
+            let own = (replacement.state_bytes - without.state_bytes) / CLIENTS;
+            assert!(own < BYTES_MAX, "{own} bytes each: {replacement:?}");
+            // The first state may have a schema that the others begin with, and its socket.
+            assert!(replacement.state_bytes <= carried[0].state_bytes, "{carried:?}");
+        }
+        run(async {
+            for client in &clients {
+                client.echo("b").await.unwrap();
+            }
+        });
     });
 }
 

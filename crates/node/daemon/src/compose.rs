@@ -15,9 +15,8 @@ use provost_datapath::{
     PrivateBytes, ReceivedBlock, RestoreError, Restorer, SavedDatapath,
 };
 use provost_engine::{AppIdentity, AttestedApp, DatapathContext, MethodContext, PeerIdentity};
-use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, MethodShape, SendHeap};
-use provost_marshalling::{Binding, Encoding, Marshalling, MethodTypes, Side};
-use provost_schema::{Method, Service};
+use provost_frontend::{AppRole, CallQuota, Frontend, FrontendParts, SendHeap};
+use provost_marshalling::{Binding, Encoding, Marshalling, Side};
 
 use crate::policies::chain::PolicyEngine;
 use crate::runtime::{ConnectionId, Fitted, Guard, Planned, Tag};
@@ -120,7 +119,7 @@ impl ConnectionSpec {
     fn judged_methods(&self) -> Arc<[MethodContext]> {
         match (self.app.judging, self.role()) {
             (JudgedConnections::ThoseItServes, AppRole::Client) => Arc::from([]),
-            _ => self.of_service(MethodContext::of_service),
+            _ => Arc::clone(&self.schema.methods().contexts),
         }
     }
 
@@ -156,7 +155,7 @@ impl ConnectionSpec {
             role: self.role(),
             form: self.app.form,
             tables: Arc::clone(&self.schema.tables),
-            methods: self.of_service(MethodShape::of_service),
+            methods: Arc::clone(&self.schema.methods().shapes),
             send_heap: self.app.send_heap.clone(),
             message_bytes_max: self.limits.message_bytes_max,
             calls_max: self.limits.calls_max,
@@ -175,7 +174,7 @@ impl ConnectionSpec {
     fn marshalling(&self) -> EngineStart {
         let binding = Binding {
             tables: Arc::clone(&self.schema.tables),
-            methods: self.of_service(method_types),
+            methods: Arc::clone(&self.schema.methods().types),
             side: match self.role() {
                 AppRole::Client => Side::Client,
                 AppRole::Server => Side::Server,
@@ -192,12 +191,6 @@ impl ConnectionSpec {
             };
             Ok(Box::new(marshalling) as Box<dyn Engine>)
         })
-    }
-
-    /// Of the services of the set that the schema came in, its own (see `schemas`).
-    fn of_service<T>(&self, of: impl FnOnce(&Service) -> Arc<[T]>) -> Arc<[T]> {
-        let service = self.schema.schema.service(&self.schema.service);
-        service.map_or_else(|| Arc::from([]), of)
     }
 }
 
@@ -295,14 +288,6 @@ impl Restorer for NamesNothing {
     fn foreign(&mut self, kept: u32) -> Result<ForeignBytes, NotSaved> {
         Err(NotSaved::Foreign { kept })
     }
-}
-
-fn method_types(service: &Service) -> Arc<[MethodTypes]> {
-    let types = |method: &Method| MethodTypes {
-        input: method.input,
-        output: method.output,
-    };
-    service.methods.iter().map(types).collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! ```
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -52,6 +53,15 @@ pub(crate) struct CarriedClient {
     pub(crate) watches: Vec<CarriedWatch>,
 }
 
+/// The port of a client of another process.
+pub(crate) struct CarriedPort<'a> {
+    pub(crate) state: &'a [u8],
+    /// A duplicate of the socket of its connection.
+    pub(crate) socket: OwnedFd,
+    /// Where calls go over a connection of the node that has this number.
+    pub(crate) binding_of: &'a dyn Fn(u32) -> Option<ServiceBinding>,
+}
+
 /// What a client watches of the node's health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CarriedWatch {
@@ -60,6 +70,23 @@ pub(crate) struct CarriedWatch {
     pub(crate) service: String,
     /// What it was told last.
     pub(crate) told: i32,
+}
+
+/// The listeners to which clients of another process came: each is read once, however many clients came there.
+#[derive(Default)]
+pub(crate) struct CarriedListeners(HashMap<String, Rc<GrpcListener>>);
+
+impl CarriedListeners {
+    /// The listener with this configuration.
+    fn of_text(&mut self, text: &str) -> Result<Rc<GrpcListener>, String> {
+        if let Some(known) = self.0.get(text) {
+            return Ok(Rc::clone(known));
+        }
+        let config: GrpcListenerConfig = toml::from_str(text).map_err(|error| error.to_string())?;
+        let listener = Rc::new(GrpcListener::of_config(config)?);
+        self.0.insert(text.to_owned(), Rc::clone(&listener));
+        Ok(listener)
+    }
 }
 
 /// A client of another process of which everything is there but its connections of the node.
@@ -92,7 +119,7 @@ impl GrpcAccess {
     /// What another process has to know of a client.
     pub(crate) fn carried(&self, id: AppId) -> Option<CarriedClient> {
         let client = self.clients.find(id)?;
-        let listener = toml::to_string(&client.listener().config).ok()?;
+        let listener = client.listener().text()?.to_owned();
         let admitted = client.admitted.borrow();
         let process = admitted.as_ref().map_or(&client.process, |app| &app.process);
         let credentials = &process.credentials;
@@ -111,18 +138,22 @@ impl GrpcAccess {
         })
     }
 
-    /// Makes a client of what another process has said of it. Nothing that it can see is done. `binding_of` says where calls go
-    /// over a connection of the node that has this number.
+    /// Makes a client of what another process has said of it. Nothing that it can see is done.
     pub(crate) fn restore(
         &self,
         id: AppId,
         carried: CarriedClient,
-        state: &[u8],
-        socket: OwnedFd,
-        binding_of: &dyn Fn(u32) -> Option<ServiceBinding>,
+        port: CarriedPort<'_>,
+        listeners: &mut CarriedListeners,
     ) -> Result<RestoredClient, ClientNotRestored> {
         let other = |reason: &dyn std::fmt::Display| ClientNotRestored::Other(reason.to_string());
-        let config: GrpcListenerConfig = toml::from_str(&carried.listener).map_err(|error| other(&error))?;
+        let listener = listeners.of_text(&carried.listener);
+        let listener = listener.map_err(|error| other(&error))?;
+        let CarriedPort {
+            state,
+            socket,
+            binding_of,
+        } = port;
         let party = party_of(&socket, carried.uid)?;
         let place = if carried.is_admitted {
             None
@@ -136,13 +167,12 @@ impl GrpcAccess {
         let carrier = carrier_of(&mut fields, socket)?;
         let send_heap = self.new_share();
         let counts = Arc::default();
-        let parts = self.port_parts(&config, carrier, &send_heap, &counts);
+        let parts = self.port_parts(&listener.config, carrier, &send_heap, &counts);
         let port = GrpcPort::restore(&mut fields, parts, binding_of, now_ns())?;
         fields.end()?;
-        let listener = GrpcListener::of_config(config).map_err(|error| other(&error))?;
         let known = KnownClient {
             id,
-            listener: Rc::new(listener),
+            listener,
             name: carried.name.clone(),
             process,
             proved: carried.proved.as_str().into(),
@@ -260,5 +290,28 @@ fn carrier_of(
             let reason = format!("{other} is no way to carry bytes that this version knows");
             Err(fields.damaged(reason).into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_written_once_and_read_once_for_all_its_clients() {
+        let mut listeners = CarriedListeners::default();
+        let text = |port: u16| format!("name = \"web\"\naddress = \"127.0.0.1:{port}\"\napp = \"shop\"\n");
+        let first = listeners.of_text(&text(1)).unwrap();
+        let other = listeners.of_text(&text(2)).unwrap();
+        for _ in 0..100 {
+            assert!(Rc::ptr_eq(&first, &listeners.of_text(&text(1)).unwrap()));
+        }
+        assert_eq!(listeners.0.len(), 2);
+        assert!(first.config != other.config);
+        // The text is kept, and means the same listener.
+        let (written, again) = (first.text().unwrap(), first.text().unwrap());
+        assert!(std::ptr::eq(written, again));
+        assert!(listeners.of_text(written).unwrap().config == first.config);
+        assert!(listeners.of_text("name = 7").is_err());
     }
 }

@@ -10,9 +10,7 @@ use std::time::Duration;
 use provost_datapath::BodyForm;
 use provost_engine::AppIdentity;
 use provost_frontend::SendHeap;
-use provost_frontend_grpc::{
-    ByteCarrier, GrpcPort, GrpcPortParts, MethodBinding, ServiceBinding, ServiceRefusal,
-};
+use provost_frontend_grpc::{ByteCarrier, GrpcPort, GrpcPortParts, ServiceBinding, ServiceRefusal};
 use provost_grpc::{CallCounts, GrpcConfig};
 use provost_http2::{Http2Config, KeepalivePolicy};
 use provost_runtime::{CallerEnding, NewCaller, ServiceAnswer};
@@ -388,11 +386,10 @@ impl GrpcAccess {
         let app = self.admitted(client)?;
         let connection = self.connector.connect_client(&app, service, guard).await?;
         let schema = &connection.schema;
-        let methods = schema.schema.service(service).map(MethodBinding::of_service);
         Ok(ServiceBinding {
             connection: connection.number,
             tables: Arc::clone(&schema.tables),
-            methods: Arc::new(methods.unwrap_or_default()),
+            methods: Arc::clone(&schema.methods().bindings),
             message_bytes_max: connection.message_bytes_max,
         })
     }

@@ -1,6 +1,6 @@
 //! The listeners of a node: opened at its start, taken over from the process before, or changed by a reload.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -78,6 +78,8 @@ pub(super) struct GrpcListener {
     pub(super) number: u64,
     /// What has become of the calls of clients that are gone.
     pub(super) ended_calls: Cell<CountedCalls>,
+    /// Its configuration as TOML, once a hot restart has asked for it.
+    text: OnceCell<Option<String>>,
 }
 
 impl GrpcListener {
@@ -88,8 +90,15 @@ impl GrpcListener {
             tls: None,
             number: 0,
             ended_calls: Cell::default(),
+            text: OnceCell::new(),
             config,
         })
+    }
+
+    /// Its configuration as TOML. It is written once, however many clients have come there.
+    pub(super) fn text(&self) -> Option<&str> {
+        let write = || toml::to_string(&self.config).ok();
+        self.text.get_or_init(write).as_deref()
     }
 }
 
@@ -153,6 +162,7 @@ impl GrpcAccess {
             address: socket.address(),
             number: self.listeners.next_number(),
             ended_calls: Cell::default(),
+            text: OnceCell::new(),
             config,
         });
         tracing::info!(name = listener.config.name, address = %listener.address, "serving gRPC clients");

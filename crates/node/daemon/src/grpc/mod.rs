@@ -31,7 +31,10 @@ use crate::connect::Connector;
 use crate::quiesce_barrier::QuiesceBarrier;
 use crate::runtimes::Runtimes;
 
-pub(crate) use carried::{CarriedClient, CarriedWatch, ClientNotRestored, RestoredClient, ResumedClient};
+pub(crate) use carried::{
+    CarriedClient, CarriedListeners, CarriedPort, CarriedWatch, ClientNotRestored, RestoredClient,
+    ResumedClient,
+};
 pub(crate) use clients::CarriedClients;
 use clients::ClientRegistry;
 pub use listeners::NotListening;

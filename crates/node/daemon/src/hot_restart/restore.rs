@@ -31,7 +31,7 @@ use crate::compose::{
 };
 use crate::connections::ConnectionOpening;
 use crate::control_plane::ControlPlane;
-use crate::grpc::{RestoredClient, ResumedClient};
+use crate::grpc::{CarriedListeners, RestoredClient, ResumedClient};
 use crate::permits::{AppConnections, Permit};
 use crate::policies::chain::{Chain, PolicyEngine, PreparedPolicy, stand_in, started};
 use crate::policies::{Instance, closed};
@@ -146,11 +146,12 @@ pub(super) fn node(
             Err(error) => left_out.add(id, heap, error)?,
         }
     }
+    let mut listeners = CarriedListeners::default();
     for client in node.grpc_clients {
         let id = client.app.as_ref().map_or(0, |app| app.id);
         let count = restore_client::descriptors_of(&client);
         let mut own = Descriptors(descriptors.take(count, &format!("gRPC client {id}"))?.into());
-        match restore_client::begin(plane, client, &mut own) {
+        match restore_client::begin(plane, client, &mut own, &mut listeners) {
             Ok(client) => apps.push(client),
             Err(error) => left_out.add(id, None, error)?,
         }

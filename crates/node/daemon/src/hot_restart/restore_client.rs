@@ -1,7 +1,9 @@
 //! How the new process makes a gRPC client of the state.
 
+use std::sync::Arc;
+
 use provost_datapath::RestoreError;
-use provost_frontend_grpc::{MethodBinding, ServiceBinding};
+use provost_frontend_grpc::ServiceBinding;
 
 use super::restore::{
     Descriptors, NotRestored, RestoringApp, RestoringConnection, RestoringParty, failed_of_app, failed_state,
@@ -9,7 +11,7 @@ use super::restore::{
 };
 use super::state;
 use crate::control_plane::ControlPlane;
-use crate::grpc::{CarriedClient, CarriedWatch, ClientNotRestored};
+use crate::grpc::{CarriedClient, CarriedListeners, CarriedPort, CarriedWatch, ClientNotRestored};
 
 /// How many descriptors a client has in the order of all.
 pub(super) fn descriptors_of(client: &state::GrpcClient) -> u32 {
@@ -25,6 +27,7 @@ pub(super) fn begin(
     plane: &ControlPlane,
     mut client: state::GrpcClient,
     descriptors: &mut Descriptors,
+    listeners: &mut CarriedListeners,
 ) -> Result<RestoringApp, NotRestored> {
     let mut app = client.app.take().unwrap_or_default();
     let what = format!("gRPC client {} ({})", app.id, client.origin);
@@ -38,8 +41,13 @@ pub(super) fn begin(
     let stuck = stuck.map_err(|error| failed_state(&what, &error))?;
     let binding_of = |number: u32| parts.iter().find_map(|part| binding_of(part, number));
     let carried = carried(&app, client);
-    let port = std::mem::take(&mut app.port);
-    let restored = plane.grpc.restore(app.id, carried, &port, socket, &binding_of);
+    let state = std::mem::take(&mut app.port);
+    let port = CarriedPort {
+        state: &state,
+        socket,
+        binding_of: &binding_of,
+    };
+    let restored = plane.grpc.restore(app.id, carried, port, listeners);
     let restored = restored.map_err(|error| not_restored(&what, &error))?;
     Ok(RestoringApp {
         endpoint: plane.grpc.endpoint(&restored),
@@ -66,11 +74,10 @@ fn binding_of(connection: &RestoringConnection, number: u32) -> Option<ServiceBi
         return None;
     }
     let schema = &connection.schema;
-    let service = schema.schema.service(&state.service)?;
     Some(ServiceBinding {
         connection: number,
-        tables: std::sync::Arc::clone(&schema.tables),
-        methods: std::sync::Arc::new(MethodBinding::of_service(service)),
+        tables: Arc::clone(&schema.tables),
+        methods: Arc::clone(&schema.methods().bindings),
         message_bytes_max: state.message_bytes_max,
     })
 }

@@ -8,19 +8,21 @@
 //! What the configuration or an operator gave is pinned: it is not forgotten, and no app's schema goes before it.
 
 mod cache;
+mod methods;
 mod work;
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use provost_marshal::{TableError, Tables};
 use provost_schema::{Schema, SchemaError, SchemaErrorKind, SchemaHash};
 use provost_wire::limits::SCHEMA_BYTES_MAX;
 
 use cache::{CACHE_BOUNDS, SchemaCache, read_bounded};
+pub(crate) use methods::ServiceMethods;
 pub(crate) use work::{COMPILING_THREADS_MAX, PeerWork, SchemaWork};
 
 /// Memory that all schemas may take, as [`memory_bytes`] estimates it.
@@ -40,6 +42,18 @@ pub struct BoundSchema {
     pub tables: Arc<Tables>,
     /// What it was made from, to be sent to a node that has another.
     pub descriptor_set: Arc<[u8]>,
+    /// Its methods, once a connection has asked for them.
+    methods: OnceLock<ServiceMethods>,
+}
+
+impl BoundSchema {
+    /// The methods of the service as engines and ports have them: made once, however many connections share them.
+    pub(crate) fn methods(&self) -> &ServiceMethods {
+        self.methods.get_or_init(|| {
+            let service = self.schema.service(&self.service);
+            service.map(ServiceMethods::of_service).unwrap_or_default()
+        })
+    }
 }
 
 /// Why a schema was not taken.
@@ -533,6 +547,7 @@ impl CheckedSet {
             schema: Arc::clone(&schema),
             tables: Arc::clone(&tables),
             descriptor_set: Arc::clone(&descriptor_set),
+            methods: OnceLock::new(),
         };
         Ok(services.map(bind).collect())
     }
@@ -617,6 +632,22 @@ mod tests {
         assert_eq!(store.known("t.S", hash).unwrap().service, "t.S");
         assert!(store.known("t.Other", hash).is_none());
         assert!(store.known("t.S", SchemaHash([0; 32])).is_none());
+    }
+
+    #[test]
+    fn the_methods_of_a_service_are_made_once_for_all_its_connections() {
+        let store = store(4, None);
+        let schema = store.add(&encoded(&["S", "T"], 0), None, USER).unwrap().remove(1);
+        let (first, second) = (schema.methods().clone(), schema.methods().clone());
+        assert!(
+            Arc::ptr_eq(&first.bindings, &second.bindings) && Arc::ptr_eq(&first.contexts, &second.contexts)
+        );
+        assert!(Arc::ptr_eq(&first.shapes, &second.shapes) && Arc::ptr_eq(&first.types, &second.types));
+        assert_eq!(
+            (first.bindings.len(), first.shapes.len(), first.types.len()),
+            (1, 1, 1)
+        );
+        assert_eq!(*first.contexts[0].path, *"/t.T/Call");
     }
 
     #[test]
