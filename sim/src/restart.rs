@@ -21,7 +21,7 @@ use provost_datapath::{
 use provost_frontend::{AppPort, CallQuota, PortSource, SendHeap};
 use provost_runtime::{
     AdoptedApp, AdoptedConnection, AdoptedPort, AppId, ConnectionId, FittedEngine, FrozenRuntime, NewApp,
-    NewConnection, Reply, RuntimeCommand, SavedApp, SavedApps, SavedConnection, SavedRange,
+    NewConnection, Reply, RuntimeCommand, SavedApp, SavedApps, SavedAround, SavedConnection, SavedRange,
 };
 use provost_shm::Doorbell;
 use provost_transport_local::{End, LocalTransport, SavedEnd};
@@ -170,15 +170,15 @@ impl Restart {
         if self.plan == RestartPlan::DiesBeforeSaving {
             return Ok(None);
         }
-        let heaps: Arc<[(AppId, SendHeap)]> = node
-            .apps
-            .iter()
-            .map(|(id, app)| (*id, app.send_heap.clone()))
-            .collect();
+        let heaps = node.apps.iter();
+        let around = SavedAround {
+            heaps: heaps.map(|(id, app)| (*id, app.send_heap.clone())).collect(),
+            newest_forms: Arc::from([]),
+        };
         let mut saved = Vec::new();
         for (runtime, frozen) in node.runtimes.iter_mut().zip(frozen) {
             let (answer, reply) = Answer::<io::Result<SavedApps>>::new();
-            frozen.save(Arc::clone(&heaps), reply);
+            frozen.save(around.clone(), reply);
             runtime.poll(clock.now())?;
             let apps = answer.take().ok_or("a frozen runtime saves nothing")?;
             saved.extend(apps.map_err(|error| error.to_string())?.apps);

@@ -215,13 +215,13 @@ fn policies_and_taps_see_these_calls_as_others() {
 }
 
 #[test]
-fn a_replaced_node_ends_the_calls_and_goes_on() {
+fn a_replaced_node_goes_on_with_the_calls_of_its_apps() {
     watched(|| {
         let mut setting = GrpcSetting::new();
         setting.agent.calls_well();
         let held = setting.agent.begin(Ask::Hold(Hold {
             key: "held".to_owned(),
-            milliseconds: 600_000,
+            milliseconds: 3_000,
             ..Hold::default()
         }));
         let agent = &mut setting.agent;
@@ -229,15 +229,25 @@ fn a_replaced_node_ends_the_calls_and_goes_on() {
             let key = "held".to_owned();
             agent.succeeds(Ask::Counts { key }).begun == 1
         });
-        setting.node.replace();
-        let failure = setting.agent.failure(held);
-        assert_eq!(failure.code, Code::Unavailable, "{failure:?}");
-        assert!(failure.message.contains("was replaced"), "{failure:?}");
-        setting.agent.succeeds(Ask::Echo(Echo {
-            unconnected: Unconnected::Wait,
-            calls: 10,
-            ..Echo::default()
+        for _ in 0..3 {
+            setting.node.replace();
+            setting.agent.succeeds(echo(10, 10));
+        }
+        let ended = setting.agent.answer(held);
+        assert!(matches!(ended, Answer::Done(_)), "{ended:?}");
+        setting.agent.calls_well();
+        // Messages that are under way.
+        let pour = setting.agent.begin(Ask::Pour(Pour {
+            messages: 300,
+            bytes: 20_000,
+            ..Pour::default()
         }));
+        setting.node.replace();
+        let poured = setting.agent.answer(pour);
+        assert!(
+            matches!(&poured, Answer::Done(done) if done.count == 300),
+            "{poured:?}"
+        );
     });
 }
 

@@ -5,8 +5,10 @@ mod grpc_client;
 #[path = "grpc_out/tonic_probe.rs"]
 mod tonic_probe;
 
+use grpc_client::traffic::{CountingProxy, SteadyTraffic};
 use grpc_client::{EchoMessage, GrpcProbe, place, run, tcp_listener};
 use provost_e2e::driver::WAIT_MAX;
+use provost_e2e::successor::Fault;
 use provost_e2e::{Node, NodeOptions, World, built, eventually, watched};
 use tonic::Code;
 use tonic_probe::TonicServer;
@@ -24,9 +26,14 @@ struct ThroughSetting {
 impl ThroughSetting {
     fn new() -> ThroughSetting {
         let server = TonicServer::start();
+        let endpoint = server.address.to_string();
+        ThroughSetting::leading_to(&endpoint, server)
+    }
+
+    /// Where the node finds the server at an endpoint.
+    fn leading_to(endpoint: &str, server: TonicServer) -> ThroughSetting {
         let route = format!(
-            "[[route]]\nservice = \"probe.Probe\"\ntransport = \"grpc\"\nendpoints = [\"{}\"]\n",
-            server.address
+            "[[route]]\nservice = \"probe.Probe\"\ntransport = \"grpc\"\nendpoints = [\"{endpoint}\"]\n"
         );
         let mut world = World::new(ROLE);
         let options = NodeOptions {
@@ -61,6 +68,32 @@ fn calls_of_all_kinds_pass_between_programs_that_know_nothing_of_the_node() {
             let probe = setting.probe();
             probe.calls_of_all_kinds().await;
         });
+    });
+}
+
+#[test]
+fn hot_restarts_keep_both_connections_and_all_calls() {
+    const REPLACEMENTS: usize = 4;
+    tested(|| {
+        let server = TonicServer::start();
+        let to_server = CountingProxy::to(&server.address.to_string());
+        let endpoint = to_server.place().replace("http://", "");
+        let mut setting = ThroughSetting::leading_to(&endpoint, server);
+        let to_node = CountingProxy::to(&place(&setting.node, "web"));
+        let traffic = SteadyTraffic::begin(&GrpcProbe::at(&to_node.place()), "hot");
+        for fault in [Fault::EndsAtTheState, Fault::EndsBeforeTheCommit] {
+            setting.node.set_faulty_successor(fault);
+            println!("{}", setting.node.try_replace().expect_err("it fails"));
+            traffic.go_on();
+        }
+        setting.node.set_successor(None);
+        for _ in 0..REPLACEMENTS {
+            println!("{:?}", setting.node.replace());
+            traffic.go_on();
+        }
+        traffic.end();
+        let connections = (to_node.connections(), to_server.connections());
+        assert_eq!(connections, (1, 1), "an end was connected to again");
     });
 }
 

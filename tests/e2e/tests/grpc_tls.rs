@@ -640,3 +640,31 @@ fn hot_restarts_keep_connections_within_tls() {
         assert_eq!(run(fresh.echo("c")).unwrap(), "c");
     });
 }
+
+#[test]
+fn hot_restarts_keep_connections_to_servers_within_tls() {
+    const REPLACEMENTS: usize = 3;
+    tested(|| {
+        let (authority, mut world) = (Authority::new(), World::new(ROLE));
+        let files = VouchedFiles::new(&authority, "one", world.directory());
+        let server = TonicServer::within_tls(LOCAL, files.server());
+        let to_server = CountingProxy::to(&server.address.to_string());
+        let endpoint = to_server.place().replace("http://", "");
+        let tables = listener(&files.keys(&["cert", "key"])) + &route(&endpoint, &files.keys(&["ca"]));
+        let mut node = node_with(&mut world, tables);
+        let to_node = CountingProxy::to(&place(&node, "web"));
+        let probe = GrpcProbe::within_tls(&to_node.place(), files.client());
+        let traffic = SteadyTraffic::begin(&probe, "hot");
+        node.set_faulty_successor(Fault::EndsBeforeTheCommit);
+        println!("{}", node.try_replace().expect_err("it fails"));
+        traffic.go_on();
+        node.set_successor(None);
+        for _ in 0..REPLACEMENTS {
+            println!("{:?}", node.replace());
+            traffic.go_on();
+        }
+        traffic.end();
+        let connections = (to_node.connections(), to_server.connections());
+        assert_eq!(connections, (1, 1), "an end was connected to again");
+    });
+}

@@ -74,6 +74,15 @@ pub trait Saver {
         Successor::OtherProcess
     }
 
+    /// The newest form of the state of a kind of engine that the successor reads, where that matters: of a kind whose older forms
+    /// say less. A successor in another process that has not said so reads the first.
+    fn newest_form(&self, _kind: &str) -> u32 {
+        match self.successor() {
+            Successor::SameProcess => u32::MAX,
+            Successor::OtherProcess => 1,
+        }
+    }
+
     /// Appends a copy of foreign bytes to `out`, exactly as many as the range has.
     fn foreign(&mut self, bytes: &ForeignBytes, out: &mut Vec<u8>);
 

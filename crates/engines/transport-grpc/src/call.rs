@@ -7,6 +7,8 @@
 //!          begin it: once
 //! ```
 
+mod saved;
+
 use std::collections::VecDeque;
 
 use provost_datapath::Nanos;

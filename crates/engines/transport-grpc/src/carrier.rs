@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use provost_datapath::FieldWriter;
 use rustix::net::{AddressFamily, Protocol, SocketAddrUnix, SocketFlags, SocketType, ipproto};
 
 /// A socket that does not block, or what stands for one.
@@ -41,7 +42,21 @@ pub trait ByteCarrier: Send {
 
     /// What a poller watches.
     fn socket(&self) -> BorrowedFd<'_>;
+
+    /// The socket, of which a successor gets a duplicate; none if no successor can go on with what the carrier does.
+    fn carried_socket(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Appends what a successor needs beside the socket: [`PLAIN_CARRIER`] if that is nothing.
+    fn save(&self, out: &mut FieldWriter) {
+        out.u8(PLAIN_CARRIER);
+    }
 }
+
+/// How the state of a link says that its bytes are in a socket as they are. Other numbers are those of other carriers, which append
+/// what they need.
+pub const PLAIN_CARRIER: u8 = 0;
 
 impl<S: Read + Write + AsFd + Send> ByteCarrier for S {
     fn read_ready(&mut self, into: &mut [u8]) -> io::Result<usize> {
@@ -58,6 +73,10 @@ impl<S: Read + Write + AsFd + Send> ByteCarrier for S {
 
     fn socket(&self) -> BorrowedFd<'_> {
         self.as_fd()
+    }
+
+    fn carried_socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use provost_datapath::{EncodedBody, PrivateCharge, message_offset};
+use provost_datapath::{
+    EncodedBody, FieldReader, FieldWriter, PrivateCharge, RestoreError, SavedField, message_offset,
+};
 use provost_grpc::{MessageEncoding, MessageForm};
 use provost_http2::{DataChunk, FewBytes};
 
@@ -42,6 +44,23 @@ impl FormedChunk {
             form: MessageForm::Compressed,
             chunk: MessageChunk::Whole(Arc::new(message)),
         }
+    }
+}
+
+impl SavedField for FormedChunk {
+    fn save(&self, out: &mut FieldWriter) {
+        out.flag(self.form == MessageForm::Compressed);
+        out.run(self.chunk.bytes());
+    }
+
+    fn restore(fields: &mut FieldReader<'_>) -> Result<FormedChunk, RestoreError> {
+        let form = if fields.flag()? {
+            MessageForm::Compressed
+        } else {
+            MessageForm::Plain
+        };
+        let chunk = MessageChunk::from_saved(fields.run()?.to_vec());
+        Ok(FormedChunk { form, chunk })
     }
 }
 

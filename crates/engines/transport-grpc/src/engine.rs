@@ -38,6 +38,8 @@ pub struct GrpcTransportParts {
     /// The connection to the server.
     pub link: GrpcLink,
     pub dialer: LinkDialer,
+    /// What a successor needs to connect to the server once more, in the form of whoever made the dialer.
+    pub server: Vec<u8>,
     /// What the server is called (`:authority`).
     pub authority: String,
     /// The methods of the service, by index.
@@ -58,9 +60,11 @@ pub struct GrpcTransport {
     pub(crate) methods: Arc<[GrpcMethod]>,
     /// Encodings that the server takes, once it has said so.
     pub(crate) server_accepts: Option<EncodingSet>,
-    counts: Arc<CallCounts>,
-    dialer: LinkDialer,
-    dials_left: u32,
+    pub(crate) counts: Arc<CallCounts>,
+    /// What a successor needs to connect to the server once more.
+    pub(crate) server: Vec<u8>,
+    pub(crate) dialer: LinkDialer,
+    pub(crate) dials_left: u32,
     pub(crate) links: [Option<GrpcLink>; LINKS_MAX],
     pub(crate) calls: CallMap<GrpcCall>,
     pub(crate) streams: HashMap<StreamPlace, u64>,
@@ -77,10 +81,10 @@ pub struct GrpcTransport {
     pub(crate) replay_cost: usize,
     pub(crate) stage: TransportStage,
     /// Why the last link ended.
-    last_end: String,
+    pub(crate) last_end: String,
     /// Whether reading waits for room towards the app.
     is_stopped: bool,
-    looked_at: Nanos,
+    pub(crate) looked_at: Nanos,
     /// After how long the link that is not watched is looked at again.
     look_gap: Nanos,
     pub(crate) now: Nanos,
@@ -114,6 +118,7 @@ impl GrpcTransport {
             methods: parts.methods,
             server_accepts: None,
             counts: parts.counts,
+            server: parts.server,
             dialer: parts.dialer,
             dials_left: DIALS_MAX,
             links: [Some(link), None],
@@ -144,6 +149,7 @@ impl GrpcTransport {
             methods: Arc::from([]),
             server_accepts: None,
             counts: Arc::default(),
+            server: Vec::new(),
             dialer: Box::new(|| Err(io::ErrorKind::Unsupported.into())),
             dials_left: 0,
             links: [None, None],
@@ -599,8 +605,8 @@ impl TransportEngine for GrpcTransport {
         })
     }
 
-    /// None: a successor does not go on with a link.
+    /// Those of the links, if a successor can go on with them. One that cannot by its version closes them.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
+        self.carried_sockets().unwrap_or_default()
     }
 }

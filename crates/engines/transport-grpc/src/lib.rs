@@ -10,7 +10,8 @@
 //! A link is opened by blocking code ([`GrpcLink::establish`]) off the data plane. A server that says GOAWAY has calls that it left
 //! unprocessed begun again on a second link, once each; a call that it may have begun never is.
 //!
-//! No link is given to a successor: its calls end as UNAVAILABLE there, with the reason ([`GrpcTransport::restore`]).
+//! A successor goes on with the links and their calls ([`GrpcTransport::restore`]). Where it cannot, the calls end as UNAVAILABLE there,
+//! with the reason.
 #![forbid(unsafe_code)]
 
 mod call;
@@ -23,13 +24,14 @@ mod replies;
 mod requests;
 mod saved;
 
-pub use carrier::{ByteCarrier, dial, dial_unix};
+pub use carrier::{ByteCarrier, PLAIN_CARRIER, dial, dial_unix};
 pub use config::{
     CALL_PENDING_BYTES_MAX, GrpcMethod, GrpcTransportConfig, HELD_BYTES_MAX, KEEPALIVE_INTERVAL_NS_MIN,
     REPLAY_BYTES_MAX, REPLAY_CALL_BYTES_MAX, WAITING_CALLS_MAX,
 };
 pub use engine::{GrpcTransport, GrpcTransportParts, LinkDialer};
 pub use link::{EstablishFault, GrpcLink};
+pub use saved::{CarrierRestorer, RestoredTransportParts, STATE_BYTES_MAX, STATE_FORM};
 
 /// What kind of engine it is.
 pub const KIND: &str = "transport-grpc";

@@ -1,10 +1,12 @@
 //! One connection to the server.
 
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use provost_datapath::Nanos;
+use provost_datapath::{FieldReader, FieldWriter, Nanos, RestoreError};
 use provost_grpc::{GrpcConnection, GrpcEvent};
+use provost_http2::{DataChunk, EndpointRole};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::carrier::ByteCarrier;
@@ -297,6 +299,56 @@ impl GrpcLink {
             }
             _ => {}
         }
+    }
+}
+
+// A hot restart.
+impl GrpcLink {
+    /// The socket, of which a successor gets a duplicate; none if no successor can go on with the link.
+    pub(crate) fn carried_socket(&self) -> Option<BorrowedFd<'_>> {
+        self.carrier.carried_socket().filter(|_| self.ended().is_none())
+    }
+
+    /// Appends what a successor needs beside the socket. The link stays as it is.
+    pub(crate) fn save(&self, out: &mut FieldWriter) {
+        self.carrier.save(out);
+        out.flag(self.has_settings);
+        out.flag(self.is_draining);
+        match &self.life {
+            LinkLife::Open => out.text(""),
+            LinkLife::Closing(reason) | LinkLife::Ended(reason) => out.text(reason),
+        }
+        out.run(&self.input);
+        self.grpc.save(out);
+    }
+
+    /// Goes on with the link of another process. Nothing that the server can see is done.
+    pub(crate) fn restore(
+        carrier: Box<dyn ByteCarrier>,
+        config: &GrpcTransportConfig,
+        fields: &mut FieldReader<'_>,
+    ) -> Result<GrpcLink, RestoreError> {
+        let (has_settings, is_draining) = (fields.flag()?, fields.flag()?);
+        let life = match fields.text()? {
+            "" => LinkLife::Open,
+            reason => LinkLife::Closing(reason.to_owned()),
+        };
+        let input = fields.run()?.to_vec();
+        let config = config.protocol();
+        let grpc = GrpcConnection::restore(fields, EndpointRole::Client, config, MessageChunk::from_saved)?;
+        Ok(GrpcLink {
+            carrier,
+            grpc,
+            input,
+            is_readable: true,
+            is_writable: true,
+            is_flushed: false,
+            has_settings,
+            is_draining,
+            // It is set anew with the first poll.
+            has_keepalive: false,
+            life,
+        })
     }
 }
 

@@ -1,46 +1,148 @@
-//! What a successor is given: whom it has to tell that the connection is over.
+//! What a successor is given. All numbers are little-endian.
 //!
-//! A link of gRPC saves no state yet. So the calls that are under way end at the successor, as UNAVAILABLE and with the reason, and the
-//! app connects anew. All numbers are little-endian.
+//! | form | says | then |
+//! |---|---|---|
+//! | 1 | the calls that are under way | they end at the successor, as UNAVAILABLE and with the reason, and the app connects anew |
+//! | 2 | the links and their calls, with duplicates of the links' sockets | they go on: the server notices nothing |
+//!
+//! The second form goes to who reads it ([`Saver::newest_form`]), of an engine whose links can all be carried: those within TLS 1.2
+//! cannot be.
 
+use std::collections::BTreeSet;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use provost_datapath::{ConnectionEnd, ConnectionSignals, FieldWriter, RestoreError, SavedState, Saver};
+use provost_datapath::{
+    ConnectionEnd, ConnectionSignals, FieldReader, FieldWriter, Nanos, RestoreError, Restorer, SavedField,
+    SavedState, Saver, Step,
+};
+use provost_grpc::{CallCounts, EncodingSet};
 use provost_wire::Code;
 use provost_wire::limits::CALLS_IN_FLIGHT_MAX;
 
 use crate::KIND;
-use crate::call::GrpcCall;
-use crate::config::REFUSALS_MAX;
-use crate::engine::GrpcTransport;
+use crate::call::{CallPlace, GrpcCall, StreamPlace};
+use crate::carrier::ByteCarrier;
+use crate::config::{GrpcMethod, GrpcTransportConfig, REFUSALS_MAX};
+use crate::engine::{GrpcTransport, LINKS_MAX, LinkDialer, TransportStage};
+use crate::link::GrpcLink;
 
-/// The newest form of the saved state.
-const FORM: u32 = 1;
+/// The form of a state that says which calls are under way, and no more.
+const CALLS_FORM: u32 = 1;
+/// The newest form of the saved state: what a process says that it reads before it is given one.
+pub const STATE_FORM: u32 = 2;
+/// Bytes of the state of one engine with its links, at most. Of one that has more, the calls end.
+pub const STATE_BYTES_MAX: usize = 512 << 20;
 /// What calls are told.
 const REASON: &str =
-    "the node's service was replaced, and connections to gRPC servers do not go over: call again";
+    "the node's service was replaced, and this connection to a gRPC server could not go over: call again";
+/// Calls of one state that are read.
+const CALLS_MAX: usize = CALLS_IN_FLIGHT_MAX + REFUSALS_MAX;
+
+/// Makes what carries a link, of its socket and of what [`ByteCarrier::save`] has appended.
+pub type CarrierRestorer<'a> =
+    &'a mut dyn FnMut(OwnedFd, &mut FieldReader<'_>) -> Result<Box<dyn ByteCarrier>, RestoreError>;
+
+/// What an engine is made of in the place of one that was saved.
+pub struct RestoredTransportParts<'a> {
+    /// Duplicates of the sockets of its links.
+    pub sockets: Vec<OwnedFd>,
+    pub carrier: CarrierRestorer<'a>,
+    /// Makes what connects to the server once more, of [`crate::GrpcTransportParts::server`].
+    pub dialer: &'a mut dyn FnMut(&[u8]) -> LinkDialer,
+    /// The methods of the service, by index.
+    pub methods: Arc<[GrpcMethod]>,
+    pub config: GrpcTransportConfig,
+    /// Where its calls are counted.
+    pub counts: Arc<CallCounts>,
+    /// What is not a step.
+    pub signals: Arc<ConnectionSignals>,
+    pub restorer: &'a mut dyn Restorer,
+    pub now: Nanos,
+}
 
 impl GrpcTransport {
-    pub(crate) fn saved(&self, _saver: &mut dyn Saver) -> SavedState {
+    pub(crate) fn saved(&self, saver: &mut dyn Saver) -> SavedState {
+        if saver.newest_form(KIND) < STATE_FORM || self.carried_sockets().is_none() {
+            return self.saved_calls();
+        }
+        let mut out = FieldWriter::new();
+        self.save_links(saver, &mut out);
+        if out.bytes.len() > STATE_BYTES_MAX {
+            return self.saved_calls();
+        }
+        SavedState::new(KIND, STATE_FORM, out)
+    }
+
+    fn saved_calls(&self) -> SavedState {
         let mut out = FieldWriter::new();
         let refused = self.refusals.iter().map(|step| step.call);
         let mut calls: Vec<u64> = self.calls.keys().copied().chain(refused).collect();
         calls.sort_unstable();
         out.count(calls.len());
         calls.into_iter().for_each(|call| out.u64(call));
-        SavedState::new(KIND, FORM, out)
+        SavedState::new(KIND, CALLS_FORM, out)
     }
 
-    /// The engine in the place of one that was saved: it ends the calls that were under way.
+    /// The sockets of the links, if a successor can go on with all of them.
+    pub(crate) fn carried_sockets(&self) -> Option<Vec<BorrowedFd<'_>>> {
+        if self.stage != TransportStage::Open {
+            return None;
+        }
+        self.links
+            .iter()
+            .flatten()
+            .map(GrpcLink::carried_socket)
+            .collect()
+    }
+
+    fn save_links(&self, saver: &mut dyn Saver, out: &mut FieldWriter) {
+        self.head.authority.save(out);
+        out.run(&self.server);
+        out.u32(self.dials_left);
+        self.server_accepts.save(out);
+        out.text(&self.last_end);
+        for link in &self.links {
+            out.flag(link.is_some());
+            if let Some(link) = link {
+                link.save(out);
+            }
+        }
+        let mut calls: Vec<(&u64, &GrpcCall)> = self.calls.iter().collect();
+        calls.sort_unstable_by_key(|(id, _)| **id);
+        out.count(calls.len());
+        for (id, call) in calls {
+            out.u64(*id);
+            call.save(out);
+        }
+        out.list(self.waiting.iter());
+        out.list(self.ready.iter());
+        Step::save_all(self.refusals.iter(), saver, out);
+    }
+
+    /// The engine in the place of one that was saved: it goes on with its links, or ends the calls that were under way. Nothing that
+    /// the server can see is done before it is polled.
     ///
     /// # Errors
     /// The state is not one of this engine.
     pub fn restore(
         state: &SavedState,
+        parts: RestoredTransportParts<'_>,
+    ) -> Result<GrpcTransport, RestoreError> {
+        let mut fields = state.open(KIND, STATE_FORM)?;
+        if state.version == CALLS_FORM {
+            return GrpcTransport::restore_calls(fields, parts.signals);
+        }
+        let transport = GrpcTransport::restore_links(&mut fields, parts)?;
+        fields.end()?;
+        Ok(transport)
+    }
+
+    fn restore_calls(
+        mut fields: FieldReader<'_>,
         signals: Arc<ConnectionSignals>,
     ) -> Result<GrpcTransport, RestoreError> {
-        let mut fields = state.open(KIND, FORM)?;
-        let count = fields.count(CALLS_IN_FLIGHT_MAX + REFUSALS_MAX)?;
+        let count = fields.count(CALLS_MAX)?;
         let calls: Result<Vec<u64>, RestoreError> = (0..count).map(|_| fields.u64()).collect();
         fields.end()?;
         signals.set_ended(ConnectionEnd {
@@ -53,5 +155,95 @@ impl GrpcTransport {
             transport.end_call(call, Code::Unavailable, REASON);
         }
         Ok(transport)
+    }
+
+    fn restore_links(
+        fields: &mut FieldReader<'_>,
+        parts: RestoredTransportParts<'_>,
+    ) -> Result<GrpcTransport, RestoreError> {
+        let mut transport = GrpcTransport::ended(parts.signals);
+        transport.stage = TransportStage::Open;
+        transport.may_open = true;
+        transport.config = parts.config;
+        transport.methods = parts.methods;
+        transport.counts = parts.counts;
+        (transport.now, transport.looked_at) = (parts.now, parts.now);
+        transport.head.authority = Option::restore(fields)?;
+        transport.server = fields.run()?.to_vec();
+        transport.dialer = (parts.dialer)(&transport.server);
+        transport.dials_left = fields.u32()?;
+        transport.server_accepts = Option::<EncodingSet>::restore(fields)?;
+        transport.last_end = fields.text()?.to_owned();
+        let mut sockets = parts.sockets.into_iter();
+        for at in 0..LINKS_MAX {
+            if !fields.flag()? {
+                continue;
+            }
+            let socket = sockets
+                .next()
+                .ok_or_else(|| fields.damaged("the socket of a link is missing"))?;
+            let carrier = (parts.carrier)(socket, fields)?;
+            let mut link = GrpcLink::restore(carrier, &transport.config, fields)?;
+            link.grpc.count_in(Arc::clone(&transport.counts));
+            transport.links[at] = Some(link);
+        }
+        transport.restore_state_of_calls(fields, parts.restorer)?;
+        Ok(transport)
+    }
+
+    fn restore_state_of_calls(
+        &mut self,
+        fields: &mut FieldReader<'_>,
+        restorer: &mut dyn Restorer,
+    ) -> Result<(), RestoreError> {
+        for _ in 0..fields.count(CALLS_MAX)? {
+            let (id, call) = (fields.u64()?, GrpcCall::restore(fields, &self.methods)?);
+            self.adopt_call(fields, id, call)?;
+        }
+        self.waiting = fields.list::<u64>(CALLS_MAX)?.into();
+        let waiting: BTreeSet<u64> = self.waiting.iter().copied().collect();
+        let waits = |call: &GrpcCall| call.place == CallPlace::Waiting;
+        let have_turns = self.calls.iter().filter(|(_, call)| waits(call));
+        let have_turns: BTreeSet<u64> = have_turns.map(|(id, _)| *id).collect();
+        if waiting.len() != self.waiting.len() || waiting != have_turns {
+            return Err(fields.damaged("the calls that wait are not those that have a turn"));
+        }
+        for id in fields.list(CALLS_MAX)? {
+            self.note_ready(id);
+        }
+        self.refusals = Step::restore_all(fields, restorer, REFUSALS_MAX)?.into();
+        Ok(())
+    }
+
+    /// Puts a call in its place, with what follows from it.
+    fn adopt_call(&mut self, fields: &FieldReader<'_>, id: u64, call: GrpcCall) -> Result<(), RestoreError> {
+        match call.place {
+            CallPlace::Waiting if call.deadline != 0 => {
+                self.waiting_deadlines.insert((call.deadline, id));
+            }
+            CallPlace::Waiting | CallPlace::Over => {}
+            CallPlace::Open(place) => self.adopt_stream(fields, place, id)?,
+        }
+        self.held_cost += call.held_cost();
+        self.replay_cost += call.replay_cost;
+        match self.calls.insert(id, call) {
+            None => Ok(()),
+            Some(_) => Err(fields.damaged(format!("call {id} is there twice"))),
+        }
+    }
+
+    fn adopt_stream(
+        &mut self,
+        fields: &FieldReader<'_>,
+        place: StreamPlace,
+        id: u64,
+    ) -> Result<(), RestoreError> {
+        if self.links[place.link].is_none() {
+            return Err(fields.damaged(format!("call {id} is on a link that is not there")));
+        }
+        match self.streams.insert(place, id) {
+            None => Ok(()),
+            Some(_) => Err(fields.damaged(format!("a stream of call {id} is another's too"))),
+        }
     }
 }

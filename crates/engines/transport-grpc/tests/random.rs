@@ -266,12 +266,32 @@ impl RandomWorld {
     }
 }
 
+/// How often another process goes on with the engine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RestartFrequency {
+    Never,
+    OneStepInTwenty,
+}
+
 #[test]
 fn calls_keep_their_order_and_end_once() {
+    run_all(RestartFrequency::Never);
+}
+
+#[test]
+fn calls_keep_their_order_and_end_once_over_hot_restarts() {
+    run_all(RestartFrequency::OneStepInTwenty);
+}
+
+fn run_all(restarts: RestartFrequency) {
     let mut ends = BTreeMap::new();
     for seed in 0..RUNS {
         let mut world = RandomWorld::new(seed);
         for _ in 0..STEPS {
+            let is_open = world.rig.signals.ended().is_none();
+            if is_open && restarts == RestartFrequency::OneStepInTwenty && world.random.below(20) == 0 {
+                world.rig.restart();
+            }
             if world.random.below(3) == 0 {
                 world.server_step();
             } else {

@@ -2,12 +2,15 @@
 
 mod kit;
 
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use kit::{CHAT, DOWNLOAD, SECOND_NS, TransportRig, UNARY, UPLOAD};
-use provost_datapath::{ConnectionSignals, Engine, ForeignBytes, Progress, ReceivedBlock, Saver};
+use kit::{CHAT, DOWNLOAD, SECOND_NS, SuccessorParts, TransportRig, UNARY, UPLOAD, nobody, restored};
+use provost_datapath::{Engine, ForeignBytes, Progress, ReceivedBlock, Saver, duplicate_descriptors};
 use provost_grpc::{GrpcConfig, GrpcStatus};
-use provost_transport_grpc::{GrpcTransport, GrpcTransportConfig, KEEPALIVE_INTERVAL_NS_MIN};
+use provost_transport_grpc::{ByteCarrier, GrpcTransportConfig, KEEPALIVE_INTERVAL_NS_MIN};
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
 
@@ -382,21 +385,119 @@ impl Saver for NamesNothing {
     }
 }
 
+/// What a successor has that is given no links.
+fn without_sockets(rig: &TransportRig) -> SuccessorParts {
+    SuccessorParts {
+        sockets: Vec::new(),
+        config: rig.config,
+        signals: Arc::clone(&rig.signals),
+        now: rig.now,
+    }
+}
+
+/// Nothing is told, and nothing goes to the server, that would not be without a successor.
 #[test]
-fn a_successor_ends_the_calls_and_says_why() {
+fn a_successor_goes_on_with_the_links_and_their_calls() {
+    let mut rig = TransportRig::allowing(2);
+    rig.call(5, UNARY, b"x");
+    rig.open(6, CHAT);
+    rig.send(6, b"one");
+    rig.call(7, UNARY, b"waits");
+    rig.run();
+    rig.restart();
+    rig.send(6, b"two");
+    rig.run();
+    let ((first, _), (chat, _)) = (rig.server.request(), rig.server.request());
+    assert_eq!(rig.server.read_messages(chat), [b"one", b"two"]);
+    rig.server.answer(first, b"y", rig.now);
+    rig.server.respond(chat, Vec::new(), rig.now);
+    assert!(rig.server.send(chat, b"three", rig.now));
+    rig.server.work(rig.now);
+    rig.restart();
+    rig.run();
+    let told: Vec<_> = rig
+        .told()
+        .into_iter()
+        .map(|told| (told.call, told.message))
+        .collect();
+    assert_eq!(
+        told,
+        [(6, Vec::new()), (5, b"y".to_vec()), (6, b"three".to_vec())]
+    );
+    let (late, _) = rig.server.request();
+    assert_eq!(rig.server.messages(late), [b"waits"]);
+    rig.restart();
+    rig.cancel(6);
+    rig.server.answer(late, b"z", rig.now);
+    rig.run();
+    assert_eq!(rig.told_once().message, b"z");
+    assert_eq!(rig.server.end_of(chat), Some(Code::Cancelled));
+    assert_eq!(rig.server.grpc.open_calls(), 0);
+    assert!(rig.dialled.lock().unwrap().is_empty(), "one link was enough");
+}
+
+/// A call that the server left is begun again by a successor, with the messages that had been sent.
+#[test]
+fn a_successor_begins_calls_again_that_a_goaway_left() {
+    let mut rig = TransportRig::new();
+    rig.open(1, CHAT);
+    rig.send(1, b"one");
+    rig.run();
+    rig.restart();
+    rig.server.go_away(0);
+    rig.run();
+    let mut old = rig.next_server();
+    rig.restart();
+    rig.send(1, b"two");
+    rig.run();
+    old.work(rig.now);
+    let (call, _) = rig.server.request();
+    assert_eq!(rig.server.messages(call), [b"one", b"two"]);
+    rig.server.answer(call, b"", rig.now);
+    rig.run();
+    assert_eq!(rig.told().pop().unwrap().status, Code::Ok);
+}
+
+/// What cannot be carried is not: its calls end.
+#[test]
+fn a_link_of_which_the_carrier_cannot_be_saved_ends_with_its_process() {
+    struct FixedCarrier(UnixStream);
+    impl ByteCarrier for FixedCarrier {
+        fn read_ready(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.0.read_ready(into)
+        }
+
+        fn write_ready(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+            self.0.write_ready(pieces)
+        }
+
+        fn flush_ready(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn socket(&self) -> BorrowedFd<'_> {
+            self.0.socket()
+        }
+    }
+    let fixed = |socket| Box::new(FixedCarrier(socket)) as Box<dyn ByteCarrier>;
+    let mut rig = TransportRig::over(fixed, GrpcTransportConfig::default(), GrpcConfig::default());
+    rig.call(5, UNARY, b"x");
+    rig.run();
+    assert!(duplicate_descriptors(&rig.engine).unwrap().is_empty());
+    rig.restart();
+    rig.run();
+    assert_eq!(rig.told_once().status, Code::Unavailable);
+}
+
+#[test]
+fn a_successor_of_an_older_version_ends_the_calls_and_says_why() {
     let mut rig = TransportRig::allowing(1);
     rig.call(5, UNARY, b"x");
     rig.open(6, CHAT);
     rig.run();
     let saved = rig.engine.save(&mut NamesNothing);
-    assert!(
-        provost_datapath::duplicate_descriptors(&rig.engine)
-            .unwrap()
-            .is_empty()
-    );
-    let signals = Arc::new(ConnectionSignals::new());
-    rig.engine = GrpcTransport::restore(&saved, Arc::clone(&signals)).unwrap();
-    rig.signals = signals;
+    rig.signals = Arc::default();
+    rig.engine = restored(&saved, without_sockets(&rig), nobody).unwrap();
     rig.send(6, b"more");
     rig.call(7, UNARY, b"x");
     rig.run();
@@ -413,7 +514,7 @@ fn a_successor_ends_the_calls_and_says_why() {
 
     let mut short = saved.clone();
     short.bytes.pop();
-    assert!(GrpcTransport::restore(&short, Arc::new(ConnectionSignals::new())).is_err());
+    assert!(restored(&short, without_sockets(&rig), nobody).is_err());
 }
 
 #[test]

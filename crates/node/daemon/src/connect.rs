@@ -35,7 +35,7 @@ use crate::services::{self, Match, Offer, Services};
 use crate::suggestion;
 use crate::transport::{
     self, CallerAttestation, ConnectRequest, Encoding, EstablishedPeer, GrpcServerTerms, GrpcServerTls,
-    Hello, PeerAddress, TransportKind,
+    Hello, Limits, PeerAddress, RestoredRoute, RestoredServer, TransportKind,
 };
 use crate::turns::TurnOwner;
 
@@ -454,6 +454,29 @@ impl Connector {
                 mark,
             },
         })
+    }
+
+    /// What a connection of the process before to a gRPC server has to know here.
+    pub(crate) fn restored_server(&self, schema: &BoundSchema, limits: ConnectionLimits) -> RestoredServer {
+        let live = self.config.live();
+        let route = match live.route(&schema.service) {
+            Some(route) => self.grpc_terms(Some(route)).map(|terms| RestoredRoute {
+                endpoints: route.endpoints.clone(),
+                terms,
+            }),
+            None => Err(format!("there is no route of {} any more", schema.service)),
+        };
+        RestoredServer {
+            service: schema.service.clone(),
+            methods: services::methods(schema),
+            limits: Limits {
+                message_bytes_max: limits.message_bytes_max,
+                calls_in_flight_max: limits.calls_max,
+                ..self.services.limits()
+            },
+            options: self.config.started.transport_options(),
+            route,
+        }
     }
 
     /// The TLS of a route, where it leads to gRPC servers that speak it.

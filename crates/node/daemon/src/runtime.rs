@@ -6,7 +6,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use provost_frontend::SendHeap;
 use provost_runtime::{DatapathWaker, EventRefused, EventSink, FrozenRuntime, RuntimeHandle};
 use provost_transport_local::PeerWake;
 use tokio::sync::mpsc;
@@ -20,8 +19,8 @@ pub use provost_runtime::{
     FaultRemedy as Remedy, FittedEngine as Fitted, FrozenRuntime as Frozen, NewApp, NewConnection,
     NotReconfigured, PROBATION_NS, PROBATIONS_KEPT_MAX, PlannedEngine as Planned, QUEUEING_SECONDS,
     ReconfigureOrder as Reconfigure, ReconfigureReport as Done, Reply, RuntimeCommand as Command,
-    RuntimeEvent, RuntimeOptions, RuntimeTraffic as Traffic, SavedApp, SavedApps, SavedConnection, StandIn,
-    TimeSpent as Spent, WaitMode as Waiting,
+    RuntimeEvent, RuntimeOptions, RuntimeTraffic as Traffic, SavedApp, SavedApps, SavedAround,
+    SavedConnection, StandIn, TimeSpent as Spent, WaitMode as Waiting,
 };
 
 /// Between two attempts to give a command to a runtime whose inbox is full.
@@ -88,12 +87,9 @@ pub(crate) fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
 }
 
 /// Saves all apps of a frozen runtime. `heaps` are the send heaps of all apps of the node.
-pub(crate) async fn save_apps(
-    frozen: &FrozenRuntime,
-    heaps: Arc<[(AppId, SendHeap)]>,
-) -> io::Result<SavedApps> {
+pub(crate) async fn save_apps(frozen: &FrozenRuntime, around: SavedAround) -> io::Result<SavedApps> {
     let (saved, when_saved) = reply();
-    frozen.save(heaps, saved);
+    frozen.save(around, saved);
     when_saved
         .await
         .map_err(|_| io::Error::other("a runtime's thread has ended"))?

@@ -46,10 +46,19 @@ pub struct FrozenRuntime {
 
 pub(crate) enum FrozenOrder {
     Save {
-        heaps: Arc<[(AppId, SendHeap)]>,
+        around: SavedAround,
         saved: Reply<io::Result<SavedApps>>,
     },
     Leave,
+}
+
+/// What the states of apps refer to, and who is to read them.
+#[derive(Clone)]
+pub struct SavedAround {
+    /// The send heaps of all apps of the node.
+    pub heaps: Arc<[(AppId, SendHeap)]>,
+    /// The newest forms of the states of engines that the successor reads, by kind, where that is not the first.
+    pub newest_forms: Arc<[(String, u32)]>,
 }
 
 /// The apps of a runtime as another process needs them.
@@ -162,10 +171,10 @@ pub struct AdoptedConnection {
 }
 
 impl FrozenRuntime {
-    /// Has all apps saved. `heaps` are the send heaps of all apps of the node. The reply is dropped if the runtime has ended.
-    pub fn save(&self, heaps: Arc<[(AppId, SendHeap)]>, saved: Reply<io::Result<SavedApps>>) {
+    /// Has all apps saved. The reply is dropped if the runtime has ended.
+    pub fn save(&self, around: SavedAround, saved: Reply<io::Result<SavedApps>>) {
         // What comes back when nobody takes orders is dropped, and the reply with it.
-        let _ = self.orders.send(FrozenOrder::Save { heaps, saved });
+        let _ = self.orders.send(FrozenOrder::Save { around, saved });
     }
 
     /// Lets it go on.
@@ -220,7 +229,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
     /// Without an order, whoever held the frozen runtime is gone, or does not want it any more.
     fn obey(&mut self, order: Option<FrozenOrder>) {
         match order {
-            Some(FrozenOrder::Save { heaps, saved }) => saved.send(self.save_apps(&heaps)),
+            Some(FrozenOrder::Save { around, saved }) => saved.send(self.save_apps(&around)),
             Some(FrozenOrder::Leave) => self.state = WorkerState::Stopped,
             None => self.thaw(),
         }
@@ -265,7 +274,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
         }
     }
 
-    fn save_apps(&self, heaps: &Arc<[(AppId, SendHeap)]>) -> io::Result<SavedApps> {
+    fn save_apps(&self, around: &SavedAround) -> io::Result<SavedApps> {
         let mut paths: HashMap<u32, Vec<&PolledDatapath>> = HashMap::new();
         for (_, path) in self.paths.iter() {
             paths.entry(path.app).or_default().push(path);
@@ -277,7 +286,7 @@ impl<P: RuntimePlatform> RuntimeWorker<P> {
                 continue;
             }
             let own = paths.remove(&number).unwrap_or_default();
-            match save_app(app, &own, heaps) {
+            match save_app(app, &own, around) {
                 Ok(app) => saved.apps.push(app),
                 Err(error) if app.is_caller() => saved.left_out.push((app.id, error.to_string())),
                 Err(error) => return Err(error),
@@ -377,15 +386,11 @@ fn leave_policies_out(connection: &mut NewConnection) {
     }
 }
 
-fn save_app(
-    app: &PolledApp,
-    connections: &[&PolledDatapath],
-    heaps: &Arc<[(AppId, SendHeap)]>,
-) -> io::Result<SavedApp> {
+fn save_app(app: &PolledApp, connections: &[&PolledDatapath], around: &SavedAround) -> io::Result<SavedApp> {
     let mut saver = AppSaver {
         blocks: Vec::new(),
         ranges: Vec::new(),
-        heaps,
+        around,
     };
     let connections = connections.iter().map(|path| save_connection(path, &mut saver));
     let connections = connections.collect::<io::Result<Vec<_>>>()?;
@@ -469,10 +474,17 @@ pub type NamedBlocks = Vec<(ReceivedBlock, BlockContent)>;
 struct AppSaver<'a> {
     blocks: NamedBlocks,
     ranges: Vec<SavedRange>,
-    heaps: &'a [(AppId, SendHeap)],
+    around: &'a SavedAround,
 }
 
 impl Saver for AppSaver<'_> {
+    fn newest_form(&self, kind: &str) -> u32 {
+        let mut forms = self.around.newest_forms.iter();
+        forms
+            .find(|(known, _)| known == kind)
+            .map_or(1, |(_, form)| *form)
+    }
+
     fn foreign(&mut self, bytes: &ForeignBytes, out: &mut Vec<u8>) {
         copy_foreign(bytes, out);
     }
@@ -480,7 +492,7 @@ impl Saver for AppSaver<'_> {
     /// The successor maps the same heaps.
     fn keep_foreign(&mut self, bytes: &ForeignBytes) -> Option<u32> {
         let number = u32::try_from(self.ranges.len()).ok()?;
-        let mut heaps = self.heaps.iter();
+        let mut heaps = self.around.heaps.iter();
         let (app, offset) = heaps.find_map(|(app, heap)| Some((*app, heap.offset_of(bytes)?)))?;
         let bytes = bytes.len();
         self.ranges.push(SavedRange { app, offset, bytes });

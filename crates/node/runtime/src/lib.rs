@@ -49,7 +49,7 @@ pub use engines::{
 pub use events::{EventRefused, EventSink};
 pub use freeze::{
     AdoptedApp, AdoptedConnection, AdoptedPort, ConnectionPhase, FrozenRuntime, NamedBlocks, SavedApp,
-    SavedApps, SavedConnection, SavedEngineTag, SavedRange,
+    SavedApps, SavedAround, SavedConnection, SavedEngineTag, SavedRange,
 };
 pub use inbox::DatapathWaker;
 pub use load::RuntimeLoad;

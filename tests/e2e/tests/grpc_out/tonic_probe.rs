@@ -79,6 +79,8 @@ pub(crate) struct CountsReply {
     begun: u64,
     #[prost(uint64, tag = "2")]
     cancelled: u64,
+    #[prost(uint64, tag = "3")]
+    finished: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -107,8 +109,8 @@ pub(crate) struct FillReply {
     bytes: u64,
 }
 
-/// Handlers that began and that were dropped before their end, by key.
-type HandlerCounts = Arc<Mutex<HashMap<String, (u64, u64)>>>;
+/// What has become of handlers, by key.
+type HandlerCounts = Arc<Mutex<HashMap<String, CountsReply>>>;
 
 #[derive(Clone, Default)]
 struct TonicProbe {
@@ -124,8 +126,12 @@ struct HandlerGuard {
 
 impl Drop for HandlerGuard {
     fn drop(&mut self) {
-        if !self.is_finished {
-            self.counts.lock().unwrap().entry(self.key.clone()).or_default().1 += 1;
+        let mut counts = self.counts.lock().unwrap();
+        let of_key = counts.entry(self.key.clone()).or_default();
+        if self.is_finished {
+            of_key.finished += 1;
+        } else {
+            of_key.cancelled += 1;
         }
     }
 }
@@ -138,7 +144,12 @@ impl HandlerGuard {
 
 impl TonicProbe {
     fn begin(&self, key: &str) -> HandlerGuard {
-        self.counts.lock().unwrap().entry(key.to_owned()).or_default().0 += 1;
+        self.counts
+            .lock()
+            .unwrap()
+            .entry(key.to_owned())
+            .or_default()
+            .begun += 1;
         HandlerGuard {
             counts: Arc::clone(&self.counts),
             key: key.to_owned(),
@@ -171,8 +182,8 @@ impl TonicProbe {
 
     async fn counts(self, request: Request<CountsRequest>) -> Result<Response<CountsReply>, Status> {
         let counts = self.counts.lock().unwrap();
-        let (begun, cancelled) = counts.get(&request.get_ref().key).copied().unwrap_or_default();
-        Ok(Response::new(CountsReply { begun, cancelled }))
+        let of_key = counts.get(&request.get_ref().key).cloned();
+        Ok(Response::new(of_key.unwrap_or_default()))
     }
 
     async fn pour(self, request: Request<PourRequest>) -> Result<Response<DripStream>, Status> {

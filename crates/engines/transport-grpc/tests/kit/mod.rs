@@ -2,21 +2,25 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
 use provost_conformance::TestHeap;
+use provost_conformance::fixtures::FromFixture;
 use provost_datapath::{
-    Body, BufferPool, ConnectionSignals, Context, EncodedBody, Engine, FlowHints, Ports, Progress, Queue,
-    SocketHint, Step, TransportEngine, message_offset,
+    BlockContent, Body, BufferPool, ConnectionSignals, Context, EncodedBody, Engine, FieldReader,
+    FieldWriter, FlowHints, ForeignBytes, Ports, Progress, Queue, ReceivedBlock, RestoreError, SavedState,
+    Saver, SocketHint, Step, TransportEngine, duplicate_descriptors, message_offset,
 };
 use provost_grpc::{
     GrpcConfig, GrpcConnection, GrpcEvent, GrpcStatus, MessageForm, RequestHead, ResponseHead,
 };
 use provost_http2::{Http2Config, SendError};
 use provost_transport_grpc::{
-    ByteCarrier, GrpcLink, GrpcMethod, GrpcTransport, GrpcTransportConfig, GrpcTransportParts,
+    ByteCarrier, GrpcLink, GrpcMethod, GrpcTransport, GrpcTransportConfig, GrpcTransportParts, LinkDialer,
+    PLAIN_CARRIER, RestoredTransportParts,
 };
 use provost_wire::Code;
 use provost_wire::descriptor::Parts;
@@ -234,6 +238,77 @@ impl ToldStep {
 /// Servers that have been dialled, or none that can be.
 pub(crate) type DialledLinks = Arc<Mutex<Vec<UnixStream>>>;
 
+/// A dialer that notes whom it has reached.
+fn dialer(dialled: &DialledLinks) -> LinkDialer {
+    let dialled = Arc::clone(dialled);
+    Box::new(move || {
+        let (client, server) = UnixStream::pair()?;
+        client.set_nonblocking(true)?;
+        dialled.lock().unwrap().push(server);
+        Ok(Box::new(client) as Box<dyn ByteCarrier>)
+    })
+}
+
+/// A dialer that reaches nobody.
+pub(crate) fn nobody() -> LinkDialer {
+    Box::new(|| Err(io::ErrorKind::ConnectionRefused.into()))
+}
+
+/// Saves for a process that reads the newest form. These states name nothing beside them.
+pub(crate) struct ToSuccessor;
+
+impl Saver for ToSuccessor {
+    fn newest_form(&self, _kind: &str) -> u32 {
+        u32::MAX
+    }
+
+    fn foreign(&mut self, _bytes: &ForeignBytes, _out: &mut Vec<u8>) {
+        unreachable!("messages are private");
+    }
+
+    fn block(&mut self, _block: &ReceivedBlock, _content: BlockContent) {
+        unreachable!("messages are private");
+    }
+}
+
+/// What a successor has beside a state.
+pub(crate) struct SuccessorParts {
+    pub(crate) sockets: Vec<OwnedFd>,
+    pub(crate) config: GrpcTransportConfig,
+    pub(crate) signals: Arc<ConnectionSignals>,
+    pub(crate) now: u64,
+}
+
+/// The engine that a successor makes of a state. `dialer` makes what connects once more.
+pub(crate) fn restored(
+    state: &SavedState,
+    parts: SuccessorParts,
+    dialer: impl FnOnce() -> LinkDialer,
+) -> Result<GrpcTransport, RestoreError> {
+    let mut dialer = Some(dialer);
+    let parts = RestoredTransportParts {
+        sockets: parts.sockets,
+        carrier: &mut |socket, fields| match fields.u8()? {
+            PLAIN_CARRIER => Ok(Box::new(UnixStream::from(socket)) as Box<dyn ByteCarrier>),
+            _ => Err(fields.damaged("another carrier")),
+        },
+        dialer: &mut |server| {
+            let known = dialer.take().filter(|_| server == SERVER);
+            known.map_or_else(nobody, |dialer| dialer())
+        },
+        methods: methods(),
+        config: parts.config,
+        counts: Arc::default(),
+        signals: parts.signals,
+        restorer: &mut FromFixture::default(),
+        now: parts.now,
+    };
+    GrpcTransport::restore(state, parts)
+}
+
+/// What the server is, for whoever dials.
+const SERVER: &[u8] = b"the server";
+
 pub(crate) struct TransportRig {
     pub(crate) engine: GrpcTransport,
     pub(crate) signals: Arc<ConnectionSignals>,
@@ -245,6 +320,7 @@ pub(crate) struct TransportRig {
     /// Links that the engine has opened by itself.
     pub(crate) dialled: DialledLinks,
     pub(crate) server_config: GrpcConfig,
+    pub(crate) config: GrpcTransportConfig,
     /// Calls that the app has under way before the engine.
     pub(crate) calls: usize,
     pub(crate) now: u64,
@@ -284,16 +360,11 @@ impl TransportRig {
         client.set_nonblocking(true).unwrap();
         let signals = Arc::new(ConnectionSignals::new());
         let dialled = DialledLinks::default();
-        let others = Arc::clone(&dialled);
         let engine = GrpcTransport::new(
             GrpcTransportParts {
                 link: GrpcLink::new(carrier(client), &config, now),
-                dialer: Box::new(move || {
-                    let (client, server) = UnixStream::pair()?;
-                    client.set_nonblocking(true)?;
-                    others.lock().unwrap().push(server);
-                    Ok(Box::new(client) as Box<dyn ByteCarrier>)
-                }),
+                dialer: dialer(&dialled),
+                server: SERVER.to_vec(),
                 authority: "greeter.test:50051".to_owned(),
                 methods: methods(),
                 config,
@@ -312,12 +383,30 @@ impl TransportRig {
             server: TestServer::new(server, server_config, now),
             dialled,
             server_config,
+            config,
             calls: 0,
             now,
             progress: Progress::Idle,
         };
         rig.run();
         rig
+    }
+
+    /// Another process goes on with the engine, which had come so far.
+    pub(crate) fn restart(&mut self) {
+        let state = self.engine.save(&mut ToSuccessor);
+        let mut link = FieldWriter::new();
+        self.signals.save(&mut link);
+        let signals = ConnectionSignals::restore(&mut FieldReader::new("link", &link.bytes)).unwrap();
+        self.signals = Arc::new(signals);
+        let parts = SuccessorParts {
+            sockets: duplicate_descriptors(&self.engine).unwrap(),
+            config: self.config,
+            signals: Arc::clone(&self.signals),
+            now: self.now,
+        };
+        let dialled = Arc::clone(&self.dialled);
+        self.engine = restored(&state, parts, || dialer(&dialled)).unwrap();
     }
 
     /// Polls the engine once.

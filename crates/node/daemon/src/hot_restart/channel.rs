@@ -93,6 +93,18 @@ pub(super) struct Ready {
     /// The newest version of the state of gRPC clients that it reads; 0 if it goes on with none.
     #[prost(uint32, tag = "3")]
     pub(super) grpc_clients: u32,
+    /// The newest forms of the states of engines that it reads; the first of kinds that are not named.
+    #[prost(message, repeated, tag = "4")]
+    pub(super) engine_forms: Vec<EngineForm>,
+}
+
+/// Which states of a kind of engine a process reads.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct EngineForm {
+    #[prost(string, tag = "1")]
+    pub(super) kind: String,
+    #[prost(uint32, tag = "2")]
+    pub(super) newest: u32,
 }
 
 /// See [`Body::Failed`].

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prost::Message;
@@ -90,7 +91,11 @@ pub(crate) async fn replace(
     );
     let froze = Instant::now();
     let frozen = plane.runtimes.freeze(limit).await?;
-    let handed = transfer_state(plane, &frozen, successor, &known, limit).await;
+    let reader = save::StateReader {
+        known: &known,
+        newest_forms: newest_forms(&ready),
+    };
+    let handed = transfer_state(plane, &frozen, successor, &reader, limit).await;
     let (state_bytes, descriptors, connections) = match handed {
         Ok(handed) => handed,
         Err(error) => {
@@ -136,6 +141,12 @@ fn carried_clients(ready: &Ready) -> CarriedClients {
     }
 }
 
+/// The newest forms of the states of engines that the other process reads.
+fn newest_forms(ready: &Ready) -> Arc<[(String, u32)]> {
+    let forms = ready.engine_forms.iter();
+    forms.map(|form| (form.kind.clone(), form.newest)).collect()
+}
+
 impl From<NotFrozen> for UpgradeError {
     fn from(error: NotFrozen) -> UpgradeError {
         UpgradeError::Save(std::io::Error::other(error))
@@ -146,10 +157,10 @@ async fn transfer_state(
     plane: &ControlPlane,
     frozen: &[Frozen],
     successor: Successor,
-    known: &save::Known,
+    reader: &save::StateReader<'_>,
     limit: Duration,
 ) -> Result<(u64, usize, usize), UpgradeError> {
-    let saved = save::node(plane, frozen, known).await?;
+    let saved = save::node(plane, frozen, reader).await?;
     let (descriptors, connections) = (saved.descriptors.len(), saved.connections);
     let state_bytes = in_background(move || successor.transfer_state(&saved, limit)).await?;
     Ok((state_bytes, descriptors, connections))

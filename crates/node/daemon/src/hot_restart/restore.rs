@@ -689,7 +689,8 @@ impl<'a> ConnectionBuilder<'a> {
         let (transport, permit): (EngineStart, Box<dyn Send>) = match self.transports.remove(&state.id) {
             Some((local, permit)) => (transport::ready(local), Box::new(permit)),
             None => {
-                let start = network_transport(connection).map_err(|reason| failed(&what, &reason))?;
+                let start = self.network_transport(connection, opening.spec.limits);
+                let start = start.map_err(|reason| failed(&what, &reason))?;
                 (
                     start,
                     Box::new(self.plane.connections.permits.count(&app.connections)),
@@ -713,6 +714,20 @@ impl<'a> ConnectionBuilder<'a> {
             },
             new: *new,
         })
+    }
+
+    fn network_transport(
+        &self,
+        connection: &RestoringConnection,
+        limits: ConnectionLimits,
+    ) -> Result<EngineStart, String> {
+        let engine = connection.state.engines.last().ok_or("it has no engines")?;
+        if engine.kind == provost_transport_grpc::KIND {
+            let server = self.plane.connector.restored_server(&connection.schema, limits);
+            return Ok(transport::restoring_server(server));
+        }
+        let start = transport::restoring(&engine.kind, engine.version);
+        start.ok_or_else(|| format!("this version has no transport {}", engine.kind))
     }
 
     /// The policies of a connection, in the order in which their engines were saved.
@@ -740,12 +755,6 @@ impl<'a> ConnectionBuilder<'a> {
         chain.left_out = attached;
         Ok(chain)
     }
-}
-
-fn network_transport(connection: &RestoringConnection) -> Result<EngineStart, String> {
-    let engine = connection.state.engines.last().ok_or("it has no engines")?;
-    let start = transport::restoring(&engine.kind, engine.version);
-    start.ok_or_else(|| format!("this version has no transport {}", engine.kind))
 }
 
 /// How a policy's engine is made of its state.

@@ -15,7 +15,7 @@ use crate::connections::OpenConnection;
 use crate::control_plane::ControlPlane;
 use crate::grpc::CarriedClient;
 use crate::observe;
-use crate::runtime::{AppId, Frozen, SavedApp, SavedConnection, Waiting, save_apps};
+use crate::runtime::{AppId, Frozen, SavedApp, SavedAround, SavedConnection, Waiting, save_apps};
 use crate::transport::listener_name;
 
 /// Bytes of the states of all gRPC clients, at most. Those beyond it are not carried.
@@ -24,6 +24,13 @@ const CLIENTS_BYTES_MAX: usize = 2 << 30;
 /// What the preview had.
 pub(super) struct Known {
     schemas: HashSet<[u8; 32]>,
+}
+
+/// What is known of the process that reads the state.
+pub(super) struct StateReader<'a> {
+    pub(super) known: &'a Known,
+    /// The newest forms of the states of engines that it reads, by kind.
+    pub(super) newest_forms: Arc<[(String, u32)]>,
 }
 
 /// Everything, with the descriptors beside it.
@@ -82,7 +89,11 @@ fn policies(plane: &ControlPlane) -> io::Result<state::Policies> {
 }
 
 /// Saves the whole node. Its barriers are closed and its runtimes rest.
-pub(super) async fn node(plane: &ControlPlane, frozen: &[Frozen], known: &Known) -> io::Result<Saved> {
+pub(super) async fn node(
+    plane: &ControlPlane,
+    frozen: &[Frozen],
+    reader: &StateReader<'_>,
+) -> io::Result<Saved> {
     let heaps: Arc<[(AppId, SendHeap)]> = {
         let apps = plane.apps.all();
         let heaps = apps
@@ -90,10 +101,14 @@ pub(super) async fn node(plane: &ControlPlane, frozen: &[Frozen], known: &Known)
             .map(|(app, attached)| (*app, attached.endpoint.send_heap.clone()));
         heaps.collect()
     };
+    let around = SavedAround {
+        heaps,
+        newest_forms: Arc::clone(&reader.newest_forms),
+    };
     // One after the other: the two ends of a connection within the node look into the same streams.
     let mut apps = Vec::new();
     for runtime in frozen {
-        let saved = save_apps(runtime, Arc::clone(&heaps)).await?;
+        let saved = save_apps(runtime, around.clone()).await?;
         apps.extend(saved.apps);
         for (app, reason) in saved.left_out {
             tracing::warn!(
@@ -106,7 +121,7 @@ pub(super) async fn node(plane: &ControlPlane, frozen: &[Frozen], known: &Known)
     apps.sort_by_key(|app| app.app);
     let (apps, clients): (Vec<_>, Vec<_>) = apps.into_iter().partition(|app| app.doorbell.is_some());
     let mut known = Known {
-        schemas: known.schemas.clone(),
+        schemas: reader.known.schemas.clone(),
     };
     let mut writer = Writer {
         plane,

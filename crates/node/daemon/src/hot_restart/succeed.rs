@@ -13,7 +13,9 @@ use provost_engine::SharedState;
 use provost_frontend_grpc::PORT_STATE_VERSION;
 use provost_shm::PacketSocket;
 
-use super::channel::{Body, Channel, ChannelError, Committed, Failed, Ready, Restored, unexpected};
+use super::channel::{
+    Body, Channel, ChannelError, Committed, EngineForm, Failed, Ready, Restored, unexpected,
+};
 use super::restore::{self, Descriptors, NotRestored};
 use super::save::{ADMIN_PART, GRPC_PART, HTTP_PART, PAGE_PART};
 use super::state::{self, FORMAT};
@@ -24,7 +26,7 @@ use crate::observe;
 use crate::policies::state_transfer::{SavedInstance, SavedPolicies};
 use crate::policies::{Attachment, load_engines};
 use crate::sockets::{Sockets, open_socket};
-use crate::transport::{listener_address, listener_name};
+use crate::transport::{self, listener_address, listener_name};
 
 /// How long the old process may take for what it does while it goes on. It ends this process when it gives up.
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -125,6 +127,13 @@ impl Predecessor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             format: FORMAT,
             grpc_clients: PORT_STATE_VERSION,
+            engine_forms: transport::newest_forms()
+                .into_iter()
+                .map(|(kind, newest)| EngineForm {
+                    kind: kind.to_owned(),
+                    newest,
+                })
+                .collect(),
         };
         Ok(self.channel.send(Body::Ready(ready), SEND_LIMIT)?)
     }

@@ -42,6 +42,14 @@ impl PeerAddress {
         Some(bounded(endpoint, path).map(|()| PeerAddress::Path(path.into())))
     }
 
+    /// The address that another process has written down.
+    pub(super) fn read(text: &str) -> Option<PeerAddress> {
+        match PeerAddress::unix(text) {
+            Some(unix) => unix.ok(),
+            None => text.parse().ok().map(PeerAddress::Internet),
+        }
+    }
+
     /// Whether an endpoint names a Unix socket.
     pub(crate) fn is_unix(endpoint: &str) -> bool {
         endpoint.starts_with(PATH) || endpoint.starts_with(ABSTRACT)

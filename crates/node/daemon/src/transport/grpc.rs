@@ -6,25 +6,26 @@ mod own_dials;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use provost_datapath::{Engine, EngineStart, Predecessor};
+use provost_datapath::{Engine, EngineStart, FieldReader, FieldWriter, Predecessor, RestoreError};
 use provost_grpc::MessageEncoding;
 use provost_shm::now_ns;
 use provost_tls::{LoadedStreamTls, TlsSource, TlsStream};
 use provost_transport_grpc::{self as grpc, ByteCarrier};
 use provost_wire::Code;
+use rustix::net::AddressFamily;
 
 use self::attempts::{DialAttempts, DialTarget, TlsTarget};
 pub(crate) use self::own_dials::is_own_dial;
 use super::tcp::{first_to_answer, stop};
 use super::{
-    ConnectFailure, ConnectRequest, Encoding, EstablishedPeer, LiveCalls, NetworkTransport, OpenedPeer,
-    PeerAddress, PeerOpening, StopHandshake, TlsCarrier, TransportDescription, TransportKind,
-    finish_handshake, saved_of,
+    ConnectFailure, ConnectRequest, Encoding, EstablishedPeer, Limits, LiveCalls, Method, NetworkTransport,
+    OpenedPeer, PeerAddress, PeerOpening, StopHandshake, TLS_CARRIER, TlsCarrier, TransportDescription,
+    TransportKind, TransportOptions, finish_handshake, saved_of,
 };
 use crate::connection_ends::ConnectionEnds;
 
@@ -38,7 +39,7 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
         listening: None,
         live_calls: LiveCalls::Stay,
     }),
-    restore: Some(restore),
+    restore: None,
 };
 
 /// Attempts of all connections of the process, as servers are to be spared by all of them.
@@ -210,6 +211,126 @@ impl DialAttempt {
     }
 }
 
+/// A server as a process that takes over has to know it, to call it again.
+struct CalledServer {
+    /// As the route names it.
+    endpoint: String,
+    address: PeerAddress,
+    has_tls: bool,
+}
+
+impl CalledServer {
+    fn saved(&self) -> Vec<u8> {
+        let mut out = FieldWriter::new();
+        out.text(&self.endpoint);
+        out.text(&self.address.to_string());
+        out.flag(self.has_tls);
+        out.bytes
+    }
+
+    /// What another process has saved; none where that makes no sense here.
+    fn read(saved: &[u8]) -> Option<CalledServer> {
+        let mut fields = FieldReader::new(grpc::KIND, saved);
+        let server = CalledServer {
+            endpoint: fields.text().ok()?.to_owned(),
+            address: PeerAddress::read(fields.text().ok()?)?,
+            has_tls: fields.flag().ok()?,
+        };
+        fields.end().is_ok().then_some(server)
+    }
+
+    /// Connects to it once more, as its route says.
+    fn dialer(self, terms: GrpcServerTerms) -> grpc::LinkDialer {
+        let GrpcServerTerms { tls, mark, .. } = terms;
+        Box::new(move || ServerSocket::dial(&self.address, mark)?.carrier(tls.as_ref(), &self.endpoint))
+    }
+}
+
+/// What a process that takes over knows of the server of a connection that it is given.
+pub(crate) struct RestoredServer {
+    pub(crate) service: String,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) limits: Limits,
+    pub(crate) options: TransportOptions,
+    /// Where its own configuration says that the service is; else why nothing can be called there.
+    pub(crate) route: Result<RestoredRoute, String>,
+}
+
+/// A route to gRPC servers, as the process that takes over has it.
+pub(crate) struct RestoredRoute {
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) terms: GrpcServerTerms,
+}
+
+impl RestoredServer {
+    /// What connects to the server once more, if that is where the route leads.
+    fn dialer(&self, saved: &[u8]) -> grpc::LinkDialer {
+        let dialer = CalledServer::read(saved)
+            .ok_or_else(|| "the process before did not say where the server is".to_owned())
+            .and_then(|server| {
+                let terms = self.terms(&server)?;
+                Ok(server.dialer(terms))
+            });
+        match dialer {
+            Ok(dialer) => dialer,
+            Err(reason) => Box::new(move || Err(io::Error::other(reason.clone()))),
+        }
+    }
+
+    fn terms(&self, server: &CalledServer) -> Result<GrpcServerTerms, String> {
+        let route = self.route.as_ref().map_err(String::clone)?;
+        let is_there = route.endpoints.contains(&server.endpoint);
+        if is_there && route.terms.tls.is_some() == server.has_tls {
+            return Ok(route.terms.clone());
+        }
+        Err(format!(
+            "the route of {} does not lead to {} any more as it did",
+            self.service, server.endpoint
+        ))
+    }
+}
+
+/// Goes on with a connection of another process to a server.
+pub(crate) fn restoring_server(server: RestoredServer) -> EngineStart {
+    Box::new(move |predecessor: Predecessor<'_>| {
+        let saved = saved_of(&predecessor, grpc::KIND)?;
+        let counts = Arc::default();
+        if let Some(socket) = predecessor.descriptors.first() {
+            channels::note(&predecessor.link, &counts, ConnectionEnds::of(socket));
+        }
+        let compression = server.route.as_ref().map(|route| route.terms.compression);
+        let parts = grpc::RestoredTransportParts {
+            sockets: predecessor.descriptors,
+            carrier: &mut carrier_of,
+            dialer: &mut |saved| server.dialer(saved),
+            methods: methods(&server.service, &server.methods),
+            config: config(compression.unwrap_or_default(), server.limits, server.options),
+            counts,
+            signals: predecessor.link,
+            restorer: predecessor.restorer,
+            now: now_ns(),
+        };
+        let transport = grpc::GrpcTransport::restore(saved, parts)?;
+        Ok(Box::new(transport) as Box<dyn Engine>)
+    })
+}
+
+/// What carries the bytes of a link, by what its state begins with.
+fn carrier_of(socket: OwnedFd, fields: &mut FieldReader<'_>) -> Result<Box<dyn ByteCarrier>, RestoreError> {
+    let domain = rustix::net::sockopt::socket_domain(&socket);
+    let is_unix = domain.map_err(|error| fields.damaged(error.to_string()))? == AddressFamily::UNIX;
+    Ok(match (fields.u8()?, is_unix) {
+        (grpc::PLAIN_CARRIER, true) => Box::new(UnixStream::from(socket)),
+        (grpc::PLAIN_CARRIER, false) => Box::new(TcpStream::from(socket)),
+        (TLS_CARRIER, true) => Box::new(TlsCarrier(TlsStream::restore(UnixStream::from(socket), fields)?)),
+        (TLS_CARRIER, false) => Box::new(TlsCarrier(TlsStream::restore(TcpStream::from(socket), fields)?)),
+        (other, _) => {
+            let reason = format!("{other} is no way to carry bytes that this version knows");
+            return Err(fields.damaged(reason));
+        }
+    })
+}
+
 /// Waits until the server has proved who it is, where it has to, and has shown that it speaks HTTP/2.
 fn greet(
     socket: ServerSocket,
@@ -225,7 +346,7 @@ fn greet(
         let reason = "the route has no tls table, and with [tls] nothing leaves this node without TLS";
         return Err(fail(reason.to_owned()));
     }
-    let config = config(&request);
+    let config = config(request.grpc.compression, request.hello.limits, request.options);
     match establish(socket, &request, &config) {
         Ok(met) => {
             attempt.succeeded();
@@ -316,15 +437,27 @@ fn is_the_servers(kind: io::ErrorKind, began: Instant) -> bool {
     }
 }
 
-fn config(request: &ConnectRequest) -> grpc::GrpcTransportConfig {
-    let (hello, options) = (&request.hello, request.options);
+fn config(
+    compression: MessageEncoding,
+    limits: Limits,
+    options: TransportOptions,
+) -> grpc::GrpcTransportConfig {
     grpc::GrpcTransportConfig {
-        compression: request.grpc.compression,
+        compression,
         keepalive_interval_ns: options.keepalive_interval_ns.max(grpc::KEEPALIVE_INTERVAL_NS_MIN),
         keepalive_timeout_ns: options.keepalive_timeout_ns,
-        calls_max: hello.limits.calls_in_flight_max,
-        message_bytes_max: hello.limits.message_bytes_max,
+        calls_max: limits.calls_in_flight_max,
+        message_bytes_max: limits.message_bytes_max,
     }
+}
+
+fn methods(service: &str, methods: &[Method]) -> Arc<[grpc::GrpcMethod]> {
+    let method = |method: &Method| grpc::GrpcMethod {
+        path: format!("/{service}/{}", method.name),
+        client_streaming: method.kind.client_streaming,
+        server_streaming: method.kind.server_streaming,
+    };
+    methods.iter().map(method).collect()
 }
 
 fn peer(
@@ -333,19 +466,18 @@ fn peer(
     address: PeerAddress,
     request: ConnectRequest,
 ) -> EstablishedPeer {
-    let GrpcServerTerms { tls, mark, .. } = request.grpc;
-    let (hello, endpoint) = (request.hello, request.address);
-    let authority = authority(&endpoint, tls.as_ref());
-    let methods = hello.methods.iter().map(|method| grpc::GrpcMethod {
-        path: format!("/{}/{}", hello.service, method.name),
-        client_streaming: method.kind.client_streaming,
-        server_streaming: method.kind.server_streaming,
-    });
-    let methods = methods.collect();
+    let (hello, terms) = (request.hello, request.grpc);
+    let authority = authority(&request.address, terms.tls.as_ref());
+    let methods = methods(&hello.service, &hello.methods);
+    let server = CalledServer {
+        endpoint: request.address,
+        address: address.clone(),
+        has_tls: terms.tls.is_some(),
+    };
     EstablishedPeer {
         kind: TransportKind::Grpc,
         identity: met.identity,
-        address: address.clone(),
+        address,
         claimed: None,
         encoding: Encoding::Protobuf,
         peer_limits: hello.limits,
@@ -355,9 +487,8 @@ fn peer(
             let parts = grpc::GrpcTransportParts {
                 link: met.link,
                 counts,
-                dialer: Box::new(move || {
-                    ServerSocket::dial(&address, mark)?.carrier(tls.as_ref(), &endpoint)
-                }),
+                server: server.saved(),
+                dialer: server.dialer(terms),
                 authority,
                 methods,
                 config,
@@ -375,14 +506,6 @@ fn authority(endpoint: &str, tls: Option<&GrpcServerTls>) -> String {
         None if PeerAddress::is_unix(endpoint) => UNIX_HOST.to_owned(),
         None => endpoint.to_owned(),
     }
-}
-
-fn restore(_version: u32) -> EngineStart {
-    Box::new(|predecessor: Predecessor<'_>| {
-        let saved = saved_of(&predecessor, grpc::KIND)?;
-        let transport = grpc::GrpcTransport::restore(saved, predecessor.link)?;
-        Ok(Box::new(transport) as Box<dyn Engine>)
-    })
 }
 
 #[cfg(test)]

@@ -22,7 +22,9 @@ use provost_wire::Code;
 
 pub(crate) use address::PeerAddress;
 pub(crate) use grpc::channels as grpc_channels;
-pub(crate) use grpc::{GrpcServerTerms, GrpcServerTls, is_own_dial};
+pub(crate) use grpc::{
+    GrpcServerTerms, GrpcServerTls, RestoredRoute, RestoredServer, is_own_dial, restoring_server,
+};
 pub(crate) use provost_transport_tcp::{
     CallerAttestation, Decision, Encoding, Hello, Limits, Method, MethodKind, PeerIdentity,
 };
@@ -77,7 +79,8 @@ pub(crate) struct TransportDescription {
     pub(crate) versions: &'static [u32],
     /// How it reaches other nodes; none for one that does not leave this node.
     pub(crate) network: Option<NetworkTransport>,
-    /// Starts its engine, of a version, from what another one has saved; none for one that is restored with its other end.
+    /// Starts its engine, of a version, from what another one has saved; none for one that is restored with its other end, or by what
+    /// its route says.
     pub(crate) restore: Option<fn(u32) -> EngineStart>,
 }
 
@@ -292,7 +295,13 @@ pub(crate) fn ready(engine: impl Engine + 'static) -> EngineStart {
     Box::new(move |_: Predecessor<'_>| Ok(Box::new(engine) as Box<dyn Engine>))
 }
 
-/// How a transport, whose engine is called this, goes on from what it has saved, if there is one.
+/// The newest forms of the states of engines that this process reads, by their kind, where that is not the first.
+pub(crate) fn newest_forms() -> [(&'static str, u32); 1] {
+    [(provost_transport_grpc::KIND, provost_transport_grpc::STATE_FORM)]
+}
+
+/// How a transport, whose engine is called this, goes on from what it has saved, if there is one. (That to gRPC servers has to know
+/// more: [`restoring_server`].)
 pub(crate) fn restoring(engine: &str, version: u32) -> Option<EngineStart> {
     if engine == provost_transport_migration::KIND {
         return Some(Box::new(|predecessor| {

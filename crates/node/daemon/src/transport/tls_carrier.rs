@@ -33,9 +33,18 @@ impl<S: Read + Write + AsFd + Send> provost_transport_grpc::ByteCarrier for TlsC
     fn socket(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+
+    fn carried_socket(&self) -> Option<BorrowedFd<'_>> {
+        self.0.can_be_saved().then(|| self.0.as_fd())
+    }
+
+    fn save(&self, out: &mut FieldWriter) {
+        out.u8(TLS_CARRIER);
+        self.0.save(out);
+    }
 }
 
-/// How the state of a port says that its bytes are within TLS; the session follows.
+/// How the state of a port, or of a link, says that its bytes are within TLS; the session follows.
 pub(crate) const TLS_CARRIER: u8 = 1;
 
 impl<S: Read + Write + AsFd + Send> provost_frontend_grpc::ByteCarrier for TlsCarrier<S> {
