@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use authority::Authority;
+use grpc_client::traffic::CountingProxy;
 use grpc_client::{place, tcp_listener};
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::{Node, NodeOptions, Program, World, eventually, watched};
@@ -96,6 +97,20 @@ impl InteropPrograms {
 
     fn command(&self, name: &str) -> Command {
         Command::new(self.folder.join(name))
+    }
+
+    /// Begins calls of a soak case, one after the other, over one channel, against what listens at this port. They go on until the
+    /// program is ended.
+    fn begin_soak(&self, port: &str, security: &LinkSecurity, folder: &Path) -> Program {
+        let mut client = self.command("client");
+        client
+            .arg(format!("-server_host={HOST}"))
+            .arg(format!("-server_port={port}"))
+            .args(["-test_case", "rpc_soak", "-soak_iterations=1000000"])
+            .args(["-soak_per_iteration_max_acceptable_latency_ms=600000"])
+            .args(["-soak_overall_timeout_seconds=600"])
+            .args(security.of_client());
+        Program::start("interop-client", client, folder)
     }
 
     /// Runs one case against what listens at this port; an error is what the client said, which case it was, and how long it
@@ -221,7 +236,7 @@ struct InteropSetting {
     before: Node,
     security: LinkSecurity,
     server: Program,
-    _world: World,
+    world: World,
 }
 
 /// Routes to what the cases call.
@@ -270,7 +285,7 @@ impl InteropSetting {
             node,
             security,
             server,
-            _world: world,
+            world,
         }
     }
 
@@ -317,6 +332,46 @@ fn gos_client_and_server_pass_grpcs_tests_through_a_node_and_through_two() {
 #[test]
 fn gos_client_and_server_pass_grpcs_tests_through_nodes_within_tls() {
     pass_through_nodes(LinkSecurity::within_tls);
+}
+
+#[test]
+fn gos_client_and_server_notice_no_hot_restart_of_the_node_between_them() {
+    pass_hot_restarts(|_| LinkSecurity::Cleartext);
+}
+
+#[test]
+fn gos_client_and_server_notice_no_hot_restart_within_tls() {
+    pass_hot_restarts(LinkSecurity::within_tls);
+}
+
+/// Large calls of Go's soak case go on while the node is replaced: none fails, on one connection.
+fn pass_hot_restarts(secure: fn(&Path) -> LinkSecurity) {
+    const REPLACEMENTS: usize = 4;
+    let Some(programs) = &*PROGRAMS else {
+        return;
+    };
+    watched(move || {
+        let mut setting = InteropSetting::new(programs, secure);
+        let proxy = CountingProxy::to(&place(&setting.node, "web"));
+        let place = proxy.place();
+        let (_, port) = place.rsplit_once(':').unwrap();
+        let soak = programs.begin_soak(port, &setting.security, setting.world.directory());
+        let calls_go_on = || {
+            let made = || soak.log().matches(" succeeded\n").count();
+            let before = made();
+            eventually("Go's client calls on", WAIT_MAX, || made() > before + 5);
+        };
+        calls_go_on();
+        for _ in 0..REPLACEMENTS {
+            println!("{:?}", setting.node.replace());
+            calls_go_on();
+        }
+        let log = soak.log();
+        assert!(!log.contains(" failed: "), "a call failed");
+        assert_eq!(proxy.connections(), 1, "Go's client has connected again");
+        let opened = setting.node.program.log().matches("connection opened").count();
+        assert_eq!(opened, 1, "the node has connected to Go's server again");
+    });
 }
 
 fn pass_through_nodes(secure: fn(&Path) -> LinkSecurity) {
