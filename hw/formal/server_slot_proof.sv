@@ -1,11 +1,16 @@
 // server_slot: at most once. The slot's state is kept as the connection's line keeps it; packets and the host's responses come in any
-// order and number. Any call is delivered once at most until call numbers come round (2^31 of them), and none without the verdict that it may pass.
+// order and number. Any call is delivered once at most until call numbers come round (2^31 of them), and none without the verdict that it may pass,
+// which its first packet has; packets of a request are stored in order, each once.
 module server_slot_proof (
     input logic clk,
     input logic rst,
     // A packet, or a response of the host, or nothing.
     input logic packet,
     input logic [31:0] packet_call,
+    input logic several,
+    input logic [2:0] number,
+    input logic last,
+    input logic asks,
     input logic [1:0] verdict,
     input logic credit,
     input logic respond,
@@ -13,33 +18,42 @@ module server_slot_proof (
 );
   logic [2:0] phase_q = '0;
   logic [31:0] call_q = '0;
+  logic [2:0] count_q = '0;
+  logic admit;
+  logic store;
   logic deliver;
   logic acknowledge;
   logic repeat_response;
   logic deny;
   logic [2:0] phase_next;
   logic [31:0] call_next;
+  logic [2:0] count_next;
   logic stale;
   logic forbidden;
   logic no_room;
   server_slot dut (
       .phase(phase_q),
       .slot_call(call_q),
+      .count(count_q),
       .*
   );
 
   // Any call of which the server has not heard yet: how far the slot is past it, once it was delivered.
   (* anyconst *) logic [31:0] watched;
+  // The slot's call has passed the policies.
+  logic passed_q = 1'b0;
   logic delivered_q = 1'b0;
   logic denied_q = 1'b0;
   logic [31:0] since_q = '0;
   logic grows;
-  assign grows = packet && (deliver || deny) && call_next != call_q;
+  assign grows = packet && (admit || deny) && call_next != call_q;
   initial assume (rst);
   always_ff @(posedge clk) begin
     if (rst) begin
       phase_q <= '0;
       call_q <= '0;
+      count_q <= '0;
+      passed_q <= 1'b0;
       delivered_q <= 1'b0;
       denied_q <= 1'b0;
       since_q <= '0;
@@ -49,12 +63,21 @@ module server_slot_proof (
       if (packet) begin
         phase_q <= phase_next;
         call_q <= call_next;
+        count_q <= count_next;
+        if (admit) passed_q <= 1'b1;
+        else if (call_next != call_q) passed_q <= 1'b0;
+        // Only what passes begins; packets are stored in order.
+        if (admit) assert (verdict == nic_pkg::VERDICT_PASS && call_next == call_q + 32'd1);
+        if (call_next != call_q) assert (admit || deny);
+        if (store) assert (several && number == (admit ? 3'd0 : count_q) && count_next == number + 3'd1);
         // Whatever a packet does, the call stays or is the next.
         assert (call_next == call_q || call_next == call_q + 32'd1);
         assert (!(deliver && deny) && !(deliver && acknowledge) && !(deliver && repeat_response));
         if (deliver) begin
-          assert (verdict == nic_pkg::VERDICT_PASS);
+          assert (admit || passed_q);
           assert (credit);
+          // All of it is here.
+          assert (!several || (store && last && number == count_q));
           assert (call_next == packet_call && phase_next == nic_pkg::PHASE_EXECUTING);
           // Not while another call of the slot is being executed: its response would be lost.
           assert (phase_q != nic_pkg::PHASE_EXECUTING);
@@ -77,6 +100,7 @@ module server_slot_proof (
       end
       // Where the slot is after the watched call: what makes the proof inductive.
       if (delivered_q || denied_q) assert (call_q - watched == since_q);
+      if (phase_q == nic_pkg::PHASE_RECEIVING) assert (passed_q);
       assert (!(delivered_q && denied_q));
       if (delivered_q && since_q == 32'd0)
         assert (phase_q == nic_pkg::PHASE_EXECUTING || phase_q == nic_pkg::PHASE_RESPONDED);

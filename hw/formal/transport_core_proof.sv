@@ -24,6 +24,8 @@ module transport_core_proof (
     input logic call_used,
     input logic call_rests,
     input logic [3:0] call_tries,
+    input logic [2:0] call_count,
+    input logic [2:0] call_packets,
     input logic due,
     input logic [nic_pkg::BUFFER_BITS-1:0] due_index,
     input logic [15:0] flow_calls,
@@ -54,7 +56,11 @@ module transport_core_proof (
   nic_pkg::call_t begin_data;
   logic end_call;
   logic send_again;
+  logic ask_again;
   logic at_work;
+  logic advance;
+  logic [2:0] advance_count;
+  logic [2:0] advance_packets;
   logic due_take;
   logic buffer_give;
   logic [nic_pkg::BUFFER_BITS-1:0] buffer_give_id;
@@ -75,6 +81,8 @@ module transport_core_proof (
       .control_flow(8'd0),
       .flow_stride_log2(8'h44),
       .flow_calls_max(16'h0808),
+      .area_base(32'h0001_0000),
+      .area_lines_log2(4'd7),
       .*
   );
 
@@ -107,6 +115,12 @@ module transport_core_proof (
   logic entry_done;
   assign packet_done = packet_held_q && receive_valid && receive.lines != 6'd0;
   assign entry_done = entry_held_q && (begin_call || credit_give || buffer_give);
+  // Where the slot of the packet stands, by the line that was answered last.
+  logic [511:0] line_q;
+  logic [2:0] packet_phase;
+  logic [31:0] packet_slot_call;
+  assign packet_phase = line_q[nic_pkg::CONNECTION_PHASES+3*packet.first[10:8]+:3];
+  assign packet_slot_call = line_q[nic_pkg::CONNECTION_CALLS+32*packet.first[10:8]+:32];
   // What the access list was shown a cycle ago.
   logic [255:0] payload_q;
   initial assume (rst && transmit_level_q <= 3'd4 && receive_level_q <= 3'd4);
@@ -115,6 +129,7 @@ module transport_core_proof (
     packet_q <= packet_next;
     denied_q <= packet_denied;
     payload_q <= packet_payload;
+    if (answer) line_q <= answer_line;
     entry_waits_q <= entry_valid && !entry_take && !rst;
     entry_q <= entry_next;
     due_waits_q <= due && !due_take && !rst;
@@ -147,11 +162,22 @@ module transport_core_proof (
       if (receive_valid && receive.lines != 6'd0) assert (packet_held_q && receive.lines == packet.lines);
       if (receive_valid && !packet_done) assert (receive.deliver);
       // No request without the verdict on itself, said of it a cycle before.
-      if (delivered && host_kind == nic_pkg::ENTRY_REQUEST) begin
-        assert (packet_done && !denied_q && bucket_has_token && bucket_spend);
+      if (bucket_spend) begin
+        assert (packet_done && !denied_q && bucket_has_token);
         assert (payload_q == packet.first[447:192]);
         assert (packet.first[3:0] == nic_pkg::PACKET_REQUEST);
         assert (update);
+      end
+      // What is delivered without it is the last packet of what passed before.
+      if (delivered && host_kind == nic_pkg::ENTRY_REQUEST) begin
+        assert (packet_done && update && packet.first[3:0] == nic_pkg::PACKET_REQUEST);
+        if (!bucket_spend)
+          assert (receive.store && packet_phase == nic_pkg::PHASE_RECEIVING && packet_slot_call == packet.first[95:64]);
+      end
+      // A packet is stored in the area of its own slot and connection, alone.
+      if (receive_valid && receive.store) begin
+        assert (packet_done && !receive.raw && !receive.payload);
+        assert ((receive.store_address - 32'h0001_0000) >> 7 == 32'({packet.first[31:16], packet.first[10:8]}));
       end
       // An entry's credit is kept for the call's end, given back, or used for the refusal.
       if (entry_done) assert (2'(begin_call) + 2'(credit_give) + 2'(delivered) == 2'd1);

@@ -58,8 +58,6 @@ module nic #(
   localparam int FLOW_BITS = (FLOWS > 1) ? $clog2(FLOWS) : 1;
   localparam int BUFFER_BITS = nic_pkg::BUFFER_BITS;
   localparam int BUFFER_ADDRESS_BITS = nic_pkg::BUFFER_BITS + nic_pkg::BUFFER_LINE_BITS;
-  // Orders of the transport that wait for the transmitter or the receive writer.
-  localparam int ORDERS_LOG2 = 3;
 
   logic [31:0] cycle_q;
   always_ff @(posedge clk) begin
@@ -75,6 +73,8 @@ module nic #(
   logic [31:0] timeout;
   logic [3:0] tries_max;
   logic [4:0] key_offset;
+  logic [31:0] area_base;
+  logic [3:0] area_lines_log2;
   logic [32*FLOWS-1:0] flow_tx_base;
   logic [32*FLOWS-1:0] flow_rx_base;
   logic [32*FLOWS-1:0] flow_status;
@@ -425,9 +425,15 @@ module nic #(
   logic call_used;
   logic call_rests;
   logic [3:0] call_tries;
+  logic [2:0] call_count;
+  logic [2:0] call_packets;
   logic end_call;
   logic send_again;
+  logic ask_again;
   logic at_work;
+  logic advance;
+  logic [2:0] advance_count;
+  logic [2:0] advance_packets;
   logic due;
   logic [BUFFER_BITS-1:0] due_index;
   logic due_take;
@@ -495,40 +501,30 @@ module nic #(
   logic order_rx_take;
   nic_pkg::receive_t order_rx;
   logic packet_sent;
-  logic [ORDERS_LOG2:0] transmit_level;
-  logic [ORDERS_LOG2:0] receive_level;
-  assign transmit_room_for_two = transmit_level <= (ORDERS_LOG2 + 1)'((1 << ORDERS_LOG2) - 2);
-  assign receive_room_for_two = receive_level <= (ORDERS_LOG2 + 1)'((1 << ORDERS_LOG2) - 2);
-  /* verilator lint_off PINCONNECTEMPTY */
-  fifo #(
-      .WIDTH($bits(transmit)),
-      .DEPTH_LOG2(ORDERS_LOG2)
+  order_queue #(
+      .WIDTH($bits(transmit))
   ) transmit_orders (
       .clk,
       .rst,
       .push(transmit_valid),
       .push_data(transmit),
-      .push_ready(),
+      .room_for_two(transmit_room_for_two),
       .pop(order_tx_take),
       .pop_valid(order_tx_valid),
-      .pop_data(order_tx),
-      .level(transmit_level)
+      .pop_data(order_tx)
   );
-  fifo #(
-      .WIDTH($bits(receive)),
-      .DEPTH_LOG2(ORDERS_LOG2)
+  order_queue #(
+      .WIDTH($bits(receive))
   ) receive_orders (
       .clk,
       .rst,
       .push(receive_valid),
       .push_data(receive),
-      .push_ready(),
+      .room_for_two(receive_room_for_two),
       .pop(order_rx_take),
       .pop_valid(order_rx_valid),
-      .pop_data(order_rx),
-      .level(receive_level)
+      .pop_data(order_rx)
   );
-  /* verilator lint_on PINCONNECTEMPTY */
   packet_tx transmitter (
       .command_valid(order_tx_valid),
       .command_take(order_tx_take),

@@ -25,6 +25,8 @@ package nic_pkg;
   localparam logic [3:0] ENTRY_RAW = 4'd3;
   localparam logic [3:0] ENTRY_REPEAT = 4'd4;
   localparam logic [3:0] ENTRY_ERROR = 4'd5;
+  // A further packet of a request whose first the NIC has sent.
+  localparam logic [3:0] ENTRY_FRAGMENT = 4'd6;
   // A kind that no host writes: the poller puts it in place of an entry that makes no sense.
   localparam logic [3:0] ENTRY_BAD = 4'd15;
 
@@ -47,6 +49,8 @@ package nic_pkg;
   localparam logic [2:0] PHASE_DENIED = 3'd3;
   localparam logic [2:0] PHASE_LIMITED = 3'd4;
   localparam logic [2:0] PHASE_OUT = 3'd5;
+  // A server's slot has some packets of a request, from the first on without a gap.
+  localparam logic [2:0] PHASE_RECEIVING = 3'd6;
 
   // What a policy says of a request.
   localparam logic [1:0] VERDICT_PASS = 2'd0;
@@ -68,7 +72,7 @@ package nic_pkg;
   localparam int CONNECTION_REMOTE = 128;         // 48 bits: an address of the wire
   localparam int CONNECTION_CALLS = 176;          // 8 times 32 bits
   localparam int CONNECTION_PHASES = 432;         // 8 times 3 bits
-  localparam int CONNECTION_BUFFERS = 456;        // 8 times 6 bits
+  localparam int CONNECTION_BUFFERS = 456;        // 8 times 6 bits: a client's buffer; of a server, the flow and 3 bits of packets
   localparam int SLOTS = 8;
 
   // How requests are spread over a server's flows.
@@ -80,6 +84,10 @@ package nic_pkg;
   // Commands of the CONNECTION register.
   localparam logic [1:0] COMMAND_LOAD = 2'd1;
   localparam logic [1:0] COMMAND_CLOSE = 2'd2;
+
+  // Packets of a message at most. Those of messages of several lie in areas of host memory, one for each slot of each connection.
+  localparam int MESSAGE_PACKETS = 7;
+  localparam int MESSAGE_BYTES_BITS = 19;
 
   // Message buffers: one holds an entry of a transmit ring while the NIC needs it.
   localparam int BUFFERS = 64;
@@ -97,6 +105,7 @@ package nic_pkg;
     logic [15:0] code;
     logic [15:0] bytes;
     logic [63:0] tag;
+    // Of a raw entry, an address; else the number of the packet in its message (16 bits), and the message's bytes (32).
     logic [47:0] remote;
     logic [15:0] sum;
   } entry_t;
@@ -134,6 +143,9 @@ package nic_pkg;
     logic raw;
     // Write the payload.
     logic payload;
+    // The packet, as it is, goes to lines from this address on, before a slot is written.
+    logic store;
+    logic [31:0] store_address;
     logic [7:0] flow;
     logic [BUFFER_LINE_BITS:0] lines;
     logic [HEAD_BITS-1:0] head;
@@ -148,6 +160,8 @@ package nic_pkg;
     logic [63:0] tag;
     logic [15:0] code;
     logic [15:0] bytes;
+    // Bytes of the whole message, of which the buffer has the first packet.
+    logic [MESSAGE_BYTES_BITS-1:0] message;
     logic [15:0] sum;
     logic [BUFFER_LINE_BITS:0] lines;
     logic [31:0] began;

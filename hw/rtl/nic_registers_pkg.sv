@@ -11,6 +11,8 @@ package nic_registers_pkg;
   localparam logic [15:0] CONNECTION = 16'h001c;
   localparam logic [15:0] CONNECTION_BUSY = 16'h0020;
   localparam logic [15:0] KEY_OFFSET = 16'h0024;
+  localparam logic [15:0] AREA_BASE = 16'h0028;
+  localparam logic [15:0] AREA_SHAPE = 16'h002c;
   localparam logic [15:0] FLOW_TX_BASE = 16'h0200;
   localparam int FLOW_TX_BASE_COUNT = 8;
   localparam int FLOW_TX_BASE_STRIDE = 32;

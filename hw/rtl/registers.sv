@@ -17,6 +17,8 @@ module registers #(
     output logic [31:0] timeout,
     output logic [3:0] tries_max,
     output logic [4:0] key_offset,
+    output logic [31:0] area_base,
+    output logic [3:0] area_lines_log2,
     output logic [32*FLOWS-1:0] flow_tx_base,
     output logic [32*FLOWS-1:0] flow_rx_base,
     output logic [32*FLOWS-1:0] flow_status,
@@ -60,6 +62,8 @@ module registers #(
   logic [31:0] timeout_q;
   logic [31:0] tries_max_q;
   logic [31:0] key_offset_q;
+  logic [31:0] area_base_q;
+  logic [31:0] area_shape_q;
   logic [31:0] tx_base_q[FLOWS];
   logic [31:0] rx_base_q[FLOWS];
   logic [31:0] status_q[FLOWS];
@@ -109,6 +113,8 @@ module registers #(
   assign timeout = timeout_q;
   assign tries_max = tries_max_q[3:0];
   assign key_offset = key_offset_q[4:0];
+  assign area_base = area_base_q;
+  assign area_lines_log2 = area_shape_q[3:0];
   always_comb begin
     for (int i = 0; i < FLOWS; i++) begin
       flow_tx_base[32*i+:32] = tx_base_q[i];
@@ -138,6 +144,8 @@ module registers #(
       timeout_q <= 32'd15625;  // a millisecond
       tries_max_q <= 32'd10;
       key_offset_q <= '0;
+      area_base_q <= '0;
+      area_shape_q <= '0;
       command_valid_q <= 1'b0;
       command_q <= '0;
       for (int i = 0; i < FLOWS; i++) begin
@@ -165,6 +173,8 @@ module registers #(
           nic_registers_pkg::TIMEOUT: timeout_q <= csr_write_data;
           nic_registers_pkg::TRIES_MAX: tries_max_q <= csr_write_data;
           nic_registers_pkg::KEY_OFFSET: key_offset_q <= csr_write_data;
+          nic_registers_pkg::AREA_BASE: area_base_q <= csr_write_data;
+          nic_registers_pkg::AREA_SHAPE: area_shape_q <= csr_write_data;
           nic_registers_pkg::CONNECTION:
           if (!command_valid_q) begin
             command_valid_q <= 1'b1;
@@ -221,6 +231,8 @@ module registers #(
       nic_registers_pkg::TRIES_MAX: read = tries_max_q;
       nic_registers_pkg::CONNECTION_BUSY: read = {31'd0, command_valid_q};
       nic_registers_pkg::KEY_OFFSET: read = key_offset_q;
+      nic_registers_pkg::AREA_BASE: read = area_base_q;
+      nic_registers_pkg::AREA_SHAPE: read = area_shape_q;
       default: ;
     endcase
     if (in_flows && 4'(flow_wide) < 4'(FLOWS)) begin

@@ -1,6 +1,6 @@
 // Writes slots of the flows' receive rings, and takes packets out of the receive buffer, in the order of its commands.
 //
-// The lines after the first go first; the header line, with the phase bit that shows the slot to the host, goes last. The credit for
+// A packet of several of its message goes to an area of host memory, all of it. Of others, the lines after the first go first; the header line, with the phase bit that shows the slot to the host, goes last. The credit for
 // the slot was taken before the command was given, so the slot is free.
 module rx_writer #(
     parameter int FLOWS = 4,
@@ -52,7 +52,7 @@ module rx_writer #(
   logic line_is_written;
   logic line_done;
   assign lines_left = command_valid && state_q == LINES && done_q != command.lines;
-  assign line_is_written = command.deliver && (command.raw || (command.payload && done_q != 6'd0));
+  assign line_is_written = command.store || (command.deliver && (command.raw || (command.payload && done_q != 6'd0)));
   assign line_done = lines_left && line_valid && (!line_is_written || write_ready);
   assign line_take = line_done;
   // No line is left after this cycle.
@@ -68,7 +68,7 @@ module rx_writer #(
       write_address = slot_address;
       write_data = {payload_q, command.head[HEAD_TOP:1], !count[slots_log2]};
     end else begin
-      write_address = slot_address + 32'(done_q) + (command.raw ? 32'd1 : 32'd0);
+      write_address = (command.store ? command.store_address : slot_address) + 32'(done_q) + (command.raw ? 32'd1 : 32'd0);
       write_data = line;
     end
   end
@@ -76,7 +76,7 @@ module rx_writer #(
 
   assign written = header_due && write_ready;
   assign written_flow = flow;
-  assign command_take = written || (command_valid && state_q == LINES && !lines_left && !command.deliver);
+  assign command_take = written || (lines_end && !command.deliver);
 
   always_ff @(posedge clk) begin
     if (rst) begin

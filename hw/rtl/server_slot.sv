@@ -1,25 +1,37 @@
-// What a server's slot does with a request packet: delivers it, once, or answers that it was here before. Pure decision; the slot's
-// state is in the connection's line.
+// What a server's slot does with a request packet: delivers the request, once, when all of it is here, or answers that it was here before.
+// Pure decision; the slot's state is in the connection's line.
 //
 //   IDLE ──► EXECUTING ──► RESPONDED ──┐ the slot's next call
 //     │   (the host responds)          │
+//     ├──► RECEIVING ──► EXECUTING     │ (a request of several packets: taken in order, stored; the first has the verdict)
 //     └──► DENIED, LIMITED ────────────┤ (the NIC has answered itself)
 //                                      └──► as from IDLE
 module server_slot (
     input logic [2:0] phase,
     input logic [31:0] slot_call,
+    // Packets of the slot's call that are here.
+    input logic [2:0] count,
     input logic [31:0] packet_call,
+    // The packet is one of several, with this number; the last; asks for an acknowledgement.
+    input logic several,
+    input logic [2:0] number,
+    input logic last,
+    input logic asks,
     // What the policies say of the request.
     input logic [1:0] verdict,
     // The receive ring has a slot for it.
     input logic credit,
-    // Deliver the request; answer that it is being executed; ask the host for its response again; answer with a status.
+    // A request begins: it has passed the policies, with this packet.
+    output logic admit,
+    // Store the packet; deliver the request; say how many packets are here; ask the host for its response again; answer with a status.
+    output logic store,
     output logic deliver,
     output logic acknowledge,
     output logic repeat_response,
     output logic deny,
     output logic [2:0] phase_next,
     output logic [31:0] call_next,
+    output logic [2:0] count_next,
     // Why nothing came of it.
     output logic stale,
     output logic forbidden,
@@ -29,27 +41,54 @@ module server_slot (
   assign ahead = packet_call - slot_call;
 
   always_comb begin
+    admit = 1'b0;
+    store = 1'b0;
     deliver = 1'b0;
     acknowledge = 1'b0;
     repeat_response = 1'b0;
     deny = 1'b0;
     phase_next = phase;
     call_next = slot_call;
+    count_next = count;
     stale = 1'b0;
     forbidden = 1'b0;
     no_room = 1'b0;
     if (ahead == 32'd1 && phase != nic_pkg::PHASE_EXECUTING) begin
-      if (verdict != nic_pkg::VERDICT_PASS) begin
+      if (several && number != 3'd0) stale = 1'b1;
+      else if (verdict != nic_pkg::VERDICT_PASS) begin
         deny = 1'b1;
         call_next = packet_call;
         phase_next = (verdict == nic_pkg::VERDICT_DENIED) ? nic_pkg::PHASE_DENIED : nic_pkg::PHASE_LIMITED;
+      end else if (several) begin
+        admit = 1'b1;
+        store = 1'b1;
+        acknowledge = asks;
+        call_next = packet_call;
+        count_next = 3'd1;
+        phase_next = nic_pkg::PHASE_RECEIVING;
       end else if (credit) begin
+        admit = 1'b1;
         deliver = 1'b1;
         call_next = packet_call;
+        count_next = 3'd1;
         phase_next = nic_pkg::PHASE_EXECUTING;
       end else no_room = 1'b1;
     end else if (ahead == 32'd0) begin
       case (phase)
+        nic_pkg::PHASE_RECEIVING: begin
+          if (!several) forbidden = 1'b1;
+          else if (number != count) acknowledge = 1'b1;
+          else if (!last) begin
+            store = 1'b1;
+            acknowledge = asks;
+            count_next = count + 3'd1;
+          end else if (credit) begin
+            store = 1'b1;
+            deliver = 1'b1;
+            count_next = count + 3'd1;
+            phase_next = nic_pkg::PHASE_EXECUTING;
+          end else no_room = 1'b1;
+        end
         nic_pkg::PHASE_EXECUTING: acknowledge = 1'b1;
         nic_pkg::PHASE_RESPONDED: begin
           repeat_response = credit;

@@ -5,6 +5,13 @@ module transmit_order (
     // denied, or one that is being executed.
     input logic of_entry,
     input logic of_call,
+    // It asks for packets of a response, from this to the last of so many; or it says how many packets of a request are here.
+    input logic asks,
+    input logic [2:0] asked_first,
+    input logic [2:0] asked_packets,
+    input logic [2:0] count,
+    // Bytes of the message to which the entry belongs.
+    input logic [31:0] entry_message,
     input logic stranger,
     input logic ping,
     input logic deny,
@@ -63,15 +70,20 @@ module transmit_order (
       transmit.raw = entry.kind == nic_pkg::ENTRY_RAW;
       if (transmit.raw) transmit.remote = entry.remote;
       transmit.release_buffer = entry.kind != nic_pkg::ENTRY_REQUEST;
-      if (entry.kind == nic_pkg::ENTRY_REQUEST) send_call = slot_call + 32'd1;
-      else begin
+      send_bytes = entry_message;
+      send_number = entry.remote[47:32];
+      if (entry.kind == nic_pkg::ENTRY_REQUEST) begin
+        send_call = slot_call + 32'd1;
+        // The rest is sent once the server has this.
+        if (send_bytes != 32'(entry.bytes)) send_flags = nic_pkg::FLAG_RETURN;
+      end else if (entry.kind != nic_pkg::ENTRY_FRAGMENT) begin
         send_kind = nic_pkg::PACKET_RESPONSE;
         send_flags = held_known ? 4'd0 : nic_pkg::FLAG_UNTIMED;
         send_held = held_known ? held[15:0] : 16'hffff;
       end
-    end else if (of_call) begin
+    end else if (of_call && !asks) begin
       send_flags = nic_pkg::FLAG_RETURN;
-      send_bytes = 32'(call.bytes);
+      send_bytes = 32'(call.message);
       send_code = call.code;
       transmit.buffer = call_buffer;
       transmit.lines = call.lines;
@@ -102,10 +114,15 @@ module transmit_order (
         send_code = denied_by_list ? nic_pkg::STATUS_PERMISSION_DENIED
             : nic_pkg::STATUS_RESOURCE_EXHAUSTED;
         send_held = 16'hffff;
+      end else if (asks) begin
+        send_kind = nic_pkg::PACKET_REQUEST_FOR_RESPONSE;
+        send_flags = 4'(asked_packets - asked_first) - 4'd1;
+        send_number = 16'(asked_first);
       end else begin
         send_kind = nic_pkg::PACKET_CREDIT_RETURN;
+        send_call = packet_call;
         send_flags = nic_pkg::FLAG_UNTIMED;
-        send_number = 16'd1;
+        send_number = 16'(count);
       end
     end
     transmit.head = {send_held, send_code, send_bytes, 16'd0, send_number, send_call,

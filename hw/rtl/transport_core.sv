@@ -22,6 +22,9 @@ module transport_core #(
     input logic [7:0] control_flow,
     input logic [4*FLOWS-1:0] flow_stride_log2,
     input logic [8*FLOWS-1:0] flow_calls_max,
+    // Where packets of messages of several are stored: an area of so many lines, as a logarithm, for each slot of each connection.
+    input logic [31:0] area_base,
+    input logic [3:0] area_lines_log2,
     // Packets, entries, and commands of the host.
     input logic packet_valid,
     output logic packet_take,
@@ -68,9 +71,15 @@ module transport_core #(
     input logic call_used,
     input logic call_rests,
     input logic [3:0] call_tries,
+    input logic [2:0] call_count,
+    input logic [2:0] call_packets,
     output logic end_call,
     output logic send_again,
+    output logic ask_again,
     output logic at_work,
+    output logic advance,
+    output logic [2:0] advance_count,
+    output logic [2:0] advance_packets,
     input logic due,
     input logic [nic_pkg::BUFFER_BITS-1:0] due_index,
     output logic due_take,
@@ -149,6 +158,7 @@ module transport_core #(
   logic [31:0] token;
   logic [31:0] packet_call;
   logic [15:0] packet_number;
+  logic packet_asks;
   logic [31:0] message_bytes;
   logic [15:0] payload_bytes;
   assign kind = packet.first[3:0];
@@ -157,6 +167,7 @@ module transport_core #(
   assign token = packet.first[63:32];
   assign packet_call = packet.first[95:64];
   assign packet_number = packet.first[111:96];
+  assign packet_asks = packet.first[4];
   assign message_bytes = packet.first[159:128];
   assign payload_bytes = packet.bytes - 16'd24;
 
@@ -281,41 +292,76 @@ module transport_core #(
       .current(packet_current)
   );
 
+  // The packet as one of several of its message, and where it is stored.
+  logic several;
+  logic several_good;
+  logic several_last;
+  logic [2:0] several_packets;
+  logic [7:0] several_line;
+  message_shape shape (
+      .payload_max,
+      .area_lines_log2,
+      .number(packet_number),
+      .message_bytes,
+      .payload_bytes,
+      .lines(packet.lines),
+      .several,
+      .good(several_good),
+      .last(several_last),
+      .packets(several_packets),
+      .line(several_line)
+  );
+
   // A request.
   logic request;
   logic request_good;
   logic [FLOW_BITS-1:0] request_flow;
   logic [6:0] request_room;
+  logic [2:0] slot_flow;
+  logic slot_admit;
+  logic slot_store;
   logic slot_deliver;
   logic slot_acknowledge;
   logic slot_repeat;
   logic slot_deny;
   logic [2:0] server_phase_next;
   logic [31:0] server_call_next;
+  logic [2:0] server_count_next;
   logic slot_stale;
   logic slot_forbidden;
   logic slot_no_room;
   logic [1:0] verdict;
   assign request = act_packet && !management && kind == nic_pkg::PACKET_REQUEST && known_server;
-  // What was delivered before is asked for again by the connection's first flow.
-  assign request_flow = (packet_call == slot_call) ? balance_first[FLOW_BITS-1:0] : balance_flow;
+  // A request of several packets goes to the flow that its first packet, which has the key, was given to. What was delivered before is
+  // asked for again by the connection's first flow.
+  assign slot_flow = slot_buffer[5:3];
+  assign request_flow = (packet_call != slot_call) ? balance_flow
+      : (slot_phase == nic_pkg::PHASE_RECEIVING) ? slot_flow[FLOW_BITS-1:0] : balance_first[FLOW_BITS-1:0];
   assign request_room = slot_lines(flow_stride_log2[4*request_flow+:4]);
-  assign request_good = packet_slot < {4'd0, slots} && packet_number == 16'd0 &&
-      message_bytes == 32'(payload_bytes) && payload_bytes <= payload_max && {1'b0, packet.lines} <= request_room;
+  assign request_good = packet_slot < {4'd0, slots} && (several ? several_good
+      : packet_number == 16'd0 && message_bytes == 32'(payload_bytes) && {1'b0, packet.lines} <= request_room);
   assign verdict = denied_q ? nic_pkg::VERDICT_DENIED
       : !bucket_has_token ? nic_pkg::VERDICT_LIMITED : nic_pkg::VERDICT_PASS;
   server_slot server_decision (
       .phase(slot_phase),
       .slot_call,
+      .count(slot_buffer[2:0]),
       .packet_call,
+      .several,
+      .number(packet_number[2:0]),
+      .last(several_last),
+      .asks(packet_asks),
       .verdict,
       .credit(credit_spare[request_flow]),
+      .admit(slot_admit),
+      .store(slot_store),
       .deliver(slot_deliver),
       .acknowledge(slot_acknowledge),
       .repeat_response(slot_repeat),
       .deny(slot_deny),
       .phase_next(server_phase_next),
       .call_next(server_call_next),
+      .count_next(server_count_next),
       .stale(slot_stale),
       .forbidden(slot_forbidden),
       .no_room(slot_no_room)
@@ -330,14 +376,37 @@ module transport_core #(
   logic response;
   logic call_agrees;
   logic response_current;
+  logic response_next;
   logic response_fits;
+  logic response_stored;
+  logic response_ends;
   assign response = act_packet && !management && kind == nic_pkg::PACKET_RESPONSE && known_client;
   assign call_agrees = call_used && call.connection == session && call.slot == slot && call.call == slot_call;
-  assign response_current = packet_current && call_agrees && packet_number == 16'd0;
-  assign response_fits = message_bytes == 32'(payload_bytes) &&
+  assign response_current = packet_current && call_agrees;
+  // The packets of a response are taken in order. Packet 0 in a form that cannot be taken ends its call.
+  assign response_next = response_current && packet_number == 16'(call_count);
+  assign response_stored = response && response_next && several && several_good;
+  assign response_fits = several ? several_good : message_bytes == 32'(payload_bytes) &&
       {1'b0, packet.lines} <= slot_lines(flow_stride_log2[4*call.flow[FLOW_BITS-1:0]+:4]);
+  assign response_ends = response && response_next && (call_count == 3'd0 || response_fits) && !(response_stored && !several_last);
+  // The client asks for the rest of a response once it has packet 0.
+  logic ask_rest;
+  assign ask_rest = response_stored && !several_last && packet_number == 16'd0;
+  assign advance = (response_stored && !several_last) || fragments_wanted;
+  assign advance_count = response_stored ? packet_number[2:0] + 3'd1 : call_count;
+  assign advance_packets = response_stored ? several_packets : call_packets;
   logic credit_return;
   assign credit_return = act_packet && !management && kind == nic_pkg::PACKET_CREDIT_RETURN && known_client;
+  // The server has some packets of the request: the host is to give those that follow.
+  logic return_whole;
+  logic fragments_wanted;
+  assign return_whole = packet_number >= 16'(nic_pkg::MESSAGE_PACKETS) ||
+      nic_pkg::MESSAGE_BYTES_BITS'(packet_number[2:0]) * nic_pkg::MESSAGE_BYTES_BITS'(payload_max) >= call.message;
+  assign fragments_wanted = credit_return && packet_current && call_agrees && call_count == 3'd0 && packet_number != 16'd0 && !return_whole;
+  // A client asks for further packets of the response.
+  logic response_wanted;
+  assign response_wanted = act_packet && kind == nic_pkg::PACKET_REQUEST_FOR_RESPONSE && known_server && packet_slot < {4'd0, slots} &&
+      packet_call == slot_call && slot_phase == nic_pkg::PHASE_RESPONDED;
   logic ping;
   assign ping = act_packet && kind == nic_pkg::PACKET_PING && known_server;
 
@@ -365,31 +434,24 @@ module transport_core #(
   logic may_begin;
   logic entry_good;
   logic [15:0] entry_error;
+  logic [31:0] entry_message;
   assign entry_flow_calls = flow_calls[8*entry.flow[FLOW_BITS-1:0]+:8];
   assign entry_flow_calls_max = flow_calls_max[8*entry.flow[FLOW_BITS-1:0]+:8];
   assign may_begin = free_valid && entry_flow_calls < entry_flow_calls_max && calls < CALLS_MAX;
-  always_comb begin
-    entry_error = nic_pkg::ERROR_DESCRIPTOR;
-    entry_good = 1'b0;
-    case (entry.kind)
-      nic_pkg::ENTRY_RAW: entry_good = 1'b1;
-      nic_pkg::ENTRY_REQUEST: begin
-        if (!valid || server) entry_error = nic_pkg::ERROR_CONNECTION;
-        else if (entry.bytes > payload_max) entry_error = nic_pkg::ERROR_TOO_LARGE;
-        else if (!may_begin) entry_error = nic_pkg::ERROR_BUSY;
-        else entry_good = 1'b1;
-      end
-      nic_pkg::ENTRY_RESPONSE: begin
-        if (!valid || !server) entry_error = nic_pkg::ERROR_CONNECTION;
-        else if (entry.bytes > payload_max) entry_error = nic_pkg::ERROR_TOO_LARGE;
-        else if ({1'b0, slot} >= slots || entry.tag[31:0] != slot_call ||
-                 (slot_phase != nic_pkg::PHASE_EXECUTING && slot_phase != nic_pkg::PHASE_RESPONDED))
-          entry_error = nic_pkg::ERROR_STALE;
-        else entry_good = 1'b1;
-      end
-      default: entry_good = 1'b0;
-    endcase
-  end
+  entry_check check (
+      .entry,
+      .valid,
+      .server,
+      .slots,
+      .slot,
+      .slot_call,
+      .slot_phase,
+      .payload_max,
+      .may_begin,
+      .good(entry_good),
+      .error(entry_error),
+      .message(entry_message)
+  );
   logic entry_request;
   logic entry_response;
   assign entry_request = act_entry && entry_good && entry.kind == nic_pkg::ENTRY_REQUEST;
@@ -401,7 +463,11 @@ module transport_core #(
   assign call_current = valid && !server && slot_phase == nic_pkg::PHASE_OUT && slot_call == call.call &&
       slot_buffer == due_index;
   assign give_up = act_call && call_rests && (!call_current || call_tries >= tries_max);
-  assign send_again = act_call && call_rests && call_current && call_tries < tries_max;
+  logic again;
+  assign again = act_call && call_rests && call_current && call_tries < tries_max;
+  // Once packet 0 of the response is here, what is missing of it is asked for.
+  assign ask_again = again && call_count != 3'd0;
+  assign send_again = again && call_count == 3'd0;
 
   logic [nic_pkg::BUFFER_BITS-1:0] packet_call_index;
   assign packet_call_index =
@@ -413,8 +479,8 @@ module transport_core #(
     else call_index = due_index;
   end
   assign begin_call = entry_request;
-  assign end_call = (response && response_current) || give_up;
-  assign at_work = credit_return && packet_current && call_agrees && packet_number != 16'd0;
+  assign end_call = response_ends || give_up;
+  assign at_work = credit_return && packet_current && call_agrees && call_count == 3'd0 && packet_number != 16'd0 && return_whole;
   always_comb begin
     begin_data.flow = entry.flow;
     begin_data.connection = entry.connection;
@@ -423,6 +489,7 @@ module transport_core #(
     begin_data.tag = entry.tag;
     begin_data.code = entry.code;
     begin_data.bytes = entry.bytes;
+    begin_data.message = entry_message[nic_pkg::MESSAGE_BYTES_BITS-1:0];
     begin_data.sum = entry.sum;
     begin_data.lines = entry.lines;
     begin_data.began = cycle;
@@ -446,25 +513,31 @@ module transport_core #(
     update_line = line_q;
     update_line[nic_pkg::CONNECTION_CALLS+32*slot+:32] = call_next;
     update_line[nic_pkg::CONNECTION_PHASES+3*slot+:3] = phase_next;
-    if (entry_request)
-      update_line[nic_pkg::CONNECTION_BUFFERS+nic_pkg::BUFFER_BITS*slot+:nic_pkg::BUFFER_BITS] = entry.buffer;
+    if (entry_request || request)
+      update_line[nic_pkg::CONNECTION_BUFFERS+nic_pkg::BUFFER_BITS*slot+:nic_pkg::BUFFER_BITS] =
+          entry_request ? entry.buffer : {3'(request_flow), server_count_next};
     if (act_command) begin
       update_line = line_q;
       update_line[nic_pkg::CONNECTION_VALID] = 1'b0;
     end
   end
-  assign update = (request && request_good && (slot_deliver || slot_deny)) || entry_request || entry_response ||
-      (response && response_current) || (give_up && call_current) ||
+  assign update = (request && request_good && (slot_deliver || slot_store || slot_deny)) || entry_request || entry_response ||
+      response_ends || (give_up && call_current) ||
       (act_command && command == nic_pkg::COMMAND_CLOSE && valid);
 
   // What is sent.
   logic deny_now;
   logic answers;
   assign deny_now = request && request_good && slot_deny;
-  assign answers = deny_now || (request && request_good && slot_acknowledge) || ping;
+  assign answers = deny_now || (request && request_good && slot_acknowledge) || ping || ask_rest;
   transmit_order order (
       .of_entry(act_entry),
       .of_call(act_call),
+      .asks(ask_again || ask_rest),
+      .asked_first(ask_again ? call_count : 3'd1),
+      .asked_packets(ask_again ? call_packets : several_packets),
+      .count(server_count_next),
+      .entry_message,
       .stranger,
       .ping,
       .deny(deny_now),
@@ -484,83 +557,66 @@ module transport_core #(
       .slot_call,
       .transmit
   );
-  assign transmit_valid = (act_entry && entry_good) || send_again || answers || (stranger && to_server);
+  assign transmit_valid = (act_entry && entry_good) || again || answers || (stranger && to_server);
 
   // What is written to a receive ring, and the credit for it. A packet leaves the receive buffer in any case.
   logic deliver_request;
   logic deliver_repeat;
+  logic deliver_wanted;
   logic deliver_response;
   logic deliver_managed;
   logic refuse_entry;
   assign deliver_request = request && request_good && slot_deliver;
-  assign deliver_repeat = request && request_good && slot_repeat;
-  assign deliver_response = response && response_current;
+  assign deliver_repeat = (request && request_good && slot_repeat) || (response_wanted && credit_spare[request_flow]);
+  assign deliver_wanted = fragments_wanted && credit_spare[call.flow[FLOW_BITS-1:0]];
+  assign deliver_response = response_ends;
   assign deliver_managed = managed && managed_fits && managed_room;
   assign refuse_entry = act_entry && !entry_good;
-  logic [3:0] host_kind;
-  logic [15:0] host_bytes;
-  logic [15:0] host_connection;
-  logic [15:0] host_code;
-  logic [63:0] host_tag;
-  always_comb begin
-    receive.deliver = 1'b1;
-    receive.raw = 1'b0;
-    receive.payload = 1'b0;
-    receive.flow = 8'(request_flow);
-    receive.lines = act_packet ? packet.lines : 6'd0;
-    host_kind = nic_pkg::ENTRY_ERROR;
-    host_bytes = '0;
-    host_connection = session;
-    host_code = packet.first[175:160];
-    host_tag = {now[28:0], slot, packet_call};
-    if (deliver_request) begin
-      host_kind = nic_pkg::ENTRY_REQUEST;
-      host_bytes = payload_bytes;
-      receive.payload = 1'b1;
-    end else if (deliver_repeat) host_kind = nic_pkg::ENTRY_REPEAT;
-    else if (deliver_response) begin
-      host_kind = response_fits ? nic_pkg::ENTRY_RESPONSE : nic_pkg::ENTRY_ERROR;
-      host_bytes = response_fits ? payload_bytes : 16'd0;
-      if (!response_fits) host_code = nic_pkg::ERROR_TOO_LARGE;
-      host_tag = call.tag;
-      receive.payload = response_fits;
-      receive.flow = call.flow;
-    end else if (deliver_managed) begin
-      host_kind = nic_pkg::ENTRY_RAW;
-      host_bytes = packet.bytes;
-      receive.raw = 1'b1;
-      receive.flow = control_flow;
-    end else if (refuse_entry) begin
-      host_connection = entry.connection;
-      host_code = entry_error;
-      host_tag = entry.tag;
-      receive.flow = entry.flow;
-    end else if (give_up) begin
-      host_connection = call.connection;
-      host_code = call_current ? nic_pkg::ERROR_TIMEOUT : nic_pkg::ERROR_CONNECTION;
-      host_tag = call.tag;
-      receive.flow = call.flow;
-    end else receive.deliver = 1'b0;
-    receive.head = {16'd0, packet.remote, host_tag, host_code, host_connection, host_bytes, 8'd0, host_kind, 4'd0};
-    if (!act_packet) receive.head[175:128] = '0;
-  end
+  receive_order written (
+      .of_packet(act_packet),
+      .deliver_request,
+      .deliver_repeat,
+      .deliver_wanted,
+      .deliver_response,
+      .deliver_managed,
+      .refuse_entry,
+      .give_up,
+      .response_fits,
+      .response_wanted,
+      .call_current,
+      .several,
+      .several_packets,
+      .store((request && request_good && slot_store) || response_stored),
+      .store_address(area_base + (32'({session, slot}) << area_lines_log2) + 32'(several_line)),
+      .now(now[28:0]),
+      .control_flow,
+      .request_flow(8'(request_flow)),
+      .packet,
+      .entry,
+      .entry_error,
+      .call,
+      .slot,
+      .slot_call,
+      .receive
+  );
   assign receive_valid = act_packet || refuse_entry || give_up;
 
-  assign credit_take = deliver_request || deliver_repeat || deliver_managed;
+  assign credit_take = deliver_request || deliver_repeat || deliver_wanted || deliver_managed;
   // A response and a raw packet do not come back: their entry's credit does.
   assign credit_give = act_entry && entry_good && entry.kind != nic_pkg::ENTRY_REQUEST;
   assign credit_flow = act_entry ? entry.flow[FLOW_BITS-1:0] : receive.flow[FLOW_BITS-1:0];
   assign buffer_give = refuse_entry;
   assign buffer_give_id = entry.buffer;
-  assign bucket_spend = deliver_request;
-  assign balance_used = deliver_request;
+  assign bucket_spend = request && request_good && slot_admit;
+  assign balance_used = bucket_spend;
 
   assign count_token = stranger;
-  assign count_stale = (request && request_good && slot_stale) || (response && !response_current) ||
-      (credit_return && !at_work);
+  assign count_stale = (request && request_good && slot_stale) || (response && !response_stored && !response_ends) ||
+      (credit_return && !at_work && !fragments_wanted);
   assign count_protocol = (request && (!request_good || slot_forbidden)) || (managed && !managed_fits) ||
-      (act_packet && kind == nic_pkg::PACKET_REQUEST_FOR_RESPONSE && known_server);
-  assign count_room = (request && request_good && slot_no_room) || (managed && managed_fits && !managed_room);
+      (act_packet && kind == nic_pkg::PACKET_REQUEST_FOR_RESPONSE && known_server && !response_wanted);
+  assign count_room = (request && request_good && slot_no_room) || (response_wanted && !deliver_repeat) ||
+      (fragments_wanted && !deliver_wanted) || (managed && managed_fits && !managed_room);
   assign count_refused = refuse_entry;
   assign count_sent = entry_request;
   assign count_delivered = deliver_request;
@@ -569,10 +625,10 @@ module transport_core #(
   assign count_repeated = deliver_repeat;
   assign count_completed = deliver_response && response_fits;
   assign count_failed = (deliver_response && !response_fits) || give_up;
-  assign count_again = send_again;
+  assign count_again = again;
 
   /* verilator lint_off UNUSEDSIGNAL */
   logic unused;
-  assign unused = &{1'b0, packet.first, flow_calls, now[31:29]};
+  assign unused = &{1'b0, packet.first, flow_calls, now[31:29], slot_flow};
   /* verilator lint_on UNUSEDSIGNAL */
 endmodule

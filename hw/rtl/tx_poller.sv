@@ -110,7 +110,7 @@ module tx_poller #(
   assign kind = header[7:4];
   assign bytes = header[31:16];
   assign raw = kind == nic_pkg::ENTRY_RAW;
-  assign known = kind == nic_pkg::ENTRY_REQUEST || kind == nic_pkg::ENTRY_RESPONSE || raw;
+  assign known = kind == nic_pkg::ENTRY_REQUEST || kind == nic_pkg::ENTRY_RESPONSE || kind == nic_pkg::ENTRY_FRAGMENT || raw;
   assign lines_wide = raw ? 16'((17'(bytes) + 17'd127) >> 6) : 16'((17'(bytes) + 17'd87) >> 6);
   assign lines_max = push_now ? 16'd1 :
       (stride_log2 > 4'd5) ? 16'(nic_pkg::BUFFER_LINES) : (16'd1 << stride_log2);
@@ -191,6 +191,11 @@ module tx_poller #(
       ((state_q == BODY) ? 32'(issued_q) + 32'd1 : 32'd0);
   logic [15:0] batch_first_q;
 
+  // After the entry that ends a batch, no further header is read.
+  logic [BUFFER_COUNT_BITS-1:0] wanted_now;
+  assign wanted_now = (take_now && header_entry.lines == 6'd1) ? wanted_q
+      : issued_q + BUFFER_COUNT_BITS'(read && read_ready);
+
   // The next flow to look at, and how many slots of it.
   logic [FLOW_BITS-1:0] flow_next;
   logic [15:0] next_ahead;
@@ -249,7 +254,8 @@ module tx_poller #(
               body_q <= 1'b1;
               entry_q <= header_entry;
             end
-            if (answered_q + 6'd1 == wanted_q) begin
+            wanted_q <= wanted_now;
+            if (answered_q + 6'd1 == wanted_now) begin
               issued_q <= '0;
               answered_q <= '0;
               if (body_q || (take_now && header_entry.lines != 6'd1)) begin

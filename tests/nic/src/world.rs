@@ -67,6 +67,7 @@ pub fn nic_config(fetch: FetchMode) -> HostConfig {
         serving: (0, 2),
         balance: Balance::RoundRobin,
         table_base: 0,
+        areas: None,
         sessions_max: 128,
         packet_bytes_max: 1024,
         checking: Checking::Packets,
@@ -122,7 +123,7 @@ impl World {
                     let host = NicHost::start(&mut nic, config.nic[side].clone()).expect("the NIC starts");
                     WorldHost::Nic(Box::new((nic, host)))
                 }
-                HostKind::Software => WorldHost::Software(Box::new(software(side))),
+                HostKind::Software => WorldHost::Software(Box::new(software(side, config.pattern.bytes_max))),
             });
         }
         let mut world = World {
@@ -467,13 +468,14 @@ impl World {
     }
 }
 
-fn software(side: usize) -> Endpoint<u64> {
+fn software(side: usize, bytes_max: usize) -> Endpoint<u64> {
     Endpoint::new(Config {
         packet_bytes_max: 1024,
         checking: Checking::Packets,
         slots: 8,
-        credits: 8,
-        message_bytes_max: 1000,
+        // Enough for as many calls as there are slots, each of several packets.
+        credits: 8 * bytes_max.div_ceil(1000) as u16,
+        message_bytes_max: bytes_max.max(1000) as u32,
         secret: [side as u64 + 11, 12],
         timeout_ns_initial: 100_000,
         timeout_ns_min: 50_000,

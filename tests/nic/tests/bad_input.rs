@@ -3,7 +3,7 @@
 use provost_datagram::Checking;
 use provost_nic::registers::{self, CounterName};
 use provost_nic::{Balance, Board, EntryHead, EntryKind};
-use provost_nic_tests::rig::{CLIENT, NicRig, PEER, SERVER};
+use provost_nic_tests::rig::{CLIENT, NicRig, SERVER};
 use provost_nic_tests::{SeededRandom, say_skipped};
 
 fn rig(balance: Balance) -> Option<NicRig> {
@@ -34,7 +34,13 @@ fn entries_that_lie_are_refused_and_the_other_flows_go_on() {
         connection,
         code: 1,
         tag,
-        remote: PEER,
+        remote: 0,
+    };
+    // A packet of a message: its number, and the message's bytes.
+    let part = |kind, bytes, connection, tag, packet: u64, message: u64| {
+        let remote = packet << 32 | message;
+        let head = head(kind, bytes, connection, tag);
+        EntryHead { remote, ..head }.encode(true, b"")
     };
     let kind_of_nobody = {
         let mut line = head(EntryKind::Request, 8, CLIENT, 0).encode(true, b"");
@@ -72,10 +78,20 @@ fn entries_that_lie_are_refused_and_the_other_flows_go_on() {
             head(EntryKind::Response, 8, SERVER, u64::MAX).encode(true, b""),
             STALE,
         ),
+        // A message of more than seven packets, or of fewer bytes than this one; a request that begins in its middle; an eighth packet; one of no
+        // request.
+        (part(EntryKind::Request, 400, CLIENT, 9, 0, 2_801), TOO_LARGE),
+        (part(EntryKind::Request, 400, CLIENT, 10, 0, 399), TOO_LARGE),
+        (part(EntryKind::Request, 400, CLIENT, 11, 1, 800), TOO_LARGE),
+        (part(EntryKind::Fragment, 400, CLIENT, 12, 7, 2_800), TOO_LARGE),
+        (part(EntryKind::Fragment, 400, CLIENT, 13, 1, 800), STALE),
+        (part(EntryKind::Fragment, 400, SERVER, 14, 1, 800), CONNECTION),
     ];
     for (slot, (line, _)) in bad.iter().enumerate() {
         write_slot(&mut rig, slot as u32, *line);
     }
+    // An entry of several lines ends its batch.
+    rig.settle();
     rig.settle();
     let refused = rig.receive(1);
     let codes: Vec<u16> = refused.iter().map(|received| received.head.code).collect();

@@ -10,11 +10,14 @@
 //! It does no I/O: a [`Board`] and a time are given to each call.
 #![forbid(unsafe_code)]
 
+mod config;
 mod handshake;
+mod messages;
 mod sessions;
 
+pub use config::{HostConfig, HostError};
 pub use handshake::HostSecrets;
-pub use sessions::{HostConfig, HostError, HostEvent, NicHost, RequestTag};
+pub use sessions::{HostEvent, NicHost, RequestTag};
 
 use provost_nic::Board;
 

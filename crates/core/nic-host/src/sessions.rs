@@ -6,73 +6,24 @@ use provost_datagram::handshake::{Accept, MarkUse, Open, VERSION};
 use provost_datagram::packet::{Body, DATA_HEADER_BYTES, Kind, NO_SESSION, Packet};
 use provost_datagram::{Checking, PACKET_BYTES_MIN, Refusal, SessionId};
 use provost_nic::{
-    Balance, Board, COMMAND_CLOSE, COMMAND_LOAD, CONTROL_CHECKING, CONTROL_ENABLE, ConnectionLine,
-    ConnectionRole, EntryError, EntryHead, EntryKind, FlowShape, IDENTITY, Received, RingDriver, RingError,
-    SLOTS_MAX, registers,
+    Board, COMMAND_CLOSE, COMMAND_LOAD, CONTROL_CHECKING, CONTROL_ENABLE, ConnectionLine, ConnectionRole,
+    EntryError, EntryHead, EntryKind, IDENTITY, MessagePart, Received, RingDriver, RingError, SLOTS_MAX,
+    registers,
 };
 
 use crate::await_command;
+use crate::config::{HostConfig, HostError};
 use crate::handshake::{
     HostSecrets, challenge, control, read_accept, read_challenge, read_open, refuse, session_id,
 };
+use crate::messages::{HostCall, LongRequest, message_part};
 
+/// Marks the tag of a request's further packet, so that it is no call's: slot and call follow in the lower bits.
+const FRAGMENT_TAG: u64 = 1 << 63;
+/// Nanoseconds of a tick of the NIC.
+const TICK_NS: u64 = 64;
 /// Entries that one poll takes from a ring at most.
 const BATCH_ENTRIES: usize = 64;
-
-/// What a host is told when it starts.
-#[derive(Clone, Debug)]
-pub struct HostConfig {
-    /// The flows. The first makes calls and carries session management; requests go to the `serving` ones.
-    pub flows: Vec<FlowShape>,
-    /// First flow that requests are written to, and how many, a power of two that divides the first.
-    pub serving: (u8, u8),
-    /// How they are spread.
-    pub balance: Balance,
-    /// Line address of the connection table, which takes a line for each session.
-    pub table_base: u32,
-    /// Sessions at most.
-    pub sessions_max: u16,
-    /// Bytes of the largest packet.
-    pub packet_bytes_max: u16,
-    /// Whether packets carry a check. The NIC knows that of 16 bits alone.
-    pub checking: Checking,
-    /// Ticks of 64 ns until the NIC sends a request again.
-    pub timeout_ticks: u32,
-    /// How often it does so.
-    pub tries_max: u32,
-    /// Nanoseconds until an Open or a Close is sent again.
-    pub handshake_timeout_ns: u64,
-    /// What tokens and cookies are made of.
-    pub secret: [u64; 2],
-}
-
-/// Why something was not done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HostError {
-    /// The board has no NIC that this driver knows.
-    #[error("no NIC answers at these registers: the identity reads as {0:#x}")]
-    Identity(u32),
-    /// The NIC cannot check packets so.
-    #[error("the NIC does not know {0:?}: choose Checking::Wire or Checking::Packets, at all ends alike")]
-    Checking(Checking),
-    /// The NIC does not do what it is told.
-    #[error("the NIC has not done a command in time")]
-    NicSilent,
-    #[error(transparent)]
-    Ring(#[from] RingError),
-    /// No such session, or not open.
-    #[error("no such session, or it is not open")]
-    NoSession,
-    /// As many sessions as there can be.
-    #[error("too many sessions")]
-    TooManySessions,
-    /// All slots of the session have calls, or the flow has as many as it may.
-    #[error("every slot of the session has a call, or the flow as many as it may; wait until one has ended")]
-    Busy,
-    /// The message does not fit into a packet of the session.
-    #[error("the message has more bytes than a packet of the session: {0}")]
-    TooLarge(usize),
-}
 
 /// A request that waits for its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,6 +93,8 @@ struct HostSession {
     slots: u8,
     credits: u16,
     packet_bytes: u16,
+    /// Bytes of the largest request that the server takes.
+    request_bytes_max: u32,
     nonce: u64,
     calls: u8,
     /// What was answered last in each slot: the call, and the response.
@@ -157,10 +110,10 @@ pub struct NicHost {
     sessions: Vec<Option<HostSession>>,
     /// Sessions of clients, so that a repeated Open does not make another.
     opened: HashMap<(u64, u16, u32), u16>,
-    calls: HashMap<u64, (u16, u64)>,
+    calls: HashMap<u64, HostCall>,
     calls_made: u64,
-    /// Raw packets and responses that found their ring full.
-    waiting: VecDeque<(usize, EntryHead, Vec<u8>)>,
+    /// Raw packets and packets of messages that found their ring full.
+    waiting: VecDeque<(usize, EntryHead, MessagePart, Vec<u8>)>,
     events: VecDeque<HostEvent>,
 }
 
@@ -179,6 +132,11 @@ impl NicHost {
             Checking::Packets => CONTROL_CHECKING,
             Checking::Crc32c => return Err(HostError::Checking(config.checking)),
         };
+        if let Some(areas) = config.areas
+            && !areas.announce(board)
+        {
+            return Err(HostError::Areas(areas));
+        }
         board.write_register(registers::TABLE_BASE, config.table_base);
         for line in 0..u32::from(config.sessions_max) {
             board.write_line(config.table_base + line, &ConnectionLine::CLOSED);
@@ -225,8 +183,9 @@ impl NicHost {
             remote_number: 0,
             remote_token: 0,
             slots: SLOTS_MAX,
-            credits: u16::from(SLOTS_MAX),
+            credits: u16::from(SLOTS_MAX) * self.config.call_credits(),
             packet_bytes: self.config.packet_bytes_max,
+            request_bytes_max: 0,
             nonce,
             calls: 0,
             responses: Default::default(),
@@ -267,16 +226,19 @@ impl NicHost {
         payload: &[u8],
     ) -> Result<(), HostError> {
         let (calls, calls_max) = (self.calls.len(), usize::from(self.rings[0].shape().calls_max));
+        let packet_bytes = self.session(session)?.1.packet_bytes;
+        let bytes_max = self.config.message_bytes_max(packet_bytes);
         let (number, open) = self.session(session)?;
         if open.state != SessionState::Open || open.role != ConnectionRole::Client {
             return Err(HostError::NoSession);
         }
-        if payload.len() > usize::from(open.packet_bytes) - DATA_HEADER_BYTES {
+        if payload.len() > bytes_max.min(open.request_bytes_max as usize) {
             return Err(HostError::TooLarge(payload.len()));
         }
         if open.calls >= open.slots || calls >= calls_max {
             return Err(HostError::Busy);
         }
+        let packet_payload = usize::from(open.packet_bytes) - DATA_HEADER_BYTES;
         let head = EntryHead {
             kind: EntryKind::Request,
             bytes: 0,
@@ -285,8 +247,15 @@ impl NicHost {
             tag: self.calls_made,
             remote: 0,
         };
-        self.rings[0].send(board, &head, payload)?;
-        self.calls.insert(self.calls_made, (number, tag));
+        let (part, first) = message_part(payload, 0, packet_payload);
+        let request = (first.len() < payload.len()).then(|| LongRequest {
+            method,
+            payload: payload.to_vec(),
+            given: None,
+        });
+        self.rings[0].send_part(board, &head, part, first)?;
+        let call = HostCall { number, tag, request };
+        self.calls.insert(self.calls_made, call);
         self.calls_made += 1;
         if let Ok((_, open)) = self.session(session) {
             open.calls += 1;
@@ -313,10 +282,19 @@ impl NicHost {
         };
         let kept = (request.call(), status, payload.to_vec());
         session.responses[usize::from(request.slot())] = Some(kept);
-        self.send_response(board, request, status, payload);
+        let packet_payload = usize::from(session.packet_bytes) - DATA_HEADER_BYTES;
+        let (part, first) = message_part(payload, 0, packet_payload);
+        self.send_response(board, request, status, part, first);
     }
 
-    fn send_response(&mut self, board: &mut impl Board, request: RequestTag, status: u16, payload: &[u8]) {
+    fn send_response(
+        &mut self,
+        board: &mut impl Board,
+        request: RequestTag,
+        status: u16,
+        part: MessagePart,
+        payload: &[u8],
+    ) {
         let head = EntryHead {
             kind: EntryKind::Response,
             bytes: 0,
@@ -326,7 +304,7 @@ impl NicHost {
             remote: 0,
         };
         let ring = usize::from(request.connection) % self.rings.len();
-        self.send_or_wait(board, ring, head, payload.to_vec());
+        self.send_or_wait(board, ring, head, part, payload.to_vec());
     }
 
     fn send_raw(&mut self, board: &mut impl Board, remote: u64, packet: Vec<u8>) {
@@ -338,13 +316,21 @@ impl NicHost {
             tag: 0,
             remote,
         };
-        self.send_or_wait(board, 0, head, packet);
+        let (whole, _) = message_part(&packet, 0, packet.len().max(1));
+        self.send_or_wait(board, 0, head, whole, packet);
     }
 
-    fn send_or_wait(&mut self, board: &mut impl Board, ring: usize, head: EntryHead, payload: Vec<u8>) {
+    fn send_or_wait(
+        &mut self,
+        board: &mut impl Board,
+        ring: usize,
+        head: EntryHead,
+        part: MessagePart,
+        payload: Vec<u8>,
+    ) {
         // What is too long for a slot would be so again: the client times out.
-        if let Err(RingError::Full) = self.rings[ring].send(board, &head, &payload) {
-            self.waiting.push_back((ring, head, payload));
+        if let Err(RingError::Full) = self.rings[ring].send_part(board, &head, part, &payload) {
+            self.waiting.push_back((ring, head, part, payload));
         }
     }
 
@@ -377,8 +363,8 @@ impl NicHost {
     /// If the NIC does nothing.
     pub fn poll(&mut self, board: &mut impl Board, now_ns: u64) -> Result<(), HostError> {
         for _ in 0..self.waiting.len() {
-            if let Some((ring, head, payload)) = self.waiting.pop_front() {
-                self.send_or_wait(board, ring, head, payload);
+            if let Some((ring, head, part, payload)) = self.waiting.pop_front() {
+                self.send_or_wait(board, ring, head, part, payload);
             }
         }
         for ring in 0..self.rings.len() {
@@ -409,7 +395,11 @@ impl NicHost {
         flow: u8,
         received: Received,
     ) -> Result<(), HostError> {
-        let Received { head, payload } = received;
+        let Some((code, payload)) = self.message(board, &received) else {
+            // No NIC says so.
+            return Ok(());
+        };
+        let head = received.head;
         let request = RequestTag {
             connection: head.connection,
             tag: head.tag,
@@ -417,21 +407,35 @@ impl NicHost {
         match head.kind {
             EntryKind::Request => self.events.push_back(HostEvent::Request {
                 request,
-                method: head.code,
+                method: code,
                 flow,
                 payload,
             }),
-            EntryKind::Repeat => self.repeat(board, request),
-            EntryKind::Response => self.complete(head.tag, Ok((head.code, payload))),
+            EntryKind::Repeat => self.give(board, now_ns, &head),
+            EntryKind::Fragment => {}
+            EntryKind::Response => self.complete(head.tag, Ok((code, payload))),
             EntryKind::Error => self.complete(head.tag, Err(EntryError::from(head.code))),
             EntryKind::Raw => return self.manage(board, now_ns, head.remote, &payload),
         }
         Ok(())
     }
 
+    /// Code and payload of what has come, wherever it lies.
+    fn message(&self, board: &mut impl Board, received: &Received) -> Option<(u16, Vec<u8>)> {
+        let head = &received.head;
+        let Some(stored) = received.stored else {
+            return Some((head.code, received.payload.clone()));
+        };
+        let session = self.sessions.get(usize::from(head.connection))?.as_ref()?;
+        let packet_payload = usize::from(session.packet_bytes) - DATA_HEADER_BYTES;
+        self.config
+            .areas?
+            .read(board, head.connection, stored, packet_payload)
+    }
+
     fn complete(&mut self, call: u64, outcome: Result<(u16, Vec<u8>), EntryError>) {
         // An error may be about a response that came too late, which is nobody's call.
-        let Some((number, tag)) = self.calls.remove(&call) else {
+        let Some(HostCall { number, tag, .. }) = self.calls.remove(&call) else {
             return;
         };
         if let Some(session) = self.sessions[usize::from(number)].as_mut() {
@@ -440,16 +444,74 @@ impl NicHost {
         self.events.push_back(HostEvent::Completed { tag, outcome });
     }
 
-    fn repeat(&mut self, board: &mut impl Board, request: RequestTag) {
+    /// Gives the packets of a message for which the NIC asks.
+    fn give(&mut self, board: &mut impl Board, now_ns: u64, head: &EntryHead) {
         let session = self
             .sessions
-            .get(usize::from(request.connection))
+            .get(usize::from(head.connection))
             .and_then(Option::as_ref);
-        let kept = session.and_then(|session| session.responses[usize::from(request.slot())].clone());
-        if let Some((call, status, payload)) = kept
-            && call == request.call()
+        match session.map(|session| session.role) {
+            Some(ConnectionRole::Client) => self.give_request(board, now_ns, head),
+            Some(ConnectionRole::Server) => self.give_response(board, head),
+            None => {}
+        }
+    }
+
+    /// The server has the request's packets before this one.
+    fn give_request(&mut self, board: &mut impl Board, now_ns: u64, head: &EntryHead) {
+        let first = head.code;
+        let pause_ns = u64::from(self.config.timeout_ticks) * TICK_NS / 2;
+        let Some(call) = self.calls.get_mut(&head.tag) else {
+            return;
+        };
+        let Some(request) = call.request.as_mut() else {
+            return;
+        };
+        // Several packets that come out of order have the server say the same several times.
+        if request
+            .given
+            .is_some_and(|(given, at)| first <= given && now_ns < at + pause_ns)
         {
-            self.send_response(board, request, status, &payload);
+            return;
+        }
+        request.given = Some((first, now_ns));
+        let (method, payload) = (request.method, request.payload.clone());
+        let Some(session) = self.sessions[usize::from(call.number)].as_ref() else {
+            return;
+        };
+        let packet_payload = usize::from(session.packet_bytes) - DATA_HEADER_BYTES;
+        let entry = EntryHead {
+            kind: EntryKind::Fragment,
+            bytes: 0,
+            connection: head.connection,
+            code: method,
+            tag: FRAGMENT_TAG | head.remote,
+            remote: 0,
+        };
+        for packet in first..payload.len().div_ceil(packet_payload) as u16 {
+            let (part, bytes) = message_part(&payload, packet, packet_payload);
+            self.send_or_wait(board, 0, entry, part, bytes.to_vec());
+        }
+    }
+
+    /// The client has not got packets of the response to a request: as many as the head says, from one on.
+    fn give_response(&mut self, board: &mut impl Board, head: &EntryHead) {
+        let request = RequestTag {
+            connection: head.connection,
+            tag: head.tag,
+        };
+        let Some(session) = self.sessions[usize::from(head.connection)].as_ref() else {
+            return;
+        };
+        let packet_payload = usize::from(session.packet_bytes) - DATA_HEADER_BYTES;
+        let Some((call, status, payload)) = session.responses[usize::from(request.slot())].clone() else {
+            return;
+        };
+        let packets = payload.len().div_ceil(packet_payload).max(1) as u16;
+        let wanted = head.code..packets.min(head.code.saturating_add(head.bytes));
+        for packet in wanted.filter(|_| call == request.call()) {
+            let (part, bytes) = message_part(&payload, packet, packet_payload);
+            self.send_response(board, request, status, part, bytes);
         }
     }
 
@@ -609,8 +671,9 @@ impl NicHost {
             remote_number: open.session,
             remote_token: open.token,
             slots,
-            credits: open.credits.min(slots.into()),
+            credits: open.credits.min(u16::from(slots) * self.config.call_credits()),
             packet_bytes,
+            request_bytes_max: 0,
             nonce: open.nonce,
             calls: 0,
             responses: Default::default(),
@@ -634,8 +697,7 @@ impl NicHost {
             token: session.token,
             credits: session.credits,
             packet_bytes: session.packet_bytes,
-            // A message is one packet: this is what the NIC can take.
-            message_bytes_max: u32::from(session.packet_bytes) - DATA_HEADER_BYTES as u32,
+            message_bytes_max: self.config.message_bytes_max(session.packet_bytes) as u32,
             marks: MarkUse::Unread,
         };
         let packet = control(
@@ -660,9 +722,11 @@ impl NicHost {
             return Ok(());
         }
         session.state = SessionState::Open;
-        // A call takes one credit at a time: no more calls than credits.
-        session.slots = accept.slots.min(accept.credits.min(u16::from(SLOTS_MAX)) as u8);
+        // No more calls than credits for what they can take.
+        let calls = (accept.credits / self.config.call_credits()).max(1);
+        session.slots = accept.slots.min(calls.min(u16::from(SLOTS_MAX)) as u8);
         session.packet_bytes = accept.packet_bytes;
+        session.request_bytes_max = accept.message_bytes_max;
         session.remote_number = accept.session;
         session.remote_token = accept.token;
         let id = session_id(number, session.token);

@@ -97,6 +97,7 @@ fn host(board: &mut EmptyBoard) -> NicHost {
         serving: (0, 1),
         balance: Balance::Static,
         table_base: 0,
+        areas: None,
         sessions_max: 8,
         packet_bytes_max: 400,
         checking: Checking::Wire,

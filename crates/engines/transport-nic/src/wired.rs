@@ -238,6 +238,7 @@ fn config(shape: FlowShape) -> io::Result<HostConfig> {
         serving: (0, 1),
         balance: Balance::Static,
         table_base: 0,
+        areas: None,
         sessions_max: SESSIONS_MAX,
         packet_bytes_max: PACKET_BYTES,
         checking: Checking::Packets,

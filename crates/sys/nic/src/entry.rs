@@ -1,7 +1,7 @@
 //! Entries: what a slot of a ring begins with. The first 24 bytes are the entry's head, the place that header and prefix have in a
 //! packet; the payload follows, and goes on in the slot's further lines.
 
-use crate::{LINE_BYTES, Line};
+use crate::{LINE_BYTES, Line, StoredMessage};
 
 /// Bytes of an entry's head.
 const HEAD_BYTES: usize = 24;
@@ -18,19 +18,22 @@ pub enum EntryKind {
     Response = 2,
     /// A packet as it is, of session management. It begins in the slot's second line.
     Raw = 3,
-    /// The client has not got the response: it is to be given again.
+    /// Packets of a message are to be given: of a response, from a packet on so many; of a request, all from a packet on.
     Repeat = 4,
     /// A call or an entry has failed; the code says why.
     Error = 5,
+    /// A further packet of a request whose first the NIC has sent.
+    Fragment = 6,
 }
 
 impl EntryKind {
-    const ALL: [EntryKind; 5] = [
+    const ALL: [EntryKind; 6] = [
         EntryKind::Request,
         EntryKind::Response,
         EntryKind::Raw,
         EntryKind::Repeat,
         EntryKind::Error,
+        EntryKind::Fragment,
     ];
 }
 
@@ -85,7 +88,8 @@ pub struct EntryHead {
     pub code: u16,
     /// Of calls that this host makes, what it chose; of requests to handle, what the response must repeat.
     pub tag: u64,
-    /// The peer's address, 48 bits: of raw entries, and of what came from the wire.
+    /// The peer's address, 48 bits: of raw entries, and of what came from the wire. Of what is sent else, the part of the message; of packets
+    /// of a request that are wanted, its slot and call.
     pub remote: u64,
 }
 
@@ -111,6 +115,16 @@ impl EntryHead {
     #[must_use]
     pub fn phase(line: &Line) -> bool {
         line[0] & 1 == 1
+    }
+
+    /// Where the message lies of which a slot has only the head, because it came in several packets.
+    #[must_use]
+    pub fn stored(line: &Line) -> Option<StoredMessage> {
+        let message = matches!(line[0] >> 4, 1 | 2);
+        (message && line[22] & 7 != 0).then(|| StoredMessage {
+            slot: line[22] >> 3 & 7,
+            bytes: u16::from_le_bytes([line[2], line[3]]),
+        })
     }
 
     /// Reads the head; `None` if the kind is none that a NIC writes.

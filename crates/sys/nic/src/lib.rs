@@ -8,12 +8,14 @@
 //! Nothing here knows what carries lines and registers: that is a [`Board`], a simulated one or one on a bus.
 #![forbid(unsafe_code)]
 
+mod areas;
 mod connection;
 mod entry;
 #[rustfmt::skip]
 pub mod registers;
 mod rings;
 
+pub use areas::{MESSAGE_PACKETS_MAX, MessageAreas, MessagePart, StoredMessage};
 pub use connection::{Balance, ConnectionLine, ConnectionRole, SLOTS_MAX};
 pub use entry::{EntryError, EntryHead, EntryKind, PAYLOAD_FIRST_BYTES, entry_lines, raw_lines};
 pub use rings::{FetchMode, FlowShape, Received, RingDriver, RingError};

@@ -30,6 +30,12 @@ pub const CONNECTION_BUSY: u16 = 0x020;
 /// Offset, in the first 32 bytes of a request, of the 8 bytes that balancing by object key hashes.
 pub const KEY_OFFSET: u16 = 0x024;
 
+/// Line address of the areas for messages of several packets: one for each slot of each connection, 8 n + s areas further for slot s of connection n.
+pub const AREA_BASE: u16 = 0x028;
+
+/// Lines of such an area, as a logarithm, 8 at most; 0: there are none, and messages are of one packet.
+pub const AREA_SHAPE: u16 = 0x02c;
+
 /// Line address of a flow's transmit ring.
 #[must_use]
 pub const fn flow_tx_base(index: u16) -> u16 {

@@ -4,7 +4,7 @@
 //! first lap, 0 in the next, and so on; so who reads sees by one line whether the slot is new.
 
 use crate::entry::{EntryHead, EntryKind, PAYLOAD_FIRST_BYTES, entry_lines, raw_lines};
-use crate::{Board, LINE_BYTES, registers};
+use crate::{Board, LINE_BYTES, MessagePart, StoredMessage, registers};
 
 /// How the NIC learns of entries in a transmit ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,8 @@ pub struct Received {
     pub head: EntryHead,
     /// Its payload; of a raw entry, the packet.
     pub payload: Vec<u8>,
+    /// The payload lies in an area instead.
+    pub stored: Option<StoredMessage>,
 }
 
 /// A flow, as the host drives it.
@@ -146,6 +148,24 @@ impl RingDriver {
         head: &EntryHead,
         payload: &[u8],
     ) -> Result<(), RingError> {
+        let whole = MessagePart {
+            message_bytes: payload.len() as u32,
+            packet: 0,
+        };
+        self.send_part(board, head, whole, payload)
+    }
+
+    /// Writes an entry that is one packet of a message.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub fn send_part(
+        &mut self,
+        board: &mut impl Board,
+        head: &EntryHead,
+        part: MessagePart,
+        payload: &[u8],
+    ) -> Result<(), RingError> {
         let raw = head.kind == EntryKind::Raw;
         let lines = if raw {
             raw_lines(payload.len())
@@ -158,6 +178,7 @@ impl RingDriver {
         }
         let head = EntryHead {
             bytes: payload.len() as u16,
+            remote: if raw { head.remote } else { part.to_bits() },
             ..*head
         };
         if self.shape.fetch == FetchMode::Push && lines == 1 {
@@ -224,8 +245,11 @@ impl RingDriver {
             let Some(head) = EntryHead::decode(&first) else {
                 continue;
             };
+            let stored = EntryHead::stored(&first);
             let raw = head.kind == EntryKind::Raw;
-            let bytes = usize::from(head.bytes);
+            // Of a repetition, it is a number of packets; what is stored lies elsewhere.
+            let elsewhere = head.kind == EntryKind::Repeat || stored.is_some();
+            let bytes = if elsewhere { 0 } else { usize::from(head.bytes) };
             let lines = if raw { raw_lines(bytes) } else { entry_lines(bytes) };
             if lines > 1 << self.shape.slot_lines_log2 {
                 continue;
@@ -238,7 +262,11 @@ impl RingDriver {
                 payload.extend_from_slice(&board.read_line(slot + index as u32));
             }
             payload.truncate(bytes);
-            return Some(Received { head, payload });
+            return Some(Received {
+                head,
+                payload,
+                stored,
+            });
         }
     }
 
