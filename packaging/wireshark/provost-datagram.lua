@@ -49,6 +49,8 @@ local f = {
   kind = ProtoField.uint8("provost_datagram.kind", "Kind", base.DEC, KINDS, 0x0f),
   flags = ProtoField.uint8("provost_datagram.flags", "Flags", base.HEX, nil, 0xf0),
   return_credits = ProtoField.bool("provost_datagram.flags.return", "Return credits at once", 8, nil, 0x10),
+  small_request = ProtoField.bool("provost_datagram.flags.small_request", "In small packets", 8, nil, 0x20),
+  small_answer = ProtoField.bool("provost_datagram.flags.small_answer", "In small packets", 8, nil, 0x10),
   marked = ProtoField.bool("provost_datagram.flags.marked", "Met congestion", 8, nil, 0x20),
   untimed = ProtoField.bool("provost_datagram.flags.untimed", "Held for an unknown time", 8, nil, 0x40),
   away = ProtoField.bool("provost_datagram.flags.away", "Was off its core", 8, nil, 0x80),
@@ -143,8 +145,12 @@ local function add_flags(tree, tvb, kind)
     return
   end
   local flags = tree:add(f.flags, tvb(0, 1))
-  if kind == REQUEST then flags:add(f.return_credits, tvb(0, 1)) end
+  if kind == REQUEST then
+    flags:add(f.return_credits, tvb(0, 1))
+    flags:add(f.small_request, tvb(0, 1))
+  end
   if kind == CREDIT_RETURN or kind == RESPONSE then
+    flags:add(f.small_answer, tvb(0, 1))
     flags:add(f.marked, tvb(0, 1))
     flags:add(f.untimed, tvb(0, 1))
     flags:add(f.away, tvb(0, 1))

@@ -1,7 +1,7 @@
 //! Links, one switch, and what goes wrong there.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use provost_datagram::Mark;
 
@@ -92,6 +92,8 @@ pub struct Network {
     down_free_ns: Vec<u64>,
     buffered_bytes: usize,
     parted: BTreeSet<(Host, Host)>,
+    /// Bytes of the largest packet that arrives, from one host to another.
+    narrowed: BTreeMap<(Host, Host), usize>,
 }
 
 /// Something that will happen.
@@ -117,6 +119,7 @@ impl Network {
             down_free_ns: vec![0; hosts],
             buffered_bytes: 0,
             parted: BTreeSet::new(),
+            narrowed: BTreeMap::new(),
         }
     }
 
@@ -131,6 +134,21 @@ impl Network {
         }
     }
 
+    /// Has packets of more bytes vanish on the way from one host to another; `None`: none do any more.
+    pub fn narrow(&mut self, from: Host, to: Host, packet_bytes_max: Option<usize>) {
+        match packet_bytes_max {
+            Some(bytes) => self.narrowed.insert((from, to), bytes),
+            None => self.narrowed.remove(&(from, to)),
+        };
+    }
+
+    /// Whether the way between two hosts, as it is, takes a packet.
+    fn takes(&self, frame: &Frame) -> bool {
+        let way = (frame.from, frame.to);
+        let is_too_large = |bytes: &usize| frame.bytes.len() > *bytes;
+        !self.parted.contains(&way) && !self.narrowed.get(&way).is_some_and(is_too_large)
+    }
+
     fn wire_ns(&self, frame: &Frame) -> u64 {
         ((frame.bytes.len() + self.links.overhead_bytes) as f64 / self.links.rate) as u64
     }
@@ -142,7 +160,7 @@ impl Network {
         *free_ns = (*free_ns).max(now_ns) + wire_ns;
         let mut at_ns = *free_ns + self.links.latency_ns;
         let faults = self.faults;
-        if self.random.chance(faults.loss) || self.parted.contains(&(frame.from, frame.to)) {
+        if self.random.chance(faults.loss) || !self.takes(&frame) {
             self.statistics.lost += 1;
             return;
         }

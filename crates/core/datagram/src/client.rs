@@ -6,6 +6,7 @@
 //!               └───────────────────► Idle
 //! ```
 
+mod path;
 mod transfer;
 
 use std::collections::VecDeque;
@@ -19,8 +20,8 @@ use crate::event::{Call, CallError, Completion, EndReason, Event, SessionId};
 use crate::flight::{Flight, WINDOW_PACKETS, Window};
 use crate::handshake::MarkUse;
 use crate::packet::{
-    ArrivedData, DataHead, Flags, HELD_UNIT_NS, Head, Header, Kind, MESSAGE_PACKETS_MAX, NO_WORD, Piece,
-    Prefix,
+    ArrivedData, DataHead, Flags, HELD_UNIT_NS, Head, Header, Kind, MESSAGE_PACKETS_MAX, NO_WORD, PacketSize,
+    PayloadSizes, Piece, Prefix,
 };
 use crate::rtt::RoundTrips;
 use crate::seal::{Seal, Share};
@@ -58,7 +59,7 @@ pub(crate) struct ClientSession<A> {
     pacing_bypass: ShortCut,
     /// Bytes of the largest request of one packet.
     whole_bytes_max: u32,
-    pub(crate) payload_bytes: u32,
+    pub(crate) sizes: PayloadSizes,
     pub(crate) message_bytes_max: u32,
     pub(crate) credits_total: u16,
     /// Credits of requests that are complete at the server, which has not answered them: they are not in the network.
@@ -80,6 +81,14 @@ pub(crate) struct ClientSession<A> {
     timer_ns: u64,
     transmit_next_ns: u64,
     reordering_scale: u64,
+    /// In which packets new calls are put.
+    size: PacketSize,
+    /// When a full-size packet is tried next, while packets are small.
+    probe_due_ns: u64,
+    /// A full-size packet was sent since packets are small.
+    is_trying_full: bool,
+    /// When a full-size packet came back last that was sent to find out whether it does.
+    probed_ns: u64,
     pub(crate) nonce: u64,
     pub(crate) asked_ns: u64,
     /// Of the keys of a sealed session that is asked for.
@@ -118,6 +127,12 @@ struct ClientSlot {
     /// The server has the whole request, and the session counts its credit as held.
     accepted: bool,
     timeouts: u8,
+    /// Time-outs in a row in which nothing of the call came.
+    unanswered: u8,
+    /// In which packets the call's messages are.
+    size: PacketSize,
+    /// When the first of those was.
+    silent_ns: u64,
 }
 
 const _: () = assert!(size_of::<ClientSlot>() == 128);
@@ -143,6 +158,9 @@ impl Default for ClientSlot {
             resent: false,
             accepted: false,
             timeouts: 0,
+            unanswered: 0,
+            size: PacketSize::Full,
+            silent_ns: 0,
         }
     }
 }
@@ -178,6 +196,7 @@ impl ClientSlot {
         self.tag = call.tag;
         self.method = call.method;
         self.total = 1;
+        self.size = PacketSize::Full;
         self.sent = Sent::NOT_YET;
         self.progress_ns = now_ns;
         // The last call has taken its buffers with it, so nothing is dropped here; the compiler does not know.
@@ -192,7 +211,8 @@ impl ClientSlot {
         self.phase = Phase::Idle;
         self.sent = Sent::NOT_YET;
         self.look_again_ns = NEVER;
-        (self.resent, self.accepted, self.timeouts) = (false, false, 0);
+        (self.resent, self.accepted) = (false, false);
+        (self.timeouts, self.unanswered) = (0, 0);
     }
 }
 
@@ -216,7 +236,7 @@ impl<A: Copy> ClientSession<A> {
             short_way_floor: u16::MAX,
             pacing_bypass: config.pacing_bypass,
             whole_bytes_max: 0,
-            payload_bytes: 0,
+            sizes: PayloadSizes::NONE,
             message_bytes_max: u32::MAX,
             credits: 0,
             credits_total: config.credits,
@@ -232,6 +252,10 @@ impl<A: Copy> ClientSession<A> {
                 config.timeout_ns_max,
             ),
             reordering_scale: 1,
+            size: PacketSize::Full,
+            probe_due_ns: 0,
+            is_trying_full: false,
+            probed_ns: 0,
             congestion: Controller::new(&config.congestion, config.credits, config.packet_bytes_max),
             timer_ns: NEVER,
             transmit_next_ns: 0,
@@ -247,7 +271,7 @@ impl<A: Copy> ClientSession<A> {
         self.credits_total = credits;
         self.slots = Array::new((0..slots).map(|_| ClientSlot::default()));
         self.expect_whole_responses();
-        self.whole_bytes_max = self.payload_bytes.min(self.message_bytes_max);
+        self.whole_bytes_max = self.sizes.full.min(self.message_bytes_max);
         self.find_floor();
         for slot in 0..slots {
             self.start_waiting(shared, slot);
@@ -312,7 +336,7 @@ impl<A: Copy> ClientSession<A> {
 
     /// With which flags a request of one packet may be sent at once; `None` if it may not be.
     fn flags_of_short(&self) -> Option<Flags> {
-        let at_once = self.state == State::Open && self.sends_whole();
+        let at_once = self.state == State::Open && self.size == PacketSize::Full && self.sends_whole();
         at_once.then(|| self.flags_of_whole()).flatten()
     }
 
@@ -320,7 +344,8 @@ impl<A: Copy> ClientSession<A> {
     /// that the server holds, or the state of the session have changed.
     fn find_floor(&mut self) {
         let window_packets = self.congestion.window_packets();
-        self.short_way_floor = if self.state != State::Open || !self.sends_whole() || window_packets < 2 {
+        let is_short = self.state == State::Open && self.size == PacketSize::Full && self.sends_whole();
+        self.short_way_floor = if !is_short || window_packets < 2 {
             u16::MAX
         } else {
             // One packet more still leaves room in the window.
@@ -362,14 +387,18 @@ impl<A: Copy> ClientSession<A> {
 
     fn start(&mut self, shared: &mut Shared<A>, index: u8, call: Call) {
         self.busy |= 1 << index;
-        self.slots[usize::from(index)].begin(shared.clock.now_ns(), call);
+        let slot = &mut self.slots[usize::from(index)];
+        slot.begin(shared.clock.now_ns(), call);
+        slot.size = self.size;
+        self.try_full_size(shared);
         self.pump_first(shared, index);
     }
 
     /// Begins to send a request.
     #[inline(never)]
     fn pump_first(&mut self, shared: &mut Shared<A>, index: u8) {
-        if self.slots[usize::from(index)].request.len() <= self.payload_bytes as usize {
+        let slot = &self.slots[usize::from(index)];
+        if slot.request.len() <= self.sizes.of(slot.size) as usize {
             self.pump_single(shared, index);
         } else {
             self.begin_flight(shared, index);
@@ -379,7 +408,7 @@ impl<A: Copy> ClientSession<A> {
     /// Begins to send a request of several packets.
     fn begin_flight(&mut self, shared: &mut Shared<A>, index: u8) {
         let slot = &mut self.slots[usize::from(index)];
-        slot.total = packets_of(slot.request.len() as u32, self.payload_bytes);
+        slot.total = packets_of(slot.request.len() as u32, self.sizes.of(slot.size));
         slot.flight = Some(shared.flight(0, slot.total));
         self.pump(shared, index);
     }

@@ -5,8 +5,8 @@ use provost_registered::MESSAGE_BLOCK_BYTES_MAX;
 use crate::checksum::Checking;
 use crate::congestion::CongestionConfig;
 use crate::flight::WINDOW_PACKETS;
-use crate::handshake::{CONTROL_BYTES_MAX, MarkUse};
-use crate::packet::{DATA_HEADER_BYTES, HEADER_BYTES, MESSAGE_PACKETS_MAX};
+use crate::handshake::{CONTROL_BYTES_MAX, MarkUse, PacketFallback};
+use crate::packet::{DATA_HEADER_BYTES, HEADER_BYTES, MESSAGE_PACKETS_MAX, PayloadSizes, SMALL_PACKET_BYTES};
 use crate::seal::{SEAL_BYTES, Security};
 
 /// Slots of a session at most.
@@ -69,6 +69,11 @@ pub struct Config {
     /// Whether this end is told of the network's marks of congestion, with [`Endpoint::receive`](crate::Endpoint::receive). Its
     /// peers learn it when a session begins.
     pub marks: MarkUse,
+    /// Whether calls go on in packets of 1,200 bytes where larger ones vanish on the way. Messages are then no larger than such packets
+    /// can number: 77 MB. It takes both ends.
+    pub packet_fallback: PacketFallback,
+    /// After packets have become small, the time until a full-size one is tried.
+    pub path_probe_ns: u64,
     /// Send at once, past the timing wheel, what need not be paced.
     pub pacing_bypass: ShortCut,
     /// The retransmission time-out before anything was measured.
@@ -110,6 +115,8 @@ impl Default for Config {
             recovery: Recovery::Selective,
             congestion: CongestionConfig::default(),
             marks: MarkUse::Unread,
+            packet_fallback: PacketFallback::On,
+            path_probe_ns: 60_000_000_000,
             pacing_bypass: ShortCut::On,
             timeout_ns_initial: 5_000_000,
             timeout_ns_min: 500_000,
@@ -198,6 +205,30 @@ impl Config {
         match self.security {
             Security::Plain => head_bytes,
             Security::Sealed(_) => head_bytes + SEAL_BYTES,
+        }
+    }
+
+    /// Whether this end can put messages into small packets: where its packets are larger than that, and small ones can number the
+    /// largest request that it takes.
+    pub(crate) fn fallback(&self) -> PacketFallback {
+        let sizes = self.payload_sizes(self.packet_bytes_max, self.packet_fallback);
+        if sizes.can_fall_back() && u64::from(self.message_bytes_max) <= sizes.message_bytes_max() {
+            self.packet_fallback
+        } else {
+            PacketFallback::Off
+        }
+    }
+
+    /// What packets of this size carry of a message.
+    pub(crate) fn payload_sizes(&self, packet_bytes: usize, fallback: PacketFallback) -> PayloadSizes {
+        let small_bytes = match fallback {
+            PacketFallback::Off => packet_bytes,
+            PacketFallback::On => packet_bytes.min(SMALL_PACKET_BYTES),
+        };
+        let overhead_bytes = self.overhead_bytes();
+        PayloadSizes {
+            full: packet_bytes.saturating_sub(overhead_bytes) as u32,
+            small: small_bytes.saturating_sub(overhead_bytes) as u32,
         }
     }
 

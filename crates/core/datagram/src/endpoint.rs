@@ -26,7 +26,7 @@ use crate::client::ClientSession;
 use crate::config::{Config, ConfigError};
 use crate::event::{Call, CallError, CallRefused, EndReason, Event, EventHandler, RequestHandle, SessionId};
 use crate::handshake::MarkUse;
-use crate::packet::{Body, CheckedHead, Header, Kind, MESSAGE_PACKETS_MAX};
+use crate::packet::{Body, CheckedHead, Header, Kind};
 use crate::seal::{KEY_BYTES, LossProof};
 use crate::server::{self, ResponseParts, ServerSession};
 use crate::shared::{Control, Outgoing, Shared, What, WholeOutgoing};
@@ -177,8 +177,8 @@ impl<A: Address> Endpoint<A> {
                 response,
             });
         };
-        let parts = server.response_parts(response.len());
-        if response.len() as u64 > u64::from(server.payload_bytes) * u64::from(MESSAGE_PACKETS_MAX) {
+        let payload_bytes = server.sizes.full;
+        if response.len() as u64 > server.response_bytes_max() {
             return Err(ResponseRefused {
                 error: CallError::ResponseTooLarge,
                 response,
@@ -190,6 +190,7 @@ impl<A: Address> Endpoint<A> {
                 response,
             });
         };
+        let parts = slot.response_parts(response.len(), payload_bytes);
         slot.respond(status, response);
         self.queue_response(handle, parts);
         Ok(())
@@ -210,8 +211,9 @@ impl<A: Address> Endpoint<A> {
         self.shared.clock.advance(now_ns);
         let capacity = self.shared.config.inline_response_bytes;
         let server = self.server_of(handle.session).ok_or(CallError::NoSession)?;
-        let parts = server.response_parts(response.len());
+        let payload_bytes = server.sizes.full;
         let slot = server.executing(&handle).ok_or(CallError::NoSession)?;
+        let parts = slot.response_parts(response.len(), payload_bytes);
         if !slot.respond_inline(status, response, capacity) {
             return Err(CallError::ResponseTooLarge);
         }

@@ -62,6 +62,28 @@ pub struct Open {
     pub cipher: u8,
     /// Whether it heeds the network's marks of congestion.
     pub marks: MarkUse,
+    /// Whether calls of the session may be put into small packets.
+    pub fallback: PacketFallback,
+}
+
+/// Whether an end can put the messages of a call into smaller packets than was agreed, where full-size ones vanish on the way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PacketFallback {
+    /// It cannot. Versions that knew no such thing send this.
+    #[default]
+    Off,
+    /// It can, if the other end can too.
+    On,
+}
+
+impl PacketFallback {
+    fn parse(value: u8) -> PacketFallback {
+        if value == 1 {
+            PacketFallback::On
+        } else {
+            PacketFallback::Off
+        }
+    }
 }
 
 /// Whether an end is told of packets that the network has marked as having met congestion, so that they may be marked: a client
@@ -106,6 +128,8 @@ pub struct Accept {
     pub message_bytes_max: u32,
     /// Whether it tells of the network's marks of congestion.
     pub marks: MarkUse,
+    /// Whether calls of the session may be put into small packets.
+    pub fallback: PacketFallback,
 }
 
 /// Bytes written or read in order. Reading past the end gives zeros; lengths are checked before.
@@ -150,7 +174,7 @@ impl Open {
         fields.put(self.nonce.to_le_bytes());
         fields.put(self.cookie.to_le_bytes());
         fields.put(self.packet_bytes.to_le_bytes());
-        fields.put([self.cipher, self.marks as u8]);
+        fields.put([self.cipher, self.marks as u8, self.fallback as u8]);
         fields.bytes
     }
 
@@ -175,6 +199,7 @@ impl Open {
             packet_bytes: u16::from_le_bytes(fields.get()),
             cipher: u8::from_le_bytes(fields.get()),
             marks: MarkUse::parse(u8::from_le_bytes(fields.get())),
+            fallback: PacketFallback::parse(u8::from_le_bytes(fields.get())),
         })
         .filter(|open| sealing.len() == open.sealing_bytes())
     }
@@ -206,7 +231,7 @@ impl Accept {
         fields.put(self.credits.to_le_bytes());
         fields.put(self.packet_bytes.to_le_bytes());
         fields.put(self.message_bytes_max.to_le_bytes());
-        fields.put([self.marks as u8]);
+        fields.put([self.marks as u8, self.fallback as u8]);
         fields.bytes
     }
 
@@ -227,6 +252,7 @@ impl Accept {
             packet_bytes: u16::from_le_bytes(fields.get()),
             message_bytes_max: u32::from_le_bytes(fields.get()),
             marks: MarkUse::parse(u8::from_le_bytes(fields.get())),
+            fallback: PacketFallback::parse(u8::from_le_bytes(fields.get())),
         })
     }
 }
@@ -367,6 +393,7 @@ mod tests {
             cookie: 0,
             cipher: 0,
             marks: MarkUse::Read,
+            fallback: PacketFallback::On,
         }
     }
 
@@ -392,6 +419,7 @@ mod tests {
             packet_bytes: 7,
             message_bytes_max: 8,
             marks: MarkUse::Read,
+            fallback: PacketFallback::On,
         };
         assert_eq!(Accept::decode(&accept.encode()), Some(accept));
         assert_eq!(decode_challenge(&encode_challenge(3, 4)), Some((3, 4)));

@@ -48,6 +48,6 @@ pub use event::{
     ArrivedRequest, Call, CallError, CallRefused, Completion, ConnectError, EndReason, Event, EventHandler,
     Payload, Refusal, RequestHandle, SessionId,
 };
-pub use handshake::MarkUse;
+pub use handshake::{MarkUse, PacketFallback};
 pub use seal::{Cipher, LossProof, Sealing, Security};
 pub use statistics::{Drops, Statistics};

@@ -28,6 +28,9 @@ pub const BITMAP_BYTES: usize = 8;
 pub const MESSAGE_PACKETS_MAX: u32 = 1 << 16;
 /// Response packets that one request-for-response can ask for.
 pub const RANGE_PACKETS_MAX: u8 = 16;
+/// Bytes of the packets that are left when larger ones vanish on the way: what nearly every path of the Internet carries (RFC 8899
+/// section 5.1.2 has it as the base size).
+pub const SMALL_PACKET_BYTES: usize = 1200;
 /// Where in a header the check is.
 const CHECK_AT: std::ops::Range<usize> = 14..HEADER_BYTES;
 /// Where behind a header the CRC is.
@@ -112,6 +115,11 @@ impl Flags {
     /// was the sender's, and not the network's.
     pub const AWAY: Flags = Flags(8);
 
+    /// Of a request: this call's messages are in small packets ([`SMALL_PACKET_BYTES`]), both ways.
+    pub const SMALL_REQUEST: Flags = Flags(2);
+    /// Of a credit return or response: packets are counted, and cut, as small ones.
+    pub const SMALL_ANSWER: Flags = Flags(1);
+
     /// The flags of a request-for-response for so many packets: 1 to [`RANGE_PACKETS_MAX`].
     #[must_use]
     pub const fn range(packets: u8) -> Flags {
@@ -140,6 +148,86 @@ impl Flags {
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
+    }
+}
+
+/// In which packets a call's messages are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PacketSize {
+    /// As large as was agreed.
+    #[default]
+    Full,
+    /// No larger than [`SMALL_PACKET_BYTES`], because larger ones vanish on the way.
+    Small,
+}
+
+impl PacketSize {
+    pub(crate) fn of_request(flags: Flags) -> PacketSize {
+        PacketSize::flagged(flags.has(Flags::SMALL_REQUEST))
+    }
+
+    pub(crate) fn of_answer(flags: Flags) -> PacketSize {
+        PacketSize::flagged(flags.has(Flags::SMALL_ANSWER))
+    }
+
+    fn flagged(is_small: bool) -> PacketSize {
+        if is_small {
+            PacketSize::Small
+        } else {
+            PacketSize::Full
+        }
+    }
+
+    /// What requests in such packets say.
+    pub(crate) fn request_flags(self) -> Flags {
+        match self {
+            PacketSize::Full => Flags::NONE,
+            PacketSize::Small => Flags::SMALL_REQUEST,
+        }
+    }
+
+    /// What credit returns and responses say.
+    pub(crate) fn answer_flags(self) -> Flags {
+        match self {
+            PacketSize::Full => Flags::NONE,
+            PacketSize::Small => Flags::SMALL_ANSWER,
+        }
+    }
+}
+
+/// Bytes of a message in a packet of either size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PayloadSizes {
+    pub(crate) full: u32,
+    /// The same as `full` where the ends have not agreed to fall back.
+    pub(crate) small: u32,
+}
+
+impl PayloadSizes {
+    /// Before anything is agreed.
+    pub(crate) const NONE: PayloadSizes = PayloadSizes { full: 0, small: 0 };
+
+    #[inline(always)]
+    pub(crate) fn of(self, size: PacketSize) -> u32 {
+        match size {
+            PacketSize::Full => self.full,
+            PacketSize::Small => self.small,
+        }
+    }
+
+    /// Whether messages can be put into smaller packets than was agreed.
+    pub(crate) fn can_fall_back(self) -> bool {
+        self.small < self.full
+    }
+
+    /// Bytes of a message that packet numbers can count in either size.
+    pub(crate) fn message_bytes_max(self) -> u64 {
+        u64::from(self.small) * u64::from(MESSAGE_PACKETS_MAX)
+    }
+
+    /// Bytes after the header of a packet that is as large as was agreed.
+    pub(crate) fn probe_bytes(self) -> usize {
+        self.full as usize + PREFIX_BYTES
     }
 }
 
@@ -648,6 +736,8 @@ impl<'p> Body<'p> {
             Kind::Open | Kind::Challenge | Kind::Accept | Kind::Refuse => Body::Control(rest),
             // Of a sealed session it shows that it may say so.
             Kind::Unknown if rest.len() == LOSS_PROOF_BYTES => Body::Control(rest),
+            // As large as packets can be, to find out whether such arrive.
+            Kind::Ping | Kind::Pong if !rest.is_empty() => Body::Control(rest),
             _ if rest.is_empty() => Body::Empty,
             _ => return Err(Malformed::Length),
         })
@@ -689,8 +779,8 @@ mod tests {
 
     #[test]
     fn what_the_kind_cannot_have_is_refused() {
-        let ping = [Head::bare(&header(Kind::Ping)).bytes(), &[1]].concat();
-        assert_eq!(Packet::parse(&ping, Checking::Wire), Err(Malformed::Length));
+        let close = [Head::bare(&header(Kind::Close)).bytes(), &[1]].concat();
+        assert_eq!(Packet::parse(&close, Checking::Wire), Err(Malformed::Length));
         let credit_return = [Head::bare(&header(Kind::CreditReturn)).bytes(), &[1; 7]].concat();
         assert_eq!(
             Packet::parse(&credit_return, Checking::Wire),

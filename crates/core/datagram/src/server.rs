@@ -15,7 +15,10 @@ use crate::config::{Config, Recovery};
 use crate::event::{ArrivedRequest, EndReason, Event, Payload, RequestHandle, SessionId};
 use crate::flight::{WINDOW_PACKETS, Window};
 use crate::handshake::{MarkUse, Sealed};
-use crate::packet::{ArrivedData, DataHead, Flags, HELD_UNIT_NS, Head, Header, Kind, NO_WORD, Piece, Prefix};
+use crate::packet::{
+    ArrivedData, DataHead, Flags, HELD_UNIT_NS, Head, Header, Kind, NO_WORD, PacketSize, PayloadSizes, Piece,
+    Prefix,
+};
 use crate::seal::{KEY_BYTES, Seal};
 use crate::shared::{NEVER, Outgoing, Shared, What, WholeOutgoing};
 
@@ -37,7 +40,7 @@ pub(crate) struct ServerSession<A> {
     pub(crate) local_token: u32,
     /// Bytes of the largest request of one packet.
     pub(crate) whole_bytes_max: u32,
-    pub(crate) payload_bytes: u32,
+    pub(crate) sizes: PayloadSizes,
     pub(crate) remote: A,
 
     pub(crate) remote_token: u32,
@@ -74,6 +77,8 @@ pub(crate) struct ServerSlot {
     /// When the request came, this end had been kept from polling.
     late: bool,
     marked: bool,
+    /// In which packets the call's messages are.
+    size: PacketSize,
 
     /// Packets of a request of several.
     total: u32,
@@ -106,6 +111,7 @@ impl Default for ServerSlot {
             whose: Whose::Own,
             late: false,
             marked: false,
+            size: PacketSize::Full,
             total: 0,
             method: 0,
             aside: MsgBuf::default(),
@@ -218,15 +224,17 @@ impl<A: Copy> ServerSession<A> {
     /// Takes a request of one packet that begins the next call of its slot; `None` if it is something else.
     fn take_whole<'p>(&mut self, shared: &mut Shared<A>, piece: &Piece<'p>) -> Option<Event<'p>> {
         let bytes = piece.prefix.message_bytes;
+        let size = PacketSize::of_request(piece.header.flags);
         let is_whole = piece.header.kind == Kind::Request
             && piece.header.packet == 0
             && bytes as usize == piece.payload.len()
-            && bytes <= self.whole_bytes_max;
+            && bytes <= self.whole_bytes_max.min(self.sizes.of(size));
         let slot = self.slots.get_mut(usize::from(piece.header.slot))?;
         if !is_whole || !slot.awaits(piece.header.call) {
             return None;
         }
         slot.take_whole(shared, piece.header.call, piece.marked);
+        slot.size = size;
         if piece.header.flags.has(Flags::RETURN) {
             // Says that the request is here. If the response is ready when this would go, the response says it.
             shared.answer(outgoing(&piece.header, What::CreditReturn, 0));
@@ -253,14 +261,23 @@ impl<A: Copy> ServerSession<A> {
     /// Takes a packet that is not the only one of its request, or was here before.
     #[inline(never)]
     fn receive_part<'p>(&mut self, shared: &mut Shared<A>, piece: Piece<'p>) -> Option<Event<'p>> {
+        let sizes = self.sizes;
         let slot = self.slots.get_mut(usize::from(piece.header.slot))?;
+        let size = PacketSize::of_request(piece.header.flags);
+        if slot.call == piece.header.call && slot.size != size {
+            // What is full-size is from before the client went over to small packets.
+            if size == PacketSize::Full || !slot.fall_back(sizes.small, piece.prefix.message_bytes) {
+                shared.statistics.dropped.stale += 1;
+                return None;
+            }
+        }
         match piece.header.call.wrapping_sub(slot.call) as i32 {
             0 if slot.phase == Phase::Receiving => {}
             0 => {
                 self.repeat(shared, &piece);
                 return None;
             }
-            1 if slot.phase != Phase::Executing => match begin(slot, shared, &piece, self.payload_bytes) {
+            1 if slot.phase != Phase::Executing => match begin(slot, shared, &piece, sizes) {
                 Begun::Yes => {}
                 Begun::NoRoom => {
                     self.answer_without_room(shared, &piece);
@@ -310,8 +327,8 @@ impl<A: Copy> ServerSession<A> {
     }
 
     fn add<'p>(&mut self, shared: &mut Shared<A>, piece: Piece<'p>) -> Option<Event<'p>> {
-        let payload_bytes = self.payload_bytes;
         let slot = &mut self.slots[usize::from(piece.header.slot)];
+        let payload_bytes = self.sizes.of(slot.size);
         let packet = u32::from(piece.header.packet);
         let at = packet as usize * payload_bytes as usize;
         let expected = payload_of(piece.prefix.message_bytes, packet, payload_bytes);
@@ -409,7 +426,7 @@ impl<A: Copy> ServerSession<A> {
             slot.asked = (arrived_ns, header.packet);
         }
         slot.late = shared.clock.is_catching_up();
-        let total = packets_of(slot.response().len() as u32, self.payload_bytes);
+        let total = packets_of(slot.response().len() as u32, self.sizes.of(slot.size));
         let first = u32::from(header.packet);
         let end = first + u32::from(header.flags.range_packets());
         if end > total {
@@ -421,14 +438,9 @@ impl<A: Copy> ServerSession<A> {
         }
     }
 
-    /// How a response of so many bytes is sent.
-    #[inline(always)]
-    pub(crate) fn response_parts(&self, bytes: usize) -> ResponseParts {
-        if bytes <= self.payload_bytes as usize {
-            ResponseParts::Whole
-        } else {
-            ResponseParts::Several
-        }
+    /// Bytes of the largest response.
+    pub(crate) fn response_bytes_max(&self) -> u64 {
+        self.sizes.message_bytes_max()
     }
 
     /// The slot of a request that waits for its response.
@@ -510,8 +522,9 @@ impl<A: Copy> ServerSession<A> {
         }
         let bytes = slot.response().len() as u32;
         let packet = u32::from(outgoing.packet);
-        let start = (packet * self.payload_bytes) as usize;
-        let end = start + payload_of(bytes, packet, self.payload_bytes);
+        let payload_bytes = self.sizes.of(slot.size);
+        let start = packet as usize * payload_bytes as usize;
+        let end = start + payload_of(bytes, packet, payload_bytes);
         let (flags, held) = match packet {
             0 => slot.flags_and_held(shared, slot.received_ns),
             _ => slot.flags_and_held(shared, slot.asked.0),
@@ -521,7 +534,7 @@ impl<A: Copy> ServerSession<A> {
             code: slot.status,
             held,
         };
-        let header = self.header(Kind::Response, outgoing, flags);
+        let header = self.header(Kind::Response, outgoing, flags.with(slot.size.answer_flags()));
         Some((Head::of_data(&header, &prefix), start..end))
     }
 
@@ -536,7 +549,8 @@ impl<A: Copy> ServerSession<A> {
             0..=UNTOLD_NS_MAX => Flags::NONE,
             _ => Flags::UNTIMED,
         };
-        let mut header = self.header(Kind::CreditReturn, outgoing, slot.flags(shared, timed));
+        let flags = slot.flags(shared, timed).with(slot.size.answer_flags());
+        let mut header = self.header(Kind::CreditReturn, outgoing, flags);
         // A message may have one packet more than the field can count; the last is answered by the response.
         header.packet = slot.base.min(u16::MAX.into()) as u16;
         let bitmap = match slot.ahead_packets {
@@ -585,14 +599,15 @@ fn begin<A: Copy>(
     slot: &mut ServerSlot,
     shared: &mut Shared<A>,
     piece: &Piece<'_>,
-    payload_bytes: u32,
+    sizes: PayloadSizes,
 ) -> Begun {
     let bytes = piece.prefix.message_bytes;
     if bytes > shared.config.message_bytes_max {
         shared.statistics.dropped.protocol += 1;
         return Begun::TooLarge;
     }
-    let total = packets_of(bytes, payload_bytes);
+    let size = PacketSize::of_request(piece.header.flags);
+    let total = packets_of(bytes, sizes.of(size));
     if total > 1 {
         let Some(buffer) = shared.pool.take(bytes as usize) else {
             shared.statistics.dropped.room += 1;
@@ -607,6 +622,7 @@ fn begin<A: Copy>(
     }
     release(slot, shared);
     slot.call = piece.header.call;
+    slot.size = size;
     slot.enter(Phase::Receiving);
     (slot.total, slot.base) = (total, 0);
     slot.method = piece.prefix.code;
@@ -671,6 +687,35 @@ impl ServerSlot {
         call == self.call.wrapping_add(1) && !matches!(self.phase, Phase::Executing | Phase::Receiving)
     }
 
+    /// The client goes over to small packets in the middle of the call: a request that is not complete begins anew, and a response
+    /// that is there is cut anew. Says whether the call can go on so.
+    #[cold]
+    fn fall_back(&mut self, payload_bytes: u32, request_bytes: u32) -> bool {
+        let is_receiving = self.phase == Phase::Receiving;
+        if is_receiving && self.total <= 1 {
+            return false;
+        }
+        if is_receiving {
+            // The buffer says how long the request is; what a packet says is compared with that.
+            (self.total, self.base) = (packets_of(self.request.len() as u32, payload_bytes), 0);
+        } else {
+            self.base = packets_of(request_bytes, payload_bytes);
+        }
+        (self.ahead, self.ahead_packets) = (Window::default(), 0);
+        self.size = PacketSize::Small;
+        true
+    }
+
+    /// How a response of so many bytes is sent, where a full-size packet carries so many.
+    #[inline(always)]
+    pub(crate) fn response_parts(&self, bytes: usize, payload_bytes: u32) -> ResponseParts {
+        if bytes <= payload_bytes as usize && self.size == PacketSize::Full {
+            ResponseParts::Whole
+        } else {
+            ResponseParts::Several
+        }
+    }
+
     /// Begins a call with all of its request, in one packet.
     #[inline(always)]
     fn take_whole<A: Copy>(&mut self, shared: &mut Shared<A>, call: u32, marked: bool) {
@@ -680,6 +725,7 @@ impl ServerSlot {
         self.received_ns = shared.clock.arrived_ns();
         self.late = shared.clock.is_catching_up();
         self.marked = marked;
+        self.size = PacketSize::Full;
         self.enter(Phase::Executing);
     }
 

@@ -194,12 +194,23 @@ pub(crate) enum What {
 }
 
 /// A packet of session management.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Control<A> {
     pub(crate) to: A,
     pub(crate) head: Head,
-    pub(crate) payload: [u8; CONTROL_BYTES_MAX],
-    pub(crate) payload_bytes: usize,
+    payload: [u8; CONTROL_BYTES_MAX],
+    payload_bytes: usize,
+    /// The payload, where it is longer than that. Few packets have one.
+    large: Option<Box<[u8]>>,
+}
+
+impl<A> Control<A> {
+    pub(crate) fn payload(&self) -> &[u8] {
+        match &self.large {
+            Some(large) => large,
+            None => &self.payload[..self.payload_bytes],
+        }
+    }
 }
 
 /// What packets of an endpoint's sessions carry so that nobody changes them unnoticed.
@@ -353,9 +364,30 @@ impl<A: Copy> Shared<A> {
             head: Head::bare(header),
             payload: [0; CONTROL_BYTES_MAX],
             payload_bytes: payload.len(),
+            large: None,
         };
-        control.payload[..payload.len()].copy_from_slice(payload);
+        match control.payload.get_mut(..payload.len()) {
+            Some(place) => place.copy_from_slice(payload),
+            None => control.large = Some(payload.into()),
+        }
         self.control.push_back(control);
+    }
+
+    /// Queues a packet of session management that is lengthened by so many bytes, sealed if its session is.
+    pub(crate) fn control_lengthened(
+        &mut self,
+        seal: Option<&mut Seal>,
+        to: A,
+        (header, more_bytes): (&Header, usize),
+    ) {
+        let zeros = vec![0; more_bytes];
+        let Some(seal) = seal else {
+            return self.control(to, header, &zeros);
+        };
+        let mut body = std::mem::take(&mut self.sealing);
+        seal.seal(&header.encode(), &[], &zeros, &mut body);
+        self.control(to, header, &body);
+        self.sealing = body;
     }
 
     /// Queues a packet of session management of a session, sealed if that is.

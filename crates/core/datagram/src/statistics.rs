@@ -33,6 +33,10 @@ pub struct Statistics {
     pub round_trips: u64,
     /// Requests of one packet, handed over without a copy, or where they were unsealed.
     pub requests_borrowed: u64,
+    /// Sessions whose packets became small, because full-size ones vanished on the way.
+    pub fallbacks: u64,
+    /// Packets as large as can be that were sent to find out whether such arrive.
+    pub path_probes: u64,
     /// Packets dropped, by reason.
     pub dropped: Drops,
 }

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use provost_datagram::handshake::{Accept, MarkUse, Open, encode_challenge, encode_refuse};
+use provost_datagram::handshake::{Accept, MarkUse, Open, PacketFallback, encode_challenge, encode_refuse};
 use provost_datagram::packet::{Flags, Head, Header, Kind, Packet, Prefix};
 use provost_datagram::{
     Call, Checking, Cipher, Config, Endpoint, Event, Mark, MsgBuf, Refusal, RequestHandle, Sealing, Security,
@@ -49,6 +49,7 @@ fn packets() -> Vec<(&'static str, Head, Vec<u8>, Checking)> {
         cookie: 0x2122_2324_2526_2728,
         cipher: 0,
         marks: MarkUse::Unread,
+        fallback: PacketFallback::Off,
     };
     let accept = Accept {
         nonce: 0x1112_1314_1516_1718,
@@ -60,6 +61,7 @@ fn packets() -> Vec<(&'static str, Head, Vec<u8>, Checking)> {
         packet_bytes: 1472,
         message_bytes_max: 64 << 20,
         marks: MarkUse::Unread,
+        fallback: PacketFallback::Off,
     };
     let request = Head::of_data(&header(Kind::Request, Flags::RETURN), &prefix(513, 0));
     let response = Head::of_data(&header(Kind::Response, Flags::MARKED), &prefix(2, 99));

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use provost_datagram::handshake::{Accept, MarkUse, Open, VERSION};
+use provost_datagram::handshake::{Accept, MarkUse, Open, PacketFallback, VERSION};
 use provost_datagram::packet::{Body, DATA_HEADER_BYTES, Kind, NO_SESSION, Packet};
 use provost_datagram::{Checking, PACKET_BYTES_MIN, Refusal, SessionId};
 use provost_nic::{
@@ -699,6 +699,7 @@ impl NicHost {
             packet_bytes: session.packet_bytes,
             message_bytes_max: self.config.message_bytes_max(session.packet_bytes) as u32,
             marks: MarkUse::Unread,
+            fallback: PacketFallback::Off,
         };
         let packet = control(
             Kind::Accept,
@@ -804,6 +805,7 @@ impl NicHost {
                         cookie: *cookie,
                         cipher: 0,
                         marks: MarkUse::Unread,
+                        fallback: PacketFallback::Off,
                     };
                     packets.push((session.remote, control(Kind::Open, NO_SESSION, 0, &open.encode())));
                 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use provost_datagram::handshake::{MarkUse, Open, VERSION};
+use provost_datagram::handshake::{MarkUse, Open, PacketFallback, VERSION};
 use provost_datagram::packet::{Head, Header, Kind};
 use provost_datagram::{Checking, SessionId};
 use provost_nic::{Balance, Board, EntryHead, EntryKind, FetchMode, FlowShape, IDENTITY, Line, registers};
@@ -122,6 +122,7 @@ fn open(cookie: u64, cipher: u8) -> Vec<u8> {
         cookie,
         cipher,
         marks: MarkUse::Unread,
+        fallback: PacketFallback::Off,
     };
     let head = Head::bare(&Header::of_session(Kind::Open, u16::MAX, 0));
     [head.bytes(), &open.encode()].concat()

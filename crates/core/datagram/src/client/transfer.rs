@@ -90,6 +90,7 @@ impl<A: Copy> ClientSession<A> {
         let slot = &mut self.slots[usize::from(index)];
         slot.sent = Sent::QUEUED;
         if at_once {
+            let flags = flags.with(slot.size.request_flags());
             return shared.whole.push(slot.whole(self.id.number, index, flags));
         }
         let bytes = slot.request.len();
@@ -135,7 +136,7 @@ impl<A: Copy> ClientSession<A> {
         } else {
             Flags::NONE
         };
-        let bytes = payload_of(slot.request.len() as u32, packet, self.payload_bytes);
+        let bytes = payload_of(slot.request.len() as u32, packet, self.sizes.of(slot.size));
         self.queue(shared, index, What::Request, packet as u16, flags, bytes);
     }
 
@@ -155,7 +156,8 @@ impl<A: Copy> ClientSession<A> {
             self.credits -= 1;
             packets += 1;
         }
-        let bytes = self.payload_bytes as usize * usize::from(packets);
+        let payload_bytes = self.sizes.of(self.slots[usize::from(index)].size);
+        let bytes = payload_bytes as usize * usize::from(packets);
         let flags = Flags::range(packets);
         self.queue(
             shared,
@@ -236,7 +238,7 @@ impl<A: Copy> ClientSession<A> {
     }
 
     #[inline]
-    fn release(&mut self, shared: &mut Shared<A>, credits: u32) {
+    pub(super) fn release(&mut self, shared: &mut Shared<A>, credits: u32) {
         self.regain(credits);
         if self.starved != 0 {
             self.pump_starved(shared);
@@ -293,9 +295,14 @@ impl<A: Copy> ClientSession<A> {
             self.timer_ns = due_ns;
             shared.timers.watch(self.id.number, due_ns);
         }
+        let flags = match outgoing.what {
+            // Of the call as it is now, not as it was when the packet was queued.
+            What::Request => outgoing.flags.with(slot.size.request_flags()),
+            _ => outgoing.flags,
+        };
         let header = Header {
             kind,
-            flags: outgoing.flags,
+            flags,
             slot: outgoing.slot,
             session: self.remote_number,
             token: self.remote_token,
@@ -311,8 +318,9 @@ impl<A: Copy> ClientSession<A> {
             code: slot.method,
             held: 0,
         };
-        let start = usize::from(outgoing.packet) * self.payload_bytes as usize;
-        let end = start + payload_of(bytes, outgoing.packet.into(), self.payload_bytes);
+        let payload_bytes = self.sizes.of(slot.size);
+        let start = usize::from(outgoing.packet) * payload_bytes as usize;
+        let end = start + payload_of(bytes, outgoing.packet.into(), payload_bytes);
         Some((Head::of_data(&header, &prefix), start..end))
     }
 
@@ -368,7 +376,7 @@ impl<A: Copy> ClientSession<A> {
             && !slot.resent
             && piece.header.packet == 0
             && piece.prefix.message_bytes as usize == bytes
-            && bytes <= self.payload_bytes as usize
+            && bytes <= self.sizes.full as usize
             && bytes <= slot.response.capacity();
         if !is_whole {
             return None;
@@ -398,7 +406,13 @@ impl<A: Copy> ClientSession<A> {
     fn receive_part(&mut self, shared: &mut Shared<A>, piece: Piece<'_>) -> Option<Event<'static>> {
         let index = piece.header.slot;
         let slot = match self.slots.get(usize::from(index)) {
-            Some(slot) if slot.call == piece.header.call && slot.phase != Phase::Idle => slot,
+            Some(slot)
+                if slot.call == piece.header.call
+                    && slot.phase != Phase::Idle
+                    && slot.size == PacketSize::of_answer(piece.header.flags) =>
+            {
+                slot
+            }
             _ => {
                 shared.statistics.dropped.stale += 1;
                 self.forgive_timeouts(shared, piece.header.flags);
@@ -407,7 +421,7 @@ impl<A: Copy> ClientSession<A> {
         };
         let packet = u32::from(piece.header.packet);
         let bytes = piece.prefix.message_bytes;
-        if piece.payload.len() != payload_of(bytes, packet, self.payload_bytes) {
+        if piece.payload.len() != payload_of(bytes, packet, self.sizes.of(slot.size)) {
             shared.statistics.dropped.protocol += 1;
             return None;
         }
@@ -430,7 +444,8 @@ impl<A: Copy> ClientSession<A> {
     /// The first packet of a response: it also says that all of the request is there.
     fn begin_response(&mut self, shared: &mut Shared<A>, piece: Piece<'_>) -> Option<Event<'static>> {
         let index = piece.header.slot;
-        let total = packets_of(piece.prefix.message_bytes, self.payload_bytes);
+        let size = self.slots[usize::from(index)].size;
+        let total = packets_of(piece.prefix.message_bytes, self.sizes.of(size));
         if total > MESSAGE_PACKETS_MAX {
             shared.statistics.dropped.protocol += 1;
             return None;
@@ -452,7 +467,7 @@ impl<A: Copy> ClientSession<A> {
         slot.expected[1] = NO_WORD;
         slot.status = piece.prefix.code;
         slot.progress_ns = shared.clock.now_ns();
-        slot.timeouts = 0;
+        (slot.timeouts, slot.unanswered) = (0, 0);
         slot.look_again_ns = NEVER;
         let fits = slot.response.capacity() >= piece.prefix.message_bytes as usize;
         if fits {
@@ -495,10 +510,10 @@ impl<A: Copy> ClientSession<A> {
             shared.statistics.dropped.stale += 1;
             return None;
         };
-        let start = packet as usize * self.payload_bytes as usize;
+        let start = packet as usize * self.sizes.of(slot.size) as usize;
         slot.response[start..start + piece.payload.len()].copy_from_slice(piece.payload);
         slot.progress_ns = now_ns;
-        slot.timeouts = 0;
+        (slot.timeouts, slot.unanswered) = (0, 0);
         let is_complete = flight.is_complete();
         let status = slot.status;
         self.note_spurious(shared, arrival.was_lost);
@@ -566,7 +581,13 @@ impl<A: Copy> ClientSession<A> {
         let index = header.slot;
         let now_ns = shared.clock.now_ns();
         let slot = match self.slots.get_mut(usize::from(index)) {
-            Some(slot) if slot.call == header.call && slot.phase == Phase::Request => slot,
+            Some(slot)
+                if slot.call == header.call
+                    && slot.phase == Phase::Request
+                    && slot.size == PacketSize::of_answer(header.flags) =>
+            {
+                slot
+            }
             _ => {
                 shared.statistics.dropped.stale += 1;
                 return self.forgive_timeouts(shared, header.flags);
@@ -583,6 +604,9 @@ impl<A: Copy> ClientSession<A> {
             self.enter_server(index);
         }
         let slot = &mut self.slots[usize::from(index)];
+        if is_complete {
+            slot.unanswered = 0;
+        }
         let Some(flight) = slot.flight.as_mut() else {
             if is_complete {
                 self.measure_held(shared, header, marked);
@@ -605,7 +629,7 @@ impl<A: Copy> ClientSession<A> {
         }
         if arrived > 0 {
             slot.progress_ns = now_ns;
-            slot.timeouts = 0;
+            (slot.timeouts, slot.unanswered) = (0, 0);
         }
         self.note_spurious(shared, was_lost);
         let sent_ns = sent_ns.filter(|_| !header.flags.has(Flags::UNTIMED));
@@ -666,6 +690,9 @@ impl<A: Copy> ClientSession<A> {
 
     /// Nothing has come in time: sends again what is missing, or asks whether the server still works on it.
     pub(super) fn time_out(&mut self, shared: &mut Shared<A>, index: u8) {
+        if self.is_to_shrink(shared, index) {
+            return self.begin_anew(shared, index);
+        }
         let now_ns = shared.clock.now_ns();
         let slot = &mut self.slots[usize::from(index)];
         let was_accepted = slot.accepted && slot.phase == Phase::Request;
@@ -733,7 +760,7 @@ impl<A: Copy> ClientSession<A> {
         if slot.phase == Phase::Request {
             return self.queue_request(shared, index, packet);
         }
-        let (flags, bytes) = (Flags::range(1), self.payload_bytes as usize);
+        let (flags, bytes) = (Flags::range(1), self.sizes.of(slot.size) as usize);
         self.queue(
             shared,
             index,
@@ -748,7 +775,7 @@ impl<A: Copy> ClientSession<A> {
     fn probe(&mut self, shared: &mut Shared<A>, index: u8) {
         let slot = &mut self.slots[usize::from(index)];
         let last = slot.total - 1;
-        let bytes = payload_of(slot.request.len() as u32, last, self.payload_bytes);
+        let bytes = payload_of(slot.request.len() as u32, last, self.sizes.of(slot.size));
         match slot.flight.as_mut() {
             None => {
                 slot.sent = Sent::QUEUED;
@@ -774,7 +801,7 @@ impl ClientSlot {
     }
 
     /// The request's round trip can no longer be told by its response.
-    fn note_resent(&mut self) {
+    pub(super) fn note_resent(&mut self) {
         self.resent = true;
         self.expected[1] = NO_WORD;
     }

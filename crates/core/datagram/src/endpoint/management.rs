@@ -7,7 +7,7 @@ use crate::client::State;
 use crate::config::{Recovery, SLOTS_MAX};
 use crate::event::{ConnectError, Refusal};
 use crate::handshake::{
-    ACCEPT_BYTES, Accept, OPEN_BYTES, Open, Sealed, VERSION, decode_challenge, decode_refuse,
+    ACCEPT_BYTES, Accept, OPEN_BYTES, Open, PacketFallback, Sealed, VERSION, decode_challenge, decode_refuse,
     encode_challenge, encode_refuse, said,
 };
 use crate::packet::NO_SESSION;
@@ -239,7 +239,11 @@ impl<A: Address> Endpoint<A> {
             Recovery::GoBackN
         };
         let now_ns = self.shared.clock.now_ns();
-        let payload_bytes = (packet_bytes - self.shared.config.overhead_bytes()) as u32;
+        let fallback = match open.fallback {
+            PacketFallback::On => self.shared.config.fallback(),
+            PacketFallback::Off => PacketFallback::Off,
+        };
+        let sizes = self.shared.config.payload_sizes(packet_bytes, fallback);
         let mut server = ServerSession {
             remote: from,
             remote_number: open.session,
@@ -249,8 +253,8 @@ impl<A: Address> Endpoint<A> {
             sealed: None,
             exchanged_with: exchange.as_ref().map(|exchange| Box::new(exchange.client_public)),
             credits,
-            payload_bytes,
-            whole_bytes_max: payload_bytes.min(self.shared.config.message_bytes_max),
+            sizes,
+            whole_bytes_max: sizes.full.min(self.shared.config.message_bytes_max),
             recovery,
             marks: open.marks,
             opened_ns: now_ns,
@@ -377,8 +381,11 @@ impl<A: Address> Endpoint<A> {
                 }
                 None
             }
-            (Kind::Pong, _, State::Open | State::Draining) => {
+            (Kind::Pong, body, State::Open | State::Draining) => {
                 client.heard_ns = self.shared.clock.now_ns();
+                if let Body::Control(padding) = body {
+                    client.probe_arrived(&self.shared, padding.len());
+                }
                 None
             }
             (Kind::Closed, _, State::Closing { .. }) => {
@@ -431,8 +438,12 @@ impl<A: Address> Endpoint<A> {
         self.ring_packets_taken -= u32::from(wished - accept.credits);
         client.remote_number = accept.session;
         client.remote_token = accept.token;
-        client.payload_bytes = u32::from(accept.packet_bytes) - config.overhead_bytes() as u32;
-        let bytes_possible = u64::from(client.payload_bytes) * u64::from(MESSAGE_PACKETS_MAX);
+        let fallback = match accept.fallback {
+            PacketFallback::On => config.fallback(),
+            PacketFallback::Off => PacketFallback::Off,
+        };
+        client.sizes = config.payload_sizes(accept.packet_bytes.into(), fallback);
+        let bytes_possible = client.sizes.message_bytes_max();
         let bytes_possible = u32::try_from(bytes_possible).unwrap_or(u32::MAX);
         client.message_bytes_max = accept.message_bytes_max.min(bytes_possible);
         client.marks = accept.marks;
@@ -446,15 +457,27 @@ impl<A: Address> Endpoint<A> {
     }
 
     /// A packet of session management for a server session, whose token is right.
-    pub(super) fn receive_management_as_server(&mut self, header: &Header) -> Option<Event<'static>> {
+    pub(super) fn receive_management_as_server(
+        &mut self,
+        header: &Header,
+        body: Body<'_>,
+    ) -> Option<Event<'static>> {
         let Some(Session::Server(server)) = self.sessions.get_mut(usize::from(header.session)) else {
             return None;
         };
         let (to, number, token) = (server.remote, server.remote_number, server.remote_token);
+        let probe_bytes = server.sizes.probe_bytes();
         let seal = server.seal.as_deref_mut();
         let answer = |kind| Header::of_session(kind, number, token);
         match header.kind {
-            Kind::Ping => self.shared.control_of(seal, to, &answer(Kind::Pong)),
+            Kind::Ping => {
+                let more_bytes = match body {
+                    Body::Control(more) => more.len().min(probe_bytes),
+                    _ => 0,
+                };
+                self.shared
+                    .control_lengthened(seal, to, (&answer(Kind::Pong), more_bytes));
+            }
             Kind::Close => {
                 self.shared.control_of(seal, to, &answer(Kind::Closed));
                 self.end(header.session, EndReason::Closed);
@@ -537,6 +560,7 @@ fn open_of<A>(shared: &Shared<A>, client: &ClientSession<A>, cookie: u64) -> Ope
             .as_ref()
             .map_or(0, |keyring| keyring.cipher() as u8),
         marks: shared.config.marks,
+        fallback: shared.config.fallback(),
     }
 }
 
@@ -549,9 +573,14 @@ fn accept_of<A>(config: &Config, number: u16, server: &ServerSession<A>, nonce: 
         session: number,
         token: server.local_token,
         credits: server.credits,
-        packet_bytes: (server.payload_bytes as usize + config.overhead_bytes()) as u16,
+        packet_bytes: (server.sizes.full as usize + config.overhead_bytes()) as u16,
         message_bytes_max: config.message_bytes_max,
         marks: config.marks,
+        fallback: if server.sizes.can_fall_back() {
+            PacketFallback::On
+        } else {
+            PacketFallback::Off
+        },
     }
 }
 

@@ -306,15 +306,18 @@ impl<A: Address> Endpoint<A> {
 
     #[inline(never)]
     fn receive_rare_as_server(&mut self, header: Header, rest: &[u8]) -> Option<Event<'static>> {
-        if let Err(malformed) = Body::read(header.kind, rest) {
-            self.count_malformed(malformed);
-            return None;
-        }
+        let body = match Body::read(header.kind, rest) {
+            Ok(body) => body,
+            Err(malformed) => {
+                self.count_malformed(malformed);
+                return None;
+            }
+        };
         let Some(Session::Server(server)) = self.sessions.get_mut(usize::from(header.session)) else {
             return None;
         };
         if header.kind != Kind::RequestForResponse {
-            return self.receive_management_as_server(&header);
+            return self.receive_management_as_server(&header, body);
         }
         server.receive_request_for_response(&mut self.shared, &header);
         None

@@ -95,7 +95,7 @@ impl<A: Address> Endpoint<A> {
     #[cold]
     fn transmit_control(&mut self, control: Control<A>) -> Transmit<'_, A> {
         let control = self.current.insert(control);
-        let payload = &control.payload[..control.payload_bytes];
+        let payload = control.payload();
         let head = control.head.seal(payload, self.shared.config.checking);
         Transmit {
             to: control.to,
