@@ -309,6 +309,7 @@ impl<A: Copy> ServerSession<A> {
 
     /// Answers a request packet of a call whose request is complete.
     fn repeat(&mut self, shared: &mut Shared<A>, piece: &Piece<'_>) {
+        shared.statistics.packets_duplicate += 1;
         shared.statistics.dropped.stale += 1;
         let slot = &mut self.slots[usize::from(piece.header.slot)];
         let is_last = u32::from(piece.header.packet) + 1 == slot.base;
@@ -350,6 +351,7 @@ impl<A: Copy> ServerSession<A> {
         }
         match packet {
             _ if packet < slot.base || slot.ahead.has(packet) && packet < slot.base + WINDOW_PACKETS => {
+                shared.statistics.packets_duplicate += 1;
                 shared.statistics.dropped.stale += 1;
                 if piece.header.flags.has(Flags::RETURN) && slot.received_ns == before_ns {
                     shared.clock.note_absence();

@@ -13,8 +13,14 @@ pub struct Statistics {
     pub calls_failed: u64,
     /// Requests handed to the application.
     pub requests_received: u64,
-    /// Packets sent again.
+    /// Packets sent again, because they counted as lost or nothing was heard of them in time. Probes are not among them.
     pub packets_resent: u64,
+    /// Packets that asked a server, which had taken a request, whether its response got lost: they are the last of the request, and
+    /// no sign of a loss.
+    pub probes_sent: u64,
+    /// Packets that were here before: the network doubled them, or their sender sent them again or probed by them. They are among
+    /// those that were dropped as stale.
+    pub packets_duplicate: u64,
     /// Packets that counted as lost because later ones had arrived.
     pub losses_detected: u64,
     /// Packets that counted as lost and were not.

@@ -12,6 +12,16 @@ const ECHO: u16 = 2;
 /// How long a packet is on its way, in nanoseconds.
 const HOP_NS: u64 = 10_000;
 
+/// What happens to packets on their way to the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CableFault {
+    None,
+    /// Each arrives twice.
+    Doubles,
+    /// The next one does not arrive.
+    LosesNext,
+}
+
 /// A client and a server with a cable between them.
 struct Pair {
     now_ns: u64,
@@ -20,6 +30,7 @@ struct Pair {
     session: Option<SessionId>,
     held: Vec<RequestHandle>,
     completed: Vec<u64>,
+    cable: CableFault,
 }
 
 impl Pair {
@@ -43,6 +54,7 @@ impl Pair {
             session: None,
             held: Vec::new(),
             completed: Vec::new(),
+            cable: CableFault::None,
         };
         pair.session = Some(pair.client.connect(1, 1).expect("there is room for a session"));
         pair.hops(8);
@@ -56,6 +68,10 @@ impl Pair {
             self.client.handle_timers(self.now_ns);
             while let Some(transmit) = self.client.poll_transmit(self.now_ns) {
                 let bytes = [transmit.head.bytes(), transmit.payload].concat();
+                if self.cable == CableFault::LosesNext {
+                    self.cable = CableFault::None;
+                    continue;
+                }
                 let event = self.server.receive(self.now_ns, 0, Mark::None, &bytes);
                 match event {
                     Some(Event::Request {
@@ -66,6 +82,10 @@ impl Pair {
                         .respond_inline(self.now_ns, handle, 0, b"echo")
                         .expect("the request waits for its response"),
                     _ => {}
+                }
+                if self.cable == CableFault::Doubles {
+                    let event = self.server.receive(self.now_ns, 0, Mark::None, &bytes);
+                    assert!(event.is_none(), "a packet that comes twice is heard once");
                 }
             }
             self.now_ns += HOP_NS;
@@ -158,4 +178,53 @@ fn held_requests_take_credits_still_so_that_responses_find_room() {
     pair.answer_held();
     pair.hops(10);
     assert_eq!(pair.completed.len(), slots + 3);
+}
+
+/// Packets sent again, probes, and those that the server had before.
+fn repetitions(pair: &Pair) -> [u64; 3] {
+    let client = pair.client.statistics();
+    [
+        client.packets_resent,
+        client.probes_sent,
+        pair.server.statistics().packets_duplicate,
+    ]
+}
+
+#[test]
+fn a_held_request_is_sent_again_once_and_then_only_probed_for() {
+    let mut pair = Pair::new(64);
+    pair.call(HOLD, 1, 32);
+    while pair.client.statistics().probes_sent < 3 {
+        pair.hops(1);
+    }
+    pair.hops(1);
+    let [resent, probes, duplicates] = repetitions(&pair);
+    // Nobody has answered when it is sent again; that answer says that the server has it. It had all of them before.
+    assert_eq!((resent, probes), (1, duplicates - 1));
+    pair.answer_held();
+    pair.hops(2);
+    assert_eq!(pair.completed, [1]);
+}
+
+#[test]
+fn packets_that_the_network_doubles_are_duplicates_and_nothing_else() {
+    let mut pair = Pair::new(64);
+    pair.cable = CableFault::Doubles;
+    for tag in 0..10 {
+        pair.call(ECHO, tag, 32);
+        pair.hops(3);
+    }
+    assert_eq!(pair.completed.len(), 10);
+    assert_eq!(repetitions(&pair), [0, 0, 10]);
+}
+
+#[test]
+fn a_packet_that_is_lost_is_sent_again_and_is_no_duplicate() {
+    let mut pair = Pair::new(64);
+    pair.cable = CableFault::LosesNext;
+    pair.call(ECHO, 1, 32);
+    while pair.completed.is_empty() {
+        pair.hops(1);
+    }
+    assert_eq!(repetitions(&pair), [1, 0, 0]);
 }

@@ -9,8 +9,12 @@ pub struct Packets {
     pub sent: u64,
     /// Taken from the network.
     pub received: u64,
-    /// Sent again, among those that were sent.
+    /// Sent again, among those that were sent: they seemed lost.
     pub resent: u64,
+    /// Sent to ask whether a response got lost, among those that were sent.
+    pub probes: u64,
+    /// Taken from the network though they were here before.
+    pub duplicates: u64,
     /// Taken from the network and dropped, as their senders did not show what only the peer knows.
     pub unproven: u64,
 }
@@ -22,15 +26,23 @@ pub struct PacketCounts {
     sent: AtomicU64,
     received: AtomicU64,
     resent: AtomicU64,
+    probes: AtomicU64,
+    duplicates: AtomicU64,
     unproven: AtomicU64,
     round_trip_ns: AtomicU64,
 }
 
 impl PacketCounts {
     pub fn add(&self, packets: Packets) {
-        let counts = [&self.sent, &self.received, &self.resent, &self.unproven];
-        let numbers = [packets.sent, packets.received, packets.resent, packets.unproven];
-        for (count, number) in counts.into_iter().zip(numbers).filter(|(_, number)| *number > 0) {
+        let counts = [
+            (&self.sent, packets.sent),
+            (&self.received, packets.received),
+            (&self.resent, packets.resent),
+            (&self.probes, packets.probes),
+            (&self.duplicates, packets.duplicates),
+            (&self.unproven, packets.unproven),
+        ];
+        for (count, number) in counts.into_iter().filter(|(_, number)| *number > 0) {
             count.fetch_add(number, Ordering::Relaxed);
         }
     }
@@ -42,6 +54,8 @@ impl PacketCounts {
             sent: self.sent.load(Ordering::Relaxed),
             received: self.received.load(Ordering::Relaxed),
             resent: self.resent.load(Ordering::Relaxed),
+            probes: self.probes.load(Ordering::Relaxed),
+            duplicates: self.duplicates.load(Ordering::Relaxed),
             unproven: self.unproven.load(Ordering::Relaxed),
         }
     }
@@ -63,6 +77,8 @@ impl std::ops::AddAssign for Packets {
         self.sent += other.sent;
         self.received += other.received;
         self.resent += other.resent;
+        self.probes += other.probes;
+        self.duplicates += other.duplicates;
         self.unproven += other.unproven;
     }
 }
@@ -76,6 +92,8 @@ impl std::ops::Sub for Packets {
             sent: self.sent.saturating_sub(earlier.sent),
             received: self.received.saturating_sub(earlier.received),
             resent: self.resent.saturating_sub(earlier.resent),
+            probes: self.probes.saturating_sub(earlier.probes),
+            duplicates: self.duplicates.saturating_sub(earlier.duplicates),
             unproven: self.unproven.saturating_sub(earlier.unproven),
         }
     }
@@ -92,6 +110,8 @@ mod tests {
             sent: 5,
             received: 3,
             resent: 1,
+            probes: 4,
+            duplicates: 6,
             unproven: 2,
         };
         assert_eq!(

@@ -433,6 +433,8 @@ impl ResumableStream {
             sent: statistics.packets_sent,
             received: statistics.packets_received,
             resent: statistics.packets_resent,
+            probes: statistics.probes_sent,
+            duplicates: statistics.packets_duplicate,
             unproven: dropped.token + dropped.cookie + dropped.forged + dropped.unproven,
         }
     }

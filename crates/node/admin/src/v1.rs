@@ -249,12 +249,18 @@ pub struct Packets {
     pub sent: u64,
     #[prost(uint64, tag = "2")]
     pub received: u64,
-    /// Among those that were sent.
+    /// Among those that were sent: they seemed lost.
     #[prost(uint64, tag = "3")]
     pub resent: u64,
     /// Smoothed; 0 where it is measured at the other end, or was not measured yet.
     #[prost(double, tag = "4")]
     pub round_trip_us: f64,
+    /// Among those that were sent: they asked whether a response got lost.
+    #[prost(uint64, tag = "5")]
+    pub probes: u64,
+    /// Among those that were received: they were here before.
+    #[prost(uint64, tag = "6")]
+    pub duplicates: u64,
 }
 /// An engine on a datapath. The first is the app's, the last the wire's.
 #[derive(serde::Serialize, serde::Deserialize)]

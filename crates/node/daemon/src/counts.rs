@@ -33,6 +33,8 @@ pub(crate) struct PacketsGone {
     pub(crate) sent: Count,
     pub(crate) received: Count,
     pub(crate) resent: Count,
+    pub(crate) probes: Count,
+    pub(crate) duplicates: Count,
     pub(crate) unproven: Count,
 }
 
@@ -41,6 +43,8 @@ impl PacketsGone {
         self.sent.add(packets.sent);
         self.received.add(packets.received);
         self.resent.add(packets.resent);
+        self.probes.add(packets.probes);
+        self.duplicates.add(packets.duplicates);
         self.unproven.add(packets.unproven);
     }
 
@@ -49,6 +53,8 @@ impl PacketsGone {
             sent: self.sent.get(),
             received: self.received.get(),
             resent: self.resent.get(),
+            probes: self.probes.get(),
+            duplicates: self.duplicates.get(),
             unproven: self.unproven.get(),
         }
     }

@@ -307,10 +307,18 @@ impl Shown for ListDatapathsResponse {
     }
 }
 
-/// Such as `1200 packets sent (3 again), 1100 received, round trip 45 µs`.
+/// Such as `1200 packets sent (3 again, 2 probes), 1100 received (1 twice), round trip 45 µs`.
 fn describe_packets(packets: &Packets) -> String {
+    let probes = match packets.probes {
+        0 => String::new(),
+        probes => format!(", {}", numbers::plural(probes, "probe")),
+    };
+    let duplicates = match packets.duplicates {
+        0 => String::new(),
+        duplicates => format!(" ({duplicates} twice)"),
+    };
     let mut text = format!(
-        "{} packets sent ({} again), {} received",
+        "{} packets sent ({} again{probes}), {} received{duplicates}",
         packets.sent, packets.resent, packets.received
     );
     if packets.round_trip_us > 0.0 {
@@ -549,6 +557,8 @@ ID  APP                  PID   UID  RUNTIME  CONNS  IN FLIGHT  SEND HEAP  RECV H
                     received: 1100,
                     resent: 3,
                     round_trip_us: 45.2,
+                    probes: 2,
+                    duplicates: 1,
                 }),
                 stays_because: "cannot go over to datagram: nobody listens".into(),
                 ..Datapath::default()
@@ -557,7 +567,7 @@ ID  APP                  PID   UID  RUNTIME  CONNS  IN FLIGHT  SEND HEAP  RECV H
         let expected = "\
 CONN  APP   SIDE    SERVICE  PEER           VIA         CALLS  ENGINES (APP TO WIRE)
    4  shop  client  kv.Kv    10.0.0.2:7700  tcp/native      9  frontend > limit=rate-limit@2 > chaos=fault(3 wait)(2 held)[failed: out of memory] > transport-tcp
-connection 4: 1200 packets sent (3 again), 1100 received, round trip 45 µs
+connection 4: 1200 packets sent (3 again, 2 probes), 1100 received (1 twice), round trip 45 µs
 connection 4 stays with tcp: cannot go over to datagram: nobody listens
 ";
         assert_eq!(listed.draw(Canvas::plain()), expected);

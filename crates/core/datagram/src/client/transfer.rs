@@ -431,6 +431,7 @@ impl<A: Copy> ClientSession<A> {
                 self.continue_response(shared, piece)
             }
             (Phase::Response, 0) => {
+                shared.statistics.packets_duplicate += 1;
                 shared.statistics.dropped.stale += 1;
                 None
             }
@@ -507,6 +508,7 @@ impl<A: Copy> ClientSession<A> {
             return None;
         }
         let Some(arrival) = flight.arrive(packet, now_ns) else {
+            shared.statistics.packets_duplicate += 1;
             shared.statistics.dropped.stale += 1;
             return None;
         };
@@ -701,7 +703,8 @@ impl<A: Copy> ClientSession<A> {
         let repeated = slot.timeouts > 1;
         if was_accepted {
             // The server has it all and is at work: this only asks whether the response got lost.
-            return self.probe(shared, index);
+            shared.statistics.probes_sent += 1;
+            return self.send_last_again(shared, index);
         }
         shared.statistics.timeouts += 1;
         // The first time-out may be a host that was off its core; a second in a row is congestion or worse.
@@ -711,7 +714,8 @@ impl<A: Copy> ClientSession<A> {
         }
         let slot = &mut self.slots[usize::from(index)];
         let Some(flight) = slot.flight.as_mut() else {
-            return self.probe(shared, index);
+            shared.statistics.packets_resent += 1;
+            return self.send_last_again(shared, index);
         };
         let sent_before_ns = match shared.config.recovery {
             Recovery::GoBackN => u64::MAX,
@@ -772,7 +776,7 @@ impl<A: Copy> ClientSession<A> {
     }
 
     /// Sends the last packet of a request again, on the credit that it still has.
-    fn probe(&mut self, shared: &mut Shared<A>, index: u8) {
+    fn send_last_again(&mut self, shared: &mut Shared<A>, index: u8) {
         let slot = &mut self.slots[usize::from(index)];
         let last = slot.total - 1;
         let bytes = payload_of(slot.request.len() as u32, last, self.sizes.of(slot.size));
@@ -783,7 +787,6 @@ impl<A: Copy> ClientSession<A> {
             }
             Some(flight) => flight.send_again(last),
         }
-        shared.statistics.packets_resent += 1;
         self.queue(shared, index, What::Request, last as u16, Flags::RETURN, bytes);
     }
 }

@@ -164,6 +164,8 @@ pub(crate) fn packets(packets: Packets, round_trip_ns: Option<u64>) -> Option<v1
         sent: packets.sent,
         received: packets.received,
         resent: packets.resent,
+        probes: packets.probes,
+        duplicates: packets.duplicates,
         round_trip_us: round_trip_ns.map_or(0.0, |ns| ns as f64 / 1e3),
     })
 }

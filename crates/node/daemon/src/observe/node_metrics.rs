@@ -66,7 +66,11 @@ metrics! {
     PACKETS_RECEIVED = "provost_datagram_packets_received_total", Counter, "{packet}",
         "Packets that the datagram transport took from the network.";
     PACKETS_RESENT = "provost_datagram_packets_resent_total", Counter, "{packet}",
-        "Packets that the datagram transport sent again, as they seemed lost or were not answered in time.";
+        "Packets that the datagram transport sent again, as they seemed lost or were not answered in time. Probes are not among them.";
+    PROBES = "provost_datagram_probes_total", Counter, "{packet}",
+        "Packets by which the datagram transport asked a server that works on a call whether its response got lost: long handlers cause them, not losses.";
+    PACKETS_DUPLICATE = "provost_datagram_packets_duplicate_total", Counter, "{packet}",
+        "Packets that the datagram transport took though they were here before: the network doubled them, or the peer sent them again or probed by them.";
     PACKETS_UNPROVEN = "provost_datagram_packets_unproven_total", Counter, "{packet}",
         "Packets that the datagram transport dropped because their senders did not show what only the peer knows: a session's token, a cookie, the tag of a sealed packet. Many of them are an attack.";
     ROUND_TRIP = "provost_datagram_round_trip_seconds", Gauge, "s",
@@ -231,6 +235,8 @@ fn packets(plane: &ControlPlane, out: &mut Collected) {
     out.number(&PACKETS_SENT, &[], packets.sent as f64);
     out.number(&PACKETS_RECEIVED, &[], packets.received as f64);
     out.number(&PACKETS_RESENT, &[], packets.resent as f64);
+    out.number(&PROBES, &[], packets.probes as f64);
+    out.number(&PACKETS_DUPLICATE, &[], packets.duplicates as f64);
     out.number(&PACKETS_UNPROVEN, &[], packets.unproven as f64);
     let connections = plane.connections.all();
     let trip = |connection: &OpenConnection| connection.signals.packets().round_trip_ns();

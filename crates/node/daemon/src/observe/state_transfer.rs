@@ -17,7 +17,8 @@ const COUNTS_MAX: usize = 64;
 pub(crate) const PART: &str = "counters";
 
 // Saved form, version 1:
-//   counts of the control plane, then packets sent, received, sent again and of nobody known: count u32, each u64
+//   counts of the control plane, then packets sent, received, sent again, of nobody known, and, where the process counts them,
+//   probes and duplicates: count u32, each u64
 //   verdicts: count u32, for each policy in the order of the table: its numbers
 pub(crate) fn save(plane: &ControlPlane) -> Vec<u8> {
     let mut out = FieldWriter::new();
@@ -25,7 +26,14 @@ pub(crate) fn save(plane: &ControlPlane) -> Vec<u8> {
     let counts = handed_over(&plane.counts);
     // To the other process, the packets of connections that go on here are of those before it.
     let packets = plane.connections.packets();
-    let packets = [packets.sent, packets.received, packets.resent, packets.unproven];
+    let packets = [
+        packets.sent,
+        packets.received,
+        packets.resent,
+        packets.unproven,
+        packets.probes,
+        packets.duplicates,
+    ];
     out.count(counts.len() + packets.len());
     counts.into_iter().for_each(|count| out.u64(count.get()));
     packets.into_iter().for_each(|count| out.u64(count));
@@ -49,7 +57,14 @@ pub(crate) fn restore(plane: &ControlPlane, saved: &[u8]) -> Result<(), RestoreE
         });
     }
     let gone = &plane.connections.packets_gone;
-    let packets = [&gone.sent, &gone.received, &gone.resent, &gone.unproven];
+    let packets = [
+        &gone.sent,
+        &gone.received,
+        &gone.resent,
+        &gone.unproven,
+        &gone.probes,
+        &gone.duplicates,
+    ];
     let mut counts = handed_over(&plane.counts).into_iter().chain(packets);
     for _ in 0..fields.count(COUNTS_MAX)? {
         let number = fields.u64()?;

@@ -374,8 +374,8 @@
       }
       const notes = [chain];
       if (path.packets) {
-        const { sent, resent, received, round_trip_us: trip } = path.packets;
-        notes.push(element("p", { class: "note" }, `${plural(sent, "packet")} sent (${count(resent)} again), ${count(received)} received, round trip ${duration(trip)}`));
+        const { sent, resent, probes, received, duplicates, round_trip_us: trip } = path.packets;
+        notes.push(element("p", { class: "note" }, `${plural(sent, "packet")} sent (${count(resent)} again, ${plural(probes, "probe")}), ${count(received)} received (${count(duplicates)} twice), round trip ${duration(trip)}`));
       }
       if (path.stays_because) notes.push(element("p", { class: "note warn" }, `▲ stays with ${path.transport}: ${path.stays_because}`));
       return notes;
