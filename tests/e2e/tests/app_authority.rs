@@ -164,7 +164,13 @@ fn a_name_is_whose_a_table_says_and_does_what_the_table_says() {
             HONEST,
             "no [[app]] of the node's configuration has the name \"nobody\"",
         );
-        place.is_refused("client", HONEST, "may_bind of [[app]] \"client\"");
+        // Each refusal says which file an operator has to change.
+        let file = place.world.directory().join("a.toml");
+        let refusal = format!(
+            "may_bind of [[app]] \"client\" of the node's configuration does not have it ({})",
+            file.display()
+        );
+        place.is_refused("client", HONEST, &refusal);
         place.is_audited("bind", HONEST, "may_bind of [[app]] \"client\"");
         let _one = place.serves("shop", HONEST);
         // What both tables say goes for users beside each other.

@@ -297,7 +297,7 @@ impl AppServer {
     /// Checks who wants to attach, and that there is room.
     fn check(&self, live: &Config, credentials: &Credentials, attach: &Attach) -> Result<(), Refusal> {
         access::check(&live.control, access::own_user(), credentials)
-            .map_err(|denied| Refusal::new(Code::PermissionDenied, denied.to_string()))?;
+            .map_err(|denied| Refusal::new(Code::PermissionDenied, self.config.refusal(denied)))?;
         if attach.version != CONTROL_VERSION {
             let message = format!(
                 "the app's library speaks version {} of the control protocol, this service version \

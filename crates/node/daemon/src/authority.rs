@@ -117,6 +117,7 @@ impl AppAuthority {
         process: &mut AppProcess,
     ) -> Result<Option<AppTable>, AuthorityDenial> {
         let outcome = owner(live, name, process).map(|table| table.cloned());
+        let outcome = outcome.map_err(|denial| self.placed(denial));
         if let Ok(Some(table)) = &outcome {
             process.program = found_program(&table.executables, process).cloned();
         }
@@ -144,18 +145,28 @@ impl AppAuthority {
             Some(other) if live.apps.is_empty() => Err(bound_by_another(app, service, other)),
             _ => Ok(()),
         });
+        let outcome = outcome.map_err(|denial| self.placed(denial));
         outcome.inspect_err(|denial| self.record(AppAction::Bind, AskingApp::of(app), service, denial))
     }
 
     /// Whether an app may connect to a service.
     pub(crate) fn may_connect(&self, app: &AttachedApp, service: &str) -> Result<(), AuthorityDenial> {
         let outcome = may_connect(&self.config.live(), app.name(), service);
+        let outcome = outcome.map_err(|denial| self.placed(denial));
         outcome.inspect_err(|denial| self.record(AppAction::Connect, AskingApp::of(app), service, denial))
     }
 
     /// Whether an app that may connect to a service may be told of it.
     pub(crate) fn may_know(&self, app: &AttachedApp, service: &str) -> bool {
         may_connect(&self.config.live(), app.name(), service).is_ok()
+    }
+
+    /// The same denial with the place of the configuration that it follows from.
+    pub(crate) fn placed(&self, denial: AuthorityDenial) -> AuthorityDenial {
+        AuthorityDenial {
+            reason: self.config.refusal(&denial.reason),
+            rule: denial.rule,
+        }
     }
 
     /// Puts a refusal, or the end of what was allowed before, into the audit log.

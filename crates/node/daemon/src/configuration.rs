@@ -60,6 +60,11 @@ impl Configuration {
         self.state.borrow().sources.clone()
     }
 
+    /// A refusal by a rule of the configuration, with the place of the configuration behind it.
+    pub(crate) fn refusal(&self, reason: impl std::fmt::Display) -> String {
+        format!("{reason} ({})", self.state.borrow().sources.place())
+    }
+
     /// What is known of its files.
     pub(crate) fn state(&self) -> RefMut<'_, ConfigState> {
         self.state.borrow_mut()

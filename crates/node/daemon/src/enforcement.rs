@@ -30,6 +30,7 @@ pub(crate) fn enforce(plane: &ControlPlane) {
                 end_connections(plane, &live, &app);
             }
             Err(denial) => {
+                let denial = plane.authority.placed(denial);
                 plane
                     .authority
                     .record(AppAction::Attach, AskingApp::of(&app), "", &denial);
@@ -50,6 +51,7 @@ fn end_bindings(plane: &ControlPlane, live: &Config, app: &AttachedApp) {
         let Err(denial) = may_bind(live, app.name(), &service) else {
             continue;
         };
+        let denial = plane.authority.placed(denial);
         plane.services.unbind(app.id(), &service);
         drain(plane, app, &service, Side::Server);
         plane
@@ -82,6 +84,7 @@ fn end_connections(plane: &ControlPlane, live: &Config, app: &AttachedApp) {
         let Err(denial) = may_connect(live, app.name(), &service) else {
             continue;
         };
+        let denial = plane.authority.placed(denial);
         drain(plane, app, &service, Side::Client);
         plane
             .authority

@@ -56,6 +56,7 @@ pub(crate) fn open(config: &Config) -> io::Result<Option<AdminSocket>> {
 pub(crate) fn service(plane: ControlPlane) -> Server {
     let roles = server::Roles {
         config: plane.config.started.admin.clone(),
+        place: plane.config.sources().place(),
         own_uid: access::own_user(),
         node: plane.config.started.node.name.clone(),
         log: std::sync::Arc::clone(&plane.audit),

@@ -49,6 +49,8 @@ const fn admin(name: &'static str) -> Method {
 /// By what the roles of callers are judged.
 pub(crate) struct Roles {
     pub(crate) config: AdminConfig,
+    /// Which file an operator changes to give other roles.
+    pub(crate) place: String,
     pub(crate) own_uid: u32,
     pub(crate) node: String,
     /// Where changes and refusals are accounted for.
@@ -121,7 +123,7 @@ impl Server {
             has: caller.role,
             peer: caller.peer.clone(),
         };
-        let status = Status::permission_denied(denied.to_string());
+        let status = Status::permission_denied(format!("{denied} ({})", self.roles.place));
         let mut record = self.record(method, caller, request.get_ref());
         record.conclude(&status);
         audit::write(&record, &self.roles.log);

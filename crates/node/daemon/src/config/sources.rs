@@ -57,6 +57,21 @@ impl Sources {
         }
     }
 
+    /// Which file or directory an operator has to change, for people.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let paths: Vec<String> = self
+            .file
+            .iter()
+            .chain(&self.directory)
+            .map(|path| path.display().to_string())
+            .collect();
+        if paths.is_empty() {
+            return "the node was started without a configuration file".to_owned();
+        }
+        paths.join(" and ")
+    }
+
     /// Reads, merges and checks everything that can be seen in the files alone.
     pub fn read(&self) -> Result<Config, ConfigError> {
         self.read_checked(&|_| Vec::new())
