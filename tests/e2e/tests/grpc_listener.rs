@@ -1,6 +1,8 @@
 //! Programs that speak gRPC and know nothing of Provost call services through a node: tonic as it is, against real nodes.
 
 mod grpc_client;
+#[allow(dead_code, reason = "the other test uses the rest of it")]
+mod rpc_status;
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -233,6 +235,28 @@ fn statuses_come_with_their_messages_and_details() {
                 );
             }
             assert_eq!(probe.echo("still").await.unwrap(), "still");
+        });
+    });
+}
+
+#[test]
+fn standard_details_of_an_app_are_read_by_a_grpc_client() {
+    watched(|| {
+        let world = GrpcWorld::new();
+        let probe = world.probe();
+        let refusal = rpc_status::librarys();
+        let request = FailRequest {
+            code: refusal.code().number(),
+            message: refusal.message().to_owned(),
+            details: refusal.details().to_vec(),
+        };
+        run(async {
+            let status = probe.unary::<_, NoContent>("Fail", request).await.unwrap_err();
+            assert_eq!(
+                (status.code(), status.message()),
+                (Code::InvalidArgument, "no good")
+            );
+            rpc_status::assert_others_read(status.details());
         });
     });
 }

@@ -1,5 +1,7 @@
 //! Apps of a node call an unmodified gRPC server: one of tonic's, over `transport = "grpc"`.
 
+#[allow(dead_code, reason = "the other test uses the rest of it")]
+mod rpc_status;
 #[path = "grpc_out/tonic_probe.rs"]
 mod tonic_probe;
 
@@ -118,6 +120,24 @@ fn statuses_and_metadata_travel() {
         for pair in sent {
             assert!(done.initial.contains(&pair), "{:?}", done.initial);
         }
+    });
+}
+
+#[test]
+fn standard_details_of_a_grpc_server_are_read_by_an_app() {
+    watched(|| {
+        let mut setting = GrpcSetting::new();
+        let parts = StatusParts {
+            code: Code::InvalidArgument.number(),
+            message: "no good".to_owned(),
+            details: rpc_status::others(),
+        };
+        let failure = setting.agent.fails(Ask::Fail(parts));
+        assert_eq!(
+            (failure.code, &*failure.message),
+            (Code::InvalidArgument, "no good")
+        );
+        rpc_status::assert_library_reads(failure.details);
     });
 }
 
