@@ -1,4 +1,4 @@
 //! The smallest service: the generated code of `proto/hello.proto`.
 #![forbid(unsafe_code)]
 
-provost::include_proto!("hello");
+provost::include_protos!();

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use provost::Status;
-use provost_hello::GreetRequest;
-use provost_hello::greeter_client::GreeterClient;
+use provost_hello::hello::GreetRequest;
+use provost_hello::hello::greeter_client::GreeterClient;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Status> {

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use clap::Parser;
 use provost::Status;
 use provost_datagram_rpc::RpcThread;
-use provost_hello::GreetRequest;
-use provost_hello::greeter_client::{GreeterClient, SERVICE};
+use provost_hello::hello::GreetRequest;
+use provost_hello::hello::greeter_client::{GreeterClient, SERVICE};
 use provost_udp::{PACKET_BYTES_ETHERNET, UdpWire};
 
 /// Asks for a greeting over datagram.

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use clap::Parser;
 use provost::{Received, Request, Response, Status};
 use provost_datagram_rpc::RpcThread;
-use provost_hello::greeter_server::{Greeter, GreeterServer};
-use provost_hello::{GreetReply, GreetRequest};
+use provost_hello::hello::greeter_server::{Greeter, GreeterServer};
+use provost_hello::hello::{GreetReply, GreetRequest};
 use provost_udp::{PACKET_BYTES_ETHERNET, UdpWire};
 
 /// Says hello, as it does by the node's service.

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use provost::{Received, Request, Response, Status};
-use provost_hello::greeter_server::{Greeter, GreeterServer};
-use provost_hello::{GreetReply, GreetRequest};
+use provost_hello::hello::greeter_server::{Greeter, GreeterServer};
+use provost_hello::hello::{GreetReply, GreetRequest};
 
 struct Polite;
 

@@ -11,9 +11,9 @@ use std::thread::Thread;
 
 use provost::{Received, Request, Response, Status};
 use provost_datagram_rpc::RpcThread;
-use provost_hello::greeter_client::{GreeterClient, SERVICE};
-use provost_hello::greeter_server::{Greeter, GreeterServer};
-use provost_hello::{GreetReply, GreetRequest};
+use provost_hello::hello::greeter_client::{GreeterClient, SERVICE};
+use provost_hello::hello::greeter_server::{Greeter, GreeterServer};
+use provost_hello::hello::{GreetReply, GreetRequest};
 use provost_packets::InProcess;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);

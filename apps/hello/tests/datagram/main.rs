@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use provost::{Code, Received, Request, Response, Status};
 use provost_datagram_rpc::{RpcConfig, RpcThread, Wire};
-use provost_hello::greeter_client::{self, GreeterClient, SERVICE};
-use provost_hello::greeter_server::{Greeter, GreeterServer};
-use provost_hello::{GreetReply, GreetRequest};
+use provost_hello::hello::greeter_client::{self, GreeterClient, SERVICE};
+use provost_hello::hello::greeter_server::{Greeter, GreeterServer};
+use provost_hello::hello::{GreetReply, GreetRequest};
 use provost_kv::service::KvService;
 use provost_kv::store::Store;
 use provost_packets::InProcess;

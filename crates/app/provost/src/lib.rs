@@ -5,9 +5,7 @@
 //! what is received is read where it lies. The rest feels like tonic.
 //!
 //! ```ignore
-//! pub mod kv {
-//!     provost::include_proto!("kv");
-//! }
+//! provost::include_protos!();    // `package kv;` is the module `kv`
 //!
 //! let client = kv::kv_client::KvClient::connect("kv.Kv").await?;
 //! let reply = client.get(kv::GetRequest { key: "ann".into() }).await?;
