@@ -158,6 +158,30 @@ fn a_deadline_is_met_though_the_handler_hangs() {
 }
 
 #[test]
+fn a_pair_that_cannot_be_metadata_is_refused_by_its_key_and_without_its_value() {
+    let mut metadata = provost::MetadataMap::new();
+    let cases = [
+        (
+            metadata.insert("X-User", "secret"),
+            "metadata \"X-User\": a key has lower-case letters",
+        ),
+        (
+            metadata.insert("x-user", "sécret"),
+            "metadata \"x-user\": its value is not printable ASCII",
+        ),
+        (
+            metadata.insert_bin("x-bytes", b"\0secret"),
+            "metadata \"x-bytes\": ",
+        ),
+    ];
+    for (refused, message) in cases {
+        let text = refused.expect_err(message).to_string();
+        assert!(text.starts_with(message) && !text.contains("cret"), "{text}");
+    }
+    assert!(metadata.is_empty());
+}
+
+#[test]
 fn a_deadline_is_met_though_the_service_is_stuck() {
     let world = World::new();
     let app = world.app();

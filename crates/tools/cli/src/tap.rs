@@ -16,7 +16,7 @@ pub(crate) struct Tap {
     /// The tap policy whose samples are shown [default: all taps]
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     policy: String,
-    /// Only calls of methods that match, such as /kv.Kv/*
+    /// Only calls of methods that match, such as Get or /kv.Kv/*
     #[arg(long, value_name = "PATTERN", default_value = "", hide_default_value = true)]
     method: String,
     /// Only calls of apps whose name matches

@@ -163,6 +163,10 @@ fn calls_are_counted_tapped_and_run_through_a_policy_that_is_not_attached() {
             assert_eq!(sample["method"], "/probe.Probe/Echo");
             assert_eq!(sample["status"], "OK");
         }
+        // A name alone is taken too, as `policy attach` takes it.
+        let named = |method: &str| operator.text(&["tap", "--recent", "1", "--json", "--method", method]);
+        assert!(named("Echo").contains("\"/probe.Probe/Echo\""));
+        assert_eq!(named("Ech"), "");
         let top = top.wait_with_output().unwrap();
         let snapshot: serde_json::Value = serde_json::from_slice(&top.stdout).unwrap();
         let methods = snapshot["methods"].as_array().unwrap();

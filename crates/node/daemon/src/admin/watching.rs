@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::observe;
-use crate::policies::{LivePolicy, matches};
+use crate::policies::{LivePolicy, matches, matches_method};
 
 use super::desk::Desk;
 
@@ -110,8 +110,10 @@ pub(crate) fn taps(desk: &Desk, name: &str) -> Result<Vec<LivePolicy>, Status> {
 }
 
 fn is_asked(sample: &Sample, asked: &v1::TapRequest) -> bool {
-    let is = |pattern: &str, text: &str| pattern.is_empty() || matches(pattern, text);
-    is(&asked.method, method(sample)) && is(&asked.app, &sample.datapath_context.app.name)
+    let path = method(sample);
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let is_method = asked.method.is_empty() || matches_method(&asked.method, name, path);
+    is_method && (asked.app.is_empty() || matches(&asked.app, &sample.datapath_context.app.name))
 }
 
 fn method(sample: &Sample) -> &str {

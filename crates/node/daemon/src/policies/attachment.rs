@@ -143,14 +143,8 @@ impl Attachment {
     /// Whether it applies to a method, by its name and path.
     #[must_use]
     pub fn applies_to_method(&self, name: &str, path: &str) -> bool {
-        let is_meant = |pattern: &String| {
-            if pattern.starts_with('/') {
-                matches(pattern, path)
-            } else {
-                matches(pattern, name)
-            }
-        };
-        self.methods.is_empty() || self.methods.iter().any(is_meant)
+        let mut patterns = self.methods.iter();
+        self.methods.is_empty() || patterns.any(|pattern| matches_method(pattern, name, path))
     }
 }
 
@@ -160,6 +154,12 @@ fn any() -> String {
 
 fn is_any(pattern: &str) -> bool {
     pattern == "*"
+}
+
+/// Whether a pattern describes a method: its path, if it begins as paths do, else its name alone.
+pub(crate) fn matches_method(pattern: &str, name: &str, path: &str) -> bool {
+    let text = if pattern.starts_with('/') { path } else { name };
+    matches(pattern, text)
 }
 
 /// Whether a text is what a pattern describes; `*` stands for any run of characters, `?` for one.

@@ -54,8 +54,8 @@ use std::sync::Arc;
 use provost_engine::{EventSink, Policy};
 
 use crate::transport::TransportKind;
-pub(crate) use attachment::matches;
 pub use attachment::{AppliesTo, Attachment, OnFault};
+pub(crate) use attachment::{matches, matches_method};
 pub use change::{Change, ChangeError, Mode, Position, Reach, Report, Upgrade};
 pub(crate) use history::ChangeHistory;
 pub(crate) use kept::KeptPolicies;
