@@ -1,5 +1,6 @@
 //! Nodes whose certificates the SPIFFE Workload API gives, with an agent made here.
 
+#[allow(dead_code, reason = "these tests use a part of it")]
 mod spiffe_agent;
 
 use std::path::PathBuf;
@@ -154,9 +155,19 @@ fn certificates_that_an_agent_renews_rotate_under_calls_and_outlive_it() {
         agent_b.say(bad);
         operator_b.is_warned("its answer was not taken");
         pair.world.agent(&a).calls_well();
+        // A refusal takes the identity back: what is open goes on, nothing new begins until the node has one again.
         agent_b.refuse(no_identity());
         operator_b.is_warned("register the node's service");
-        pair.world.agent(&a).calls_well();
+        eventually("a node without an identity lets nobody in", WAIT_MAX, || {
+            is_refused(&pair.first(&a).1)
+        });
+        agent.calls_well();
+        agent_b.say(domain.answer("b-3"));
+        eventually(
+            "a node that has its identity again lets others in",
+            WAIT_MAX,
+            || pair.first(&a).1 == Answer::Ready,
+        );
         drop(agent_a);
         operator_a.is_warned("its last good answer stays in use");
         pair.world.agent(&a).calls_well();

@@ -1,5 +1,6 @@
 //! The SPIFFE Workload API as a source of this node's certificates (SPIFFE Workload API, section 5.2.1): one stream of answers, of
-//! which each says everything. What it says last stays in use while the agent is away or says what is no good.
+//! which each says everything. What it says last stays in use while the agent is away or says what is no good. A refusal says that
+//! nothing is this node's any more, and what it had is used no longer (section 5.2.1: the client SHOULD cease using it).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -112,11 +113,7 @@ impl WorkloadApi {
     /// What an operator should look at.
     pub(crate) fn warning(&self) -> Option<String> {
         let problem = self.problem.borrow().clone();
-        let what = if self.has_answered() {
-            "its last good answer stays in use"
-        } else {
-            "connections between nodes fail until it has answered"
-        };
+        let what = self.consequence();
         let unanswered = || (!self.has_answered()).then(|| "there is no answer yet".to_owned());
         let problem = problem.or_else(unanswered)?;
         Some(format!(
@@ -145,8 +142,18 @@ impl WorkloadApi {
     fn note(&self, problem: String) {
         let is_news = self.problem.borrow().as_ref() != Some(&problem);
         if is_news {
-            tracing::warn!(endpoint = %self.endpoint, problem, "no answer of the SPIFFE Workload API: the last good one stays");
+            let what = self.consequence();
+            tracing::warn!(endpoint = %self.endpoint, problem, "no answer of the SPIFFE Workload API: {what}");
             *self.problem.borrow_mut() = Some(problem);
+        }
+    }
+
+    /// What it means that there is no newer answer.
+    fn consequence(&self) -> &'static str {
+        if self.has_answered() {
+            "its last good answer stays in use"
+        } else {
+            "connections between nodes fail until it has answered"
         }
     }
 
@@ -160,7 +167,7 @@ impl WorkloadApi {
             match answers.message().await {
                 Ok(Some(answer)) => self.take(&answer),
                 Ok(None) => return "the agent has ended the stream of its answers".to_owned(),
-                Err(status) => return told(&status),
+                Err(status) => return self.refused(&status),
             }
             tokio::time::sleep(ANSWER_PAUSE).await;
         }
@@ -177,7 +184,16 @@ impl WorkloadApi {
         let method = PathAndQuery::from_static(METHOD);
         let codec: ProstCodec<SvidRequest, SvidResponse> = ProstCodec::default();
         let answers = client.server_streaming(request, method, codec).await;
-        Ok(answers.map_err(|status| told(&status))?.into_inner())
+        Ok(answers.map_err(|status| self.refused(&status))?.into_inner())
+    }
+
+    /// What a status of the agent means. One that says that this process has no identity takes away what it had.
+    fn refused(&self, status: &tonic::Status) -> String {
+        if status.code() == tonic::Code::PermissionDenied && self.has_answered() {
+            tracing::warn!(endpoint = %self.endpoint, "the SPIFFE Workload API has taken this node's identity back");
+            self.source.replace(Arc::default());
+        }
+        told(status)
     }
 
     /// Puts an answer into use, if it is good.

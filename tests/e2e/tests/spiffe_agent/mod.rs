@@ -38,9 +38,20 @@ impl TrustDomain {
 
     /// A fresh X.509-SVID for a workload, as an agent of this domain says it.
     pub(crate) fn answer(&self, path: &str) -> SvidResponse {
+        self.answer_for(path, Vec::new())
+    }
+
+    /// The same for a workload that can be called by the host's name too.
+    pub(crate) fn host_answer(&self, path: &str) -> SvidResponse {
+        self.answer_for(path, vec![SanType::DnsName("localhost".try_into().unwrap())])
+    }
+
+    fn answer_for(&self, path: &str, hosts: Vec<SanType>) -> SvidResponse {
         let id = format!("spiffe://{}/{path}", self.name);
         let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![SanType::URI(id.as_str().try_into().unwrap())];
+        params.subject_alt_names = hosts;
+        let id_name = SanType::URI(id.as_str().try_into().unwrap());
+        params.subject_alt_names.push(id_name);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         SvidResponse {
