@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Target;
-use provost_allocations::peak_bytes_during;
+use provost_allocations::peak_bytes_of_process_during;
 use provost_random::SeededRandom;
 
 /// Inputs are not grown past this.
@@ -87,7 +87,7 @@ pub fn drive(target: &Target, time: Duration, seed: u64) -> Result<Summary, Fail
 pub fn attempt(target: &Target, input: &[u8], summary: &mut Summary) -> Result<(), Failure> {
     let began = Instant::now();
     let mut outcome = Ok(());
-    let peak_bytes = peak_bytes_during(|| {
+    let peak_bytes = peak_bytes_of_process_during(|| {
         outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
     });
     let took = began.elapsed();

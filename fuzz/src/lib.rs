@@ -12,6 +12,7 @@ mod expression;
 mod frames;
 mod insight;
 mod message;
+mod requests;
 mod restore;
 mod saved;
 mod session;
@@ -201,6 +202,16 @@ pub const TARGETS: &[Target] = &[
         seeds: restore::filter_seeds,
     },
     Target {
+        name: "saved_node",
+        run: provostd::hot_restart::fuzzing::saved_node,
+        seeds: provostd::hot_restart::fuzzing::saved_node_seeds,
+    },
+    Target {
+        name: "control_requests",
+        run: requests::requests,
+        seeds: requests::requests_seeds,
+    },
+    Target {
         name: "configuration",
         run: configuration::configuration,
         seeds: configuration::configuration_seeds,
@@ -260,6 +271,8 @@ pub fn target(name: &str) -> Option<&'static Target> {
 
 #[cfg(test)]
 mod tests {
+    use provost_random::SeededRandom;
+
     use super::*;
 
     #[test]
@@ -289,6 +302,34 @@ mod tests {
             }
         }
         assert!(inputs > 0, "{corpora} is empty");
+    }
+
+    /// Inputs of a test that starts a node for each.
+    const NODES: u64 = 24;
+
+    #[test]
+    fn control_requests_in_any_order_are_answered_and_the_node_goes_on() {
+        let target = target("control_requests").unwrap();
+        for seed in 0..NODES {
+            let mut random = SeededRandom::new(seed);
+            println!("seed {seed}");
+            (target.run)(&random.bytes(64));
+        }
+    }
+
+    #[test]
+    fn a_state_of_a_node_that_is_changed_anywhere_is_restored_or_refused() {
+        let target = target("saved_node").unwrap();
+        for seed in 0..NODES {
+            let mut random = SeededRandom::new(seed);
+            println!("seed {seed}");
+            let mut input = random.pick(&(target.seeds)()).clone();
+            for _ in 0..4 {
+                let at = random.index(input.len());
+                input[at] = random.number() as u8;
+            }
+            (target.run)(&input);
+        }
     }
 
     #[test]

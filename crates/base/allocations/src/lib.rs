@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 static MADE: AtomicU64 = AtomicU64::new(0);
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
+static PEAK_BYTES: AtomicI64 = AtomicI64::new(0);
 
 thread_local! {
     static THREAD_MADE: Cell<u64> = const { Cell::new(0) };
@@ -50,6 +51,14 @@ pub fn peak_bytes_during(body: impl FnOnce()) -> u64 {
     (THREAD_PEAK_BYTES.get() - before).unsigned_abs()
 }
 
+/// The same of all threads of the process, for what starts some: whatever else the process does meanwhile counts as well.
+pub fn peak_bytes_of_process_during(body: impl FnOnce()) -> u64 {
+    let before = LIVE_BYTES.load(Relaxed);
+    PEAK_BYTES.store(before, Relaxed);
+    body();
+    (PEAK_BYTES.load(Relaxed) - before).unsigned_abs()
+}
+
 /// The system's allocator, with counters.
 #[derive(Clone, Copy, Debug)]
 pub struct CountingAllocator;
@@ -62,7 +71,8 @@ impl CountingAllocator {
     }
 
     fn count_bytes(change: i64) {
-        LIVE_BYTES.fetch_add(change, Relaxed);
+        let of_process = LIVE_BYTES.fetch_add(change, Relaxed) + change;
+        PEAK_BYTES.fetch_max(of_process, Relaxed);
         let live = THREAD_LIVE_BYTES.try_with(|live| {
             live.set(live.get() + change);
             live.get()
@@ -114,5 +124,14 @@ mod tests {
         assert!(made_by_process() - process >= 2);
         assert_eq!(peak_bytes_during(|| kept.reserve_exact(3_000)), 3_000);
         assert!(live_bytes_of_process() >= 4_000);
+    }
+
+    #[test]
+    fn what_other_threads_have_at_once_counts_for_the_process() {
+        let peak = peak_bytes_of_process_during(|| {
+            let other = std::thread::spawn(|| drop(vec![0_u8; 3_000_000]));
+            other.join().unwrap();
+        });
+        assert!(peak >= 3_000_000, "{peak}");
     }
 }

@@ -17,6 +17,8 @@
 //! - `succeed`: the new process's part; `restore`: how it makes a service of the state.
 
 mod channel;
+#[doc(hidden)]
+pub mod fuzzing;
 mod replace;
 mod restore;
 mod restore_client;

@@ -88,8 +88,13 @@ impl Predecessor {
             rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
             Ok(channel)
         };
-        let channel = Channel::of_descriptor(take().map_err(PredecessorError::NoChannel)?);
-        Ok(Predecessor { channel })
+        Ok(Predecessor::at(take().map_err(PredecessorError::NoChannel)?))
+    }
+
+    /// The predecessor at the other end of a socket.
+    pub(super) fn at(channel: OwnedFd) -> Predecessor {
+        let channel = Channel::of_descriptor(channel);
+        Predecessor { channel }
     }
 
     /// Says why this process cannot take over.

@@ -1,0 +1,179 @@
+//! A fuzz target: a process that takes over and is given any state. It restores it, or says why not; as nothing is ever
+//! committed, it never goes on with it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use prost::Message;
+use provost_shm::{Doorbell, Memfd, PacketSocket, SEALS_FIXED_SIZE, ServiceRings};
+use provost_wire::limits::RING_SLOTS_MIN;
+
+use super::channel::{Body, Channel, ChannelError, Hello, State};
+use super::state::{App, FORMAT, Node as NodeState, Policies, Preview};
+use super::succeed::Predecessor;
+use crate::config::Sources;
+use crate::policies::Registry;
+use crate::{Config, Node, NodeParts};
+
+/// How long each end waits for the other, whatever the machine does.
+const WAIT_MAX: Duration = Duration::from_secs(4);
+/// The table of a node without policies.
+const NO_POLICIES: &str = "configured = []\nentries = []\n[transports]\n";
+/// Bytes of an app's send heap.
+const HEAP_BYTES: u64 = 1 << 20;
+/// Apps for which there are descriptors, at most.
+const APPS_MAX: u8 = 3;
+
+/// The first byte says for how many apps there are descriptors; the rest is the state, in its own form.
+///
+/// # Panics
+/// When the process goes on with what was not committed.
+pub fn saved_node(input: &[u8]) {
+    if let Some((apps, state)) = input.split_first() {
+        // Without memory or descriptors there is nothing to try.
+        let _ = take_over(apps % (APPS_MAX + 1), state);
+    }
+}
+
+/// What the new process says of a state; it ends, as it is told nothing more.
+fn take_over(apps: u8, state: &[u8]) -> io::Result<Result<Body, ChannelError>> {
+    let (descriptors, (old, new)) = (descriptors(apps)?, Channel::pair()?);
+    let (new, socket) = (new.try_clone_descriptor()?, control_socket());
+    let parts = NodeParts {
+        config: config(&socket),
+        kinds: Registry::with_built_ins(),
+        sources: Sources::default(),
+    };
+    std::thread::scope(|scope| {
+        let old = scope.spawn(|| {
+            let old = old;
+            hand_over(&old, &socket, state, &descriptors)
+        });
+        let restored = Node::hot_restart(parts, Predecessor::at(new));
+        assert!(restored.is_err(), "it goes on with what was not committed");
+        old.join()
+            .map_err(|_| io::Error::other("the old process has panicked"))
+    })
+}
+
+/// States to start from: of a node without apps, and of one with an app.
+///
+/// # Panics
+/// When the fixture is gone.
+#[must_use]
+pub fn saved_node_seeds() -> Vec<Vec<u8>> {
+    let port = include_bytes!("../../../../engines/frontend/tests/fixtures/app-port-1.bin");
+    let app = App {
+        id: 1,
+        name: "app".to_owned(),
+        pid: 1,
+        takes_regions: true,
+        port: port.to_vec(),
+        port_descriptors: 3,
+        ..App::default()
+    };
+    let node = NodeState {
+        next_app: 2,
+        next_connection: 1,
+        control_sockets: 1,
+        ..NodeState::default()
+    };
+    let with_app = NodeState {
+        apps: vec![app],
+        ..node.clone()
+    };
+    let seed = |apps: u8, state: &NodeState| [vec![apps], state.encode_to_vec()].concat();
+    vec![seed(0, &node), seed(1, &with_app), seed(2, &with_app)]
+}
+
+/// What the old process says, until it is told that the state is restored, or why it is not: the last word of the new one.
+fn hand_over(
+    channel: &Channel,
+    socket: &Path,
+    state: &[u8],
+    descriptors: &[OwnedFd],
+) -> Result<Body, ChannelError> {
+    let hello = Hello {
+        format: FORMAT,
+        version: "fuzz".to_owned(),
+    };
+    let preview = Preview {
+        control_socket: socket.as_os_str().as_bytes().to_vec(),
+        policies: Some(Policies {
+            table: NO_POLICIES.to_owned(),
+            instances: Vec::new(),
+        }),
+        ..Preview::default()
+    };
+    channel.send(Body::Hello(hello), WAIT_MAX)?;
+    channel.send_document(&preview.encode_to_vec(), WAIT_MAX)?;
+    channel.receive(WAIT_MAX)?;
+    channel.send_document(state, WAIT_MAX)?;
+    let count = State {
+        descriptors: descriptors.len() as u64,
+    };
+    channel.send(Body::State(count), WAIT_MAX)?;
+    channel.send_descriptors(descriptors, WAIT_MAX)?;
+    Ok(channel.receive(WAIT_MAX)?.0)
+}
+
+/// The control socket, and what each app has: its own socket, its send heap, its doorbell, its rings.
+fn descriptors(apps: u8) -> io::Result<Vec<OwnedFd>> {
+    let (control, _) = UnixStream::pair()?;
+    let mut all = vec![control.into()];
+    for _ in 0..apps {
+        let (own, _) = PacketSocket::pair()?;
+        let heap = Memfd::create("fuzz-heap", HEAP_BYTES).map_err(io::Error::from)?;
+        heap.seal(SEALS_FIXED_SIZE).map_err(io::Error::from)?;
+        let (ringer, bell) = Doorbell::create()?;
+        let rings = ServiceRings::create(RING_SLOTS_MIN, RING_SLOTS_MIN);
+        let (_rings, [submission, completion]) = rings.map_err(io::Error::from)?;
+        let (port_ringer, _) = Doorbell::create()?;
+        for descriptor in [
+            own.as_fd(),
+            heap.as_fd(),
+            ringer.as_fd(),
+            bell.as_fd(),
+            submission.as_fd(),
+            completion.as_fd(),
+            port_ringer.as_fd(),
+        ] {
+            all.push(descriptor.try_clone_to_owned()?);
+        }
+    }
+    Ok(all)
+}
+
+/// Where a control socket could be; nothing is ever there.
+fn control_socket() -> PathBuf {
+    std::env::temp_dir().join(format!("provost-fuzz-{}.sock", std::process::id()))
+}
+
+fn config(socket: &Path) -> Config {
+    let text = format!(
+        "[node]\nname = \"fuzz\"\n[control]\nsocket = \"{}\"\n[runtime]\nthreads = 1\n",
+        socket.display()
+    );
+    Config::parse(&text, "fuzz.toml").expect("a good configuration")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_to_start_from_are_restored_and_others_are_refused() {
+        for seed in saved_node_seeds() {
+            let said = take_over(seed[0], &seed[1..]).unwrap();
+            assert!(matches!(said, Ok(Body::Restored(_))), "{said:?}");
+        }
+        for state in [&[0xff; 9][..], &[]] {
+            let said = take_over(0, state).unwrap();
+            assert!(matches!(said, Err(ChannelError::Failed(_))), "{said:?}");
+        }
+    }
+}
