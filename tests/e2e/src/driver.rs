@@ -78,6 +78,13 @@ impl Agent {
         }
     }
 
+    /// How many of these asks were answered before what was waited for last.
+    #[must_use]
+    pub fn answered_before(&self, tickets: &[Ticket]) -> usize {
+        let is_answered = |ticket: &&Ticket| self.early.get(&ticket.0).is_some_and(|early| !early.is_empty());
+        tickets.iter().filter(is_answered).count()
+    }
+
     /// What the agent says when it has got its first connection, or not.
     pub fn first_answer(&mut self) -> Answer {
         self.answer(Ticket(0))
