@@ -1,7 +1,7 @@
 //! A process of a test: start it, signal it, wait for it, see what it uses. It never outlives the test.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -116,6 +116,23 @@ impl Program {
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// How many bytes it has logged.
+    #[must_use]
+    pub fn log_bytes(&self) -> u64 {
+        std::fs::metadata(&self.log).map_or(0, |log| log.len())
+    }
+
+    /// What it has logged behind so many bytes. A test that looks often reads no more than that again and again.
+    #[must_use]
+    pub fn log_from(&self, bytes: u64) -> String {
+        let mut text = String::new();
+        let read = File::open(&self.log).and_then(|mut log| {
+            log.seek(SeekFrom::Start(bytes))?;
+            log.read_to_string(&mut text)
+        });
+        read.map(|_| text).unwrap_or_default()
     }
 
     /// All that it has logged.

@@ -704,6 +704,20 @@ fn an_idle_client_adds_little_to_a_hot_restart_and_no_more_to_the_next() {
 }
 
 #[test]
+#[ignore = "a measurement: it prints for how long nobody served"]
+fn the_pause_of_a_hot_restart_with_a_thousand_idle_clients() {
+    watched(|| {
+        let mut world = GrpcWorld::new();
+        let clients = idle_clients(&place(&world.node, "web"), 1_000);
+        for _ in 0..5 {
+            println!("{:?}", world.node.replace());
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        drop(clients);
+    });
+}
+
+#[test]
 fn clients_that_go_at_once_leave_nothing() {
     const CLIENTS: usize = 200;
     watched(|| {
