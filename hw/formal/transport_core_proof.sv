@@ -174,10 +174,11 @@ module transport_core_proof (
         if (!bucket_spend)
           assert (receive.store && packet_phase == nic_pkg::PHASE_RECEIVING && packet_slot_call == packet.first[95:64]);
       end
-      // A packet is stored in the area of its own slot and connection, alone.
+      // A packet is stored in an area of its own connection: a request's in its slot's, a response's in the one that the call has.
       if (receive_valid && receive.store) begin
         assert (packet_done && !receive.raw && !receive.payload);
-        assert ((receive.store_address - 32'h0001_0000) >> 7 == 32'({packet.first[31:16], packet.first[10:8]}));
+        assert ((receive.store_address - 32'h0001_0000) >> 7 == 32'({packet.first[31:16],
+            (packet.first[3:0] == nic_pkg::PACKET_RESPONSE) ? call.area : packet.first[10:8]}));
       end
       // An entry's credit is kept for the call's end, given back, or used for the refusal.
       if (entry_done) assert (2'(begin_call) + 2'(credit_give) + 2'(delivered) == 2'd1);

@@ -85,7 +85,8 @@ package nic_pkg;
   localparam logic [1:0] COMMAND_LOAD = 2'd1;
   localparam logic [1:0] COMMAND_CLOSE = 2'd2;
 
-  // Packets of a message at most. Those of messages of several lie in areas of host memory, one for each slot of each connection.
+  // Packets of a message at most. Those of messages of several lie in areas of host memory, eight for each
+  // connection: of requests the slot's, of responses the one that the host has named.
   localparam int MESSAGE_PACKETS = 7;
   localparam int MESSAGE_BYTES_BITS = 19;
 
@@ -107,6 +108,8 @@ package nic_pkg;
     logic [63:0] tag;
     // Of a raw entry, an address; else the number of the packet in its message (16 bits), and the message's bytes (32).
     logic [47:0] remote;
+    // Of a request: which area of the connection the response goes to, if it has several packets.
+    logic [2:0] area;
     logic [15:0] sum;
   } entry_t;
 
@@ -162,6 +165,7 @@ package nic_pkg;
     logic [15:0] bytes;
     // Bytes of the whole message, of which the buffer has the first packet.
     logic [MESSAGE_BYTES_BITS-1:0] message;
+    logic [2:0] area;
     logic [15:0] sum;
     logic [BUFFER_LINE_BITS:0] lines;
     logic [31:0] began;

@@ -38,7 +38,7 @@ module receive_order (
   logic [15:0] host_code;
   logic [63:0] host_tag;
   logic [47:0] host_remote;
-  // Of a message of several packets: how many, and whose slot's area has them.
+  // Of a message of several packets: how many, and which area has them.
   logic [5:0] host_place;
   always_comb begin
     receive.deliver = 1'b1;
@@ -77,7 +77,7 @@ module receive_order (
       if (!response_fits) host_code = nic_pkg::ERROR_TOO_LARGE;
       host_tag = call.tag;
       receive.payload = response_fits && !several;
-      if (response_fits && several) host_place = {slot, several_packets};
+      if (response_fits && several) host_place = {call.area, several_packets};
       receive.flow = call.flow;
     end else if (deliver_managed) begin
       host_kind = nic_pkg::ENTRY_RAW;

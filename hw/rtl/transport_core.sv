@@ -22,7 +22,7 @@ module transport_core #(
     input logic [7:0] control_flow,
     input logic [4*FLOWS-1:0] flow_stride_log2,
     input logic [8*FLOWS-1:0] flow_calls_max,
-    // Where packets of messages of several are stored: an area of so many lines, as a logarithm, for each slot of each connection.
+    // Where packets of messages of several are stored: eight areas of so many lines, as a logarithm, for each connection.
     input logic [31:0] area_base,
     input logic [3:0] area_lines_log2,
     // Packets, entries, and commands of the host.
@@ -487,6 +487,7 @@ module transport_core #(
     begin_data.slot = free_slot;
     begin_data.call = slot_call + 32'd1;
     begin_data.tag = entry.tag;
+    begin_data.area = entry.area;
     begin_data.code = entry.code;
     begin_data.bytes = entry.bytes;
     begin_data.message = entry_message[nic_pkg::MESSAGE_BYTES_BITS-1:0];
@@ -587,7 +588,7 @@ module transport_core #(
       .several,
       .several_packets,
       .store((request && request_good && slot_store) || response_stored),
-      .store_address(area_base + (32'({session, slot}) << area_lines_log2) + 32'(several_line)),
+      .store_address(area_base + (32'({session, response ? call.area : slot}) << area_lines_log2) + 32'(several_line)),
       .now(now[28:0]),
       .control_flow,
       .request_flow(8'(request_flow)),

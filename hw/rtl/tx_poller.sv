@@ -127,6 +127,7 @@ module tx_poller #(
     header_entry.bytes = bytes;
     header_entry.tag = header[127:64];
     header_entry.remote = header[175:128];
+    header_entry.area = header[10:8];
     header_entry.sum = header_sum;
   end
 
@@ -284,6 +285,6 @@ module tx_poller #(
 
   /* verilator lint_off UNUSEDSIGNAL */
   logic unused;
-  assign unused = &{1'b0, header[3:1], header[15:8], lines_wide[15:6]};
+  assign unused = &{1'b0, header[3:1], header[15:11], lines_wide[15:6]};
   /* verilator lint_on UNUSEDSIGNAL */
 endmodule

@@ -161,6 +161,7 @@ fn a_client_sends_and_fetches_messages_packet_by_packet_as_software_does() {
     let part = |packet: u16| MessagePart {
         message_bytes: 1_000,
         packet,
+        area: 5,
     };
     let mut head = EntryHead {
         kind: EntryKind::Request,
@@ -229,7 +230,7 @@ fn a_client_sends_and_fetches_messages_packet_by_packet_as_software_does() {
     assert_eq!(
         stored,
         StoredMessage {
-            slot: 0,
+            area: 5,
             bytes: 1_200
         }
     );
@@ -237,6 +238,53 @@ fn a_client_sends_and_fetches_messages_packet_by_packet_as_software_does() {
         AREAS.read(&mut rig.nic, CLIENT, stored, PACKET_PAYLOAD),
         Some((3, response))
     );
+}
+
+/// The slot is free for the next call once its response is here, before the host has read it.
+#[test]
+fn a_response_that_waits_to_be_read_keeps_its_bytes_while_the_slot_has_another() {
+    let Some(mut rig) = rig() else {
+        return;
+    };
+    let responses = [payload(1_200), payload(1_200).into_iter().rev().collect()];
+    for (call, response) in (1..).zip(&responses) {
+        let head = EntryHead {
+            kind: EntryKind::Request,
+            bytes: 0,
+            connection: CLIENT,
+            code: 1,
+            tag: call.into(),
+            remote: 0,
+        };
+        let part = MessagePart {
+            message_bytes: 8,
+            packet: 0,
+            area: call as u8,
+        };
+        rig.rings[0]
+            .send_part(&mut rig.nic, &head, part, &[0; 8])
+            .expect("there is room");
+        rig.settle();
+        for number in 0..3 {
+            let from = (CLIENT, LOCAL_TOKEN);
+            rig.inject(&packet(
+                Kind::Response,
+                Flags::UNTIMED,
+                from,
+                call,
+                number,
+                response,
+                0,
+            ));
+        }
+    }
+    let received = rig.receive(0);
+    assert_eq!(received.len(), 2);
+    for (received, response) in received.into_iter().zip(responses) {
+        let stored = received.stored.expect("it has several packets");
+        let read = AREAS.read(&mut rig.nic, CLIENT, stored, PACKET_PAYLOAD);
+        assert_eq!(read, Some((0, response)));
+    }
 }
 
 #[test]
@@ -279,6 +327,7 @@ fn a_server_takes_messages_in_order_and_gives_packets_that_are_asked_for() {
     let part = |packet| MessagePart {
         message_bytes: 800,
         packet,
+        area: 0,
     };
     rig.rings[0]
         .send_part(&mut rig.nic, &head, part(0), &response[..400])

@@ -8,6 +8,8 @@ pub(crate) struct HostCall {
     pub(crate) number: u16,
     /// What the caller calls it.
     pub(crate) tag: u64,
+    /// The area of the response.
+    pub(crate) area: u8,
     /// A request of several packets, of which the NIC has the first.
     pub(crate) request: Option<LongRequest>,
 }
@@ -28,6 +30,7 @@ pub(crate) fn message_part(message: &[u8], packet: u16, packet_payload: usize) -
     let part = MessagePart {
         message_bytes: message.len() as u32,
         packet,
+        area: 0,
     };
     (part, &message[begin..end])
 }

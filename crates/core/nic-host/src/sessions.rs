@@ -97,6 +97,8 @@ struct HostSession {
     request_bytes_max: u32,
     nonce: u64,
     calls: u8,
+    /// A bit for each area that a call has named whose end the host has not read.
+    areas: u8,
     /// What was answered last in each slot: the call, and the response.
     responses: [Option<(u32, u16, Vec<u8>)>; SLOTS_MAX as usize],
 }
@@ -188,6 +190,7 @@ impl NicHost {
             request_bytes_max: 0,
             nonce,
             calls: 0,
+            areas: 0,
             responses: Default::default(),
         });
         Ok(session_id(number, token))
@@ -239,6 +242,8 @@ impl NicHost {
             return Err(HostError::Busy);
         }
         let packet_payload = usize::from(open.packet_bytes) - DATA_HEADER_BYTES;
+        // There are as many areas as slots, so one is free.
+        let area = open.areas.trailing_ones() as u8;
         let head = EntryHead {
             kind: EntryKind::Request,
             bytes: 0,
@@ -248,17 +253,24 @@ impl NicHost {
             remote: 0,
         };
         let (part, first) = message_part(payload, 0, packet_payload);
+        let part = MessagePart { area, ..part };
         let request = (first.len() < payload.len()).then(|| LongRequest {
             method,
             payload: payload.to_vec(),
             given: None,
         });
         self.rings[0].send_part(board, &head, part, first)?;
-        let call = HostCall { number, tag, request };
+        let call = HostCall {
+            number,
+            tag,
+            area,
+            request,
+        };
         self.calls.insert(self.calls_made, call);
         self.calls_made += 1;
         if let Ok((_, open)) = self.session(session) {
             open.calls += 1;
+            open.areas |= 1 << area;
         }
         Ok(())
     }
@@ -435,11 +447,15 @@ impl NicHost {
 
     fn complete(&mut self, call: u64, outcome: Result<(u16, Vec<u8>), EntryError>) {
         // An error may be about a response that came too late, which is nobody's call.
-        let Some(HostCall { number, tag, .. }) = self.calls.remove(&call) else {
+        let Some(HostCall {
+            number, tag, area, ..
+        }) = self.calls.remove(&call)
+        else {
             return;
         };
         if let Some(session) = self.sessions[usize::from(number)].as_mut() {
             session.calls -= 1;
+            session.areas &= !(1 << area);
         }
         self.events.push_back(HostEvent::Completed { tag, outcome });
     }
@@ -676,6 +692,7 @@ impl NicHost {
             request_bytes_max: 0,
             nonce: open.nonce,
             calls: 0,
+            areas: 0,
             responses: Default::default(),
         });
         self.opened.insert((from, open.session, open.token), number);

@@ -1,4 +1,5 @@
-//! Areas: where the NIC writes the packets of a message of several, as they came, one area for each slot of each connection. The packets
+//! Areas: where the NIC writes the packets of a message of several, as they came. Each connection has eight: a request goes to that of its slot,
+//! which is free until the host has responded; a response to the one that its call has named, which is free once the host has read it. The packets
 //! keep their heads and begin at whole lines, so that nothing is shifted and the NIC holds no part of a message.
 
 use crate::{Board, LINE_BYTES, SLOTS_MAX, registers};
@@ -17,6 +18,8 @@ pub struct MessagePart {
     pub message_bytes: u32,
     /// The number of the packet, from 0.
     pub packet: u16,
+    /// Of a request: the area to which the response goes, if it has several packets.
+    pub area: u8,
 }
 
 impl MessagePart {
@@ -29,8 +32,8 @@ impl MessagePart {
 /// Where a message lies that the NIC has received in several packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredMessage {
-    /// The slot whose area it is.
-    pub slot: u8,
+    /// The area of its connection.
+    pub area: u8,
     /// Bytes of the message.
     pub bytes: u16,
 }
@@ -80,10 +83,10 @@ impl MessageAreas {
         packet_payload: usize,
     ) -> Option<(u16, Vec<u8>)> {
         let bytes = usize::from(stored.bytes);
-        if packet_payload == 0 || bytes > self.message_bytes_max(packet_payload) || stored.slot >= SLOTS_MAX {
+        if packet_payload == 0 || bytes > self.message_bytes_max(packet_payload) || stored.area >= SLOTS_MAX {
             return None;
         }
-        let area = u32::from(connection) * u32::from(SLOTS_MAX) + u32::from(stored.slot);
+        let area = u32::from(connection) * u32::from(SLOTS_MAX) + u32::from(stored.area);
         let area = self.base + (area << self.lines_log2);
         let stride = packet_lines(packet_payload);
         let mut message = Vec::with_capacity(bytes);
@@ -112,7 +115,50 @@ fn packet_lines(packet_payload: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::Line;
+
+    /// Memory whose lines say their address.
+    struct AddressedMemory {
+        lines: std::ops::Range<u32>,
+    }
+
+    impl Board for AddressedMemory {
+        fn read_line(&mut self, address: u32) -> Line {
+            assert!(self.lines.contains(&address), "line {address} is of no area");
+            std::array::from_fn(|at| address.to_le_bytes()[at % 4])
+        }
+
+        fn write_line(&mut self, _: u32, _: &Line) {}
+
+        fn read_register(&mut self, _: u16) -> u32 {
+            0
+        }
+
+        fn write_register(&mut self, _: u16, _: u32) {}
+
+        fn push_line(&mut self, _: u8, _: &Line) -> bool {
+            false
+        }
+    }
+
+    proptest! {
+        /// Whatever a NIC says of a message, it is read from its own area or refused.
+        #[test]
+        fn a_message_is_read_from_its_area_or_refused(
+            connection in 0u16..4, area: u8, bytes: u16, packet_payload in 0usize..3_000, lines_log2 in 1u8..=8,
+        ) {
+            let areas = MessageAreas { base: 100, lines_log2 };
+            let first = 100 + ((u32::from(connection) * 8 + u32::from(area % 8)) << lines_log2);
+            let mut memory = AddressedMemory { lines: first..first + (1 << lines_log2) };
+            let stored = StoredMessage { area, bytes };
+            if let Some((_, message)) = areas.read(&mut memory, connection, stored, packet_payload) {
+                prop_assert_eq!(message.len(), usize::from(bytes));
+            }
+        }
+    }
 
     #[test]
     fn an_area_bounds_its_messages() {

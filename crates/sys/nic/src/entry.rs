@@ -122,7 +122,7 @@ impl EntryHead {
     pub fn stored(line: &Line) -> Option<StoredMessage> {
         let message = matches!(line[0] >> 4, 1 | 2);
         (message && line[22] & 7 != 0).then(|| StoredMessage {
-            slot: line[22] >> 3 & 7,
+            area: line[22] >> 3 & 7,
             bytes: u16::from_le_bytes([line[2], line[3]]),
         })
     }

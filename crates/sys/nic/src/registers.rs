@@ -30,7 +30,7 @@ pub const CONNECTION_BUSY: u16 = 0x020;
 /// Offset, in the first 32 bytes of a request, of the 8 bytes that balancing by object key hashes.
 pub const KEY_OFFSET: u16 = 0x024;
 
-/// Line address of the areas for messages of several packets: one for each slot of each connection, 8 n + s areas further for slot s of connection n.
+/// Line address of the areas for messages of several packets, eight for each connection: those of connection n are 8 n areas further.
 pub const AREA_BASE: u16 = 0x028;
 
 /// Lines of such an area, as a logarithm, 8 at most; 0: there are none, and messages are of one packet.

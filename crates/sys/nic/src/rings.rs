@@ -6,6 +6,9 @@
 use crate::entry::{EntryHead, EntryKind, PAYLOAD_FIRST_BYTES, entry_lines, raw_lines};
 use crate::{Board, LINE_BYTES, MessagePart, StoredMessage, registers};
 
+/// Where an entry names the area of its response.
+const AREA_AT: usize = 1;
+
 /// How the NIC learns of entries in a transmit ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchMode {
@@ -151,6 +154,7 @@ impl RingDriver {
         let whole = MessagePart {
             message_bytes: payload.len() as u32,
             packet: 0,
+            area: 0,
         };
         self.send_part(board, head, whole, payload)
     }
@@ -182,7 +186,9 @@ impl RingDriver {
             ..*head
         };
         if self.shape.fetch == FetchMode::Push && lines == 1 {
-            let pushed = board.push_line(self.shape.flow, &head.encode(true, payload));
+            let mut line = head.encode(true, payload);
+            line[AREA_AT] = part.area;
+            let pushed = board.push_line(self.shape.flow, &line);
             return if pushed { Ok(()) } else { Err(RingError::Full) };
         }
         if self.room(board) == 0 {
@@ -199,7 +205,9 @@ impl RingDriver {
             line[..piece.len()].copy_from_slice(piece);
             board.write_line(slot + 1 + index as u32, &line);
         }
-        board.write_line(slot, &head.encode(self.phase(self.written), first));
+        let mut line = head.encode(self.phase(self.written), first);
+        line[AREA_AT] = part.area;
+        board.write_line(slot, &line);
         self.written = self.written.wrapping_add(1);
         Ok(())
     }
