@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use crate::{Arrival, Integrity, Wire, copy_short};
 
-/// Packets begin at multiples of a cache line's bytes.
+/// Packets, with their length before them, begin at multiples of a cache line's bytes.
 const LINE_BYTES: usize = 64;
+/// Bytes of a packet's length.
+const LENGTH_BYTES: usize = 8;
 
 /// One of two ends. What one sends, the other receives; the receiver copies nothing.
 #[derive(Debug)]
@@ -71,8 +73,7 @@ struct PacketBatch {
     /// Memory that was taken, of which the first `bytes_used` are packets.
     memory: Vec<u8>,
     bytes_used: usize,
-    /// Bytes of each packet.
-    lengths: Vec<u32>,
+    packets: usize,
     /// Packets that were read, and where the next begins.
     packets_read: usize,
     read_at: usize,
@@ -81,32 +82,34 @@ struct PacketBatch {
 impl PacketBatch {
     #[inline]
     fn len(&self) -> usize {
-        self.lengths.len()
+        self.packets
     }
 
     #[inline]
     fn is_read(&self) -> bool {
-        self.packets_read == self.lengths.len()
+        self.packets_read == self.packets
     }
 
     fn clear(&mut self) {
-        self.lengths.clear();
-        (self.bytes_used, self.packets_read, self.read_at) = (0, 0, 0);
+        (self.bytes_used, self.packets) = (0, 0);
+        (self.packets_read, self.read_at) = (0, 0);
     }
 
     #[inline(always)]
     fn push(&mut self, head: &[u8], payload: &[u8]) {
         let bytes = head.len() + payload.len();
-        let end = self.bytes_used + bytes.next_multiple_of(LINE_BYTES);
+        let end = self.bytes_used + (LENGTH_BYTES + bytes).next_multiple_of(LINE_BYTES);
         if end > self.memory.len() {
             self.grow(end);
         }
-        let packet = &mut self.memory[self.bytes_used..][..bytes];
+        let place = &mut self.memory[self.bytes_used..][..LENGTH_BYTES + bytes];
+        let (length, packet) = place.split_at_mut(LENGTH_BYTES);
+        length.copy_from_slice(&(bytes as u64).to_le_bytes());
         let (first, rest) = packet.split_at_mut(head.len());
         first.copy_from_slice(head);
         copy_short(rest, payload);
         self.bytes_used = end;
-        self.lengths.push(bytes as u32);
+        self.packets += 1;
     }
 
     #[cold]
@@ -122,21 +125,25 @@ impl PacketBatch {
         }
         self.memory[self.bytes_used..end].copy_from_slice(&other.memory[..other.bytes_used]);
         self.bytes_used = end;
-        self.lengths.extend_from_slice(&other.lengths);
+        self.packets += other.packets;
     }
 
     /// Hands over up to so many packets; says how many there were.
     #[inline(always)]
     fn read(&mut self, packets_max: usize, mut take: impl FnMut(&[u8])) -> usize {
-        let end = self.lengths.len().min(self.packets_read + packets_max);
-        let lengths = &self.lengths[self.packets_read..end];
-        for bytes in lengths {
-            let bytes = *bytes as usize;
-            take(&self.memory[self.read_at..][..bytes]);
-            self.read_at += bytes.next_multiple_of(LINE_BYTES);
+        let packets = packets_max.min(self.packets - self.packets_read);
+        let mut at = self.read_at;
+        for _ in 0..packets {
+            let Some((length, rest)) = self.memory[at..].split_first_chunk::<LENGTH_BYTES>() else {
+                break;
+            };
+            let bytes = u64::from_le_bytes(*length) as usize;
+            take(&rest[..bytes]);
+            at += (LENGTH_BYTES + bytes).next_multiple_of(LINE_BYTES);
         }
-        self.packets_read = end;
-        lengths.len()
+        self.read_at = at;
+        self.packets_read += packets;
+        packets
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use provost_packets::{Integrity, Wire};
+use provost_packets::{Arrival, Integrity, Wire};
 
 use crate::checksum::Checking;
 use crate::config::{Config, ConfigError, ShortCut};
@@ -158,6 +158,27 @@ impl<W: Wire, C: Clock> Driver<W, C> {
         now_ns: u64,
         handler: &mut impl for<'p> EventHandler<'p, W::Address>,
     ) -> io::Result<usize> {
+        let endpoint = &mut self.endpoint;
+        if self.batched_clock == ShortCut::Off || !endpoint.is_bare() {
+            return self.receive_guarded(now_ns, handler);
+        }
+        endpoint.begin_receiving(now_ns, self.emptied_ns);
+        let packets = self.wire.receive(BATCH_PACKETS, |arrival| {
+            endpoint.receive_bare(origin_of(&arrival), arrival.bytes, handler);
+        })?;
+        if packets < BATCH_PACKETS {
+            self.emptied_ns = now_ns;
+        }
+        Ok(packets)
+    }
+
+    /// The same, where packets carry a check or a seal, or the clock is looked at for each.
+    #[inline(never)]
+    fn receive_guarded(
+        &mut self,
+        now_ns: u64,
+        handler: &mut impl for<'p> EventHandler<'p, W::Address>,
+    ) -> io::Result<usize> {
         let (endpoint, clock, batched) = (&mut self.endpoint, &mut self.clock, self.batched_clock);
         let since_ns = self.emptied_ns;
         endpoint.begin_receiving(now_ns, since_ns);
@@ -165,16 +186,7 @@ impl<W: Wire, C: Clock> Driver<W, C> {
             if batched == ShortCut::Off {
                 endpoint.begin_receiving(clock.now_ns(), since_ns);
             }
-            let mark = if arrival.congested {
-                Mark::Congested
-            } else {
-                Mark::None
-            };
-            let origin = PacketOrigin {
-                from: arrival.from,
-                mark,
-            };
-            endpoint.receive_to(origin, arrival.bytes, handler);
+            endpoint.receive_to(origin_of(&arrival), arrival.bytes, handler);
         })?;
         if packets < BATCH_PACKETS {
             self.emptied_ns = now_ns;
@@ -227,6 +239,20 @@ impl<W: Wire, C: Clock> Driver<W, C> {
             return Ok(());
         }
         self.wire.wait(Some(pause))
+    }
+}
+
+/// What the wire said of a packet.
+#[inline(always)]
+fn origin_of<A: Copy>(arrival: &Arrival<'_, A>) -> PacketOrigin<A> {
+    let mark = if arrival.congested {
+        Mark::Congested
+    } else {
+        Mark::None
+    };
+    PacketOrigin {
+        from: arrival.from,
+        mark,
     }
 }
 

@@ -63,6 +63,12 @@ impl<A: Address> Endpoint<A> {
         last.0
     }
 
+    /// Whether packets carry neither check nor seal.
+    #[inline(always)]
+    pub(crate) fn is_bare(&self) -> bool {
+        self.shared.guard == PacketGuard::Bare
+    }
+
     /// The same, but hands over what has happened instead of returning it. Requests and responses of one packet come
     /// first: each is built where it is handled.
     #[inline(always)]
@@ -81,7 +87,7 @@ impl<A: Address> Endpoint<A> {
 
     /// Takes a packet that carries neither check nor seal.
     #[inline(always)]
-    fn receive_bare<'p>(
+    pub(crate) fn receive_bare<'p>(
         &mut self,
         origin: PacketOrigin<A>,
         bytes: &'p [u8],
