@@ -1,6 +1,6 @@
 //! Two ends of a stream in one thread, over sockets of the loopback interface.
 
-use std::net::UdpSocket;
+use std::net::{ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
 use provost_udp::UdpStatistics;
@@ -95,6 +95,17 @@ impl StreamEnds {
         }
     }
 
+    /// Polls both, and says whether the client's end goes on.
+    fn polls_well(&mut self) -> bool {
+        let [client, server] = &mut self.streams;
+        server
+            .poll(self.clock.now_ns(), Reading::Try, &mut self.batches)
+            .unwrap();
+        client
+            .poll(self.clock.now_ns(), Reading::Try, &mut self.batches)
+            .is_ok()
+    }
+
     /// Packets that both ends have sent, and their calls of the kernel.
     fn spent(&self) -> (u64, u64) {
         let statistics = self.streams.each_ref().map(|end| *end.socket().statistics());
@@ -127,6 +138,12 @@ const CONGESTED: u8 = 0b11;
 const OPEN_MARKS_AT: usize = 16 + 35;
 const ACCEPT_MARKS_AT: usize = 16 + 24;
 
+fn bind(address: impl ToSocketAddrs) -> UdpSocket {
+    let socket = UdpSocket::bind(address).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
 /// Somebody between a client and a server, in the thread of both, who passes packets on.
 struct MarkingRelay {
     front: UdpSocket,
@@ -138,12 +155,7 @@ struct MarkingRelay {
 
 impl MarkingRelay {
     fn before(server: SocketAddr, hides_marks: bool) -> MarkingRelay {
-        let bind = || {
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            socket.set_nonblocking(true).unwrap();
-            socket
-        };
-        let (front, back) = (bind(), bind());
+        let (front, back) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
         back.connect(server).unwrap();
         MarkingRelay {
             front,
@@ -151,6 +163,19 @@ impl MarkingRelay {
             client: None,
             hides_marks,
         }
+    }
+
+    /// Where the client finds the server.
+    fn address(&self) -> SocketAddr {
+        self.front.local_addr().unwrap()
+    }
+
+    /// Has nobody listen there while something is done: the client's host says so of each packet.
+    fn away(&mut self, body: impl FnOnce()) {
+        let address = self.address();
+        self.front = bind("127.0.0.1:0");
+        body();
+        self.front = bind(address);
     }
 
     /// Marks all packets from now on, to the server or to the client.
@@ -180,12 +205,13 @@ impl MarkingRelay {
 
     fn hide(&self, packet: &mut [u8]) {
         let at = match packet[0] & 15 {
+            _ if !self.hides_marks => return,
             5 => OPEN_MARKS_AT,
             7 => ACCEPT_MARKS_AT,
             _ => return,
         };
         assert_eq!(packet[at], 1, "it is said where this test believes");
-        packet[at] = u8::from(!self.hides_marks);
+        packet[at] = 0;
     }
 }
 
@@ -194,7 +220,7 @@ fn classes_and_marks(hides_marks: bool, marked: Option<Role>) -> ([u8; 2], u64) 
     let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut relay = MarkingRelay::before(listener.address(), hides_marks);
     let began = Instant::now();
-    let mut ends = StreamEnds::through(&mut listener, relay.front.local_addr().unwrap(), || relay.pass());
+    let mut ends = StreamEnds::through(&mut listener, relay.address(), || relay.pass());
     let class =
         |stream: &ResumableStream| rustix::net::sockopt::ip_tos(stream.socket().descriptor()).unwrap();
     assert_eq!(class(&ends.streams[0]), 0, "before it is known who the peer is");
@@ -236,4 +262,44 @@ fn packets_can_be_marked_where_the_peer_reads_marks_and_the_client_hears_of_both
 #[test]
 fn packets_to_a_peer_of_a_version_without_marks_cannot_be_marked() {
     assert_eq!(classes_and_marks(true, None), ([0; 2], 0));
+}
+
+/// Has the network say three times that nobody listens at the peer's address, which anybody can make it say, and lets the ends
+/// go on for longer than that is believed.
+fn is_lost_by_refusals(key: Option<ResumableStreamKey>) -> bool {
+    let mut listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut relay = MarkingRelay::before(listener.address(), false);
+    let mut ends = StreamEnds::through(&mut listener, relay.address(), || relay.pass());
+    if let Some(key) = key {
+        let sealed = |stream: &ResumableStream| stream.sealed(key).unwrap();
+        ends.streams = ends.streams.each_ref().map(sealed);
+    }
+    ends.carry_while(4, 3_000, || relay.pass());
+    let mut is_lost = false;
+    relay.away(|| {
+        for _ in 0..REFUSALS_MAX {
+            let refused = ends.streams[0].socket().statistics().refused;
+            let segment = ends.streams[0].segment(100);
+            ends.streams[0].send(segment);
+            while !is_lost && ends.streams[0].socket().statistics().refused == refused {
+                assert!(ends.began.elapsed() < WAIT_MAX, "the network says nothing");
+                is_lost = !ends.polls_well();
+            }
+            ends.clock.0 += REFUSALS_NS_MIN / 2;
+        }
+    });
+    for _ in 0..2 * REFUSED_NS_MAX / ASK_NS {
+        ends.clock.0 += ASK_NS;
+        for _ in 0..100 {
+            is_lost |= !ends.polls_well();
+            relay.pass();
+        }
+    }
+    is_lost
+}
+
+#[test]
+fn forged_messages_of_the_network_end_no_sealed_stream_whose_peer_answers() {
+    assert!(is_lost_by_refusals(None), "nothing was tested");
+    assert!(!is_lost_by_refusals(Some(ResumableStreamKey([7; 32]))));
 }
