@@ -77,6 +77,8 @@ module packet_rx (
       nic_pkg::PACKET_UNKNOWN: length_good = bytes == 16'd16 || bytes == 16'd32;
       // Session management with something after the header.
       4'd5, 4'd6, 4'd7, 4'd8: length_good = 1'b1;
+      // As large as packets can be, to find out whether such arrive.
+      nic_pkg::PACKET_PING, nic_pkg::PACKET_PONG: length_good = 1'b1;
       default: length_good = bytes == 16'd16;
     endcase
   end
