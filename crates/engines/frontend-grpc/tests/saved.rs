@@ -20,6 +20,8 @@ const MOVES: usize = 150;
 struct PortScript {
     rig: PortRig,
     calls: Vec<u32>,
+    /// Calls no longer wait for their service.
+    is_bound: bool,
     /// Calls that the datapath has heard of, and not ended.
     begun: Vec<u64>,
     /// A reply that found no room.
@@ -34,6 +36,7 @@ impl PortScript {
         PortScript {
             rig: PortRig::new(),
             calls: Vec::new(),
+            is_bound: false,
             begun: Vec::new(),
             pending: None,
             log: Vec::new(),
@@ -50,6 +53,7 @@ impl PortScript {
             if at >= MOVES / 5 && !self.rig.wanted.is_empty() {
                 self.rig.wanted.clear();
                 self.rig.bind();
+                self.is_bound = true;
             }
             self.maybe_replace();
         }
@@ -124,6 +128,10 @@ impl PortScript {
     }
 
     fn cancel(&mut self) {
+        // What nobody waits for any more a successor asks for anew when the next call comes: a little later, and rightly so.
+        if !self.is_bound {
+            return;
+        }
         let (call, now) = (self.any_call(), self.rig.now);
         let cancelled = self.rig.client.cancel(call, Code::Cancelled, now);
         self.log.push(format!("cancel {call} {}", cancelled.is_ok()));
