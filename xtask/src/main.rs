@@ -112,7 +112,7 @@ enum Chore {
     },
     /// Checks the subjects of commits: `area: what`, at most 72 characters
     Commits {
-        /// The commit after which to begin; by default where this branch left origin/main, or the commit before the last
+        /// The commit after which to begin; by default the newest that was written before the rule
         #[arg(long)]
         base: Option<String>,
     },
