@@ -75,6 +75,8 @@ pub enum HostError {
     #[error("every slot of the session has a call, or the flow as many as it may; wait until one has ended")]
     Busy,
     /// The message has more bytes than the session takes.
-    #[error("the message has {0} bytes, more than the session takes")]
-    TooLarge(usize),
+    #[error(
+        "the message has {bytes} bytes, and the session takes {bytes_max} at most: divide it, or use a transport that does"
+    )]
+    TooLarge { bytes: usize, bytes_max: usize },
 }

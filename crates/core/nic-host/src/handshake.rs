@@ -1,4 +1,4 @@
-//! The packets of session management, of those sessions that a NIC can carry: not sealed, messages of one packet.
+//! The packets of session management, of those sessions that a NIC can carry: not sealed.
 
 use std::hash::Hasher;
 

@@ -17,6 +17,7 @@ mod sessions;
 
 pub use config::{HostConfig, HostError};
 pub use handshake::HostSecrets;
+pub use messages::MessageBounds;
 pub use sessions::{HostEvent, NicHost, RequestTag};
 
 use provost_nic::Board;

@@ -2,6 +2,17 @@
 
 use provost_nic::MessagePart;
 
+/// Bytes of messages that a session carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageBounds {
+    /// Of a message that has one packet.
+    pub packet_bytes: usize,
+    /// Of a request, as the server takes it.
+    pub request_bytes_max: usize,
+    /// Of a response that this host can read. What the peer can read it has to say itself.
+    pub response_bytes_max: usize,
+}
+
 /// A call that the host has made.
 #[derive(Clone, Debug)]
 pub(crate) struct HostCall {

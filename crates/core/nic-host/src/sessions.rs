@@ -16,7 +16,7 @@ use crate::config::{HostConfig, HostError};
 use crate::handshake::{
     HostSecrets, challenge, control, read_accept, read_challenge, read_open, refuse, session_id,
 };
-use crate::messages::{HostCall, LongRequest, message_part};
+use crate::messages::{HostCall, LongRequest, MessageBounds, message_part};
 
 /// Marks the tag of a request's further packet, so that it is no call's: slot and call follow in the lower bits.
 const FRAGMENT_TAG: u64 = 1 << 63;
@@ -33,6 +33,18 @@ pub struct RequestTag {
 }
 
 impl RequestTag {
+    /// The connection that it came by, and what the NIC calls it.
+    #[must_use]
+    pub fn to_parts(self) -> (u16, u64) {
+        (self.connection, self.tag)
+    }
+
+    /// The request of which these are the parts. A response to one that is not waiting is refused by the NIC.
+    #[must_use]
+    pub fn from_parts((connection, tag): (u16, u64)) -> RequestTag {
+        RequestTag { connection, tag }
+    }
+
     fn slot(self) -> u8 {
         (self.tag >> 32) as u8 & 7
     }
@@ -235,8 +247,12 @@ impl NicHost {
         if open.state != SessionState::Open || open.role != ConnectionRole::Client {
             return Err(HostError::NoSession);
         }
-        if payload.len() > bytes_max.min(open.request_bytes_max as usize) {
-            return Err(HostError::TooLarge(payload.len()));
+        let bytes_max = bytes_max.min(open.request_bytes_max as usize);
+        if payload.len() > bytes_max {
+            return Err(HostError::TooLarge {
+                bytes: payload.len(),
+                bytes_max,
+            });
         }
         if open.calls >= open.slots || calls >= calls_max {
             return Err(HostError::Busy);
@@ -273,6 +289,23 @@ impl NicHost {
             open.areas |= 1 << area;
         }
         Ok(())
+    }
+
+    /// Bytes of the largest message that the session carries: of a request, as its server takes it, and of a response, as far as both ends'
+    /// packets go. None while the session is not open.
+    pub fn message_bounds(&mut self, session: SessionId) -> Option<MessageBounds> {
+        let packet_bytes = self.session(session).ok()?.1.packet_bytes;
+        let own_bytes_max = self.config.message_bytes_max(packet_bytes);
+        let (_, open) = self.session(session).ok()?;
+        let request_bytes_max = match open.role {
+            ConnectionRole::Client => own_bytes_max.min(open.request_bytes_max as usize),
+            ConnectionRole::Server => own_bytes_max,
+        };
+        (open.state == SessionState::Open).then_some(MessageBounds {
+            packet_bytes: usize::from(packet_bytes) - DATA_HEADER_BYTES,
+            request_bytes_max,
+            response_bytes_max: own_bytes_max,
+        })
     }
 
     /// Calls that the session can take now.

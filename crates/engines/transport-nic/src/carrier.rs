@@ -7,14 +7,11 @@ use provost_marshal::copy_foreign;
 use provost_session::{Connection, Piece, Waiting};
 use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress};
 
-use crate::stream::{NextSegment, NicStream, SEGMENT_BYTES_MAX};
+use crate::stream::{NextSegment, NicStream};
 use crate::wired::{SocketReading, WireLost};
 
-/// What a segment is filled from.
-const FILLED: Waiting = Waiting {
-    bytes_max: SEGMENT_BYTES_MAX,
-    pieces_max: 64,
-};
+/// What a segment is filled from: pieces at most.
+const PIECES_MAX: usize = 64;
 
 /// One end of a stream, for a connection.
 #[derive(Debug)]
@@ -32,9 +29,17 @@ impl NicCarrier {
     /// Puts frames into segments, as long as these can go at once.
     fn fill(&mut self, connection: &mut Connection, context: &mut Context<'_>) -> Result<bool, WireLost> {
         let mut moved = false;
-        while self.stream.has_room() {
-            connection.fill_several(context, FILLED);
-            let bytes = segment_of(connection);
+        loop {
+            let bytes_max = self.stream.room();
+            if bytes_max == 0 {
+                break;
+            }
+            let waiting = Waiting {
+                bytes_max,
+                pieces_max: PIECES_MAX,
+            };
+            connection.fill_several(context, waiting);
+            let bytes = segment_of(connection, bytes_max);
             if bytes.is_empty() {
                 break;
             }
@@ -61,18 +66,18 @@ impl NicCarrier {
     }
 }
 
-/// The bytes that a connection sends next, a segment at most.
-fn segment_of(connection: &Connection) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(SEGMENT_BYTES_MAX);
+/// The bytes that a connection sends next, so many at most.
+fn segment_of(connection: &Connection, bytes_max: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(bytes_max);
     for piece in connection.pieces() {
-        let room = SEGMENT_BYTES_MAX - bytes.len();
+        let room = bytes_max - bytes.len();
         match piece {
             Piece::Private(private) => bytes.extend_from_slice(&private[..private.len().min(room)]),
             Piece::Foreign { range, from, length } => {
                 copy_foreign(&range.part(from, length.min(room as u32)), &mut bytes);
             }
         }
-        if bytes.len() == SEGMENT_BYTES_MAX {
+        if bytes.len() == bytes_max {
             break;
         }
     }

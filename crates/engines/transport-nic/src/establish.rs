@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::NicEstablished;
 use crate::carrier::NicCarrier;
 use crate::listener::NicCaller;
-use crate::stream::{NextSegment, NicStream, SEGMENT_BYTES_MAX};
+use crate::stream::{NextSegment, NicStream};
 use crate::wired::{NicStartError, SocketReading, WireLost};
 
 /// The longest sleep between two looks.
@@ -143,11 +143,15 @@ struct StreamChannel {
 
 impl HandshakeChannel for StreamChannel {
     fn write(&mut self, bytes: &[u8]) -> Result<(), EstablishError> {
-        for bytes in bytes.chunks(SEGMENT_BYTES_MAX) {
-            while !self.stream.has_room() {
+        let mut left = bytes;
+        while !left.is_empty() {
+            let (segment, rest) = left.split_at(left.len().min(self.stream.room()));
+            if segment.is_empty() {
                 self.wait()?;
+            } else {
+                self.stream.send(segment)?;
             }
-            self.stream.send(bytes)?;
+            left = rest;
         }
         self.poll().map(drop)
     }

@@ -2,10 +2,10 @@
 //! socket.
 //!
 //! ```text
-//!   steps ──► Connection ──► segments of frames ──► NicStream ──► calls of one packet ──► NicHost ──► rings ──► NIC ──► socket
+//!   steps ──► Connection ──► segments of frames ──► NicStream ──► calls of up to 7 packets ──► NicHost ──► rings ──► NIC ──► socket
 //! ```
 //!
-//! A client's segments are requests, a server's are responses to empty requests that the client leaves with it. The NIC sends again
+//! A client's segments are requests, a server's are responses to requests that the client leaves with it. The NIC sends again
 //! what gets lost and delivers once; numbers put segments in order. A connection is opened by blocking code ([`connect`],
 //! [`accept`]), off the data plane, and then carried by an engine, [`NicTransport`], on it.
 #![forbid(unsafe_code)]

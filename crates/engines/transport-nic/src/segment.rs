@@ -1,4 +1,5 @@
-//! Segments: what a call carries. A head of 9 bytes, then bytes of the connection.
+//! Segments: what a call carries. A head of 9 bytes, then bytes of the connection. And a client's request for a segment of its server's:
+//! the bytes that the response may have, 4; without them, it is to fit one packet.
 
 /// Bytes of a segment's head: its number, and flags.
 pub(crate) const HEAD_BYTES: usize = 9;
@@ -39,6 +40,21 @@ pub(crate) fn decode(payload: &[u8]) -> Option<IncomingSegment> {
     })
 }
 
+/// A request for a segment, of whose response so many bytes are read.
+pub(crate) fn encode_poll(response_bytes_max: usize) -> [u8; 4] {
+    u32::try_from(response_bytes_max)
+        .unwrap_or(u32::MAX)
+        .to_le_bytes()
+}
+
+/// Bytes that the response to a request for a segment may have; `None` if it does not say so in 4 bytes.
+pub(crate) fn decode_poll(payload: &[u8], packet_bytes: usize) -> Option<usize> {
+    match payload {
+        [] => Some(packet_bytes),
+        _ => Some(u32::from_le_bytes(payload.try_into().ok()?) as usize),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -51,6 +67,14 @@ mod tests {
             let end = if finished { SegmentEnd::Finished } else { SegmentEnd::GoesOn };
             let read = decode(&encode(number, end, &bytes));
             prop_assert_eq!(read, Some(IncomingSegment { number, finished, bytes }));
+        }
+
+        #[test]
+        fn a_request_for_a_segment_says_how_long_it_may_be(bytes: u32, payload: Vec<u8>, packet_bytes: u16) {
+            let packet_bytes = usize::from(packet_bytes);
+            prop_assert_eq!(decode_poll(&encode_poll(bytes as usize), packet_bytes), Some(bytes as usize));
+            prop_assert_eq!(decode_poll(&payload, packet_bytes).is_some(), [0, 4].contains(&payload.len()));
+            prop_assert_eq!(decode_poll(&[], packet_bytes), Some(packet_bytes));
         }
 
         #[test]

@@ -1,25 +1,30 @@
 //! The bytes of a connection, in order and exactly once, over the calls of one session.
 //!
-//! Of the eight slots of a session, a client uses four for segments of its own and four for empty requests, of which the server answers
-//! each with a segment of its own when it has one. A request with a segment is answered when the segment was taken: so who
-//! takes nothing gets no more than these.
+//! Of the eight slots of a session, a client uses four for segments of its own and four for requests for a segment, of which the server
+//! answers each with a segment of its own when it has one, no longer than the request says. A request with a segment is answered when the
+//! segment was taken: so who takes nothing gets no more than these.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::UdpSocket;
 
 use provost_datagram::SessionId;
-use provost_nic_host::{HostEvent, RequestTag};
+use provost_nic::MESSAGE_PACKETS_MAX;
+use provost_nic_host::{HostEvent, MessageBounds, RequestTag};
 use provost_transport::Role;
 
 use crate::segment::{self, HEAD_BYTES, IncomingSegment, SegmentEnd};
 use crate::wired::{NicStartError, PACKET_BYTES, PEER, SocketReading, WireLost, WiredNic};
 
-/// Bytes of the connection in one segment at most: what a packet has room for behind its header and prefix and the segment's head.
+#[cfg(test)]
+mod tests;
+
+/// Bytes of the connection in one segment at most: what the packets of a message have room for behind their headers and prefixes and the
+/// segment's head. Ends that agreed on smaller messages have smaller segments.
 pub(crate) const SEGMENT_BYTES_MAX: usize =
-    PACKET_BYTES as usize - provost_datagram::packet::DATA_HEADER_BYTES - HEAD_BYTES;
+    MESSAGE_PACKETS_MAX * (PACKET_BYTES as usize - provost_datagram::packet::DATA_HEADER_BYTES) - HEAD_BYTES;
 /// Segments of a client on their way.
 const DATA_CALLS: usize = 4;
-/// Empty requests that a client leaves with its server.
+/// Requests for a segment that a client leaves with its server.
 const POLL_CALLS: usize = 4;
 /// Segments that have come and were not taken, at which a client asks for no more.
 const UNTAKEN_MAX: usize = 8;
@@ -33,8 +38,16 @@ const ROUNDS_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamState {
     Opening,
-    Open(SessionId),
+    Open(SessionId, MessageBounds),
     Ended,
+}
+
+/// A request for a segment that waits at a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct HeldPoll {
+    request: RequestTag,
+    /// Bytes of the response that its client reads at most.
+    response_bytes_max: usize,
 }
 
 /// Whether this end has said that it says nothing more.
@@ -86,8 +99,8 @@ pub(crate) struct NicStream {
     ahead: BTreeMap<u64, UntakenSegment>,
     calls: HashMap<u64, CallUse>,
     calls_made: u64,
-    /// Empty requests that wait at a server.
-    held: VecDeque<RequestTag>,
+    /// Requests for segments that wait at a server, the eldest first.
+    held: VecDeque<HeldPoll>,
 }
 
 impl NicStream {
@@ -150,15 +163,26 @@ impl NicStream {
         }
     }
 
-    /// Whether a segment can be sent now.
-    pub(crate) fn has_room(&self) -> bool {
-        matches!(self.state, StreamState::Open(_)) && self.finish == FinishState::NotAsked && self.has_place()
+    /// Bytes that a segment can have that is sent now; 0 if none can be.
+    pub(crate) fn room(&self) -> usize {
+        if self.finish == FinishState::NotAsked {
+            self.message_room()
+                .saturating_sub(HEAD_BYTES)
+                .min(SEGMENT_BYTES_MAX)
+        } else {
+            0
+        }
     }
 
-    fn has_place(&self) -> bool {
+    /// Bytes that the next message to the peer can have; 0 if it has no place now.
+    fn message_room(&self) -> usize {
+        let StreamState::Open(_, bounds) = self.state else {
+            return 0;
+        };
         match self.role {
-            Role::Client => self.calls_for(CallUse::Segment) < DATA_CALLS,
-            Role::Server => !self.held.is_empty(),
+            Role::Client if self.calls_for(CallUse::Segment) < DATA_CALLS => bounds.request_bytes_max,
+            Role::Client => 0,
+            Role::Server => self.held.front().map_or(0, |poll| poll.response_bytes_max),
         }
     }
 
@@ -166,7 +190,7 @@ impl NicStream {
         self.calls.values().filter(|found| **found == what).count()
     }
 
-    /// Sends a segment: there must be room, and it goes with the next poll.
+    /// Sends a segment: there must be so much room, and it goes with the next poll.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), WireLost> {
         self.send_segment(SegmentEnd::GoesOn, bytes)
     }
@@ -177,8 +201,8 @@ impl NicStream {
         match self.role {
             Role::Client => self.call(METHOD_SEGMENT, CallUse::Segment, &payload),
             Role::Server => {
-                if let Some(request) = self.held.pop_front() {
-                    self.respond(request, &payload);
+                if let Some(poll) = self.held.pop_front() {
+                    self.respond(poll.request, &payload);
                 }
                 Ok(())
             }
@@ -186,7 +210,7 @@ impl NicStream {
     }
 
     fn call(&mut self, method: u16, what: CallUse, payload: &[u8]) -> Result<(), WireLost> {
-        let StreamState::Open(session) = self.state else {
+        let StreamState::Open(session, _) = self.state else {
             return Ok(());
         };
         let tag = self.calls_made;
@@ -279,9 +303,9 @@ impl NicStream {
         Ok(moved)
     }
 
-    /// What this end begins on its own: empty requests, and its end.
+    /// What this end begins on its own: requests for segments, and its end.
     fn begin(&mut self) -> Result<(), WireLost> {
-        let StreamState::Open(session) = self.state else {
+        let StreamState::Open(session, bounds) = self.state else {
             return Ok(());
         };
         if self.role == Role::Client && !self.peer_finished {
@@ -290,11 +314,12 @@ impl NicStream {
             let polls = POLL_CALLS
                 .min(UNTAKEN_MAX.saturating_sub(untaken))
                 .min(free + self.calls_for(CallUse::Poll));
+            let poll = segment::encode_poll(bounds.response_bytes_max);
             for _ in self.calls_for(CallUse::Poll)..polls {
-                self.call(METHOD_POLL, CallUse::Poll, &[])?;
+                self.call(METHOD_POLL, CallUse::Poll, &poll)?;
             }
         }
-        if self.finish == FinishState::Waiting && self.has_place() {
+        if self.finish == FinishState::Waiting && self.message_room() >= HEAD_BYTES {
             self.finish = FinishState::Sent;
             self.send_segment(SegmentEnd::Finished, &[])?;
         }
@@ -304,14 +329,18 @@ impl NicStream {
     fn handle(&mut self, event: HostEvent) -> Result<(), WireLost> {
         match event {
             HostEvent::Connected(session) | HostEvent::Accepted(session) => {
-                self.state = StreamState::Open(session);
+                let (_, host) = self.nic.parts();
+                let bounds = host
+                    .message_bounds(session)
+                    .ok_or_else(|| WireLost("the NIC has ended the session that it opened".into()))?;
+                self.state = StreamState::Open(session, bounds);
             }
             HostEvent::Refused(_, reason) => {
                 return Err(WireLost(format!(
                     "the peer's NIC refuses a session, for reason {reason}"
                 )));
             }
-            HostEvent::Ended(session) if self.state == StreamState::Open(session) => {
+            HostEvent::Ended(session) if self.is_session(session) => {
                 self.state = StreamState::Ended;
                 return Err(WireLost("the peer's NIC has ended the session".into()));
             }
@@ -322,7 +351,7 @@ impl NicStream {
                 payload,
                 ..
             } => match method {
-                METHOD_POLL if self.held.len() < POLL_CALLS => self.held.push_back(request),
+                METHOD_POLL if self.held.len() < POLL_CALLS => self.hold(request, &payload)?,
                 METHOD_SEGMENT => self.arrive(&payload, Some(request))?,
                 _ => {
                     return Err(WireLost(format!(
@@ -338,6 +367,26 @@ impl NicStream {
                 }
             }
         }
+        Ok(())
+    }
+
+    fn is_session(&self, session: SessionId) -> bool {
+        matches!(self.state, StreamState::Open(own, _) if own == session)
+    }
+
+    /// Keeps a client's request for a segment until there is one.
+    fn hold(&mut self, request: RequestTag, payload: &[u8]) -> Result<(), WireLost> {
+        let StreamState::Open(_, bounds) = self.state else {
+            return Ok(());
+        };
+        let asked = segment::decode_poll(payload, bounds.packet_bytes);
+        let asked = asked.filter(|bytes| *bytes > HEAD_BYTES);
+        let asked =
+            asked.ok_or_else(|| WireLost("the peer asks for a segment of a length that cannot be".into()))?;
+        self.held.push_back(HeldPoll {
+            request,
+            response_bytes_max: asked.min(bounds.response_bytes_max),
+        });
         Ok(())
     }
 

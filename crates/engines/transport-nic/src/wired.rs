@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 
 use provost_datagram::Checking;
-use provost_nic::{Balance, FetchMode, FlowShape};
+use provost_nic::{Balance, FetchMode, FlowShape, MessageAreas};
 use provost_nic_host::{HostConfig, HostError, NicHost};
 use provost_nic_model::{HostTiming, ModelUnavailable, SimulatedNic, WirePacket};
 
@@ -16,6 +16,8 @@ const SLOT_LINES_LOG2: u8 = 5;
 const SLOTS_LOG2: u8 = 5;
 /// Where the rings begin, behind the connection table.
 const RINGS_BASE: u32 = 64;
+/// Lines of an area for a message that is received, as a logarithm: seven packets as they are.
+const AREA_LINES_LOG2: u8 = 8;
 /// Sessions of a NIC: one connection's, and those that are on their way out.
 const SESSIONS_MAX: u16 = 4;
 /// Calls of the NIC at most: the slots of a session.
@@ -85,13 +87,17 @@ impl WiredNic {
             fetch: FetchMode::Polled,
             calls_max: CALLS_MAX,
         };
-        let memory_lines = (shape.base + shape.lines()) as usize;
+        let areas = MessageAreas {
+            base: shape.base + shape.lines(),
+            lines_log2: AREA_LINES_LOG2,
+        };
+        let memory_lines = (areas.base + areas.lines(SESSIONS_MAX)) as usize;
         let timing = HostTiming {
             read_cycles: 2,
             ..HostTiming::default()
         };
         let mut nic = SimulatedNic::new(memory_lines, timing)?;
-        let host = NicHost::start(&mut nic, config(shape)?)?;
+        let host = NicHost::start(&mut nic, config(shape, areas)?)?;
         Ok(WiredNic {
             nic,
             host,
@@ -232,13 +238,13 @@ impl From<HostError> for WireLost {
     }
 }
 
-fn config(shape: FlowShape) -> io::Result<HostConfig> {
+fn config(shape: FlowShape, areas: MessageAreas) -> io::Result<HostConfig> {
     Ok(HostConfig {
         flows: vec![shape],
         serving: (0, 1),
         balance: Balance::Static,
         table_base: 0,
-        areas: None,
+        areas: Some(areas),
         sessions_max: SESSIONS_MAX,
         packet_bytes_max: PACKET_BYTES,
         checking: Checking::Packets,

@@ -1,0 +1,131 @@
+//! Two streams whose NICs' wire is a pair of sockets.
+
+use std::time::Instant;
+
+use super::*;
+
+/// Rounds in which what a test waits for has to happen: simulated NICs need few, the timers of lost packets some thousands.
+const ROUNDS: u32 = 200_000;
+
+struct StreamPair {
+    client: NicStream,
+    server: NicStream,
+    began: Instant,
+}
+
+impl StreamPair {
+    /// None without a model of the NIC.
+    fn open() -> Option<StreamPair> {
+        let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("loopback has a port"));
+        let [ours, theirs] = sockets
+            .each_ref()
+            .map(|socket| socket.local_addr().expect("it is bound"));
+        let [client, server] = sockets;
+        client.connect(theirs).expect("it is bound");
+        server.connect(ours).expect("it is bound");
+        let client = match NicStream::open(client) {
+            Ok(client) => client,
+            Err(reason) => {
+                provost_skip::missing("a model of the NIC", &reason.to_string());
+                return None;
+            }
+        };
+        // Whatever is no packet is dropped.
+        let server = NicStream::serve(server, &[]).expect("the other one has a model too");
+        let began = Instant::now();
+        let mut pair = StreamPair {
+            client,
+            server,
+            began,
+        };
+        pair.until("both have room", |pair| {
+            pair.client.room() > 0 && pair.server.room() > 0
+        });
+        Some(pair)
+    }
+
+    fn poll(&mut self) {
+        let now_ns = self.began.elapsed().as_nanos() as u64;
+        for stream in [&mut self.client, &mut self.server] {
+            stream
+                .poll(now_ns, SocketReading::Try)
+                .expect("the wire is whole");
+        }
+    }
+
+    fn until(&mut self, what: &str, holds: impl Fn(&StreamPair) -> bool) {
+        let mut rounds = 0;
+        while !holds(self) {
+            assert!(rounds < ROUNDS, "waited too long: {what}");
+            self.poll();
+            rounds += 1;
+        }
+    }
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// Takes the segment that has come.
+fn take(stream: &mut NicStream) -> Vec<u8> {
+    let NextSegment::Bytes(bytes) = stream.next() else {
+        panic!("{:?} has come", stream.next());
+    };
+    let bytes = bytes.to_vec();
+    stream.taken();
+    bytes
+}
+
+#[test]
+fn a_segment_of_seven_packets_is_one_call_in_each_direction() {
+    let Some(mut pair) = StreamPair::open() else {
+        return;
+    };
+    let long = pattern(SEGMENT_BYTES_MAX);
+    assert_eq!(SEGMENT_BYTES_MAX, 7 * 1448 - HEAD_BYTES);
+    assert_eq!((pair.client.room(), pair.server.room()), (long.len(), long.len()));
+    pair.client.send(&long).unwrap();
+    pair.server.send(&long).unwrap();
+    pair.until("both segments come", |pair| {
+        pair.client.has_next() && pair.server.has_next()
+    });
+    assert!(take(&mut pair.client) == long && take(&mut pair.server) == long);
+    assert_eq!((pair.client.received, pair.server.received), (1, 1));
+}
+
+/// A client of an earlier version asks without a length, and reads one packet.
+#[test]
+fn who_asks_without_a_length_gets_one_packet() {
+    let Some(mut pair) = StreamPair::open() else {
+        return;
+    };
+    pair.server.held.clear();
+    let request = RequestTag::from_parts((0, 0));
+    pair.server.hold(request, &[]).unwrap();
+    assert_eq!(pair.server.room(), 1448 - HEAD_BYTES);
+    for unreadable in [&[0; 4][..], &[9, 0, 0, 0], &[0; 3], &[0; 5]] {
+        let refused = pair.server.hold(request, unreadable).unwrap_err();
+        assert!(
+            refused.to_string().contains("a length that cannot be"),
+            "{refused}"
+        );
+    }
+    // More than this end's NIC carries is not given.
+    pair.server.held.clear();
+    pair.server.hold(request, &u32::MAX.to_le_bytes()).unwrap();
+    assert_eq!(pair.server.room(), SEGMENT_BYTES_MAX);
+}
+
+#[test]
+fn what_is_larger_than_the_session_takes_is_refused_with_its_bound() {
+    let Some(mut pair) = StreamPair::open() else {
+        return;
+    };
+    let larger = vec![0; SEGMENT_BYTES_MAX + 1];
+    let refused = pair.client.send(&larger).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "the message has 10137 bytes, and the session takes 10136 at most: divide it, or use a transport that does"
+    );
+}
