@@ -1,5 +1,5 @@
-//! The key-value service over two simulated NICs: its stubs are those that call over any transport. Without the feature `nic`, that
-//! such a connection says what is missing.
+//! Calls over simulated NICs: the key-value service, whose stubs are those that call over any transport, and services that are switched
+//! between datagrams and the NIC. Without the feature `nic`, that such a connection says what is missing.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -8,7 +8,11 @@ use std::sync::Arc;
 use provost::blocking::block_on;
 use provost::shared::Optional;
 use provost::{App, Channel, Code, Server};
-use provost_e2e::watched;
+use provost_e2e::driver::{Ticket, WAIT_MAX};
+use provost_e2e::script::{Answer, Ask, Echo, Fill, Pour};
+use provost_e2e::{
+    Agent, Node as NodeProcess, NodeOptions, Server as ServerProcess, World, eventually, watched,
+};
 use provost_kv::proto::kv_client::SERVICE;
 use provost_kv::proto::kv_client::blocking::KvClient;
 use provost_kv::proto::kv_server::KvServer;
@@ -16,7 +20,9 @@ use provost_kv::proto::{Entry, GetRequest, PutRequest, ScanRequest, scan_request
 use provost_kv::service::KvService;
 use provost_kv::store::Store;
 use provostd::{Config, Node};
+use rustix::process::Signal;
 
+const ROLE: &str = env!("CARGO_BIN_EXE_e2e-role");
 /// Bytes of a value that takes hundreds of calls of the NIC.
 const LARGE_BYTES: usize = 300_000;
 /// Entries of a load, which streams to the server, and of a scan, which streams back.
@@ -127,5 +133,143 @@ fn the_key_value_service_is_called_over_two_simulated_nics() {
         stop.send(()).unwrap();
         serving.join().unwrap();
         drop((client_node, server_node));
+    });
+}
+
+/// Two nodes of processes of their own, of which the one that serves listens for datagrams and at a NIC.
+struct SwitchedPair {
+    world: World,
+    a: NodeProcess,
+    datagrams: SocketAddr,
+    nic: SocketAddr,
+    server: ServerProcess,
+    b: NodeProcess,
+}
+
+impl SwitchedPair {
+    fn new() -> SwitchedPair {
+        let mut world = World::new(ROLE);
+        let mut b = world.node("b", &NodeOptions::default());
+        let (datagrams, nic) = (b.address, free_address());
+        let listener = |transport, address| {
+            format!("[[listener]]\ntransport = \"{transport}\"\naddress = \"{address}\"\n")
+        };
+        b.reconfigure(&NodeOptions {
+            tables: listener("datagram", datagrams) + &listener("nic", nic),
+            ..NodeOptions::default()
+        });
+        b.restart();
+        let server = world.server(&b);
+        let a = world.node("a", &routed("datagram", datagrams));
+        SwitchedPair {
+            world,
+            a,
+            datagrams,
+            nic,
+            server,
+            b,
+        }
+    }
+
+    /// Has the client's node follow its route by this transport, and waits for what its log says then.
+    fn switch(&mut self, transport: &str, says: &str) {
+        let before = self.a.program.log().matches(says).count();
+        let endpoint = if transport == "nic" {
+            self.nic
+        } else {
+            self.datagrams
+        };
+        self.a.reconfigure(&routed(transport, endpoint));
+        self.a.program.signal(Signal::HUP);
+        let program = &self.a.program;
+        eventually(says, WAIT_MAX, || program.log().matches(says).count() > before);
+    }
+}
+
+fn routed(transport: &str, endpoint: SocketAddr) -> NodeOptions {
+    NodeOptions {
+        tables: format!(
+            "[[route]]\nservice = \"probe.Probe\"\ntransport = \"{transport}\"\nendpoints = [\"{endpoint}\"]\n"
+        ),
+        ..NodeOptions::default()
+    }
+}
+
+/// Calls and streams that are under way at once, and end well only if nothing is lost and nothing comes twice.
+fn load() -> Vec<Ask> {
+    let streams = 300;
+    vec![
+        Ask::Echo(Echo {
+            calls: 2_000,
+            in_flight: 8,
+            ..Echo::default()
+        }),
+        Ask::Echo(Echo {
+            bytes: 100_000,
+            calls: 20,
+            in_flight: 3,
+            ..Echo::default()
+        }),
+        Ask::Pour(Pour {
+            key: "pour".to_owned(),
+            messages: streams,
+            bytes: 500,
+            ..Pour::default()
+        }),
+        Ask::Fill(Fill {
+            messages: streams,
+            bytes: 2_000,
+            ..Fill::default()
+        }),
+        Ask::Chat {
+            messages: streams,
+            bytes: 5_000,
+        },
+    ]
+}
+
+fn begin(agent: &mut Agent) -> Vec<(Ask, Ticket)> {
+    load()
+        .into_iter()
+        .map(|ask| (ask.clone(), agent.begin(ask)))
+        .collect()
+}
+
+fn end(agent: &mut Agent, begun: Vec<(Ask, Ticket)>) {
+    for (ask, ticket) in begun {
+        match agent.answer(ticket) {
+            Answer::Done(_) => {}
+            other => panic!("{ask:?} came to {other:?}"),
+        }
+    }
+}
+
+/// From datagrams to the NIC and back while calls of all kinds are under way: none is lost, and new ones begin where the route says. Without
+/// a model of the NIC, connections stay with datagrams, and calls go on.
+#[test]
+fn a_service_is_switched_between_datagrams_and_the_nic_under_load() {
+    watched(|| {
+        let mut pair = SwitchedPair::new();
+        let mut agent = pair.world.agent(&pair.a);
+        agent.calls_well();
+        let begun = begin(&mut agent);
+        if cfg!(feature = "nic") {
+            pair.switch("nic", "migrated to another transport");
+            let on_the_nic = begin(&mut agent);
+            pair.switch("datagram", "migrated to another transport");
+            end(&mut agent, on_the_nic);
+            pair.switch("nic", "migrated to another transport");
+        } else {
+            pair.switch("nic", "a connection stays with the transport that it has");
+            assert!(
+                pair.a.program.log().contains("Verilator"),
+                "{}",
+                pair.a.program.log()
+            );
+        }
+        end(&mut agent, begun);
+        let begun = begin(&mut agent);
+        end(&mut agent, begun);
+        drop((pair.server, pair.b));
     });
 }

@@ -1,15 +1,18 @@
 //! A stream over a NIC as the carrier of a connection.
 
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use provost_datapath::{Context, FieldReader, FieldWriter, Nanos, RestoreError, SocketHint};
 use provost_marshal::copy_foreign;
 use provost_session::{Connection, Piece, Waiting};
-use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress};
+use provost_transport::{Carrier, CarrierEnd, CarrierRead, LingerProgress, take_socket};
 
 use crate::stream::{NextSegment, NicStream};
-use crate::wired::{SocketReading, WireLost};
+use crate::wired::{NOT_HANDED_ON, SocketReading, WireLost};
 
+/// The form of saved states that name a board. Those before it have nothing of the stream.
+const FORM_WITH_BOARD: u32 = 2;
 /// What a segment is filled from: pieces at most.
 const PIECES_MAX: usize = 64;
 
@@ -86,7 +89,7 @@ fn segment_of(connection: &Connection, bytes_max: usize) -> Vec<u8> {
 
 impl Carrier for NicCarrier {
     const KIND: &'static str = "transport-nic";
-    const FORM: u32 = 1;
+    const FORM: u32 = FORM_WITH_BOARD;
     const READ_BYTES_MAX: usize = 64 << 10;
     type Peer = ();
     type Resume = ();
@@ -172,21 +175,30 @@ impl Carrier for NicCarrier {
         Some(self.stream.socket().as_fd())
     }
 
-    fn save(&self, _out: &mut FieldWriter) {}
+    fn save(&self, out: &mut FieldWriter) {
+        self.stream.save(out);
+        out.flag(self.lost.is_some());
+        out.text(self.lost.as_ref().map_or("", |WireLost(reason)| reason));
+    }
 
     fn peer(&self) {}
 
-    /// A simulated NIC ends with its process, and what it knew of calls with it.
+    /// The successor drives the board that its predecessor drove: so it has to be of the same process.
     fn restore(
         (): (),
         (): (),
-        _descriptors: Vec<OwnedFd>,
-        _fields: &mut FieldReader<'_>,
-        _form: u32,
+        descriptors: Vec<OwnedFd>,
+        fields: &mut FieldReader<'_>,
+        form: u32,
     ) -> Result<NicCarrier, RestoreError> {
-        Err(RestoreError::Damaged {
-            kind: NicCarrier::KIND,
-            reason: "a simulated NIC cannot be handed on: its connections end with their process".into(),
-        })
+        if form < FORM_WITH_BOARD {
+            return Err(fields.damaged(NOT_HANDED_ON));
+        }
+        let socket = UdpSocket::from(take_socket(descriptors, fields)?);
+        let stream = NicStream::restore(socket, fields)?;
+        let is_lost = fields.flag()?;
+        let reason = fields.text()?;
+        let lost = is_lost.then(|| WireLost(reason.to_owned()));
+        Ok(NicCarrier { stream, lost })
     }
 }

@@ -10,6 +10,7 @@
 //! [`accept`]), off the data plane, and then carried by an engine, [`NicTransport`], on it.
 #![forbid(unsafe_code)]
 
+mod board;
 mod carrier;
 mod establish;
 mod listener;

@@ -13,8 +13,9 @@ use provost_nic_host::{HostEvent, MessageBounds, RequestTag};
 use provost_transport::Role;
 
 use crate::segment::{self, HEAD_BYTES, IncomingSegment, SegmentEnd};
-use crate::wired::{NicStartError, PACKET_BYTES, PEER, SocketReading, WireLost, WiredNic};
+use crate::wired::{NicStartError, PACKET_BYTES, SocketReading, WireLost, WiredNic};
 
+mod saved;
 #[cfg(test)]
 mod tests;
 
@@ -107,8 +108,7 @@ impl NicStream {
     /// A client's, to whoever is at the other end of the socket.
     pub(crate) fn open(socket: UdpSocket) -> Result<NicStream, NicStartError> {
         let mut stream = NicStream::new(Role::Client, socket)?;
-        let (_, host) = stream.nic.parts();
-        host.connect(0, PEER)?;
+        stream.nic.connect()?;
         Ok(stream)
     }
 
@@ -120,9 +120,13 @@ impl NicStream {
     }
 
     fn new(role: Role, socket: UdpSocket) -> Result<NicStream, NicStartError> {
-        Ok(NicStream {
+        Ok(NicStream::of(role, WiredNic::start(socket)?))
+    }
+
+    fn of(role: Role, nic: WiredNic) -> NicStream {
+        NicStream {
             role,
-            nic: WiredNic::start(socket)?,
+            nic,
             state: StreamState::Opening,
             finish: FinishState::NotAsked,
             peer_finished: false,
@@ -135,7 +139,7 @@ impl NicStream {
             calls: HashMap::new(),
             calls_made: 0,
             held: VecDeque::new(),
-        })
+        }
     }
 
     pub(crate) fn role(&self) -> Role {
@@ -214,16 +218,14 @@ impl NicStream {
             return Ok(());
         };
         let tag = self.calls_made;
-        let (nic, host) = self.nic.parts();
-        host.call(nic, session, tag, method, payload)?;
+        self.nic.call(session, tag, method, payload)?;
         self.calls_made += 1;
         self.calls.insert(tag, what);
         Ok(())
     }
 
     fn respond(&mut self, request: RequestTag, payload: &[u8]) {
-        let (nic, host) = self.nic.parts();
-        host.respond(nic, request, 0, payload);
+        self.nic.respond(request, payload);
     }
 
     /// Says that nothing more is sent, as soon as there is room.
@@ -291,7 +293,7 @@ impl NicStream {
         for _ in 0..ROUNDS_MAX {
             self.begin()?;
             let mut round_moved = self.nic.poll(self.now_ns, reading)?;
-            while let Some(event) = self.nic.host.poll_event() {
+            while let Some(event) = self.nic.poll_event() {
                 self.handle(event)?;
                 round_moved = true;
             }
@@ -310,7 +312,7 @@ impl NicStream {
         };
         if self.role == Role::Client && !self.peer_finished {
             let untaken = self.ready.len() + self.ahead.len();
-            let free = usize::from(self.nic.host.free_slots(session));
+            let free = self.nic.free_slots(session);
             let polls = POLL_CALLS
                 .min(UNTAKEN_MAX.saturating_sub(untaken))
                 .min(free + self.calls_for(CallUse::Poll));
@@ -329,8 +331,8 @@ impl NicStream {
     fn handle(&mut self, event: HostEvent) -> Result<(), WireLost> {
         match event {
             HostEvent::Connected(session) | HostEvent::Accepted(session) => {
-                let (_, host) = self.nic.parts();
-                let bounds = host
+                let bounds = self
+                    .nic
                     .message_bounds(session)
                     .ok_or_else(|| WireLost("the NIC has ended the session that it opened".into()))?;
                 self.state = StreamState::Open(session, bounds);

@@ -3,10 +3,13 @@
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 
-use provost_datagram::Checking;
+use provost_datagram::{Checking, SessionId};
+use provost_datapath::{FieldReader, FieldWriter, RestoreError};
 use provost_nic::{Balance, FetchMode, FlowShape, MessageAreas};
-use provost_nic_host::{HostConfig, HostError, NicHost};
+use provost_nic_host::{HostConfig, HostError, HostEvent, MessageBounds, NicHost, RequestTag};
 use provost_nic_model::{HostTiming, ModelUnavailable, SimulatedNic, WirePacket};
+
+use crate::board::{BoardHandle, NicBoard};
 
 /// Bytes of the largest packet: what Ethernet carries in UDP.
 pub(crate) const PACKET_BYTES: u16 = 1472;
@@ -52,6 +55,10 @@ pub(crate) enum NicStartError {
     Io(#[from] io::Error),
 }
 
+/// Why a successor has no board.
+pub(crate) const NOT_HANDED_ON: &str =
+    "a simulated NIC cannot be handed on to another process: its connections end with its own";
+
 /// Whether the socket is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketReading {
@@ -59,10 +66,9 @@ pub(crate) enum SocketReading {
     Skip,
 }
 
-/// A NIC, its host's part, and the socket.
+/// A board whose wire is a socket.
 pub(crate) struct WiredNic {
-    nic: SimulatedNic,
-    pub(crate) host: NicHost,
+    board: BoardHandle,
     socket: UdpSocket,
     /// Entries were written that the NIC has not seen.
     touched: bool,
@@ -98,9 +104,15 @@ impl WiredNic {
         };
         let mut nic = SimulatedNic::new(memory_lines, timing)?;
         let host = NicHost::start(&mut nic, config(shape, areas)?)?;
-        Ok(WiredNic {
-            nic,
-            host,
+        Ok(WiredNic::of(
+            BoardHandle::install(NicBoard { nic, host })?,
+            socket,
+        ))
+    }
+
+    fn of(board: BoardHandle, socket: UdpSocket) -> WiredNic {
+        WiredNic {
+            board,
             socket,
             touched: true,
             left_some: false,
@@ -108,6 +120,31 @@ impl WiredNic {
             now_ns: 0,
             heard_ns: 0,
             buffer: vec![0; usize::from(u16::MAX)].into_boxed_slice(),
+        }
+    }
+
+    /// Writes down the board's number, and times.
+    pub(crate) fn save(&self, out: &mut FieldWriter) {
+        out.u64(self.board.number());
+        out.u64(self.timer_ns);
+        out.u64(self.now_ns);
+        out.u64(self.heard_ns);
+    }
+
+    /// Goes on with the board of an engine of this process.
+    pub(crate) fn restore(socket: UdpSocket, fields: &mut FieldReader<'_>) -> Result<WiredNic, RestoreError> {
+        let board = BoardHandle::find(fields.u64()?).ok_or_else(|| fields.damaged(NOT_HANDED_ON))?;
+        let (timer_ns, now_ns, heard_ns) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        if heard_ns > now_ns {
+            return Err(fields.damaged("a packet has come later than now"));
+        }
+        Ok(WiredNic {
+            timer_ns,
+            now_ns,
+            heard_ns,
+            // What its predecessor has left of both is found by looking.
+            left_some: true,
+            ..WiredNic::of(board, socket)
         })
     }
 
@@ -124,10 +161,45 @@ impl WiredNic {
         self.timer_ns
     }
 
-    /// The NIC and its host, to write entries.
-    pub(crate) fn parts(&mut self) -> (&mut SimulatedNic, &mut NicHost) {
+    /// Asks the peer for a session.
+    pub(crate) fn connect(&mut self) -> Result<SessionId, HostError> {
         self.touched = true;
-        (&mut self.nic, &mut self.host)
+        self.board.lock().host.connect(0, PEER)
+    }
+
+    /// Makes a call, which a completion with this tag ends.
+    pub(crate) fn call(
+        &mut self,
+        session: SessionId,
+        tag: u64,
+        method: u16,
+        payload: &[u8],
+    ) -> Result<(), HostError> {
+        self.touched = true;
+        let NicBoard { nic, host } = &mut *self.board.lock();
+        host.call(nic, session, tag, method, payload)
+    }
+
+    /// Answers a request, well.
+    pub(crate) fn respond(&mut self, request: RequestTag, payload: &[u8]) {
+        self.touched = true;
+        let NicBoard { nic, host } = &mut *self.board.lock();
+        host.respond(nic, request, 0, payload);
+    }
+
+    /// What has happened next.
+    pub(crate) fn poll_event(&mut self) -> Option<HostEvent> {
+        self.board.lock().host.poll_event()
+    }
+
+    /// Calls that the session takes now.
+    pub(crate) fn free_slots(&self, session: SessionId) -> usize {
+        self.board.lock().host.free_slots(session).into()
+    }
+
+    /// Bytes of messages of a session that is open.
+    pub(crate) fn message_bounds(&self, session: SessionId) -> Option<MessageBounds> {
+        self.board.lock().host.message_bounds(session)
     }
 
     /// Has a packet arrive that was taken from the socket before.
@@ -136,14 +208,14 @@ impl WiredNic {
             remote: PEER,
             bytes: bytes.to_vec(),
         };
-        self.nic.inject(packet);
+        self.board.lock().nic.inject(packet);
         self.touched = true;
     }
 
     /// Moves packets between the socket and the NIC until nothing more happens; says whether anything has.
     pub(crate) fn poll(&mut self, now_ns: u64, reading: SocketReading) -> Result<bool, WireLost> {
         self.now_ns = self.now_ns.max(now_ns);
-        self.nic.skip_to(self.now_ns / TICK_NS);
+        self.board.lock().nic.skip_to(self.now_ns / TICK_NS);
         let mut moved = false;
         if reading == SocketReading::Try || self.left_some {
             moved = self.receive()?;
@@ -184,18 +256,19 @@ impl WiredNic {
 
     fn settle(&mut self) -> Result<bool, WireLost> {
         let (mut left, mut moved) = (SETTLED_CYCLES, false);
-        while left > 0 || self.nic.arriving() > 0 {
-            self.host.poll(&mut self.nic, self.now_ns)?;
+        let NicBoard { nic, host } = &mut *self.board.lock();
+        while left > 0 || nic.arriving() > 0 {
+            host.poll(nic, self.now_ns)?;
             for _ in 0..LOOK_CYCLES {
-                self.nic.step();
+                nic.step();
             }
             left = left.saturating_sub(LOOK_CYCLES);
-            while let Some(packet) = self.nic.sent() {
+            while let Some(packet) = nic.sent() {
                 self.send(&packet.bytes)?;
                 (left, moved) = (SETTLED_CYCLES, true);
             }
         }
-        self.host.poll(&mut self.nic, self.now_ns)?;
+        host.poll(nic, self.now_ns)?;
         Ok(moved)
     }
 
@@ -212,7 +285,7 @@ impl WiredNic {
 impl std::fmt::Debug for WiredNic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WiredNic")
-            .field("host", &self.host)
+            .field("board", &self.board.number())
             .finish_non_exhaustive()
     }
 }

@@ -3,7 +3,7 @@
 mod ends;
 
 use ends::{has_model, pair_through, params};
-use provost_conformance::run;
+use provost_conformance::{CASES, HotRestarts, Pair, Sides, run, run_case};
 use provost_nic_model::RtlModel;
 use provost_transport_nic::{HandshakeStop, connect_to};
 
@@ -11,6 +11,21 @@ use provost_transport_nic::{HandshakeStop, connect_to};
 fn over_two_simulated_nics() {
     if has_model() {
         run(|| pair_through(|server| server));
+    }
+}
+
+/// All cases while the engines of either end are upgraded: each is saved between two polls, and its successor goes on with its board. Some
+/// of them fail, and the engine before goes on.
+#[test]
+fn while_engines_of_either_end_are_upgraded() {
+    if !has_model() {
+        return;
+    }
+    for (case, seed) in CASES.iter().zip(3..) {
+        run_case(case, &|| Pair {
+            hot_restarts: Some(HotRestarts::new(seed, Sides::Either)),
+            ..pair_through(|server| server)
+        });
     }
 }
 

@@ -2,7 +2,11 @@
 
 use std::time::Instant;
 
+use provost_datapath::{FieldReader, FieldWriter, RestoreError, SavedState};
+use provost_transport::Carrier;
+
 use super::*;
+use crate::carrier::NicCarrier;
 
 /// Rounds in which what a test waits for has to happen: simulated NICs need few, the timers of lost packets some thousands.
 const ROUNDS: u32 = 200_000;
@@ -128,4 +132,97 @@ fn what_is_larger_than_the_session_takes_is_refused_with_its_bound() {
         refused,
         "the message has 10137 bytes, and the session takes 10136 at most: divide it, or use a transport that does"
     );
+}
+
+fn saved(stream: &NicStream) -> Vec<u8> {
+    let mut out = FieldWriter::new();
+    stream.save(&mut out);
+    SavedState::new(NicCarrier::KIND, 2, out).bytes
+}
+
+fn restored(socket: &UdpSocket, bytes: &[u8]) -> Result<NicStream, RestoreError> {
+    let socket = socket.try_clone().expect("there are descriptors left");
+    let mut fields = FieldReader::new(NicCarrier::KIND, bytes);
+    let stream = NicStream::restore(socket, &mut fields)?;
+    fields.end()?;
+    Ok(stream)
+}
+
+/// With segments under way in both directions, one that has come, and requests for segments.
+fn pair_under_way() -> Option<StreamPair> {
+    let mut pair = StreamPair::open()?;
+    let long = pattern(SEGMENT_BYTES_MAX);
+    pair.client.send(&long).unwrap();
+    pair.until("the server has a segment", |pair| pair.server.has_next());
+    pair.client.send(b"second").unwrap();
+    pair.server.send(b"answer").unwrap();
+    Some(pair)
+}
+
+#[test]
+fn a_successor_goes_on_with_the_board_and_loses_nothing() {
+    let Some(mut pair) = pair_under_way() else {
+        return;
+    };
+    for stream in [&mut pair.client, &mut pair.server] {
+        let bytes = saved(stream);
+        let successor = restored(stream.socket(), &bytes).unwrap();
+        assert_eq!(saved(&successor), bytes);
+        *stream = successor;
+    }
+    assert!(take(&mut pair.server) == pattern(SEGMENT_BYTES_MAX));
+    pair.until("the rest comes", |pair| {
+        pair.client.has_next() && pair.server.has_next()
+    });
+    assert_eq!(take(&mut pair.server), b"second");
+    assert_eq!(take(&mut pair.client), b"answer");
+}
+
+#[test]
+fn a_state_of_a_board_that_is_gone_is_refused() {
+    let Some(pair) = pair_under_way() else {
+        return;
+    };
+    let (bytes, socket) = (saved(&pair.client), pair.client.socket().try_clone().unwrap());
+    drop(pair);
+    let refused = restored(&socket, &bytes).unwrap_err().to_string();
+    assert!(
+        refused.contains("cannot be handed on to another process"),
+        "{refused}"
+    );
+    // A process of before this form says nothing of a board.
+    let mut fields = FieldReader::new(NicCarrier::KIND, &bytes);
+    let refused = NicCarrier::restore((), (), Vec::new(), &mut fields, 1).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("cannot be handed on to another process"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_damaged_state_is_restored_or_refused_and_its_predecessor_goes_on() {
+    let Some(mut pair) = pair_under_way() else {
+        return;
+    };
+    let bytes = saved(&pair.server);
+    let beginning = bytes.len().min(256);
+    for length in (0..beginning).chain([bytes.len() - 1]) {
+        assert!(
+            restored(pair.server.socket(), &bytes[..length]).is_err(),
+            "{length} bytes"
+        );
+    }
+    for at in (0..beginning).chain(bytes.len() - 100..bytes.len()) {
+        for flipped in [1, 0x80] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= flipped;
+            let _ = restored(pair.server.socket(), &damaged);
+        }
+    }
+    assert!(take(&mut pair.server) == pattern(SEGMENT_BYTES_MAX));
+    pair.until("the rest comes", |pair| {
+        pair.client.has_next() && pair.server.has_next()
+    });
 }

@@ -8,8 +8,8 @@ use provost_conformance::{End, Pair, Saved, Successors, methods};
 use provost_datapath::{ConnectionSignals, Engine, RestoreError, Restorer};
 use provost_nic_model::RtlModel;
 use provost_transport_nic::{
-    ConnectParams, Decision, Encoding, Greeting, HandshakeStop, Hello, KIND, Limits, NicEstablished,
-    NicListener, NicTransport, Role, TransportConfig, accept, connect_to,
+    ConnectParams, Decision, Encoding, Greeting, HandshakeStop, Hello, Limits, NicEstablished, NicListener,
+    NicTransport, Role, StateTransfer, TransportConfig, accept, connect_to,
 };
 
 /// How far the clock goes in a round in which nothing moves.
@@ -75,30 +75,40 @@ pub(crate) fn pair_through(through: impl FnOnce(SocketAddr) -> SocketAddr) -> Pa
         }
     };
     let (client, server) = established(through);
+    let (client, server) = (end(client), end(server));
+    let successors = NicSuccessors {
+        links: [client.link.clone(), server.link.clone()],
+    };
     Pair {
-        client: end(client),
-        server: end(server),
+        client,
+        server,
         between: Box::new(|now| Some(now + IDLE_ROUND_NS)),
-        successors: Box::new(NoSuccessors),
+        successors: Box::new(successors),
         hot_restarts: None,
         turn_bytes: None,
     }
 }
 
-/// A simulated NIC is not handed on.
-struct NoSuccessors;
+/// Successors in the same process, which go on with their predecessors' boards.
+struct NicSuccessors {
+    links: [Arc<ConnectionSignals>; 2],
+}
 
-impl Successors for NoSuccessors {
+impl Successors for NicSuccessors {
     fn one(
         &mut self,
-        _role: Role,
-        _saved: Saved,
-        _restorer: &mut dyn Restorer,
+        role: Role,
+        saved: Saved,
+        restorer: &mut dyn Restorer,
     ) -> Result<Box<dyn Engine>, RestoreError> {
-        Err(RestoreError::Damaged {
-            kind: KIND,
-            reason: "it is not handed on".into(),
-        })
+        let link = &self.links[usize::from(role == Role::Server)];
+        let state_transfer = StateTransfer {
+            descriptors: saved.descriptors,
+            link: link.clone(),
+            restorer,
+        };
+        let successor = NicTransport::restore((), &saved.state, state_transfer)?;
+        Ok(Box::new(successor))
     }
 }
 

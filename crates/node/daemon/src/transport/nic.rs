@@ -25,7 +25,7 @@ pub(super) const DESCRIPTION: TransportDescription = TransportDescription {
     network: Some(NetworkTransport {
         open,
         listening: Some(ListeningTransport { bind, listen }),
-        live_calls: LiveCalls::Stay,
+        live_calls: LiveCalls::Migrate,
     }),
     restore: Some(restore),
 };
@@ -153,7 +153,7 @@ fn peer(established: nic::NicEstablished) -> EstablishedPeer {
     }
 }
 
-/// It says that a simulated NIC cannot be handed on.
+/// Goes on with the board of an engine of this process; of another, it says that there is none.
 fn restore(_version: u32) -> EngineStart {
     Box::new(|predecessor: Predecessor<'_>| {
         let saved = saved_of(&predecessor, nic::KIND)?;
