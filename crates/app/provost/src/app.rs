@@ -11,7 +11,7 @@ use crate::attach::{AttachConfig, attach};
 use crate::channel::ChannelInner;
 use crate::fork::refuse_child;
 use crate::link::{Link, Observer, SPIN_DEFAULT, Waits, block_on};
-use crate::status::Status;
+use crate::status::{Code, Status};
 
 /// Time before an attempt to attach or connect again, the first and the most. It doubles with each failure.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
@@ -84,12 +84,22 @@ impl App {
     /// The app of this process, attached when it is first asked for: to the socket that `PROVOST_SOCKET` names, or
     /// `/run/provost/provostd.sock`.
     pub fn global() -> Result<App, Status> {
+        App::global_or(AppBuilder::attach)
+    }
+
+    /// The app of this process, which attaches as soon as there is a node's service, if there is none now. Programs that may
+    /// start before their node begin with it.
+    pub fn global_lazily() -> Result<App, Status> {
+        App::global_or(AppBuilder::attach_lazily)
+    }
+
+    fn global_or(attach: impl FnOnce(AppBuilder) -> Result<App, Status>) -> Result<App, Status> {
         static GLOBAL: Mutex<Option<App>> = Mutex::new(None);
         let mut global = GLOBAL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(app) = &*global {
             return Ok(app.clone());
         }
-        let app = App::builder().attach()?;
+        let app = attach(App::builder())?;
         Ok(global.insert(app).clone())
     }
 
@@ -166,13 +176,36 @@ impl AppBuilder {
 
     /// Attaches. Blocks for as long as the service takes to answer, usually well under a millisecond.
     pub fn attach(self) -> Result<App, Status> {
+        let app = self.unattached()?;
+        let link = app.inner.attach()?;
+        app.inner.state().link = Some(link);
+        Ok(app)
+    }
+
+    /// Attaches as soon as there is a node's service, which may start after this program: a server waits for it
+    /// ([`ServerBuilder::on_ready`](crate::ServerBuilder::on_ready) tells when it serves), and so does a channel that connects
+    /// lazily. Blocks for no longer than [`AppBuilder::attach`].
+    ///
+    /// # Errors
+    /// When a service is there and refuses the app, for instance by a rule of its configuration.
+    pub fn attach_lazily(self) -> Result<App, Status> {
+        let app = self.unattached()?;
+        match app.inner.attach_now() {
+            Ok(_) => Ok(app),
+            Err(status) if status.code() == Code::Unavailable => {
+                app.inner.keep();
+                Ok(app)
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    fn unattached(self) -> Result<App, Status> {
         refuse_child()?;
         let inner = Arc::new(AppInner {
             config: self.config,
             state: Mutex::default(),
         });
-        let link = inner.attach()?;
-        inner.state().link = Some(link);
         Ok(App { inner })
     }
 }
@@ -203,6 +236,22 @@ impl AppInner {
                 .map_or(std::task::Poll::Pending, std::task::Poll::Ready)
         })
         .await
+    }
+
+    /// Attaches, and tells whoever waits for that.
+    fn attach_now(self: &Arc<Self>) -> Result<Arc<Link>, Status> {
+        let link = self.attach()?;
+        let mut state = self.state();
+        state.link = Some(link.clone());
+        let waiters = std::mem::take(&mut state.waiters);
+        drop(state);
+        waiters.into_iter().for_each(Waker::wake);
+        Ok(link)
+    }
+
+    /// The channels that are in use.
+    fn channels(&self) -> Vec<Arc<ChannelInner>> {
+        self.state().channels.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Keeps a channel connected from now on.
@@ -308,12 +357,20 @@ impl Keeper {
 
     /// Tries once. Says how long to wait before the next attempt if something is still down.
     fn put_in_order(&mut self, app: &Arc<AppInner>) -> Option<Duration> {
-        let Some(link) = app.link().or_else(|| Self::attach(app)) else {
-            return Some(self.attach.next());
+        let link = match app.link().map_or_else(|| app.attach_now(), Ok) {
+            Ok(link) => link,
+            Err(status) => {
+                app.channels()
+                    .iter()
+                    .for_each(|channel| channel.note_no_link(&status));
+                return Some(self.attach.next());
+            }
         };
         self.attach.reset();
-        let channels: Vec<_> = app.state().channels.iter().filter_map(Weak::upgrade).collect();
-        let down = channels.into_iter().filter(|channel| !channel.is_connected());
+        let down = app
+            .channels()
+            .into_iter()
+            .filter(|channel| !channel.is_connected());
         let failed = down
             .filter(|channel| block_on(channel.connect_over(&link)).is_err())
             .count();
@@ -322,16 +379,6 @@ impl Keeper {
         }
         self.connect.reset();
         None
-    }
-
-    fn attach(app: &Arc<AppInner>) -> Option<Arc<Link>> {
-        let link = app.attach().ok()?;
-        let mut state = app.state();
-        state.link = Some(link.clone());
-        let waiters = std::mem::take(&mut state.waiters);
-        drop(state);
-        waiters.into_iter().for_each(Waker::wake);
-        Some(link)
     }
 }
 

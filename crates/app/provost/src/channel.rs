@@ -99,7 +99,23 @@ struct State {
     current: Option<Connection>,
     /// Why there is none.
     why_down: Option<Status>,
+    /// Whether the last attempt to connect has failed.
+    has_failed: bool,
+    /// Tasks that want to know when the state changes.
     waiters: Vec<Waker>,
+}
+
+/// Whether a [`Channel`] is connected, as gRPC's connectivity states have it. A channel is never idle: whatever it has
+/// lost, it connects again by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelState {
+    /// There is no connection yet, or it was lost a moment ago; an attempt to connect is under way.
+    Connecting,
+    /// Calls can begin.
+    Ready,
+    /// The last attempt to connect has failed, for the reason that [`Channel::why_not_ready`] gives. Further attempts
+    /// follow, with pauses that grow to two seconds.
+    TransientFailure,
 }
 
 /// A connection as the service numbers it.
@@ -153,6 +169,58 @@ impl Channel {
             way: Way::Linked(transport),
             rules: None,
         }
+    }
+
+    /// Whether it is connected now.
+    #[must_use]
+    pub fn state(&self) -> ChannelState {
+        match &self.way {
+            Way::Managed(inner) => inner.state().now(),
+            Way::Linked(_) => ChannelState::Ready,
+        }
+    }
+
+    /// Why it is not connected: how the last attempt has failed, or how the connection was lost.
+    #[must_use]
+    pub fn why_not_ready(&self) -> Option<Status> {
+        match &self.way {
+            Way::Managed(inner) => inner.state().why_not_ready(),
+            Way::Linked(_) => None,
+        }
+    }
+
+    /// Waits until the state is another one than `known`, and says which.
+    pub async fn state_changed(&self, known: ChannelState) -> ChannelState {
+        let Way::Managed(inner) = &self.way else {
+            return match known {
+                ChannelState::Ready => std::future::pending().await,
+                _ => ChannelState::Ready,
+            };
+        };
+        std::future::poll_fn(|context| {
+            let mut state = inner.state();
+            match state.now() {
+                now if now != known => Poll::Ready(now),
+                _ => {
+                    state.wake_on_change(context.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Waits until it is connected, for as long as that takes; [`Channel::why_not_ready`] says meanwhile what is missing.
+    ///
+    /// # Errors
+    /// `DEADLINE_EXCEEDED` within a handler whose call ends before, and `FAILED_PRECONDITION` in a child of `fork`.
+    pub async fn on_ready(&self) -> Result<(), Status> {
+        let Way::Managed(inner) = &self.way else {
+            return Ok(());
+        };
+        refuse_child()?;
+        let deadline_ns = inherited_deadline_ns().unwrap_or(0);
+        inner.connection(Readiness::Wait, deadline_ns).await.map(drop)
     }
 
     /// The same connection with an interceptor, which sees calls after those that the channel has. Other clones of the
@@ -253,7 +321,7 @@ impl std::fmt::Debug for Channel {
         if let Way::Managed(inner) = &self.way {
             fields
                 .field("target", &inner.target)
-                .field("is_connected", &inner.is_connected());
+                .field("state", &self.state());
         }
         fields.finish()
     }
@@ -288,27 +356,57 @@ impl ChannelBuilder {
         self
     }
 
-    /// Connects.
+    /// Connects. Fails when there is no node, or no server, now.
     pub async fn connect(self, target: impl Into<Target>) -> Result<Channel, Status> {
         refuse_child()?;
-        let app = self.app.map_or_else(App::global, Ok)?;
-        let inner = Arc::new(ChannelInner {
-            app: app.inner().clone(),
-            service: self.service,
-            target: target.into(),
-            state: Mutex::default(),
-            limit: Limit::new(self.concurrency_limit),
-        });
+        let app = self.app.clone().map_or_else(App::global, Ok)?;
+        let (inner, rules) = self.unconnected(&app, target.into());
         let link = inner
             .app
             .link()
             .ok_or_else(|| Status::unavailable("the node's service is away"))?;
         inner.connect_over(&link).await?;
         inner.app.add_channel(&inner);
-        Ok(Channel {
-            way: Way::Managed(inner),
-            rules: self.rules,
-        })
+        let way = Way::Managed(inner);
+        Ok(Channel { way, rules })
+    }
+
+    /// A channel that connects by itself as soon as that works, whether the node and the server are there already or start
+    /// later. Until then calls fail at once with `UNAVAILABLE`, or wait, as their [`Readiness`] says;
+    /// [`Channel::on_ready`] waits for the connection.
+    ///
+    /// ```no_run
+    /// # async fn connect(service: &'static provost::codegen::ServiceDescriptor) -> Result<(), provost::Status> {
+    /// use provost::{CallDefaults, Channel, Readiness};
+    ///
+    /// let waiting = CallDefaults::new().readiness(Readiness::Wait);
+    /// let channel = Channel::builder(service).defaults(waiting).connect_lazily("inventory")?;
+    /// channel.on_ready().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `FAILED_PRECONDITION` in a child of `fork`.
+    pub fn connect_lazily(self, target: impl Into<Target>) -> Result<Channel, Status> {
+        refuse_child()?;
+        let app = self.app.clone().map_or_else(App::global_lazily, Ok)?;
+        let (inner, rules) = self.unconnected(&app, target.into());
+        inner.app.add_channel(&inner);
+        inner.app.keep();
+        let way = Way::Managed(inner);
+        Ok(Channel { way, rules })
+    }
+
+    fn unconnected(self, app: &App, target: Target) -> (Arc<ChannelInner>, Option<Arc<ChannelRules>>) {
+        let inner = Arc::new(ChannelInner {
+            app: app.inner().clone(),
+            service: self.service,
+            target,
+            state: Mutex::default(),
+            limit: Limit::new(self.concurrency_limit),
+        });
+        (inner, self.rules)
     }
 }
 
@@ -322,12 +420,52 @@ impl std::fmt::Debug for ChannelBuilder {
     }
 }
 
+impl State {
+    fn connection(&self) -> Option<&Connection> {
+        self.current.as_ref().filter(|current| !current.link.is_dead())
+    }
+
+    fn now(&self) -> ChannelState {
+        if self.connection().is_some() {
+            ChannelState::Ready
+        } else if self.has_failed {
+            ChannelState::TransientFailure
+        } else {
+            ChannelState::Connecting
+        }
+    }
+
+    fn why_not_ready(&self) -> Option<Status> {
+        match self.connection() {
+            Some(_) => None,
+            None => self.why_down.clone(),
+        }
+    }
+
+    fn wake_on_change(&mut self, waker: &Waker) {
+        if !self.waiters.iter().any(|known| known.will_wake(waker)) {
+            self.waiters.push(waker.clone());
+        }
+    }
+
+    fn failed(&mut self, status: &Status) {
+        self.has_failed = true;
+        self.why_down = Some(status.clone());
+    }
+}
+
 impl ChannelInner {
     pub(crate) fn is_connected(&self) -> bool {
-        self.state()
-            .current
-            .as_ref()
-            .is_some_and(|current| !current.link.is_dead())
+        self.state().connection().is_some()
+    }
+
+    /// There is no node's service to connect by.
+    pub(crate) fn note_no_link(&self, status: &Status) {
+        let mut state = self.state();
+        if state.connection().is_none() {
+            state.failed(status);
+            wake(state);
+        }
     }
 
     /// Forgets the connection if it is the one that is meant, and says whether it was.
@@ -337,8 +475,9 @@ impl ChannelInner {
             return false;
         }
         let lost = state.current.take();
+        state.has_failed = false;
         state.why_down = Some(Status::unavailable(status.message()));
-        drop(state);
+        wake(state);
         drop(lost);
         true
     }
@@ -362,13 +501,12 @@ impl ChannelInner {
                     link: link.clone(),
                     number: *number,
                 });
+                state.has_failed = false;
                 state.why_down = None;
             }
-            Err(status) => state.why_down = Some(status.clone()),
+            Err(status) => state.failed(status),
         }
-        let waiters = std::mem::take(&mut state.waiters);
-        drop(state);
-        waiters.into_iter().for_each(Waker::wake);
+        wake(state);
         result.map(drop)
     }
 
@@ -400,7 +538,7 @@ impl ChannelInner {
         let mut late = (deadline_ns != 0).then(|| Timer::at(deadline_ns));
         std::future::poll_fn(|context| {
             let mut state = self.state();
-            if let Some(current) = state.current.as_ref().filter(|current| !current.link.is_dead()) {
+            if let Some(current) = state.connection() {
                 return Poll::Ready(Ok(current.clone()));
             }
             if readiness == Readiness::FailFast {
@@ -410,7 +548,7 @@ impl ChannelInner {
                 let why = why.unwrap_or_else(|| Status::unavailable("the node's service went away"));
                 return Poll::Ready(Err(Status::unavailable(why.message())));
             }
-            state.waiters.push(context.waker().clone());
+            state.wake_on_change(context.waker());
             drop(state);
             self.app.keep();
             match late.as_mut().map(|timer| timer.poll(context)) {
@@ -424,6 +562,13 @@ impl ChannelInner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Wakes whoever waits for a change.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let waiters = std::mem::take(&mut state.waiters);
+    drop(state);
+    waiters.into_iter().for_each(Waker::wake);
 }
 
 impl Drop for ChannelInner {

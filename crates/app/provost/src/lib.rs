@@ -96,7 +96,7 @@ mod streaming;
 pub mod well_known;
 
 pub use app::{App, AppBuilder};
-pub use channel::{Channel, ChannelBuilder, Target};
+pub use channel::{Channel, ChannelBuilder, ChannelState, Target};
 pub use codec::{JsonFormat, MessageCodec};
 pub use context::CallContext;
 pub use defaults::CallDefaults;

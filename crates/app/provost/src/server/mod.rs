@@ -61,7 +61,11 @@ pub struct ServerBuilder {
     counts: Option<ServerCounts>,
     drain_timeout: Option<Duration>,
     spawner: Option<Arc<dyn Spawn>>,
+    on_ready: Option<ReadyCallback>,
 }
+
+/// What is told each time that all services are offered.
+type ReadyCallback = Box<dyn Fn() + Send + Sync>;
 
 /// Where handlers run in place of the task that serves.
 pub trait Spawn: Send + Sync + 'static {
@@ -87,6 +91,7 @@ impl Server {
             counts: None,
             drain_timeout: None,
             spawner: None,
+            on_ready: None,
         }
     }
 }
@@ -127,6 +132,13 @@ impl ServerBuilder {
     /// their handlers are dropped. Without it, it waits for all of them.
     pub fn drain_timeout(mut self, timeout: Duration) -> ServerBuilder {
         self.drain_timeout = Some(timeout);
+        self
+    }
+
+    /// Calls `ready` each time that the node offers all services: at the start, and again when the node's service has come
+    /// back after it was away. It must not block. A program that systemd starts with `Type=notify` sends its `READY=1` there.
+    pub fn on_ready(mut self, ready: impl Fn() + Send + Sync + 'static) -> ServerBuilder {
+        self.on_ready = Some(Box::new(ready));
         self
     }
 
@@ -177,7 +189,8 @@ impl ServerBuilder {
         InProcessServer::new(&self.services, &Arc::new(self.rules))
     }
 
-    /// Serves until the program ends. Returns only if the services cannot be offered in the first place.
+    /// Serves until the program ends. Returns only if the services cannot be offered in the first place. A server that may
+    /// start before its node has an app that attaches lazily ([`App::global_lazily`]), and waits for it.
     pub async fn serve(self) -> Result<(), Status> {
         self.serve_with_shutdown(std::future::pending()).await
     }
@@ -204,6 +217,7 @@ impl ServerBuilder {
             match Serving::bind(link, &self, services.clone()).await {
                 Ok(mut serving) => {
                     is_first = false;
+                    self.on_ready.iter().for_each(|ready| ready());
                     match poll_fn(|context| serving.poll(shutdown.as_mut(), context)).await {
                         Outcome::ShutDown => return Ok(()),
                         Outcome::Refused(status) => return Err(status),
