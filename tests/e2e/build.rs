@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let schemas = format!("schemas/{other}");
         provost_build::configure()
             .out_dir(directory)
-            .build_server(false)
+            .build_server(other == "compatible")
             .compile_protos(&[format!("{schemas}/probe.proto")], &[schemas])?;
     }
     Ok(())

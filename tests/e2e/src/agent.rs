@@ -21,10 +21,10 @@ use crate::probe::{
     CountsRequest, Drop as Drip, EchoMessage, FailRequest, HoldRequest, Nest, Nothing, PourRequest,
 };
 use crate::script::{
-    Answer, AnswerLine, Ask, AskLine, Done, Echo, Fill, Hold, Metadatum, Pour, Reading, StatusParts,
-    Unconnected,
+    Answer, AnswerLine, Ask, AskLine, ClientSchema, Done, Echo, Fill, Hold, Metadatum, Pour, Reading,
+    StatusParts, Unconnected,
 };
-use crate::server::{drip, is_payload, payload};
+use crate::server::{WHICH_SERVER, drip, is_payload, payload};
 
 /// Asks that wait for the runtime, at most.
 const ASKS_MAX: usize = 64;
@@ -168,6 +168,7 @@ impl Agent {
         match ask {
             Ask::Echo(echo) => self.echo(echo).await,
             Ask::EchoAs(schema) => other_schemas::echo_as(schema).await,
+            Ask::Servers { schema, connections } => self.servers(schema, connections).await,
             Ask::EchoAt(name) => {
                 let client = ProbeClient::connect(name.as_str()).await?;
                 client.echo(echo_message(1)).await?;
@@ -409,6 +410,24 @@ impl Agent {
             count: calls as u64,
             ..Done::default()
         })
+    }
+
+    async fn servers(&self, schema: ClientSchema, connections: usize) -> Result<Done, Status> {
+        let mut done = Done::default();
+        for _ in 0..connections {
+            let metadata = match schema {
+                ClientSchema::Compatible => other_schemas::which_server().await?,
+                ClientSchema::Usual => {
+                    let client = ProbeClient::connect("probe.Probe").await?;
+                    let request = CountsRequest {
+                        key: WHICH_SERVER.into(),
+                    };
+                    client.counts(request).await?.metadata().clone()
+                }
+            };
+            done.initial.extend(pairs(&metadata));
+        }
+        Ok(done)
     }
 
     async fn clients(&self, clients: usize) -> Result<Done, Status> {

@@ -12,7 +12,7 @@ pub mod built;
 pub mod driver;
 mod lines;
 pub mod node;
-mod other_schemas;
+pub mod other_schemas;
 pub mod peer;
 pub mod program;
 pub mod scrape;

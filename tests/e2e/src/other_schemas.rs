@@ -1,14 +1,16 @@
-//! Clients of `probe.Probe` that were built from schemas other than the server's.
+//! Clients of `probe.Probe` that were built from schemas other than the server's, and a server of such a schema.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use provost::Status;
 use provost::codegen::Stream;
+use provost::{MetadataMap, Received, Request, Response, SentStream, Status, Streaming};
 
 use crate::agent::check_payload;
+use crate::probe_compatible::probe_server::{Probe, ProbeServer};
+use crate::probe_compatible::{CountsReply, CountsRequest};
 use crate::script::{Done, OtherSchema};
-use crate::server::payload;
+use crate::server::{WHICH_SERVER, payload, serve, tell_server};
 use crate::{probe_compatible, probe_incompatible};
 
 /// Messages of each stream: together several times a stream's window.
@@ -52,6 +54,59 @@ async fn compatible() -> Result<Done, Status> {
     match (filled.count, done.count) {
         (filled, chatted) if filled == u64::from(DRIPS) && chatted == filled => Ok(done),
         counts => Err(Status::data_loss(format!("of {DRIPS} messages came {counts:?}"))),
+    }
+}
+
+/// Which server a new connection leads to, as metadata.
+pub(crate) async fn which_server() -> Result<MetadataMap, Status> {
+    let client = probe_compatible::probe_client::ProbeClient::connect("probe.Probe").await?;
+    let request = CountsRequest {
+        key: WHICH_SERVER.into(),
+    };
+    Ok(client.counts(request).await?.metadata().clone())
+}
+
+/// Serves `probe.Probe` by its compatible schema, as [`server::run`](crate::server::run) does by the usual one.
+pub fn serve_compatible() -> Result<(), Status> {
+    serve(ProbeServer::new(CompatibleProbe))
+}
+
+/// Answers `Counts` and `Echo` alone.
+struct CompatibleProbe;
+
+impl Probe for CompatibleProbe {
+    async fn counts(
+        &self,
+        request: Request<Received<CountsRequest>>,
+    ) -> Result<Response<CountsReply>, Status> {
+        let mut response = Response::new(CountsReply::default());
+        tell_server(&request.get_ref().key, &mut response);
+        Ok(response)
+    }
+
+    async fn echo(
+        &self,
+        request: Request<Received<probe_compatible::EchoMessage>>,
+    ) -> Result<Response<probe_compatible::EchoMessage>, Status> {
+        Ok(Response::new(probe_compatible::EchoMessage::clone(
+            request.get_ref(),
+        )))
+    }
+
+    type ChatStream = SentStream<Result<probe_compatible::Drop, Status>>;
+
+    async fn chat(
+        &self,
+        _: Request<Streaming<probe_compatible::Drop>>,
+    ) -> Result<Response<Self::ChatStream>, Status> {
+        Err(Status::unimplemented("nobody chats here"))
+    }
+
+    async fn fill(
+        &self,
+        _: Request<Streaming<probe_compatible::Drop>>,
+    ) -> Result<Response<probe_compatible::FillReply>, Status> {
+        Err(Status::unimplemented("nobody fills here"))
     }
 }
 

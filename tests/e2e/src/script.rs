@@ -29,6 +29,11 @@ pub enum Ask {
     Echo(Echo),
     /// Echo over a client built from a schema that differs from the server's.
     EchoAs(OtherSchema),
+    /// The processes of the servers that so many connections of a client with this schema lead to, as initial metadata.
+    Servers {
+        schema: ClientSchema,
+        connections: usize,
+    },
     /// An echo call by a client of its own that connects under this name.
     EchoAt(String),
     /// Builds a request, and then does nothing with it: ends `At("built")`.
@@ -102,6 +107,15 @@ pub enum OtherSchema {
     Compatible,
     /// A field has another type.
     Incompatible,
+}
+
+/// The schema by which an agent calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientSchema {
+    /// That of [`Server`](crate::Server)s.
+    Usual,
+    /// That of servers with fields and methods that were added and moved.
+    Compatible,
 }
 
 /// A call whose handler waits.

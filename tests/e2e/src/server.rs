@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use provost::codegen::{ServiceDescriptor, Stream};
+use provost::codegen::{Service, ServiceDescriptor, Stream};
 use provost::{Code, Peer, Received, Request, Response, Server, Status, Streaming};
 use tokio::time::{Sleep, sleep};
 
@@ -20,6 +21,18 @@ use crate::probe::{
 const GATHERING: Duration = Duration::from_millis(500);
 /// Under this key `Mirror` is asked who calls, and tells it.
 const WHO_CALLS: &str = "who-calls-bin";
+
+/// Under this key `Counts` is asked which server answers, and tells its process as metadata.
+pub(crate) const WHICH_SERVER: &str = "which-server";
+
+/// Adds the process of this server, if that is what `Counts` is asked.
+pub(crate) fn tell_server<T>(key: &str, response: &mut Response<T>) {
+    if key == WHICH_SERVER {
+        let process = std::process::id().to_string();
+        let inserted = response.metadata_mut().insert(WHICH_SERVER, &process);
+        inserted.expect("a number is a value of metadata");
+    }
+}
 
 /// What a handler knows of its caller, in one line.
 fn who_calls(peer: Option<Peer>) -> String {
@@ -140,11 +153,13 @@ impl Probe for ProbeService {
         request: Request<Received<CountsRequest>>,
     ) -> Result<Response<CountsReply>, Status> {
         let counts = self.counted(&request.get_ref().key, |_| ());
-        Ok(Response::new(CountsReply {
+        let mut response = Response::new(CountsReply {
             begun: counts.begun,
             cancelled: counts.cancelled,
             finished: counts.finished,
-        }))
+        });
+        tell_server(&request.get_ref().key, &mut response);
+        Ok(response)
     }
 
     type PourStream = Pouring;
@@ -249,8 +264,13 @@ impl Stream for Chatting {
     }
 }
 
-/// Serves until the input ends; then lets the calls in flight finish. Says `ready` when it serves.
+/// Serves `probe.Probe`.
 pub fn run() -> Result<(), Status> {
+    serve(ProbeServer::new(ProbeService::default()))
+}
+
+/// Serves until the input ends; then lets the calls in flight finish. Says `ready` when it serves.
+pub(crate) fn serve(service: impl Service) -> Result<(), Status> {
     let (input_open, input) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
         // An error on the input means as much as its end.
@@ -258,21 +278,19 @@ pub fn run() -> Result<(), Status> {
         drop(input_open);
     });
     let mut input = std::pin::pin!(input);
-    let mut is_announced = false;
-    // The end of the service is first asked about when the service has begun.
-    let shutdown = std::future::poll_fn(|context| {
-        if !std::mem::replace(&mut is_announced, true) {
-            println!("ready");
-        }
-        input.as_mut().poll(context).map(|_| ())
-    });
+    let shutdown = std::future::poll_fn(move |context| input.as_mut().poll(context).map(|_| ()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let service = ProbeServer::new(ProbeService::default());
+    let is_announced = AtomicBool::new(false);
     runtime.block_on(
         Server::builder()
             .add_service(service)
+            .on_ready(move || {
+                if !is_announced.swap(true, Ordering::Relaxed) {
+                    println!("ready");
+                }
+            })
             .serve_with_shutdown(shutdown),
     )
 }

@@ -294,8 +294,17 @@ impl World {
 
     /// Starts a server of `probe.Probe` on a node and waits until it serves.
     pub fn server(&mut self, node: &Node) -> Server {
+        self.server_of(node, &["server"])
+    }
+
+    /// Starts a server of a compatible schema of `probe.Probe` on a node and waits until it serves.
+    pub fn compatible_server(&mut self, node: &Node) -> Server {
+        self.server_of(node, &["server", "compatible"])
+    }
+
+    fn server_of(&mut self, node: &Node, arguments: &[&str]) -> Server {
         let mut command = Command::new(&self.role);
-        command.arg("server").env("PROVOST_SOCKET", &node.socket);
+        command.args(arguments).env("PROVOST_SOCKET", &node.socket);
         let mut program = self.start("server", command);
         let (input, ready) = first_line(&mut program);
         assert_eq!(ready, "ready");

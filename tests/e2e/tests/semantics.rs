@@ -1,12 +1,14 @@
 //! What a call means: statuses, metadata, deadlines, cancellation, streams, graceful ends, on every executor.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use provost::Code;
 use provost_e2e::agent::Executor;
 use provost_e2e::driver::WAIT_MAX;
 use provost_e2e::script::{
-    Answer, Ask, Echo, Fill, Hold, Metadatum, OtherSchema, Pause, Pour, Reading, StatusParts, Unconnected,
+    Answer, Ask, ClientSchema, Echo, Fill, Hold, Metadatum, OtherSchema, Pause, Pour, Reading, StatusParts,
+    Unconnected,
 };
 use provost_e2e::{NodeOptions, Setting, World, eventually, watched};
 use rustix::process::Signal;
@@ -184,6 +186,42 @@ fn schemas_that_are_compatible_connect_and_others_are_refused_with_the_field() {
         assert_eq!(failure.code, Code::FailedPrecondition, "{failure:?}");
         assert!(failure.message.contains("payload"), "{failure:?}");
         setting.agent.calls_well();
+        setting.others_are_served();
+    });
+}
+
+/// How many connections lead to each server, by its process.
+fn servers(setting: &mut Setting, schema: ClientSchema, connections: usize) -> BTreeMap<u32, usize> {
+    let done = setting.agent.succeeds(Ask::Servers { schema, connections });
+    let mut servers = BTreeMap::new();
+    for process in done
+        .initial
+        .iter()
+        .map(|pair| String::from_utf8_lossy(&pair.value))
+    {
+        *servers.entry(process.parse().unwrap()).or_default() += 1;
+    }
+    servers
+}
+
+#[test]
+fn connections_rotate_over_all_servers_whose_schema_fits() {
+    watched(|| {
+        let mut setting = Setting::new(ROLE);
+        let usual = setting.world.server(&setting.b);
+        let later = setting.world.compatible_server(&setting.b);
+        let (first, second) = (setting.server.program.id(), usual.program.id());
+        // Two of the three have another schema than this client, with all that it calls.
+        let all = servers(&mut setting, ClientSchema::Compatible, 12);
+        for server in [first, second, later.program.id()] {
+            assert!(
+                all.get(&server).is_some_and(|connections| *connections >= 3),
+                "{all:?}"
+            );
+        }
+        // The later version lacks methods of this client.
+        let all = servers(&mut setting, ClientSchema::Usual, 12);
+        assert!(all[&first] >= 3 && all[&second] >= 3 && all.len() == 2, "{all:?}");
         setting.others_are_served();
     });
 }

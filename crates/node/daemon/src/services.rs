@@ -44,6 +44,15 @@ pub(crate) struct Match {
     pub(crate) methods: Option<Vec<Option<u16>>>,
 }
 
+/// What a client gets whose turn it is.
+enum NextOffer {
+    /// An offer with the client's schema.
+    Equal(Arc<Offer>),
+    /// Of these offers the first that fits: the turn is that of one with another schema. One with the client's schema, if there
+    /// is one, is the last.
+    Compare(Vec<Arc<Offer>>),
+}
+
 /// Why no offer was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NoMatch {
@@ -353,10 +362,10 @@ impl Services {
         client: &Arc<BoundSchema>,
         app: &AppIdentity,
     ) -> Result<Match, NoMatch> {
-        if let Some(offer) = self.lock().find_equal(&client.service, client.hash) {
-            return Ok(equal(offer));
-        }
-        let candidates = self.lock().candidates(&client.service)?;
+        let candidates = match self.lock().next_offer(&client.service, client.hash)? {
+            NextOffer::Equal(offer) => return Ok(equal(offer)),
+            NextOffer::Compare(candidates) => candidates,
+        };
         let turn = self
             .work
             .turn(owner(app), client.descriptor_set.len() as u64)
@@ -364,7 +373,7 @@ impl Services {
         let client = Arc::clone(client);
         let compare = move || {
             let _turn = turn;
-            find_compatible(&candidates, &client.schema, &client.service)
+            find_compatible(&candidates, &client.schema, (&client.service, client.hash))
         };
         let compared = tokio::task::spawn_blocking(compare).await;
         compared.unwrap_or_else(|_| {
@@ -394,28 +403,40 @@ impl Services {
     fn match_peer(&self, peer: CallingPeer<'_>) -> Result<Option<Match>, NoMatch> {
         let service = peer.hello.service.as_str();
         let hash = SchemaHash(peer.hello.schema_hash);
-        if let Some(offer) = self.lock().find_equal(service, hash) {
-            return Ok(Some(equal(offer)));
-        }
-        let candidates = match self.exported(service)? {
+        let exported = match self.exported(service)? {
             Some(offer) if offer.schema.hash == hash => return Ok(Some(equal(offer))),
-            Some(offer) => vec![offer],
-            None => self.lock().candidates(service)?,
+            other => other,
         };
         let known = self.schemas.known(service, hash);
         if known.is_none() && peer.schema.is_none() {
+            // Its turn is taken when it comes again with its schema.
+            if exported.is_none() {
+                self.lock().offers(service)?;
+            }
             return Ok(None);
         }
+        let candidates = match exported {
+            Some(offer) => vec![offer],
+            None => match self.lock().next_offer(service, hash)? {
+                NextOffer::Equal(offer) => return Ok(Some(equal(offer))),
+                NextOffer::Compare(candidates) => candidates,
+            },
+        };
         let turn = self.peer_work.turn(peer.address, peer.deadline, peer.is_given_up);
-        let _turn = turn.map_err(|busy| NoMatch {
-            code: Code::Unavailable,
-            reason: busy.to_string(),
-        })?;
+        let _turn = match turn {
+            Ok(turn) => turn,
+            // Others keep the node busy with comparing: a server of the same schema needs none.
+            Err(busy) => {
+                return equal_of(&candidates, hash)
+                    .ok_or_else(|| too_busy(&busy))
+                    .map(Some);
+            }
+        };
         match known {
-            Some(known) => find_compatible(&candidates, &known.schema, service).map(Some),
+            Some(known) => find_compatible(&candidates, &known.schema, (service, hash)).map(Some),
             None => {
                 let schema = read_peer_schema(peer.schema.unwrap_or_default(), service, hash)?;
-                find_compatible(&candidates, &schema, service).map(Some)
+                find_compatible(&candidates, &schema, (service, hash)).map(Some)
             }
         }
     }
@@ -427,68 +448,90 @@ impl Services {
 }
 
 impl ServiceOffers {
-    fn find_equal(&mut self, service: &str, hash: SchemaHash) -> Option<Arc<Offer>> {
-        if !self.accepting {
-            return None;
-        }
+    /// The offer of a service whose turn it is for a client with a schema of this hash. So clients rotate over all offers,
+    /// of whichever schema, as they are to while servers of a service are replaced by those of its next version.
+    fn next_offer(&mut self, service: &str, hash: SchemaHash) -> Result<NextOffer, NoMatch> {
         self.turn = self.turn.wrapping_add(1);
-        let offers = self.by_service.get(service)?;
-        let turned = (0..offers.len()).map(|at| &offers[(at + self.turn) % offers.len()]);
-        turned
-            .into_iter()
-            .find(|offer| offer.schema.hash == hash)
-            .cloned()
+        let (turn, offers) = (self.turn, self.offers(service)?);
+        let in_turn = (0..offers.len()).map(|at| &offers[(at + turn) % offers.len()]);
+        match in_turn.clone().next() {
+            Some(first) if first.schema.hash != hash => {
+                let equal = in_turn.clone().find(|offer| offer.schema.hash == hash);
+                let others = first_of_each_schema(in_turn, hash);
+                Ok(NextOffer::Compare(
+                    others.into_iter().chain(equal.cloned()).collect(),
+                ))
+            }
+            first => first
+                .cloned()
+                .map(NextOffer::Equal)
+                .ok_or_else(|| not_bound(service)),
+        }
     }
 
-    /// ServiceOffers of a service, one of each of its first schemas.
-    fn candidates(&self, service: &str) -> Result<Vec<Arc<Offer>>, NoMatch> {
+    /// What apps offer of a service: something.
+    fn offers(&self, service: &str) -> Result<&[Arc<Offer>], NoMatch> {
         if !self.accepting {
             return Err(NoMatch {
                 code: Code::Unavailable,
                 reason: "the service on this node is shutting down".to_owned(),
             });
         }
-        let mut candidates: Vec<Arc<Offer>> = Vec::new();
-        for offer in self
-            .by_service
-            .get(service)
-            .map(Vec::as_slice)
-            .unwrap_or_default()
-        {
-            let is_there = candidates
-                .iter()
-                .any(|other| other.schema.hash == offer.schema.hash);
-            if !is_there && candidates.len() < COMPARED_MAX {
-                candidates.push(Arc::clone(offer));
-            }
-        }
-        if candidates.is_empty() {
-            return Err(NoMatch {
-                code: Code::Unavailable,
-                reason: format!(
-                    "no app has bound {service} on this node, and no exported [[route]] leads to it"
-                ),
-            });
-        }
-        Ok(candidates)
+        let offers = self.by_service.get(service);
+        offers.map(Vec::as_slice).ok_or_else(|| not_bound(service))
     }
 }
 
-/// The first of these offers whose schema fits the client's.
-fn find_compatible(offers: &[Arc<Offer>], client: &Schema, service: &str) -> Result<Match, NoMatch> {
+/// The first offer of each schema but this one, as many as are compared.
+fn first_of_each_schema<'a>(
+    offers: impl Iterator<Item = &'a Arc<Offer>>,
+    but: SchemaHash,
+) -> Vec<Arc<Offer>> {
+    let mut first: Vec<Arc<Offer>> = Vec::new();
+    for offer in offers {
+        let is_known = |other: &Arc<Offer>| other.schema.hash == offer.schema.hash;
+        if offer.schema.hash != but && first.len() < COMPARED_MAX && !first.iter().any(is_known) {
+            first.push(Arc::clone(offer));
+        }
+    }
+    first
+}
+
+/// The offer among these whose schema is the client's.
+fn equal_of(offers: &[Arc<Offer>], hash: SchemaHash) -> Option<Match> {
+    let found = offers.iter().find(|offer| offer.schema.hash == hash);
+    found.cloned().map(equal)
+}
+
+/// The first of these offers whose schema fits the client's (a service and its hash) and has all of its methods; if none has,
+/// the first that fits.
+fn find_compatible(
+    offers: &[Arc<Offer>],
+    client: &Schema,
+    (service, hash): (&str, SchemaHash),
+) -> Result<Match, NoMatch> {
     let mut refusal = NoMatch {
         code: Code::Unavailable,
         reason: format!("no app has bound {service} on this node"),
     };
+    let mut in_part = None;
     for offer in offers {
+        if offer.schema.hash == hash {
+            return Ok(equal(Arc::clone(offer)));
+        }
         match compatibility(client, &offer.schema.schema, service) {
             Ok(Compatibility::Equal) => return Ok(equal(Arc::clone(offer))),
             Ok(Compatibility::Protobuf { method_map }) => {
-                return Ok(Match {
+                let is_whole = method_map.iter().all(Option::is_some);
+                let fits = Match {
                     offer: Arc::clone(offer),
                     encoding: Encoding::Protobuf,
                     methods: Some(method_map),
-                });
+                };
+                if is_whole {
+                    return Ok(fits);
+                }
+                in_part.get_or_insert(fits);
             }
             Err(error) => {
                 refusal = NoMatch {
@@ -498,7 +541,21 @@ fn find_compatible(offers: &[Arc<Offer>], client: &Schema, service: &str) -> Res
             }
         }
     }
-    Err(refusal)
+    in_part.ok_or(refusal)
+}
+
+fn not_bound(service: &str) -> NoMatch {
+    NoMatch {
+        code: Code::Unavailable,
+        reason: format!("no app has bound {service} on this node, and no exported [[route]] leads to it"),
+    }
+}
+
+fn too_busy(busy: &impl std::fmt::Display) -> NoMatch {
+    NoMatch {
+        code: Code::Unavailable,
+        reason: busy.to_string(),
+    }
 }
 
 /// The schema that a peer has sent, which must be what it has announced.

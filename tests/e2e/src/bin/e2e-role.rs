@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 
 use provost_e2e::node::Beginning;
-use provost_e2e::{agent, node, server, successor};
+use provost_e2e::{agent, node, other_schemas, server, successor};
 use provostd::hot_restart::HOT_RESTART_OPTION;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         ["provostd", config] => node::run(config.as_ref(), Beginning::Fresh),
         ["provostd", config, HOT_RESTART_OPTION] => node::run(config.as_ref(), Beginning::HotRestart),
         ["successor", fault, ..] => fault.parse().and_then(successor::run),
+        ["server", "compatible"] => other_schemas::serve_compatible().map_err(|status| status.to_string()),
         ["server"] => server::run().map_err(|status| status.to_string()),
         ["agent", executor] => executor
             .parse()
