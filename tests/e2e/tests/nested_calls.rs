@@ -220,6 +220,51 @@ fn three_services_make_one_trace_and_share_one_deadline() {
 }
 
 #[test]
+fn handlers_learn_of_the_trace_that_their_node_begins() {
+    watched(|| {
+        let collecting = tokio::runtime::Runtime::new().unwrap();
+        let collector = SpanCollector::default();
+        // The sides of clients make no spans, and the client has none: the first server's node begins the trace.
+        let tracing = format!(
+            "[[policy]]\nname = \"tracing\"\nkind = \"tracing\"\nside = \"server\"\n[policy.config]\n\
+             endpoint = \"{}\"\nschedule_delay_ms = 10\nphases = false\n",
+            collector.serve(&collecting)
+        );
+        let chain = ServiceChain::new(&tracing);
+        for metadata in [&[][..], &[("baggage", "user=ann")]] {
+            let mut request = Request::new(EchoMessage {
+                text: "whole".into(),
+                numbers: (0..100).collect(),
+                ..EchoMessage::default()
+            });
+            for (key, value) in metadata {
+                request.metadata_mut().insert(key, value).unwrap();
+            }
+            let (_, lines) = chain.call(request).unwrap();
+            let traces: Vec<&str> = lines.iter().map(|line| line.split('-').nth(1).unwrap()).collect();
+            assert_eq!(traces, [traces[0]; 3], "{lines:?}");
+            let of_trace = || {
+                let spans = collector.spans().into_iter();
+                spans
+                    .filter(|span| hex(&span.trace_id) == traces[0])
+                    .collect::<Vec<Span>>()
+            };
+            eventually("all spans are exported", WAIT_MAX, || of_trace().len() == 3);
+            let spans = of_trace();
+            let mut parent = String::new();
+            for line in &lines {
+                let span = spans.iter().find(|span| hex(&span.parent_span_id) == parent);
+                let span = span.unwrap_or_else(|| panic!("no span has the parent {parent}: {spans:#?}"));
+                parent = hex(&span.span_id);
+                let baggage = metadata.first().map_or("none", |(_, value)| value);
+                assert_eq!(*line, format!("00-{}-{parent}-01 none {baggage}", traces[0]));
+            }
+        }
+        collecting.shutdown_background();
+    });
+}
+
+#[test]
 fn tasks_inherit_what_they_are_given_and_calls_keep_what_is_their_own() {
     watched(|| {
         let chain = ServiceChain::new("");

@@ -116,7 +116,12 @@ impl Body {
             context.sent.push(token);
         }
         match self {
-            Body::Received(body) => context.receive.free(body.block),
+            Body::Received(body) => {
+                context.receive.free(body.block);
+                body.added
+                    .into_iter()
+                    .for_each(|buffer| context.buffers.give(buffer));
+            }
             Body::Gathered(Gathered { buffer, .. }) | Body::Encoded(EncodedBody { buffer, .. }) => {
                 context.buffers.give(buffer);
             }
@@ -162,6 +167,9 @@ pub struct ReceivedBody {
     pub message_bytes: u32,
     /// What the message's offsets count from.
     pub offsets: Offsets,
+    /// All metadata of a step that an engine has added some to: it stands in place of that in the block, which has no room.
+    /// Saved state does not have it: what a hot restart finds on its way goes on with the metadata that came.
+    pub added: Option<Buffer>,
 }
 
 /// What the offsets in a received message count from.

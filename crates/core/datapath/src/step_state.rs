@@ -174,6 +174,7 @@ impl ReceivedBody {
         let block = ReceivedBlock::restore(fields, restorer)?;
         check_lengths(fields, metadata_bytes, message_bytes, u64::from(block.bytes))?;
         Ok(ReceivedBody {
+            added: None,
             block,
             metadata_bytes,
             message_bytes,

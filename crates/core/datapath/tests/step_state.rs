@@ -141,6 +141,7 @@ fn body() -> impl Strategy<Value = Body> {
     let received =
         (0u32..64, 0u32..100, any::<bool>()).prop_map(|(metadata_bytes, message_bytes, window)| {
             Body::Received(ReceivedBody {
+                added: None,
                 // The test gives each step a place of its own.
                 block: ReceivedBlock {
                     at: 1,

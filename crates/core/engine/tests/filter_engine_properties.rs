@@ -249,6 +249,7 @@ impl World {
             })
         } else {
             Body::Received(ReceivedBody {
+                added: None,
                 block: self.heap.allocate(8).unwrap(),
                 metadata_bytes: 0,
                 message_bytes: 0,

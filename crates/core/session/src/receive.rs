@@ -726,6 +726,7 @@ fn into_step(id: u64, partial: Partial) -> Step {
     let body = match partial.into {
         Into::Nowhere => Body::Empty,
         Into::Block(block) => Body::Received(ReceivedBody {
+            added: None,
             block,
             metadata_bytes,
             message_bytes,

@@ -475,8 +475,12 @@ impl Frontend {
         if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
             self.remove(step.call);
         }
-        // Cannot be refused: the caller saw the room.
-        let _ = directions.rx_out.push(step);
+        let (first, second) = begun_apart(step, form, context);
+        // The caller saw the room for one. The queue is a list: a second one costs no more than its place.
+        let _ = directions.rx_out.push(first);
+        second
+            .into_iter()
+            .for_each(|step| directions.rx_out.push_past_bound(step));
     }
 
     /// Opens a call that the peer begins.
@@ -709,6 +713,40 @@ fn received(body: Body, form: BodyForm, context: &mut Context<'_>) -> Result<Bod
     }
 }
 
+/// A step whose metadata an engine has added to, as the app is to get it: it begins the call with a block of the whole metadata,
+/// and what else it has comes behind in its own block, as a stream's first message does. Every app's library takes calls
+/// in such pieces. Where there is no room for the block, the app gets what came.
+fn begun_apart(mut step: Step, form: BodyForm, context: &mut Context<'_>) -> (Step, Option<Step>) {
+    let Body::Received(received) = &mut step.body else {
+        return (step, None);
+    };
+    let Some(all) = received.added.take() else {
+        return (step, None);
+    };
+    let metadata = match form {
+        BodyForm::Native => copy_to_heap(&all.bytes, context.receive),
+        BodyForm::Protobuf => Body::Empty,
+    };
+    context.buffers.give(all);
+    if matches!(metadata, Body::Empty) {
+        return (step, None);
+    }
+    let rest = step.parts.without(Parts::BEGIN);
+    let begin = Step {
+        method: step.method,
+        deadline: std::mem::take(&mut step.deadline),
+        taken_at: step.taken_at,
+        body: metadata,
+        ..Step::new(step.call, Parts::BEGIN)
+    };
+    if rest == Parts::NONE {
+        step.body.discard(context);
+        return (begin, None);
+    }
+    step.parts = rest;
+    (begin, Some(step))
+}
+
 fn copy_to_heap(metadata: &[u8], receive: &mut dyn provost_datapath::ReceiveHeap) -> Body {
     let metadata_bytes = metadata.len() as u32;
     if metadata_bytes == 0 || metadata::check(metadata).is_err() {
@@ -719,6 +757,7 @@ fn copy_to_heap(metadata: &[u8], receive: &mut dyn provost_datapath::ReceiveHeap
     };
     receive.bytes_mut(&mut block).copy_from_slice(metadata);
     Body::Received(ReceivedBody {
+        added: None,
         block,
         metadata_bytes,
         message_bytes: 0,

@@ -448,6 +448,7 @@ mod tests {
     fn publish(port: &mut AppPort, block: ReceivedBlock) {
         let mut step = Step::new(7, Parts::MESSAGE);
         step.body = Body::Received(ReceivedBody {
+            added: None,
             metadata_bytes: 0,
             message_bytes: block.bytes,
             block,

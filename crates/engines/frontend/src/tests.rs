@@ -204,6 +204,7 @@ impl Bench {
         bytes.fill(0);
         bytes[..metadata.len()].copy_from_slice(metadata);
         Body::Received(ReceivedBody {
+            added: None,
             block,
             metadata_bytes: metadata.len() as u32,
             message_bytes,
@@ -699,4 +700,68 @@ fn a_port_of_protobuf_is_given_private_memory_as_it_came() {
         assert_eq!(told[1].status, Code::Internal);
         told.into_iter().for_each(|step| bench.discard(step));
     }
+}
+
+/// Metadata of these entries.
+fn block_of(entries: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (key, value) in entries {
+        metadata::append(&mut block, key, value.as_bytes()).unwrap();
+    }
+    block
+}
+
+impl Bench {
+    /// A unary call that comes in with one entry of metadata, to which an engine has added another.
+    fn begin_with_added(&mut self) -> (Step, Vec<u8>) {
+        let mut step = Step::new(1, Parts::BEGIN | Parts::MESSAGE | Parts::END);
+        step.deadline = 9_000;
+        step.body = self.received(&block_of(&[("a", "1")]), 64);
+        let all = block_of(&[("a", "1"), ("traceparent", "added")]);
+        if let Body::Received(body) = &mut step.body {
+            let mut buffer = self.buffers.take();
+            buffer.bytes.extend_from_slice(&all);
+            body.added = Some(buffer);
+        }
+        (step, all)
+    }
+}
+
+#[test]
+fn added_metadata_begins_the_call_and_the_message_follows() {
+    let mut bench = Bench::new(AppRole::Server);
+    let (step, all) = bench.begin_with_added();
+    bench.receive(step);
+    let [begin, rest] = [(); 2].map(|()| bench.rx_out.pop().unwrap());
+    assert_eq!(
+        (begin.parts, begin.deadline, begin.method),
+        (Parts::BEGIN, 9_000, UNARY)
+    );
+    let Body::Received(body) = &begin.body else {
+        panic!("no metadata: {begin:?}");
+    };
+    assert_eq!(bench.heap.bytes(&body.block)[..body.metadata_bytes as usize], all);
+    assert_eq!(body.message_bytes, 0);
+    assert_eq!((rest.parts, rest.deadline), (Parts::MESSAGE | Parts::END, 0));
+    let Body::Received(body) = &rest.body else {
+        panic!("no message: {rest:?}");
+    };
+    assert_eq!((body.message_bytes, body.added.is_none()), (64, true));
+    bench.discard(begin);
+    bench.discard(rest);
+    assert!(bench.heap.is_empty());
+}
+
+#[test]
+fn a_stream_that_begins_with_added_metadata_alone_stays_one_step() {
+    let mut bench = Bench::new(AppRole::Server);
+    let (mut step, all) = bench.begin_with_added();
+    (step.parts, step.method) = (Parts::BEGIN, CHAT);
+    bench.receive(step);
+    let begin = bench.rx_out.pop().unwrap();
+    assert!(bench.rx_out.is_empty());
+    assert_eq!((begin.parts, begin.method), (Parts::BEGIN, CHAT));
+    assert!(matches!(&begin.body, Body::Received(body) if body.metadata_bytes as usize == all.len()));
+    bench.discard(begin);
+    assert!(bench.heap.is_empty());
 }

@@ -224,6 +224,7 @@ impl Form<'_> {
         }
         self.check_in_place(
             ReceivedBody {
+                added: None,
                 block,
                 metadata_bytes,
                 message_bytes,

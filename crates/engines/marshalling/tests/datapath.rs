@@ -142,6 +142,7 @@ impl Rig {
         let mut block = self.heap.allocate(bytes.len() as u32).unwrap();
         self.heap.bytes_mut(&mut block).copy_from_slice(&bytes);
         let body = Body::Received(ReceivedBody {
+            added: None,
             block,
             metadata_bytes: metadata.len() as u32,
             message_bytes: message.len() as u32,

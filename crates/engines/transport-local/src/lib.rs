@@ -436,6 +436,7 @@ fn copy(gathered: &Gathered, context: &mut Context<'_>) -> Result<ReceivedBody, 
     }
     let (metadata_bytes, message_bytes) = (gathered.metadata_bytes, gathered.message_bytes);
     Ok(ReceivedBody {
+        added: None,
         block,
         metadata_bytes,
         message_bytes,

@@ -164,6 +164,7 @@ impl RelayRig {
         Step {
             window_bytes: message_bytes + STREAM_MESSAGE_COST_BYTES,
             body: Body::Received(ReceivedBody {
+                added: None,
                 block,
                 metadata_bytes: metadata.len() as u32,
                 message_bytes,

@@ -151,7 +151,7 @@ impl Filter for Counting {
             self.calls.fetch_add(1, Ordering::Relaxed);
             call.0 = self.last;
         }
-        // (A step towards the app takes no metadata; its call is counted all the same.)
+        // (Of the steps towards the app, those take metadata that begin a call; the others are counted all the same.)
         let _ = step.append_metadata(&self.key, call.0.to_string().as_bytes());
         Verdict::Pass
     }

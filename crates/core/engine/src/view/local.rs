@@ -1,6 +1,8 @@
 //! A step that is in this program.
 
-use provost_datapath::{Body, Buffer, BufferPool, EncodedBody, ReceiveHeap, Step, message_offset};
+use provost_datapath::{
+    Body, Buffer, BufferPool, EncodedBody, ReceiveHeap, ReceivedBody, Step, message_offset,
+};
 use provost_marshal::{DecodeError, FieldPath, ReadError, Scratch, Tables, Value, View, linearize};
 use provost_schema::MessageId;
 use provost_wire::limits::{BLOCK_ALIGN_BYTES, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, METADATA_ENTRIES_MAX};
@@ -140,7 +142,10 @@ impl<'a> LocalStep<'a> {
         };
         let is_protobuf = has_message && message.is_none();
         Contents {
-            metadata: bytes.get(..metadata_bytes as usize).unwrap_or_default(),
+            metadata: match &self.step.body {
+                Body::Received(ReceivedBody { added: Some(all), .. }) => &all.bytes,
+                _ => bytes.get(..metadata_bytes as usize).unwrap_or_default(),
+            },
             message,
             protobuf: protobuf_of(&self.step.body).filter(|_| is_protobuf),
         }
@@ -150,6 +155,7 @@ impl<'a> LocalStep<'a> {
         let (bytes, metadata_bytes) = match &mut self.step.body {
             Body::Gathered(body) => (body.buffer.bytes.as_mut_slice(), body.metadata_bytes),
             Body::Encoded(body) => (body.buffer.bytes.as_mut_slice(), body.metadata_bytes),
+            Body::Received(ReceivedBody { added: Some(all), .. }) => return &mut all.bytes,
             Body::Received(body) => (self.receive.bytes_mut(&mut body.block), body.metadata_bytes),
             Body::Empty | Body::Untrusted(_) => return &mut [],
         };
@@ -171,6 +177,9 @@ impl<'a> LocalStep<'a> {
         let (bytes, metadata_bytes) = match &mut self.step.body {
             Body::Gathered(body) => (&mut body.buffer.bytes, &mut body.metadata_bytes),
             Body::Encoded(body) => (&mut body.buffer.bytes, &mut body.metadata_bytes),
+            Body::Received(_) if self.step.parts.contains(Parts::BEGIN) => {
+                return self.append_to_received(key, value, entry_bytes);
+            }
             _ => return Err(MetadataFull::Inbound),
         };
         let old_bytes = *metadata_bytes as usize;
@@ -187,6 +196,36 @@ impl<'a> LocalStep<'a> {
         metadata::write_entry(&mut bytes[old_bytes..new_bytes], key, value);
         bytes[new_bytes..new_offset].fill(0);
         *metadata_bytes = new_bytes as u32;
+        Ok(())
+    }
+
+    /// Adds to the metadata of a call that comes in. The block has no room: all of it goes on beside the block.
+    fn append_to_received(
+        &mut self,
+        key: &str,
+        value: &[u8],
+        entry_bytes: usize,
+    ) -> Result<(), MetadataFull> {
+        let Body::Received(body) = &mut self.step.body else {
+            return Err(MetadataFull::Inbound);
+        };
+        let old_bytes = body
+            .added
+            .as_ref()
+            .map_or(body.metadata_bytes as usize, |all| all.bytes.len());
+        let bytes = old_bytes + entry_bytes;
+        if bytes > METADATA_BYTES_MAX as usize {
+            return Err(MetadataError::TooLong { bytes }.into());
+        }
+        let all = body.added.get_or_insert_with(|| {
+            let mut all = self.buffers.take();
+            let block = self.receive.bytes(&body.block);
+            all.bytes
+                .extend_from_slice(block.get(..old_bytes).unwrap_or_default());
+            all
+        });
+        all.bytes.resize(bytes, 0);
+        metadata::write_entry(&mut all.bytes[old_bytes..], key, value);
         Ok(())
     }
 

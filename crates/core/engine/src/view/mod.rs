@@ -32,7 +32,7 @@ pub(crate) enum Source<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataFull {
     /// The step goes towards the app, or has a body of another kind: nothing can be added to it.
-    #[error("metadata can only be added to a step on its way to the wire")]
+    #[error("metadata can only be added to a step on its way to the wire, or to one that begins a call")]
     Inbound,
     /// The entry or the block would not be valid.
     #[error(transparent)]
@@ -277,7 +277,7 @@ impl StepView<'_> {
         }
     }
 
-    /// Adds an entry to the metadata of a step on its way to the wire.
+    /// Adds an entry to the metadata of a step on its way to the wire, or of one that comes in and begins a call.
     pub fn append_metadata(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataFull> {
         match &mut self.source {
             Source::Local(local) => local.append_metadata(key, value),

@@ -417,6 +417,7 @@ impl PortRig {
         }
         let mut step = Step::new(call, parts);
         step.body = Body::Received(ReceivedBody {
+            added: None,
             block,
             metadata_bytes: metadata.len() as u32,
             message_bytes,

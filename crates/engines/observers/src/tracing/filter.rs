@@ -131,8 +131,8 @@ impl TraceFilter {
         };
         let header = own.header();
         if !step.overwrite_metadata(TRACEPARENT, &header) && parent.is_none() {
-            // Of a call that comes in without a context, nobody learns of the new one; neither does the peer when the
-            // metadata of a call that goes out is full.
+            // The handler of a call that comes in without a context learns of the new one, and so does the peer of one that
+            // goes out; unless the metadata is full.
             let _ = step.append_metadata(TRACEPARENT, &header);
         }
         if is_sampled {

@@ -233,6 +233,7 @@ impl Stage {
                 let units = (offset / BLOCK_ALIGN_BYTES) as u32;
                 let block = self.heap.put(sampled.window_at.saturating_sub(units), bytes);
                 Body::Received(ReceivedBody {
+                    added: None,
                     block,
                     metadata_bytes,
                     message_bytes,
