@@ -178,6 +178,41 @@ fn what_is_redacted_is_nowhere_in_what_is_shown() {
 }
 
 #[test]
+fn a_redacted_value_that_is_shown_elsewhere_is_warned_of() {
+    let service = Service::from_source(SHOP);
+    let policy = tap("redact = [\"user.password\"]\nredact_metadata = [\"x-secret\"]");
+    let mut rig = Rig::new(service.datapath_context(Side::Client), &*policy);
+    let metadata = [
+        ("x-debug", "it is hunter22"),
+        ("x-secret", "ann-token"),
+        ("x-user", "ann-token"),
+    ];
+    buy(
+        &mut rig,
+        &service,
+        3,
+        &order(&service, "4711", "hunter22"),
+        &metadata,
+    );
+    buy(
+        &mut rig,
+        &service,
+        4,
+        &order(&service, "4711", "hunter22"),
+        &metadata[1..2],
+    );
+    let samples = samples(&*policy);
+    let shown: Value = serde_json::from_str(&samples[0].json).unwrap();
+    let expected = json!([
+        "the value of password, which is redacted, is shown in steps[0].metadata.x-debug",
+        "the value of x-secret, which is redacted, is shown in steps[0].metadata.x-user",
+    ]);
+    assert_eq!(shown["warnings"], expected, "{shown}");
+    let shown: Value = serde_json::from_str(&samples[1].json).unwrap();
+    assert!(shown["warnings"].is_null(), "{shown}");
+}
+
+#[test]
 fn a_path_to_nowhere_keeps_the_tap_from_being_attached() {
     let service = Service::from_source(SHOP);
     let datapath_context = service.datapath_context(Side::Client);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use provost_admin::v1::admin_client::AdminClient;
+use provost_admin::v1::test_policy_response::Denied;
 use provost_admin::v1::{
     AttachPolicyRequest, AttachedPolicy, Change, DetachPolicyRequest, ListEnginesRequest,
     ListPoliciesRequest, ListPoliciesResponse, OrderPoliciesRequest, Policy, SetPolicyRequest,
@@ -16,7 +17,7 @@ use provost_terminal::admin::{Node, Target};
 use provost_terminal::failure::{Exit, Failure};
 use provost_terminal::numbers;
 use provost_terminal::output::{json_document, print};
-use provost_terminal::table::{Align, Canvas, Cell, Look, Table, clean};
+use provost_terminal::table::{Align, Canvas, Cell, Look, Table, broken, clean};
 
 /// Largest configuration that is read, in bytes: a list of a million values is in a file of its own.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
@@ -580,30 +581,75 @@ impl Shown for TestPolicyResponse {
     fn draw(&self, canvas: Canvas) -> String {
         let denied: u32 = self.denied.iter().map(|one| one.count).sum();
         let mut out = format!(
-            "{} sampled calls: {} would pass, {} would wait first, {denied} would be denied\n",
-            self.samples, self.passed, self.held
+            "{}: {} would pass, {} would wait first, {denied} would be denied\n",
+            numbers::plural(self.samples.into(), "sampled call"),
+            self.passed,
+            self.held
         );
-        if !self.denied.is_empty() {
-            let mut table = Table::new(&[
-                ("DENIED", Align::Right),
-                ("METHOD", Align::Left),
-                ("APP", Align::Left),
-                ("STATUS", Align::Left),
-                ("REASON", Align::Left),
-            ]);
-            for one in &self.denied {
-                table.row([
-                    one.count.into(),
-                    (&one.method).into(),
-                    (&one.app).into(),
-                    (&one.code).into(),
-                    (&one.reason).into(),
-                ]);
-            }
-            out += &format!("\n{}", table.draw(canvas));
+        if self.skipped > 0 {
+            let left_out = format!(
+                "left out: {} that the policy does not apply to, or that the tap did not keep whole",
+                numbers::plural(self.skipped.into(), "sample")
+            );
+            out += &(broken(&left_out, 0, canvas) + "\n");
+        }
+        for finding in findings(&self.denied) {
+            out += &format!("\n{}", finding.draw(canvas));
         }
         out
     }
+}
+
+/// Calls that a policy would deny for the same reason.
+struct DeniedGroup<'a> {
+    code: &'a str,
+    reason: &'a str,
+    denied: Vec<&'a Denied>,
+}
+
+impl DeniedGroup<'_> {
+    fn count(&self) -> u32 {
+        self.denied.iter().map(|one| one.count).sum()
+    }
+
+    /// The reason, and below it whose calls they are.
+    fn draw(&self, canvas: Canvas) -> String {
+        let heading = format!("{} × {}: {}", self.count(), clean(self.code), clean(self.reason));
+        let mut table = Table::new(&[
+            ("  DENIED", Align::Right),
+            ("METHOD", Align::Left),
+            ("APP", Align::Left),
+        ]);
+        for one in &self.denied {
+            table.row([one.count.into(), (&one.method).into(), (&one.app).into()]);
+        }
+        format!(
+            "{}\n{}",
+            Look::Heading.paint(&broken(&heading, 2, canvas), canvas),
+            table.draw(canvas)
+        )
+    }
+}
+
+/// What a dry run has found, by reason, the most frequent first.
+fn findings(denied: &[Denied]) -> Vec<DeniedGroup<'_>> {
+    let mut groups: Vec<DeniedGroup<'_>> = Vec::new();
+    for one in denied {
+        let same = |group: &&mut DeniedGroup<'_>| (group.code, group.reason) == (&*one.code, &*one.reason);
+        match groups.iter_mut().find(same) {
+            Some(group) => group.denied.push(one),
+            None => groups.push(DeniedGroup {
+                code: &one.code,
+                reason: &one.reason,
+                denied: vec![one],
+            }),
+        }
+    }
+    for group in &mut groups {
+        group.denied.sort_by_key(|one| std::cmp::Reverse(one.count));
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.count()));
+    groups
 }
 
 #[cfg(test)]
@@ -637,6 +683,51 @@ mod tests {
         let (after, expected): (toml::Table, toml::Table) =
             (toml::from_str(&after).unwrap(), toml::from_str(expected).unwrap());
         assert_eq!(after, expected);
+    }
+
+    #[test]
+    fn a_dry_run_is_grouped_by_reason_and_fits_a_terminal() {
+        let denied = |method: &str, app: &str, reason: &str, count| Denied {
+            method: method.into(),
+            app: app.into(),
+            code: "PERMISSION_DENIED".into(),
+            reason: reason.into(),
+            count,
+        };
+        let long = "denied by policy acl: rule \"reserved\": request.key.startsWith('U+') && !(peer.app in ['shop'])";
+        let tested = TestPolicyResponse {
+            samples: 1,
+            denied: vec![
+                denied("/kv.Kv/Get", "shop", long, 2),
+                denied("/kv.Kv/Put", "shop", "denied by policy acl: no rule allows it", 4),
+                denied("/kv.Kv/Put", "billing", long, 5),
+            ],
+            skipped: 2,
+            ..TestPolicyResponse::default()
+        };
+        let drawn = tested.draw(Canvas::plain());
+        let expected = format!(
+            "1 sampled call: 0 would pass, 0 would wait first, 11 would be denied\n\
+             left out: 2 samples that the policy does not apply to, or that the tap did not keep whole\n\n\
+             7 × PERMISSION_DENIED: {long}\n\
+             \x20 DENIED  METHOD      APP\n\
+             \x20      5  /kv.Kv/Put  billing\n\
+             \x20      2  /kv.Kv/Get  shop\n\n\
+             4 × PERMISSION_DENIED: denied by policy acl: no rule allows it\n\
+             \x20 DENIED  METHOD      APP\n\
+             \x20      4  /kv.Kv/Put  shop\n"
+        );
+        assert_eq!(drawn, expected);
+        let narrow = tested.draw(Canvas {
+            width: Some(80),
+            ..Canvas::plain()
+        });
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(
+            narrow.contains("\n  "),
+            "the reason goes on in the next line: {narrow}"
+        );
+        assert!(narrow.contains("'shop'])"), "no reason is cut: {narrow}");
     }
 
     #[test]

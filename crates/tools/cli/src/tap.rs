@@ -8,7 +8,7 @@ use provost_terminal::admin::{Node, Target};
 use provost_terminal::failure::Failure;
 use provost_terminal::numbers;
 use provost_terminal::output::{json_line, print};
-use provost_terminal::table::{Canvas, Look, clean};
+use provost_terminal::table::{Canvas, Look, broken, clean};
 
 /// `provost tap`.
 #[derive(Args, Debug)]
@@ -92,7 +92,21 @@ fn draw(sample: &TapSample, brief: bool, canvas: Canvas) -> String {
     if !brief && !sample.json.is_empty() {
         out += &format!("  {}\n", clean(&sample.json));
     }
+    for warning in warnings(&sample.json) {
+        let warning = format!("  warning: {}", clean(&warning));
+        out += &(Look::Bad.paint(&broken(&warning, 4, canvas), canvas) + "\n");
+    }
     out
+}
+
+/// What the node warns of: values that are redacted, and shown at another place.
+fn warnings(json: &str) -> Vec<String> {
+    let call: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+    let listed = call["warnings"].as_array().map(Vec::as_slice).unwrap_or_default();
+    listed
+        .iter()
+        .filter_map(|one| one.as_str().map(str::to_owned))
+        .collect()
 }
 
 /// Of a time in microseconds since 1970, in UTC.
@@ -132,5 +146,17 @@ mod tests {
         );
         let brief = draw(&TapSample { lost: 0, ..sample }, true, Canvas::plain());
         assert_eq!(brief, line);
+    }
+
+    #[test]
+    fn warnings_of_redaction_stand_below_the_call() {
+        let warning = "the value of the redacted field password is shown in steps[0].metadata.x-user too";
+        let sample = TapSample {
+            json: format!("{{\"warnings\":[\"{warning}\"]}}"),
+            ..TapSample::default()
+        };
+        let brief = draw(&sample, true, Canvas::plain());
+        assert!(brief.ends_with(&format!("  warning: {warning}\n")), "{brief}");
+        assert_eq!(warnings("no JSON"), [] as [&str; 0]);
     }
 }

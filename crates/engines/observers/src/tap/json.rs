@@ -10,12 +10,17 @@ use serde_json::{Map, Value, json};
 use crate::tap::filter::TapContext;
 use crate::tap::message::{Printer, REDACTED, shown_bytes};
 use crate::tap::redaction::Redaction;
+use crate::tap::repeated::RedactedValues;
 
 /// The call on one line.
 pub(crate) fn of_sample(sample: &Sample, tap: &TapContext) -> String {
     let datapath_context = &*sample.datapath_context;
     let method = datapath_context.methods.get(usize::from(sample.method));
-    let steps = sample.steps.iter().map(|step| of_step(step, sample.method, tap));
+    let redacted = RedactedValues::default();
+    let steps = sample
+        .steps
+        .iter()
+        .map(|step| of_step(step, sample.method, tap, &redacted));
     let mut out = json!({
         "number": sample.number,
         "policy": *sample.policy,
@@ -33,6 +38,10 @@ pub(crate) fn of_sample(sample: &Sample, tap: &TapContext) -> String {
     });
     if sample.messages_left_out > 0 {
         out["messages_left_out"] = sample.messages_left_out.into();
+    }
+    let warnings = redacted.warnings(&out["steps"]);
+    if !warnings.is_empty() {
+        out["warnings"] = warnings.into();
     }
     out.to_string()
 }
@@ -54,7 +63,7 @@ fn of_peer(datapath_context: &DatapathContext) -> Value {
     out
 }
 
-fn of_step(step: &SampledStep, method: u16, tap: &TapContext) -> Value {
+fn of_step(step: &SampledStep, method: u16, tap: &TapContext, redacted: &RedactedValues) -> Value {
     let direction = match step.direction {
         Direction::Request => "request",
         Direction::Response => "response",
@@ -70,10 +79,10 @@ fn of_step(step: &SampledStep, method: u16, tap: &TapContext) -> Value {
     if step.parts.intersects(Parts::STATUS | Parts::CANCEL) {
         out["grpc_status"] = step.status.name().into();
     }
-    of_metadata(&step.metadata, &tap.redaction, &mut out);
+    of_metadata(&step.metadata, (&tap.redaction, redacted), &mut out);
     if step.parts.contains(Parts::MESSAGE) {
         out["message_bytes"] = step.message_bytes.into();
-        match of_message(step, method, tap) {
+        match of_message(step, method, tap, redacted) {
             Some(message) => out["message"] = message,
             None => out["message_left_out"] = true.into(),
         }
@@ -81,7 +90,7 @@ fn of_step(step: &SampledStep, method: u16, tap: &TapContext) -> Value {
     out
 }
 
-fn of_message(step: &SampledStep, method: u16, tap: &TapContext) -> Option<Value> {
+fn of_message(step: &SampledStep, method: u16, tap: &TapContext, redacted: &RedactedValues) -> Option<Value> {
     let message = tap.datapath_context.message(method, step.direction)?;
     if !step.is_whole() {
         return None;
@@ -102,6 +111,7 @@ fn of_message(step: &SampledStep, method: u16, tap: &TapContext) -> Option<Value
     let printer = Printer {
         schema: &tap.datapath_context.schema,
         redaction: &tap.redaction,
+        redacted,
         bytes,
         window_at,
     };
@@ -109,7 +119,7 @@ fn of_message(step: &SampledStep, method: u16, tap: &TapContext) -> Option<Value
 }
 
 /// A key that occurs several times has a list.
-fn of_metadata(block: &[u8], redaction: &Redaction, out: &mut Value) {
+fn of_metadata(block: &[u8], (redaction, redacted): (&Redaction, &RedactedValues), out: &mut Value) {
     let mut fields = Map::new();
     for (key, value) in metadata::entries(block) {
         let shown = match key {
@@ -117,7 +127,10 @@ fn of_metadata(block: &[u8], redaction: &Redaction, out: &mut Value) {
                 out["status_message"] = String::from_utf8_lossy(value).into();
                 continue;
             }
-            _ if redaction.metadata.contains(key) => REDACTED.to_owned(),
+            _ if redaction.metadata.contains(key) => {
+                redacted.note_text(key, &String::from_utf8_lossy(value));
+                REDACTED.to_owned()
+            }
             _ if key.ends_with("-bin") || key == STATUS_DETAILS => shown_bytes(value, redaction.bytes),
             _ => String::from_utf8_lossy(value).into_owned(),
         };

@@ -4,6 +4,7 @@ use provost_schema::{Cardinality, EnumId, Field, MessageId, Pair, Schema, Slot, 
 use serde_json::{Map, Value};
 
 use crate::tap::redaction::{Hidden, Redaction};
+use crate::tap::repeated::RedactedValues;
 
 /// What stands where something is hidden.
 pub(crate) const REDACTED: &str = "[redacted]";
@@ -14,6 +15,8 @@ const NESTING_MAX: usize = 101;
 pub(crate) struct Printer<'a> {
     pub(crate) schema: &'a Schema,
     pub(crate) redaction: &'a Redaction,
+    /// Where what is hidden is noted.
+    pub(crate) redacted: &'a RedactedValues,
     pub(crate) bytes: &'a [u8],
     /// What references count from.
     pub(crate) window_at: u32,
@@ -65,17 +68,39 @@ impl<'a> Printer<'a> {
             return Some(None);
         }
         let Some(within) = within else {
+            let whole = self.whole(field, base, depth);
+            whole
+                .iter()
+                .for_each(|value| self.redacted.note(&field.name, value));
             return Some(Some(REDACTED.into()));
         };
-        let value = match &field.cardinality {
-            Cardinality::Implicit | Cardinality::OneofMember => self.member(field.ty, at, &within, depth)?,
-            Cardinality::Optional { value_offset } => {
-                self.member(field.ty, base + *value_offset as usize, &within, depth)?
-            }
-            Cardinality::Repeated { .. } => self.list(field.ty, at, &within, depth)?,
-            Cardinality::Map(pair) => self.map(field.ty, pair, at, &within, depth)?,
+        self.value(field, base, &within, depth).map(Some)
+    }
+
+    /// A field as it is, with what is hidden.
+    fn whole(&self, field: &Field, base: usize, depth: usize) -> Option<Value> {
+        let (nothing, unused) = (Redaction::default(), RedactedValues::default());
+        let printer = Printer {
+            schema: self.schema,
+            redaction: &nothing,
+            redacted: &unused,
+            bytes: self.bytes,
+            window_at: self.window_at,
         };
-        Some(Some(value))
+        printer.value(field, base, &Hidden::default(), depth)
+    }
+
+    /// The value of a field that is set.
+    fn value(&self, field: &Field, base: usize, within: &Hidden<'a>, depth: usize) -> Option<Value> {
+        let at = base + field.offset as usize;
+        match &field.cardinality {
+            Cardinality::Implicit | Cardinality::OneofMember => self.member(field.ty, at, within, depth),
+            Cardinality::Optional { value_offset } => {
+                self.member(field.ty, base + *value_offset as usize, within, depth)
+            }
+            Cardinality::Repeated { .. } => self.list(field.ty, at, within, depth),
+            Cardinality::Map(pair) => self.map(field.ty, pair, at, within, depth),
+        }
     }
 
     fn list(&self, ty: Type, at: usize, hidden: &Hidden<'a>, depth: usize) -> Option<Value> {

@@ -13,6 +13,7 @@ mod json;
 mod message;
 mod pool;
 mod redaction;
+mod repeated;
 
 use std::sync::Arc;
 
