@@ -264,7 +264,7 @@ impl Stream for Chatting {
     }
 }
 
-/// Serves `probe.Probe`.
+/// Serves `probe.Probe` by its usual schema.
 pub fn run() -> Result<(), Status> {
     serve(ProbeServer::new(ProbeService::default()))
 }

@@ -111,7 +111,7 @@ struct State {
 pub enum ChannelState {
     /// There is no connection yet, or it was lost a moment ago; an attempt to connect is under way.
     Connecting,
-    /// Calls can begin.
+    /// It is connected: calls can begin.
     Ready,
     /// The last attempt to connect has failed, for the reason that [`Channel::why_not_ready`] gives. Further attempts
     /// follow, with pauses that grow to two seconds.
