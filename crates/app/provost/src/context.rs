@@ -32,8 +32,8 @@ use provost_shm::now_ns;
 
 use crate::metadata::{MetadataError, MetadataMap};
 
-const TRACEPARENT: &str = "traceparent";
-const TRACESTATE: &str = "tracestate";
+pub(crate) const TRACEPARENT: &str = "traceparent";
+pub(crate) const TRACESTATE: &str = "tracestate";
 const BAGGAGE: &str = "baggage";
 
 thread_local! {
@@ -244,7 +244,7 @@ pub(crate) fn carry(metadata: &MetadataMap, further: &[String]) {
 }
 
 /// Whether this is a trace's context, by version 0 of <https://www.w3.org/TR/trace-context/> or a later one.
-fn is_traceparent(header: &str) -> bool {
+pub(crate) fn is_traceparent(header: &str) -> bool {
     let mut fields = header.split('-');
     let mut field = |length: usize, never: char| {
         let field = fields.next().unwrap_or_default();

@@ -47,7 +47,7 @@ use crate::status::Status;
 pub type AnswerFuture = Pin<Box<dyn Future<Output = Result<Response<AnswerBody>, Status>> + Send>>;
 
 /// Any error, as layers have it.
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The messages of a call on its way through layers, and how it goes on.
 pub struct CallBody {
@@ -140,7 +140,8 @@ where
     }
 }
 
-fn status_of(error: BoxError) -> Status {
+/// The status of a call that a layer has ended.
+pub(crate) fn status_of(error: BoxError) -> Status {
     match error.downcast::<Status>() {
         Ok(status) => *status,
         Err(error) => Status::unknown(error.to_string()),

@@ -93,6 +93,8 @@ mod server;
 pub mod shared;
 mod status;
 mod streaming;
+#[cfg(any(feature = "opentelemetry", feature = "tracing"))]
+pub mod telemetry;
 pub mod well_known;
 
 pub use app::{App, AppBuilder};
