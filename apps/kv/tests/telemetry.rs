@@ -48,7 +48,7 @@ impl Service for ChainedService {
 
 /// What layers the services and their clients have.
 #[derive(Clone, Copy, PartialEq)]
-enum Spans {
+enum SpanLayers {
     OpenTelemetry,
     /// Of OpenTelemetry, and in those of servers ones of `tracing`.
     Both,
@@ -57,16 +57,16 @@ enum Spans {
 }
 
 /// A client of three services, of which each calls the next.
-fn chain(spans: Spans) -> KvClient {
+fn chain(spans: SpanLayers) -> KvClient {
     let mut next = None;
     for _ in 0..3 {
         let mut server = Server::builder().add_service(ChainedService { next: next.take() });
-        if spans == Spans::Both {
+        if spans == SpanLayers::Both {
             server = server.layer(TracingLayer::server());
         }
         let server = server.layer(OpenTelemetryLayer::server()).in_process().unwrap();
         let mut channel: Channel = server.channel(&SERVICE).unwrap();
-        if spans != Spans::ServersAlone {
+        if spans != SpanLayers::ServersAlone {
             channel = channel.layer(OpenTelemetryLayer::client());
         }
         next = Some(KvClient::new(channel));
@@ -148,7 +148,7 @@ fn kinds(line: &[SpanData]) -> Vec<(String, SpanKind)> {
 fn three_services_make_one_trace_of_open_telemetry() {
     let spans = telemetry();
     let parent = "b7ad6b7169203331";
-    let status = block_on(chain(Spans::OpenTelemetry).get(request(TRACE, parent))).unwrap_err();
+    let status = block_on(chain(SpanLayers::OpenTelemetry).get(request(TRACE, parent))).unwrap_err();
     assert_eq!(status.code(), Code::NotFound);
     let line = spans.line(TRACE, parent, |_| true);
     // Each handler's own span of `tracing` is in the trace, too.
@@ -173,7 +173,7 @@ fn three_services_make_one_trace_of_open_telemetry() {
 fn spans_of_tracing_are_part_of_the_trace() {
     let spans = telemetry();
     let (trace, parent) = ("1af7651916cd43dd8448eb211c80319c", "c7ad6b7169203331");
-    block_on(chain(Spans::Both).get(request(trace, parent))).unwrap_err();
+    block_on(chain(SpanLayers::Both).get(request(trace, parent))).unwrap_err();
     let line = spans.line(trace, parent, |_| true);
     let service = [
         ("kv.Kv/Get", SpanKind::Client),
@@ -188,7 +188,7 @@ fn spans_of_tracing_are_part_of_the_trace() {
 fn calls_of_a_handler_inherit_the_span_without_a_layer_of_their_own() {
     let spans = telemetry();
     let (trace, parent) = ("2af7651916cd43dd8448eb211c80319c", "d7ad6b7169203331");
-    block_on(chain(Spans::ServersAlone).get(request(trace, parent))).unwrap_err();
+    block_on(chain(SpanLayers::ServersAlone).get(request(trace, parent))).unwrap_err();
     let line = spans.line(trace, parent, |span| span.span_kind == SpanKind::Server);
     assert_eq!(line.len(), 3, "{line:#?}");
     assert!(
@@ -201,7 +201,7 @@ fn calls_of_a_handler_inherit_the_span_without_a_layer_of_their_own() {
 fn a_call_within_a_span_of_the_program_is_its_child() {
     let spans = telemetry();
     let span = tracing::info_span!("the program's own");
-    let client = chain(Spans::OpenTelemetry);
+    let client = chain(SpanLayers::OpenTelemetry);
     let call = client.get(Request::new(GetRequest { key: "a".into() }));
     block_on(call.instrument(span)).unwrap_err();
     let all = spans.0.lock().unwrap().clone();

@@ -42,7 +42,7 @@ enum CallEnd {
     Server,
 }
 
-/// How a call ended.
+/// The code by which a call ended.
 fn code_of(answer: &Result<Response<AnswerBody>, Status>) -> Code {
     answer.as_ref().map_or_else(Status::code, |_| Code::Ok)
 }

@@ -39,13 +39,13 @@ pub struct OpenTelemetryService<S> {
 }
 
 impl OpenTelemetryLayer {
-    /// For [`Channel::layer`](crate::Channel::layer).
+    /// The layer of a client, to be given to [`Channel::layer`](crate::Channel::layer).
     #[must_use]
     pub fn client() -> OpenTelemetryLayer {
         OpenTelemetryLayer::at(CallEnd::Client)
     }
 
-    /// For [`ServerBuilder::layer`](crate::ServerBuilder::layer).
+    /// The layer of a server, to be given to [`ServerBuilder::layer`](crate::ServerBuilder::layer).
     #[must_use]
     pub fn server() -> OpenTelemetryLayer {
         OpenTelemetryLayer::at(CallEnd::Server)

@@ -29,13 +29,13 @@ pub struct TracingService<S> {
 }
 
 impl TracingLayer {
-    /// For [`Channel::layer`](crate::Channel::layer).
+    /// The layer of a client, to be given to [`Channel::layer`](crate::Channel::layer).
     #[must_use]
     pub fn client() -> TracingLayer {
         TracingLayer { end: CallEnd::Client }
     }
 
-    /// For [`ServerBuilder::layer`](crate::ServerBuilder::layer).
+    /// The layer of a server, to be given to [`ServerBuilder::layer`](crate::ServerBuilder::layer).
     #[must_use]
     pub fn server() -> TracingLayer {
         TracingLayer { end: CallEnd::Server }
@@ -70,7 +70,7 @@ impl TracingLayer {
     }
 }
 
-/// Notes how a call ended.
+/// Notes in the span how its call ended.
 fn end(span: &Span, answer: &Result<Response<AnswerBody>, Status>) {
     span.record("rpc.response.status_code", code_of(answer).name());
     if answer.is_err() {
